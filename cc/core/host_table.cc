@@ -1,0 +1,574 @@
+#include "cc/core/host_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "cc/core/hash.h"
+#include "cc/core/row_copy.h"
+#include "cc/core/segment_sum.h"
+
+namespace tf_embed {
+namespace {
+
+// Keys that are on their way through the pipeline together. Measured flat from 8 to 32.
+constexpr size_t kBlock = 16;
+// Rough costs in nanoseconds, by which a thread pool splits work.
+constexpr size_t kFindCost = 60;
+constexpr size_t kWriteCost = 120;
+
+using Shared = std::shared_lock<OperationGate>;
+using Alone = std::unique_lock<OperationGate>;
+
+// The first failure of work that runs in many threads.
+class FirstFailure {
+ public:
+  void Note(Status status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+    failed_.store(true, std::memory_order_relaxed);
+  }
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  const Status& status() const { return status_; }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> failed_{false};
+  Status status_;
+};
+
+// a + b in the type they are computed in; integers wrap around.
+template <typename T>
+T Sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  } else {
+    return Number<T>::Store(Number<T>::Load(a) + Number<T>::Load(b));
+  }
+}
+
+}  // namespace
+
+HostTable::HostTable(const TableOptions& options)
+    : options_(options),
+      content_(new Content(options.allocator, options.init_size, LayoutOf(RuleKind::kNone),
+                           options.initializer, RuleSlots())) {}
+
+std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
+  try {
+    return std::unique_ptr<HostTable>(new HostTable(options));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content) const {
+  try {
+    *content = std::make_unique<Content>(options_.allocator, size_hint, content_->rows.layout(),
+                                         content_->initializer, content_->rule());
+    return Status();
+  } catch (const std::bad_alloc&) {
+    return NoMemory(content_->size.load(std::memory_order_relaxed));
+  }
+}
+
+RowLayout HostTable::LayoutOf(RuleKind kind) const {
+  return RowLayout(options_.value_type, options_.dim, SlotsPerRow(kind, options_.dim));
+}
+
+RowInitializer HostTable::initializer() const {
+  Shared gate(content_gate_);
+  return content_->initializer;
+}
+
+size_t HostTable::size() const {
+  Shared gate(content_gate_);
+  return content_->size.load(std::memory_order_relaxed);
+}
+
+RuleSlots HostTable::rule() const {
+  Shared gate(content_gate_);
+  return content_->rule();
+}
+
+Status HostTable::NoMemory(size_t keys_held) const {
+  return Status::ResourceExhausted([&] {
+    return "Table '" + options_.name + "' finds no memory for another row. It holds " +
+           std::to_string(keys_held) + " keys.";
+  });
+}
+
+void HostTable::FillInitialSlots(const RuleSlots& rule, char* slots) const {
+  const size_t count = SlotsPerRow(rule.kind, options_.dim);
+  if (options_.value_type == DataType::kDouble) {
+    std::fill_n(reinterpret_cast<double*>(slots), count, rule.initial_value);
+  } else {
+    std::fill_n(reinterpret_cast<float*>(slots), count, static_cast<float>(rule.initial_value));
+  }
+}
+
+Status HostTable::NewScratch(const Content& content, RowScratch* scratch) const {
+  TF_EMBED_RETURN_IF_ERROR(scratch->row.Resize(content.rows.layout().stride));
+  TF_EMBED_RETURN_IF_ERROR(scratch->initial_slots.Resize(content.rows.layout().slot_bytes));
+  FillInitialSlots(content.rule(), scratch->initial_slots.data());
+  return Status();
+}
+
+void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key,
+                           size_t position, void* weights) const {
+  if (defaults.kind != DefaultRows::Kind::kInitializer) {
+    const size_t bytes = content.rows.layout().weight_bytes;
+    std::memcpy(weights, defaults.Row(position, bytes), bytes);
+    return;
+  }
+  DispatchDataType(options_.value_type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    InitializeWeights(content.initializer, key, options_.dim, static_cast<T*>(weights));
+  });
+}
+
+Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
+                       const DefaultRows& defaults, void* weights, bool* exists) const {
+  Shared gate(content_gate_);
+  context.parallel_for(
+      batch.size, kFindCost + content_->rows.layout().weight_bytes / 8,
+      [&](size_t begin, size_t end) {
+        FindRange(*content_, batch, begin, end, defaults, static_cast<char*>(weights), exists);
+      });
+  return Status();
+}
+
+void HostTable::FindRange(const Content& content, const KeyBatch& batch, size_t begin, size_t end,
+                          const DefaultRows& defaults, char* weights, bool* exists) const {
+  const size_t row_bytes = content.rows.layout().weight_bytes;
+  uint64_t hashes[kBlock];
+  StripedIndex::Entry entries[kBlock];
+  for (size_t block = begin; block < end; block += kBlock) {
+    const int64_t* const keys = batch.keys + block;
+    const size_t count = std::min(kBlock, end - block);
+    for (size_t i = 0; i < count; ++i) {
+      hashes[i] = HashKey(keys[i]);
+      content.index.Prefetch(hashes[i]);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      entries[i] = content.index.Find(keys[i], hashes[i]);
+      if (entries[i].found()) PrefetchRow(content.rows.Row(entries[i].slot), row_bytes);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      StripedIndex::Entry& entry = entries[i];
+      const size_t position = batch.Position(block + i);
+      char* const out = weights + position * row_bytes;
+      while (entry.found()) {
+        LoadRow(content.rows.Row(entry.slot), row_bytes, out);
+        if (entry.bucket->Unchanged(entry.word)) break;
+        entry = content.index.Find(keys[i], hashes[i]);
+      }
+      if (!entry.found()) DefaultRow(content, defaults, keys[i], position, out);
+      if (exists != nullptr) exists[position] = entry.found();
+    }
+  }
+}
+
+template <typename Work>
+Status HostTable::RunParts(const ExecContext& context, const KeyPartition& partition,
+                           size_t key_cost, const Work& work) {
+  FirstFailure failure;
+  const size_t part_cost = key_cost * partition.size() / partition.parts();
+  context.parallel_for(partition.parts(), part_cost, [&](size_t begin, size_t end) {
+    for (size_t part = begin; part < end && !failure.failed(); ++part) {
+      Status status = work(partition.part(part));
+      if (!status.ok()) failure.Note(std::move(status));
+    }
+  });
+  return failure.status();
+}
+
+template <typename Work>
+Status HostTable::ForEachPart(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                              size_t key_cost, const Work& work) {
+  Status status;
+  bool outgrown;
+  {
+    Shared writer(writers_);
+    Shared gate(content_gate_);
+    KeyPartition partition(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(partition.Build(context, batch, skip));
+    status = RunParts(context, partition, key_cost,
+                      [&](const KeyRange& range) { return work(content_.get(), range); });
+    outgrown = content_->index.has_retired();
+  }
+  if (outgrown) DropRetired();
+  return status;
+}
+
+template <typename KeyOf, typename Visit>
+Status HostTable::ForEachKey(const Content& content, size_t count, const KeyOf& key_of,
+                             const Visit& visit) {
+  const RowLayout& layout = content.rows.layout();
+  Probe probes[kBlock];
+  for (size_t block = 0; block < count; block += kBlock) {
+    const size_t in_block = std::min(kBlock, count - block);
+    for (size_t i = 0; i < in_block; ++i) {
+      probes[i].hash = HashKey(key_of(block + i));
+      content.index.Prefetch(probes[i].hash);
+    }
+    for (size_t i = 0; i < in_block; ++i) {
+      StripedIndex::Entry& entry = probes[i].entry;
+      entry = content.index.Find(key_of(block + i), probes[i].hash);
+      if (entry.found()) PrefetchRow(content.rows.Row(entry.slot), layout.stride);
+    }
+    for (size_t i = 0; i < in_block; ++i) TF_EMBED_RETURN_IF_ERROR(visit(block + i, probes[i]));
+  }
+  return Status();
+}
+
+template <typename Present, typename Absent>
+Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, bool insert,
+                           const Present& present, const Absent& absent) {
+  StripedIndex& index = content->index;
+  for (;; probe.entry = index.Find(key, probe.hash)) {
+    const StripedIndex::Entry& entry = probe.entry;
+    if (entry.found()) {
+      if (!entry.bucket->TryLock(entry.word)) continue;
+      present(content->rows.Row(entry.slot));
+      entry.bucket->Unlock(entry.word);
+      return Status();
+    }
+    if (!insert) return Status();
+    const size_t stripe = StripedIndex::StripeOf(probe.hash);
+    std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+    if (index.Find(key, probe.hash).found()) continue;
+    const uint32_t slot = content->rows.Take(&content->pools[stripe]);
+    if (slot == kNoSlot) return NoMemory(content->size.load(std::memory_order_relaxed));
+    absent(content->rows.Row(slot));
+    Status status = index.Insert(key, probe.hash, slot);
+    if (!status.ok()) {
+      content->rows.Free(&content->pools[stripe], slot);
+      return status;
+    }
+    content->size.fetch_add(1, std::memory_order_relaxed);
+    return Status();
+  }
+}
+
+Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                               const DefaultRows& defaults, void* weights, bool* exists) {
+  Buffer<bool> held(options_.allocator);
+  if (exists == nullptr) {
+    size_t places = 0;
+    for (size_t i = 0; i < batch.size; ++i) places = std::max(places, batch.Position(i) + 1);
+    TF_EMBED_RETURN_IF_ERROR(held.Resize(places));
+    exists = held.data();
+  }
+  TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists));
+  const auto insert_absent = [&](Content* content, const KeyRange& range) {
+    const RowLayout& layout = content->rows.layout();
+    RowScratch scratch(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+    return ForEachKey(
+        *content, range.size(), [&](size_t i) { return range.begin[i].key; },
+        [&](size_t i, const Probe& probe) {
+          // `out` holds the default that Find put there.
+          char* const out =
+              static_cast<char*>(weights) + range.begin[i].position * layout.weight_bytes;
+          return VisitRow(
+              content, range.begin[i].key, probe, true,
+              [&](char* row) { LoadRow(row, layout.weight_bytes, out); },
+              [&](char* row) {
+                StoreRow(out, layout.weight_bytes, row);
+                StoreRow(scratch.initial_slots.data(), layout.slot_bytes,
+                         row + layout.slot_offset);
+              });
+        });
+  };
+  return ForEachPart(context, batch, exists, kWriteCost, insert_absent);
+}
+
+Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
+                                 const void* weights, const void* slots) {
+  const auto assign = [&](Content* content, const KeyRange& range) {
+    const RowLayout& layout = content->rows.layout();
+    RowScratch scratch(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+    const auto store = [&](size_t position, const char* initial_slots, char* row) {
+      StoreRow(static_cast<const char*>(weights) + position * layout.weight_bytes,
+               layout.weight_bytes, row);
+      const char* const from = slots == nullptr
+                                   ? initial_slots
+                                   : static_cast<const char*>(slots) + position * layout.slot_bytes;
+      if (from != nullptr) StoreRow(from, layout.slot_bytes, row + layout.slot_offset);
+    };
+    return ForEachKey(
+        *content, range.size(), [&](size_t i) { return range.begin[i].key; },
+        [&](size_t i, const Probe& probe) {
+          const size_t position = range.begin[i].position;
+          return VisitRow(
+              content, range.begin[i].key, probe, true,
+              [&](char* row) { store(position, nullptr, row); },
+              [&](char* row) { store(position, scratch.initial_slots.data(), row); });
+        });
+  };
+  return ForEachPart(context, batch, nullptr, kWriteCost, assign);
+}
+
+Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
+                        const bool* exists) {
+  const auto accumulate = [&](Content* content, const KeyRange& range) {
+    const RowLayout& layout = content->rows.layout();
+    RowScratch scratch(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+    return ForEachKey(
+        *content, range.size(), [&](size_t i) { return range.begin[i].key; },
+        [&](size_t i, const Probe& probe) {
+          const size_t position = range.begin[i].position;
+          const char* const value =
+              static_cast<const char*>(values) + position * layout.weight_bytes;
+          return VisitRow(
+              content, range.begin[i].key, probe, !exists[position],
+              [&](char* row) {
+                if (!exists[position]) return;
+                LoadRow(row, layout.weight_bytes, scratch.row.data());
+                DispatchDataType(options_.value_type, [&](auto tag) {
+                  using T = typename decltype(tag)::Type;
+                  T* const sum = reinterpret_cast<T*>(scratch.row.data());
+                  const T* const delta = reinterpret_cast<const T*>(value);
+                  for (size_t j = 0; j < layout.dim; ++j) sum[j] = Sum(sum[j], delta[j]);
+                });
+                StoreRow(scratch.row.data(), layout.weight_bytes, row);
+              },
+              [&](char* row) {
+                StoreRow(value, layout.weight_bytes, row);
+                StoreRow(scratch.initial_slots.data(), layout.slot_bytes,
+                         row + layout.slot_offset);
+              });
+        });
+  };
+  return ForEachPart(context, batch, nullptr, kWriteCost, accumulate);
+}
+
+template <typename T>
+Status HostTable::ApplyPart(Content* content, const KeyRange& range, const T* gradients,
+                            const Rule& rule) {
+  using Compute = typename Number<T>::Compute;
+  const RowLayout& layout = content->rows.layout();
+  const size_t dim = layout.dim;
+  const RuleConstants<Compute> constants(rule);
+  DistinctKeys distinct(options_.allocator);
+  RowScratch scratch(options_.allocator);
+  Buffer<Compute> sum(options_.allocator);
+  Buffer<Compute> wide_weights(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(distinct.Build(range));
+  TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+  TF_EMBED_RETURN_IF_ERROR(sum.Resize(dim));
+  if (!std::is_same_v<T, Compute>) TF_EMBED_RETURN_IF_ERROR(wide_weights.Resize(dim));
+  char* const row_copy = scratch.row.data();
+  T* const weights = reinterpret_cast<T*>(row_copy);
+  Compute* const slots = reinterpret_cast<Compute*>(row_copy + layout.slot_offset);
+  const size_t used_bytes = layout.slot_offset + layout.slot_bytes;
+
+  const auto step = [&](const Compute* gradient) {
+    if constexpr (std::is_same_v<T, Compute>) {
+      ApplyRule(rule, constants, dim, gradient, weights, slots);
+    } else {
+      for (size_t j = 0; j < dim; ++j) wide_weights[j] = Number<T>::Load(weights[j]);
+      ApplyRule(rule, constants, dim, gradient, wide_weights.data(), slots);
+      for (size_t j = 0; j < dim; ++j) weights[j] = Number<T>::Store(wide_weights[j]);
+    }
+  };
+  return ForEachKey(
+      *content, distinct.size(), [&](size_t i) { return distinct.key(i); },
+      [&](size_t i, const Probe& probe) {
+        const Compute* const gradient = distinct.SumGradients(i, gradients, dim, sum.data());
+        return VisitRow(
+            content, distinct.key(i), probe, true,
+            [&](char* row) {
+              LoadRow(row, used_bytes, row_copy);
+              step(gradient);
+              StoreRow(row_copy, used_bytes, row);
+            },
+            [&](char* row) {
+              DefaultRow(*content, DefaultRows(), distinct.key(i), 0, row_copy);
+              std::memcpy(row_copy + layout.slot_offset, scratch.initial_slots.data(),
+                          layout.slot_bytes);
+              step(gradient);
+              StoreRow(row_copy, used_bytes, row);
+            });
+      });
+}
+
+Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
+                        const Rule& rule) {
+  if (!IsFloating(options_.value_type)) {
+    return Status::InvalidArgument("Table '" + options_.name +
+                                   "' has integer weights, which no optimizer can train.");
+  }
+  KeyPartition partition(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(partition.Build(context, batch, nullptr));
+  Status status;
+  bool outgrown = false;
+  for (bool done = false; !done;) {
+    Shared writer(writers_);
+    Shared gate(content_gate_);
+    if (content_->rule_kind != rule.slots.kind) {
+      gate.unlock();
+      TF_EMBED_RETURN_IF_ERROR(SetRuleLocked(rule.slots));
+      continue;  // another thread may have set yet another rule meanwhile
+    }
+    if (content_->rule().initial_value != rule.slots.initial_value) {
+      content_->initial_slot.store(rule.slots.initial_value, std::memory_order_relaxed);
+    }
+    const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
+    status = RunParts(context, partition, key_cost, [&](const KeyRange& range) {
+      switch (options_.value_type) {
+        case DataType::kHalf:
+          return ApplyPart(content_.get(), range, static_cast<const Half*>(gradients), rule);
+        case DataType::kBFloat16:
+          return ApplyPart(content_.get(), range, static_cast<const BFloat16*>(gradients), rule);
+        case DataType::kDouble:
+          return ApplyPart(content_.get(), range, static_cast<const double*>(gradients), rule);
+        default:
+          return ApplyPart(content_.get(), range, static_cast<const float*>(gradients), rule);
+      }
+    });
+    outgrown = content_->index.has_retired();
+    done = true;
+  }
+  if (outgrown) DropRetired();
+  return status;
+}
+
+Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
+  const auto erase = [&](Content* content, const KeyRange& range) {
+    StripedIndex& index = content->index;
+    for (const KeyRecord* record = range.begin; record != range.end; ++record) {
+      const uint64_t hash = HashKey(record->key);
+      const size_t stripe = StripedIndex::StripeOf(hash);
+      std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+      const uint32_t slot = index.Erase(record->key, hash);
+      if (slot == kNoSlot) continue;
+      content->rows.Free(&content->pools[stripe], slot);
+      content->size.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return Status();
+  };
+  return ForEachPart(context, batch, nullptr, kWriteCost, erase);
+}
+
+Status HostTable::Clear() {
+  Shared writer(writers_);
+  Alone gate(content_gate_);
+  std::unique_ptr<Content> empty;
+  TF_EMBED_RETURN_IF_ERROR(NewContent(options_.init_size, &empty));
+  content_ = std::move(empty);
+  return Status();
+}
+
+Status HostTable::Shrink() {
+  Shared writer(writers_);
+  Alone gate(content_gate_);
+  const size_t size = content_->size.load(std::memory_order_relaxed);
+  std::unique_ptr<Content> compact;
+  TF_EMBED_RETURN_IF_ERROR(NewContent(size, &compact));
+  Status status;
+  for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
+    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+      if (!status.ok()) return;
+      const uint32_t to = compact->rows.Take(&compact->pools[stripe]);
+      if (to == kNoSlot) {
+        status = NoMemory(size);
+        return;
+      }
+      std::memcpy(compact->rows.Row(to), content_->rows.Row(slot), content_->rows.layout().stride);
+      status = compact->index.Insert(key, HashKey(key), to);
+    });
+  }
+  if (!status.ok()) return status;
+  compact->size.store(size, std::memory_order_relaxed);
+  content_ = std::move(compact);
+  return Status();
+}
+
+Status HostTable::SetRule(const RuleSlots& rule) {
+  Shared writer(writers_);
+  return SetRuleLocked(rule);
+}
+
+Status HostTable::SetRuleLocked(const RuleSlots& rule) {
+  Alone gate(content_gate_);
+  if (content_->rule_kind != rule.kind) {
+    const RowLayout layout = LayoutOf(rule.kind);
+    Buffer<char> slots(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
+    FillInitialSlots(rule, slots.data());
+    TF_EMBED_RETURN_IF_ERROR(content_->rows.ChangeLayout(layout, slots.data()));
+    content_->rule_kind = rule.kind;
+  }
+  content_->initial_slot.store(rule.initial_value, std::memory_order_relaxed);
+  return Status();
+}
+
+Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const {
+  Shared gate(content_gate_);
+  const Content& content = *content_;
+  const RowLayout& layout = content.rows.layout();
+  rows->size = 0;
+  // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
+  // two calls is neither missed nor taken twice.
+  const auto make_room = [&](size_t count) {
+    TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(count));
+    TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(count * layout.weight_bytes));
+    return rows->slots.Resize(count * layout.slot_bytes);
+  };
+  TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
+  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
+    std::lock_guard<std::mutex> lock(content.index.StripeMutex(cursor->next));
+    const size_t stripe_size = content.index.StripeSize(cursor->next);
+    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
+    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(make_room(stripe_size));
+    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t slot) {
+      const char* const row = content.rows.Row(slot);
+      char* const weights = rows->weights.data() + rows->size * layout.weight_bytes;
+      char* const slots = rows->slots.data() + rows->size * layout.slot_bytes;
+      uint32_t word;
+      do {
+        word = bucket.WaitUnlocked();
+        LoadRow(row, layout.weight_bytes, weights);
+        LoadRow(row + layout.slot_offset, layout.slot_bytes, slots);
+      } while (!bucket.Unchanged(word));
+      rows->keys[rows->size++] = key;
+    });
+  }
+  cursor->done = cursor->next == StripedIndex::kStripes;
+  return Status();
+}
+
+std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
+                                           const RowInitializer& initializer) const {
+  try {
+    TableOptions options = options_;
+    options.init_size = init_size;
+    options.initializer = initializer;
+    return std::unique_ptr<HostTable>(new HostTable(options));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void HostTable::TakeContent(Table* other) {
+  Shared writer(writers_);
+  Alone gate(content_gate_);
+  content_ = std::move(static_cast<HostTable*>(other)->content_);
+}
+
+void HostTable::DropRetired() {
+  // If others are inside now, one of them or a later writer will do it.
+  Alone gate(content_gate_, std::try_to_lock);
+  if (gate.owns_lock()) content_->index.DropRetired();
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,145 @@
+// The table in the memory of the host: a StripedIndex from keys to slots, and a RowStore of rows.
+//
+// A find:  hash -> bucket (one cache line) -> slot -> row. The keys of a batch go through these steps
+// in blocks, each step asking for the memory of the next, so that the misses of a block overlap.
+// A row is copied without a lock and the bucket's word checked afterwards.
+//
+// A write: the batch is split by the hash's high bits (KeyPartition), and parts are worked on at once.
+// A present row is changed under the lock of its bucket's word. A new row is made complete in a slot
+// that nobody sees, then put in the index under the stripe's mutex.
+//
+// Locks, in the order in which one thread may take them:
+//   1. writers_   shared by each verb that changes the table; alone by PauseWriters
+//   2. content_gate_   shared by each verb; alone by those that replace or rearrange everything
+//   3. a stripe's mutex
+//   4. a bucket's word; the row store's slab mutex
+#ifndef TF_EMBED_CC_CORE_HOST_TABLE_H_
+#define TF_EMBED_CC_CORE_HOST_TABLE_H_
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "cc/core/key_partition.h"
+#include "cc/core/operation_gate.h"
+#include "cc/core/row_store.h"
+#include "cc/core/striped_index.h"
+#include "cc/core/table.h"
+
+namespace tf_embed {
+
+class HostTable final : public Table {
+ public:
+  // Returns nullptr without memory for an empty table.
+  static std::unique_ptr<HostTable> Create(const TableOptions& options);
+
+  const TableOptions& options() const override { return options_; }
+  RowInitializer initializer() const override;
+  size_t size() const override;
+  RuleSlots rule() const override;
+
+  Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
+              void* weights, bool* exists) const override;
+  Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists) override;
+  Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
+                        const void* slots) override;
+  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
+               const bool* exists) override;
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
+               const Rule& rule) override;
+  Status Erase(const ExecContext& context, const KeyBatch& batch) override;
+  Status Clear() override;
+  Status Shrink() override;
+  Status SetRule(const RuleSlots& rule) override;
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
+  void PauseWriters() const override { writers_.lock(); }
+  void ResumeWriters() const override { writers_.unlock(); }
+  std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                  const RowInitializer& initializer) const override;
+  void TakeContent(Table* other) override;
+
+ private:
+  // All that Clear, Shrink and TakeContent replace at once.
+  struct Content {
+    Content(Allocator* allocator, size_t size_hint, const RowLayout& layout,
+            const RowInitializer& initializer, const RuleSlots& rule)
+        : index(allocator, size_hint),
+          rows(allocator, layout),
+          initializer(initializer),
+          rule_kind(rule.kind),
+          initial_slot(rule.initial_value) {}
+
+    RuleSlots rule() const { return {rule_kind, initial_slot.load(std::memory_order_relaxed)}; }
+
+    StripedIndex index;
+    RowStore rows;
+    RowStore::SlotPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
+    RowInitializer initializer;
+    RuleKind rule_kind;
+    std::atomic<double> initial_slot;
+    std::atomic<size_t> size{0};
+  };
+
+  // A key on its way through the pipeline: where it was found a moment ago, perhaps nowhere.
+  struct Probe {
+    uint64_t hash;
+    StripedIndex::Entry entry;
+  };
+
+  // What one thread needs to put new rows together.
+  struct RowScratch {
+    explicit RowScratch(Allocator* allocator) : row(allocator), initial_slots(allocator) {}
+    Buffer<char> row;            // one row
+    Buffer<char> initial_slots;  // the slots of a new row
+  };
+
+  explicit HostTable(const TableOptions& options);  // may throw std::bad_alloc
+
+  // Empty content like the present one.
+  Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
+  RowLayout LayoutOf(RuleKind kind) const;
+  void FillInitialSlots(const RuleSlots& rule, char* slots) const;
+  Status NewScratch(const Content& content, RowScratch* scratch) const;
+  Status NoMemory(size_t keys_held) const;
+  void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
+                  void* weights) const;
+
+  void FindRange(const Content& content, const KeyBatch& batch, size_t begin, size_t end,
+                 const DefaultRows& defaults, char* weights, bool* exists) const;
+
+  // Runs `work(content, range)` over the parts of a batch, many at once, and returns the first
+  // failure. Keys whose `skip` is true are left out.
+  template <typename Work>
+  Status ForEachPart(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                     size_t key_cost, const Work& work);
+  template <typename Work>
+  Status RunParts(const ExecContext& context, const KeyPartition& partition, size_t key_cost,
+                  const Work& work);
+
+  // Calls `visit(i, &probe)` for the keys key_of(0) .. key_of(count - 1), having asked for the
+  // memory of their buckets and rows; stops at a failure.
+  template <typename KeyOf, typename Visit>
+  Status ForEachKey(const Content& content, size_t count, const KeyOf& key_of, const Visit& visit);
+
+  // Calls `present(row)` under the row's lock, or `absent(row)` for a new row that nobody sees yet,
+  // which then joins the table. With insert false, absent keys are passed over.
+  template <typename Present, typename Absent>
+  Status VisitRow(Content* content, int64_t key, Probe probe, bool insert, const Present& present,
+                  const Absent& absent);
+
+  template <typename T>
+  Status ApplyPart(Content* content, const KeyRange& range, const T* gradients, const Rule& rule);
+
+  Status SetRuleLocked(const RuleSlots& rule);
+  void DropRetired();
+
+  TableOptions options_;
+  mutable OperationGate writers_;
+  mutable OperationGate content_gate_;
+  std::unique_ptr<Content> content_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_HOST_TABLE_H_

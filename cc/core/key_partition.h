@@ -1,0 +1,54 @@
+// Splits a batch of keys by the high bits of their hashes. Equal keys, and all keys of one stripe of a
+// table, meet in one part, in the order of the batch. So parts can be worked on at once without
+// meeting in the table, and what happens to a key happens in the batch's order: the same for any
+// number of threads.
+#ifndef TF_EMBED_CC_CORE_KEY_PARTITION_H_
+#define TF_EMBED_CC_CORE_KEY_PARTITION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/allocator.h"
+#include "cc/core/exec_context.h"
+#include "cc/core/status.h"
+#include "cc/core/table.h"
+
+namespace tf_embed {
+
+struct KeyRecord {
+  int64_t key;
+  uint32_t position;  // KeyBatch::Position
+};
+
+struct KeyRange {
+  const KeyRecord* begin;
+  const KeyRecord* end;
+  size_t size() const { return static_cast<size_t>(end - begin); }
+};
+
+class KeyPartition {
+ public:
+  explicit KeyPartition(Allocator* allocator) : records_(allocator), offsets_(allocator) {}
+
+  // Splits the keys of `batch` for which `skip` [batch, by position] is false, or all if it is null.
+  Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
+
+  size_t parts() const { return parts_; }
+  size_t size() const { return offsets_[parts_ * chunks_]; }
+  KeyRange part(size_t number) const {
+    return {records_.data() + offsets_[number * chunks_],
+            records_.data() + offsets_[(number + 1) * chunks_]};
+  }
+
+ private:
+  // A counting sort: offsets_[part * chunks_ + chunk] is where the records of a chunk of the batch
+  // begin in their part. One more entry holds the number of records.
+  size_t parts_ = 0;
+  size_t chunks_ = 0;
+  Buffer<KeyRecord> records_;
+  Buffer<uint32_t> offsets_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_KEY_PARTITION_H_

@@ -1,0 +1,188 @@
+// The optimizer rules, one inline function each, for host and device. A rule sees one row: its
+// weights (w), its slots and the gradient of the step, summed over all positions of the key. All
+// are of one compute type; rows of float16 and bfloat16 are computed in float.
+//
+// h is the learning rate, t the number of the step (from 1). Weight decay is decoupled, as in Keras:
+// w -= w * weight_decay * h comes before the rule. Only rows of the step are touched.
+#ifndef TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
+#define TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/platform.h"
+
+namespace tf_embed {
+
+// The numbers are part of the checkpoint format: never reuse one.
+enum class RuleKind : uint8_t {
+  kNone = 0,
+  kSgd = 1,
+  kMomentum = 2,
+  kAdagrad = 3,
+  kRowwiseAdagrad = 4,
+  kAdam = 5,
+  kAdamAmsgrad = 6,
+};
+inline constexpr int kRuleKinds = 7;
+
+// What a row keeps for its rule: this many values, all `initial_value` in a new row.
+struct RuleSlots {
+  RuleKind kind = RuleKind::kNone;
+  double initial_value = 0.0;
+};
+
+inline size_t SlotsPerRow(RuleKind kind, size_t dim) {
+  switch (kind) {
+    case RuleKind::kNone:
+    case RuleKind::kSgd:
+      return 0;
+    case RuleKind::kRowwiseAdagrad:
+      return 1;
+    case RuleKind::kMomentum:
+    case RuleKind::kAdagrad:
+      return dim;
+    case RuleKind::kAdam:
+      return 2 * dim;
+    case RuleKind::kAdamAmsgrad:
+      return 3 * dim;
+  }
+  return 0;
+}
+
+// A rule and its hyper-parameters for one step. Those that a rule does not name are ignored.
+struct Rule {
+  RuleSlots slots;
+  double learning_rate = 0.0;
+  double weight_decay = 0.0;
+  double momentum = 0.0;
+  bool nesterov = false;
+  double epsilon = 0.0;
+  double beta_1 = 0.0;
+  double beta_2 = 0.0;
+  int64_t step = 1;
+};
+
+// The hyper-parameters as a row needs them, computed once a step.
+template <typename T>
+struct RuleConstants {
+  explicit RuleConstants(const Rule& rule)
+      : decay(static_cast<T>(rule.weight_decay * rule.learning_rate)),
+        h(static_cast<T>(rule.learning_rate)),
+        momentum(static_cast<T>(rule.momentum)),
+        epsilon(static_cast<T>(rule.epsilon)),
+        one_minus_beta_1(static_cast<T>(1.0 - rule.beta_1)),
+        one_minus_beta_2(static_cast<T>(1.0 - rule.beta_2)) {
+    const double t = static_cast<double>(rule.step);
+    if (rule.slots.kind == RuleKind::kAdam || rule.slots.kind == RuleKind::kAdamAmsgrad) {
+      alpha = static_cast<T>(rule.learning_rate * std::sqrt(1.0 - std::pow(rule.beta_2, t)) /
+                             (1.0 - std::pow(rule.beta_1, t)));
+    }
+  }
+
+  T decay;
+  T h;
+  T momentum;
+  T epsilon;
+  T one_minus_beta_1;
+  T one_minus_beta_2;
+  T alpha = 0;  // Adam: h sqrt(1 - beta_2^t) / (1 - beta_1^t)
+};
+
+// w -= h g
+template <typename T>
+TF_EMBED_HOST_DEVICE inline void ApplySgd(const RuleConstants<T>& c, size_t dim, const T* g, T* w) {
+  for (size_t i = 0; i < dim; ++i) w[i] -= c.h * g[i];
+}
+
+// m = momentum m - h g; w += m, or w += momentum m - h g with Nesterov.
+template <typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyMomentum(const RuleConstants<T>& c, bool nesterov, size_t dim,
+                                               const T* g, T* w, T* m) {
+  if (nesterov) {
+    for (size_t i = 0; i < dim; ++i) {
+      m[i] = c.momentum * m[i] - c.h * g[i];
+      w[i] += c.momentum * m[i] - c.h * g[i];
+    }
+  } else {
+    for (size_t i = 0; i < dim; ++i) {
+      m[i] = c.momentum * m[i] - c.h * g[i];
+      w[i] += m[i];
+    }
+  }
+}
+
+// s += g^2; w -= h g / sqrt(s + epsilon)          (Duchi, Hazan and Singer, 2011; as Keras)
+template <typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyAdagrad(const RuleConstants<T>& c, size_t dim, const T* g,
+                                              T* w, T* s) {
+  for (size_t i = 0; i < dim; ++i) {
+    s[i] += g[i] * g[i];
+    w[i] -= c.h * g[i] / std::sqrt(s[i] + c.epsilon);
+  }
+}
+
+// s += mean(g^2); w -= h g / (sqrt(s) + epsilon)  (one s a row; FBGEMM's EXACT_ROWWISE_ADAGRAD)
+template <typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyRowwiseAdagrad(const RuleConstants<T>& c, size_t dim,
+                                                     const T* g, T* w, T* s) {
+  T sum = 0;
+  for (size_t i = 0; i < dim; ++i) sum += g[i] * g[i];
+  *s += sum / static_cast<T>(dim);
+  const T scale = c.h / (std::sqrt(*s) + c.epsilon);
+  for (size_t i = 0; i < dim; ++i) w[i] -= scale * g[i];
+}
+
+// m += (g - m)(1 - beta_1); v += (g^2 - v)(1 - beta_2); w -= alpha m / (sqrt(v) + epsilon)
+// (Kingma and Ba, 2015, section 2; as Keras)
+template <typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyAdam(const RuleConstants<T>& c, size_t dim, const T* g, T* w,
+                                           T* m, T* v) {
+  for (size_t i = 0; i < dim; ++i) {
+    m[i] += (g[i] - m[i]) * c.one_minus_beta_1;
+    v[i] += (g[i] * g[i] - v[i]) * c.one_minus_beta_2;
+    w[i] -= c.alpha * m[i] / (std::sqrt(v[i]) + c.epsilon);
+  }
+}
+
+// As Adam, with the largest v so far in place of v     (Reddi, Kale and Kumar, 2018)
+template <typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyAdamAmsgrad(const RuleConstants<T>& c, size_t dim, const T* g,
+                                                  T* w, T* m, T* v, T* v_max) {
+  for (size_t i = 0; i < dim; ++i) {
+    m[i] += (g[i] - m[i]) * c.one_minus_beta_1;
+    v[i] += (g[i] * g[i] - v[i]) * c.one_minus_beta_2;
+    v_max[i] = v_max[i] > v[i] ? v_max[i] : v[i];
+    w[i] -= c.alpha * m[i] / (std::sqrt(v_max[i]) + c.epsilon);
+  }
+}
+
+// One step of `rule` on one row. `slots` are SlotsPerRow(rule.slots.kind, dim) values.
+template <typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyRule(const Rule& rule, const RuleConstants<T>& c, size_t dim,
+                                           const T* g, T* w, T* slots) {
+  if (c.decay != T(0)) {
+    for (size_t i = 0; i < dim; ++i) w[i] -= c.decay * w[i];
+  }
+  switch (rule.slots.kind) {
+    case RuleKind::kNone:
+      return;
+    case RuleKind::kSgd:
+      return ApplySgd(c, dim, g, w);
+    case RuleKind::kMomentum:
+      return ApplyMomentum(c, rule.nesterov, dim, g, w, slots);
+    case RuleKind::kAdagrad:
+      return ApplyAdagrad(c, dim, g, w, slots);
+    case RuleKind::kRowwiseAdagrad:
+      return ApplyRowwiseAdagrad(c, dim, g, w, slots);
+    case RuleKind::kAdam:
+      return ApplyAdam(c, dim, g, w, slots, slots + dim);
+    case RuleKind::kAdamAmsgrad:
+      return ApplyAdamAmsgrad(c, dim, g, w, slots, slots + dim, slots + 2 * dim);
+  }
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_

@@ -1,0 +1,47 @@
+// The byte picture of a row, and the only place where offsets in it are computed.
+//
+//     | weights: dim x value type | pad to 8 | slots: slots_per_row x slot type | pad to 16 |
+//     0                            slot_offset                                   stride
+//
+// A row begins at a multiple of 16 bytes, and its weights and its slots share no 8-byte word, so
+// that each can be copied in whole words. What is counted about a row (last use, frequency, score)
+// is not in it: it lies in columns of its own beside the rows, by the same slot number, because a
+// row that is no longer a multiple of a cache line costs every lookup.
+#ifndef TF_EMBED_CC_CORE_ROW_LAYOUT_H_
+#define TF_EMBED_CC_CORE_ROW_LAYOUT_H_
+
+#include <cstddef>
+
+#include "cc/core/data_type.h"
+
+namespace tf_embed {
+
+struct RowLayout {
+  static constexpr size_t kWord = 8;
+  static constexpr size_t kAlignment = 16;
+
+  RowLayout(DataType value_type, size_t dim, size_t slots_per_row)
+      : value_type(value_type),
+        dim(dim),
+        slots_per_row(slots_per_row),
+        weight_bytes(dim * SizeOf(value_type)),
+        slot_offset(RoundUp(weight_bytes, kWord)),
+        slot_bytes(slots_per_row * SlotSize(value_type)),
+        stride(RoundUp(slot_offset + slot_bytes, kAlignment)) {}
+
+  static size_t RoundUp(size_t bytes, size_t multiple) {
+    return (bytes + multiple - 1) / multiple * multiple;
+  }
+
+  DataType value_type;
+  size_t dim;
+  size_t slots_per_row;
+  size_t weight_bytes;
+  size_t slot_offset;
+  size_t slot_bytes;
+  size_t stride;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_ROW_LAYOUT_H_

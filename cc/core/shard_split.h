@@ -1,0 +1,37 @@
+// Spreads a batch over the shards of a variable: each shard gets the keys that it owns, in the order
+// of the batch, with their positions, and reads and writes the batch's rows in place.
+#ifndef TF_EMBED_CC_CORE_SHARD_SPLIT_H_
+#define TF_EMBED_CC_CORE_SHARD_SPLIT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/allocator.h"
+#include "cc/core/status.h"
+#include "cc/core/table.h"
+
+namespace tf_embed {
+
+class ShardSplit {
+ public:
+  explicit ShardSplit(Allocator* allocator)
+      : keys_(allocator), positions_(allocator), offsets_(allocator) {}
+
+  // `owners` [size]: the shard of each key; or null for floor_mod(key, num_shards), where the bits
+  // of `unsigned_keys` are read as uint64. `keys` and `owners` outlive the split.
+  Status Build(const int64_t* keys, size_t size, const int32_t* owners, size_t num_shards,
+               bool unsigned_keys);
+
+  KeyBatch shard(size_t number) const;
+
+ private:
+  KeyBatch whole_;  // with one shard, the batch itself
+  size_t num_shards_ = 1;
+  Buffer<int64_t> keys_;
+  Buffer<uint32_t> positions_;
+  Buffer<uint32_t> offsets_;  // where each shard's keys begin; one more for the end
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_SHARD_SPLIT_H_

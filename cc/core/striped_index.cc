@@ -1,0 +1,223 @@
+#include "cc/core/striped_index.h"
+
+#include <cmath>
+#include <new>
+#include <string>
+
+#include "cc/core/hash.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr double kMaxLoad = 0.8;
+// Below this load a chain that is too long is no reason to grow.
+constexpr double kMinLoadToGrow = 0.25;
+constexpr size_t kSpareBuckets = 8;
+// A key lies at most this many buckets behind its home, while growing can help.
+constexpr size_t kLongestChain = 8;
+
+size_t BucketsFor(double keys) {
+  return static_cast<size_t>(keys / (kMaxLoad * Bucket::kLanes)) + 1;
+}
+
+double Load(size_t keys, size_t home_buckets) {
+  return static_cast<double>(keys) / static_cast<double>(home_buckets * Bucket::kLanes);
+}
+
+// The share of a stripe when `keys` are spread over all: the mean and three standard deviations.
+size_t StripeShare(size_t keys) {
+  const double mean = static_cast<double>(keys) / StripedIndex::kStripes;
+  return static_cast<size_t>(mean + 3.0 * std::sqrt(mean));
+}
+
+// A stripe's first growth is by 1.25 to 1.75, later ones by 1.5, so that stripes do not grow together.
+double GrowthFactor(size_t stripe, bool first) {
+  if (!first) return 1.5;
+  const uint64_t fraction = (stripe * kGolden64) >> 32;
+  return 1.25 + 0.5 * (static_cast<double>(fraction) / 4294967296.0);
+}
+
+}  // namespace
+
+StripedIndex::StripedIndex(Allocator* allocator, size_t size_hint)
+    : allocator_(allocator), stripe_hint_(StripeShare(size_hint)) {}
+
+StripedIndex::~StripedIndex() {
+  DropRetired();
+  for (Stripe& stripe : stripes_) {
+    if (stripe.array != nullptr) FreeArray(stripe.array);
+  }
+}
+
+Bucket* StripedIndex::HomeOf(uint64_t hash) const {
+  const DirectoryEntry& entry = directory_[StripeOf(hash)];
+  for (Backoff backoff;; backoff.Wait()) {
+    const uint32_t sequence = entry.sequence.load(std::memory_order_acquire);
+    Bucket* const buckets = entry.buckets.load(std::memory_order_relaxed);
+    const uint32_t home_buckets = entry.home_buckets.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if ((sequence & 1) == 0 && entry.sequence.load(std::memory_order_relaxed) == sequence) {
+      return buckets == nullptr ? nullptr : Home(buckets, home_buckets, hash);
+    }
+  }
+}
+
+void StripedIndex::Prefetch(uint64_t hash) const { __builtin_prefetch(HomeOf(hash)); }
+
+StripedIndex::Entry StripedIndex::Find(int64_t key, uint64_t hash) const {
+  Backoff backoff;
+  for (;;) {
+    Bucket* bucket = HomeOf(hash);
+    if (bucket == nullptr) return Entry();
+    for (;;) {
+      const uint32_t word = bucket->WaitUnlocked();
+      if (word & Bucket::kMoved) break;  // the stripe's new array comes in a moment
+      const int lane = bucket->FindLane(key);
+      const uint32_t slot =
+          lane < 0 ? kNoSlot : bucket->slots[lane].load(std::memory_order_relaxed);
+      if (!bucket->Unchanged(word)) continue;
+      if (slot != kNoSlot) return Entry{bucket, word, slot};
+      if (!(word & Bucket::kOverflowed)) return Entry();
+      ++bucket;
+    }
+    backoff.Wait();
+  }
+}
+
+bool StripedIndex::Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash,
+                         uint32_t slot) {
+  Bucket* const home = Home(array->begin(), array->home_buckets, hash);
+  Bucket* bucket = home;
+  int lane = -1;
+  for (size_t distance = 0;; ++bucket, ++distance) {
+    if (bucket == array->end() || distance > longest_chain) return false;
+    for (lane = 0; lane < Bucket::kLanes; ++lane) {
+      if (bucket->slots[lane].load(std::memory_order_relaxed) == kNoSlot) break;
+    }
+    if (lane < Bucket::kLanes) break;
+  }
+  // The key first, the way to it afterwards: a reader on its way meets either no key or a whole one.
+  const uint32_t before = bucket->Lock();
+  bucket->keys[lane].store(key, std::memory_order_relaxed);
+  bucket->slots[lane].store(slot, std::memory_order_relaxed);
+  bucket->Unlock(before);
+  while (bucket != home) {
+    --bucket;
+    if (bucket->word.load(std::memory_order_relaxed) & Bucket::kOverflowed) continue;
+    bucket->Unlock(bucket->Lock(), Bucket::kOverflowed);
+  }
+  return true;
+}
+
+Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t slot) {
+  const size_t number = StripeOf(hash);
+  Stripe& stripe = stripes_[number];
+  const size_t size = stripe.size.load(std::memory_order_relaxed);
+  while (stripe.array == nullptr || Load(size + 1, stripe.array->home_buckets) > kMaxLoad ||
+         !Place(stripe.array,
+                Load(size, stripe.array->home_buckets) < kMinLoadToGrow ? stripe.array->buckets()
+                                                                         : kLongestChain,
+                key, hash, slot)) {
+    TF_EMBED_RETURN_IF_ERROR(Grow(number));
+  }
+  stripe.size.store(size + 1, std::memory_order_relaxed);
+  return Status();
+}
+
+uint32_t StripedIndex::Erase(int64_t key, uint64_t hash) {
+  const Entry entry = Find(key, hash);
+  if (!entry.found()) return kNoSlot;
+  const uint32_t before = entry.bucket->Lock();
+  entry.bucket->slots[entry.bucket->FindLane(key)].store(kNoSlot, std::memory_order_relaxed);
+  entry.bucket->Unlock(before);
+  Stripe& stripe = stripes_[StripeOf(hash)];
+  stripe.size.store(StripeSize(StripeOf(hash)) - 1, std::memory_order_relaxed);
+  return entry.slot;
+}
+
+StripedIndex::Array* StripedIndex::NewArray(size_t home_buckets, size_t spare_buckets) const {
+  void* const memory = allocator_->Allocate((1 + home_buckets + spare_buckets) * sizeof(Bucket));
+  if (memory == nullptr) return nullptr;
+  Array* const array = new (memory) Array{home_buckets, spare_buckets, nullptr};
+  for (size_t i = 0; i < array->buckets(); ++i) (new (array->begin() + i) Bucket)->Reset();
+  return array;
+}
+
+void StripedIndex::FreeArray(Array* array) const {
+  allocator_->Deallocate(array, (1 + array->buckets()) * sizeof(Bucket));
+}
+
+Status StripedIndex::Grow(size_t number) {
+  Stripe& stripe = stripes_[number];
+  const size_t size = StripeSize(number);
+  Array* const old = stripe.array;
+  size_t home_buckets, spare_buckets;
+  if (old == nullptr) {
+    home_buckets = BucketsFor(static_cast<double>(stripe_hint_));
+    spare_buckets = kSpareBuckets;
+  } else if (Load(size, old->home_buckets) < kMinLoadToGrow) {
+    home_buckets = old->home_buckets;
+    spare_buckets = 2 * old->spare_buckets;  // a chain that ran over the end
+  } else {
+    const double factor = GrowthFactor(number, !stripe.grown);
+    home_buckets = static_cast<size_t>(static_cast<double>(old->home_buckets) * factor) + 1;
+    spare_buckets = old->spare_buckets;
+  }
+  Array* array = nullptr;
+  // A key may overflow the end of the new array as well: then more spare buckets.
+  for (bool fits = false; !fits; spare_buckets *= 2) {
+    array = NewArray(home_buckets, spare_buckets);
+    if (array == nullptr) {
+      return Status::ResourceExhausted([&] {
+        return "No memory to index more than " + std::to_string(size) + " keys of a stripe (" +
+               std::to_string(home_buckets * sizeof(Bucket)) + " bytes).";
+      });
+    }
+    fits = true;
+    if (old == nullptr) continue;
+    ForEach(number, [&](const Bucket&, int64_t key, uint32_t slot) {
+      fits = fits && Place(array, array->buckets(), key, HashKey(key), slot);
+    });
+    if (!fits) FreeArray(array);
+  }
+  if (old != nullptr) {
+    // From here on whoever holds the old array, reader or writer of rows, is sent to the new one. The
+    // last holder of each lock is waited for, so no row has writers through both arrays at once.
+    for (Bucket* bucket = old->begin(); bucket != old->end(); ++bucket) {
+      bucket->Unlock(bucket->Lock(), Bucket::kMoved);
+    }
+    stripe.grown = true;
+  }
+  Publish(number, array);
+  if (old != nullptr) {
+    Array* next = retired_.load(std::memory_order_relaxed);
+    do {
+      old->next_retired = next;
+    } while (!retired_.compare_exchange_weak(next, old, std::memory_order_release,
+                                             std::memory_order_relaxed));
+  }
+  return Status();
+}
+
+void StripedIndex::Publish(size_t number, Array* array) {
+  DirectoryEntry& entry = directory_[number];
+  const uint32_t sequence = entry.sequence.load(std::memory_order_relaxed);
+  entry.sequence.store(sequence + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  // The buckets' content was written relaxed; the release below hands it to readers with the pair.
+  entry.buckets.store(array->begin(), std::memory_order_relaxed);
+  entry.home_buckets.store(static_cast<uint32_t>(array->home_buckets), std::memory_order_relaxed);
+  entry.sequence.store(sequence + 2, std::memory_order_release);
+  stripes_[number].array = array;
+}
+
+void StripedIndex::DropRetired() {
+  Array* array = retired_.exchange(nullptr, std::memory_order_acquire);
+  while (array != nullptr) {
+    Array* const next = array->next_retired;
+    FreeArray(array);
+    array = next;
+  }
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,148 @@
+// The index of a table in memory: key -> slot (the number of its row).
+//
+//   hash = | stripe : 8 | ... 24 unused ... | place : 32 |
+//
+//   directory   256 stripes, each {buckets, number of buckets}; 6 KiB, so it stays in the first cache
+//   buckets     home bucket of a key = place * count >> 32; a full one overflows into the next
+//
+// The cost of a find is one cache line: the load is at most 0.8, so nearly all keys lie in their home
+// bucket, and there the key, the slot and the version come together.
+//
+// The map from place to bucket is monotonic. So a stripe grows by any factor (1.5 here) by copying
+// buckets in order from the old array to the new, and stripes grow at different times, because the
+// first growth of each has a factor of its own: no operation pays for more than 1/256 of the index.
+// Growth moves no rows.
+//
+// Keys whose places collide without end (nobody's luck, but an attacker's work) make chains that go on
+// over neighbouring buckets. Spare buckets at the end of a stripe take what overflows there. Growth
+// for such chains stops at a load of 1/4; from there on chains lengthen.
+//
+// Thread safety: Find takes no lock. Insert and Erase want the stripe's mutex held. Arrays that were
+// outgrown are kept, because a reader may still be in them, until DropRetired, which wants nobody in
+// the index.
+#ifndef TF_EMBED_CC_CORE_STRIPED_INDEX_H_
+#define TF_EMBED_CC_CORE_STRIPED_INDEX_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "cc/core/allocator.h"
+#include "cc/core/bucket.h"
+
+namespace tf_embed {
+
+class StripedIndex {
+ public:
+  static constexpr int kStripeBits = 8;
+  static constexpr size_t kStripes = size_t{1} << kStripeBits;
+
+  static size_t StripeOf(uint64_t hash) { return hash >> (64 - kStripeBits); }
+
+  // Where a key was found: its bucket, the bucket's word at that time (unlocked), and its slot.
+  struct Entry {
+    Bucket* bucket = nullptr;
+    uint32_t word = 0;
+    uint32_t slot = kNoSlot;
+
+    bool found() const { return slot != kNoSlot; }
+  };
+
+  // `size_hint`: keys to make room for; the room comes with the first Insert in each stripe.
+  StripedIndex(Allocator* allocator, size_t size_hint);
+  ~StripedIndex();
+  StripedIndex(const StripedIndex&) = delete;
+  StripedIndex& operator=(const StripedIndex&) = delete;
+
+  void Prefetch(uint64_t hash) const;
+
+  Entry Find(int64_t key, uint64_t hash) const;
+
+  std::mutex& StripeMutex(size_t stripe) const { return stripes_[stripe].mutex; }
+
+  // Adds an absent key. On failure nothing has changed. The stripe's mutex is held.
+  Status Insert(int64_t key, uint64_t hash, uint32_t slot);
+
+  // Removes a key and returns its slot, kNoSlot if absent. The stripe's mutex is held.
+  uint32_t Erase(int64_t key, uint64_t hash);
+
+  // Calls visit(bucket, key, slot) for each key. The stripe's mutex is held.
+  template <typename Visit>
+  void ForEach(size_t stripe, const Visit& visit) const;
+
+  // Number of keys. The stripe's mutex is held, or somewhat stale.
+  size_t StripeSize(size_t stripe) const {
+    return stripes_[stripe].size.load(std::memory_order_relaxed);
+  }
+
+  // Frees outgrown arrays. Nobody else is in the index.
+  void DropRetired();
+  bool has_retired() const { return retired_.load(std::memory_order_relaxed) != nullptr; }
+
+ private:
+  // An array of buckets; `spare` of them lie behind the last home bucket. The header takes the
+  // first cache line of its memory.
+  struct Array {
+    size_t home_buckets;
+    size_t spare_buckets;
+    Array* next_retired;
+
+    size_t buckets() const { return home_buckets + spare_buckets; }
+    Bucket* begin() { return reinterpret_cast<Bucket*>(this) + 1; }
+    Bucket* end() { return begin() + buckets(); }
+  };
+
+  // What Find reads of a stripe: a pair under a sequence number, in one cache line.
+  struct DirectoryEntry {
+    std::atomic<Bucket*> buckets{nullptr};
+    std::atomic<uint32_t> home_buckets{0};
+    std::atomic<uint32_t> sequence{0};
+  };
+
+  struct Stripe {
+    mutable std::mutex mutex;
+    Array* array = nullptr;
+    std::atomic<size_t> size{0};
+    bool grown = false;
+  };
+
+  static Bucket* Home(Bucket* buckets, size_t home_buckets, uint64_t hash) {
+    return buckets + ((static_cast<uint64_t>(static_cast<uint32_t>(hash)) * home_buckets) >> 32);
+  }
+
+  // The home bucket of a key, or nullptr in a stripe that has none yet.
+  Bucket* HomeOf(uint64_t hash) const;
+
+  Array* NewArray(size_t home_buckets, size_t spare_buckets) const;
+  void FreeArray(Array* array) const;
+
+  // Puts a key in the first free lane from its home on; false where there is no room.
+  static bool Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash, uint32_t slot);
+
+  // Gives a stripe more buckets, such that all its keys fit. On failure nothing has changed.
+  Status Grow(size_t stripe_number);
+  void Publish(size_t stripe_number, Array* array);
+
+  Allocator* const allocator_;
+  const size_t stripe_hint_;
+  DirectoryEntry directory_[kStripes];
+  Stripe stripes_[kStripes];
+  std::atomic<Array*> retired_{nullptr};
+};
+
+template <typename Visit>
+void StripedIndex::ForEach(size_t stripe, const Visit& visit) const {
+  Array* const array = stripes_[stripe].array;
+  if (array == nullptr) return;
+  for (const Bucket* bucket = array->begin(); bucket != array->end(); ++bucket) {
+    for (int lane = 0; lane < Bucket::kLanes; ++lane) {
+      const uint32_t slot = bucket->slots[lane].load(std::memory_order_relaxed);
+      if (slot != kNoSlot) visit(*bucket, bucket->keys[lane].load(std::memory_order_relaxed), slot);
+    }
+  }
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_STRIPED_INDEX_H_

@@ -1,0 +1,149 @@
+// THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered or
+// sharded, is one. Above it stand kernels that unpack tensors, call one verb and hand on the Status;
+// below it, one class a store. tests/cc/core/table_contract_test.cc says what each must do.
+//
+// Invariants
+//   - Every key is legal, the whole range of int64.
+//   - The initial row of a key is a function of (seed, table id, key) alone.
+//   - A verb that fails leaves a table on which every verb still works. Keys of the batch that had
+//     been dealt with before the failure stay dealt with; no other row is changed.
+//   - Verbs may run at once from many threads. A row is read and written as a whole.
+//   - The result is the same for any number of threads, to the last bit.
+#ifndef TF_EMBED_CC_CORE_TABLE_H_
+#define TF_EMBED_CC_CORE_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cc/core/allocator.h"
+#include "cc/core/data_type.h"
+#include "cc/core/exec_context.h"
+#include "cc/core/initializer.h"
+#include "cc/core/optimizer_rule.h"
+#include "cc/core/status.h"
+
+namespace tf_embed {
+
+struct TableOptions {
+  std::string name = "table";  // for messages
+  DataType value_type = DataType::kFloat;
+  size_t dim = 1;
+  size_t init_size = 0;  // rows to make room for
+  RowInitializer initializer;
+  Allocator* allocator = HostAllocator();
+};
+
+// The keys of a batch. Key i belongs to place `positions[i]` of the arrays that come beside the
+// batch (rows, flags), or to place i where `positions` is null.
+struct KeyBatch {
+  const int64_t* keys = nullptr;
+  size_t size = 0;
+  const uint32_t* positions = nullptr;
+
+  size_t Position(size_t i) const { return positions == nullptr ? i : positions[i]; }
+};
+inline constexpr size_t kMaxBatchSize = 0xffffffffu;
+
+// The rows that absent keys have.
+struct DefaultRows {
+  enum class Kind : uint8_t { kInitializer, kOneForAll, kOneEach };
+  Kind kind = Kind::kInitializer;
+  const void* rows = nullptr;  // [dim] or [batch, dim] values
+
+  const char* Row(size_t position, size_t row_bytes) const {
+    const char* const base = static_cast<const char*>(rows);
+    return kind == Kind::kOneEach ? base + position * row_bytes : base;
+  }
+};
+
+// Rows taken out of a table. The buffers are reused from one batch to the next.
+struct ExportedRows {
+  explicit ExportedRows(Allocator* allocator)
+      : keys(allocator), weights(allocator), slots(allocator) {}
+  size_t size = 0;
+  Buffer<int64_t> keys;
+  Buffer<char> weights;  // size x dim values
+  Buffer<char> slots;    // size x slots of a row
+};
+
+// A place in an export: the start, then whatever the table put there, then the end.
+struct ExportCursor {
+  uint64_t next = 0;
+  bool done = false;
+};
+
+class Table {
+ public:
+  virtual ~Table() = default;
+
+  // As given; the initializer may have been replaced since by TakeContent.
+  virtual const TableOptions& options() const = 0;
+  virtual RowInitializer initializer() const = 0;
+
+  // Number of keys.
+  virtual size_t size() const = 0;
+
+  // The rule whose slots rows have.
+  virtual RuleSlots rule() const = 0;
+
+  // Copies the keys' weights to `weights` [batch, dim], defaults for absent ones, and changes
+  // nothing. `exists` [batch] may be null.
+  virtual Status Find(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists) const = 0;
+
+  // As Find, and inserts absent keys with their defaults; of equal keys the first one's.
+  virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                              const DefaultRows& defaults, void* weights, bool* exists) = 0;
+
+  // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too where `slots`
+  // [batch, slots of a row] is not null; else present rows keep theirs and new rows get initial
+  // ones.
+  virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
+                                const void* weights, const void* slots) = 0;
+
+  // Where `exists` and the key is present, adds `values` [batch, dim]; where neither, inserts them
+  // as a row; else does nothing, for the table has changed since the caller looked.
+  virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
+                       const bool* exists) = 0;
+
+  // One step of `rule`: gradients [batch, dim] of equal keys are summed in the order of their
+  // positions, absent keys get their defaults, and the rule runs once a row. A rule of another kind
+  // than the present one replaces all slots first.
+  virtual Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
+                       const Rule& rule) = 0;
+
+  // Removes keys. Absent ones are no error.
+  virtual Status Erase(const ExecContext& context, const KeyBatch& batch) = 0;
+
+  // Removes all keys and gives the memory back.
+  virtual Status Clear() = 0;
+
+  // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
+  virtual Status Shrink() = 0;
+
+  // Replaces the slots of all rows by initial ones of another rule; weights stay.
+  virtual Status SetRule(const RuleSlots& rule) = 0;
+
+  // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the cursor.
+  // About `max_rows`; more where the table can't stop earlier. Each key comes once while no other
+  // thread changes the table; PauseWriters sees to that.
+  virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const = 0;
+
+  // Between the two, verbs that would change the table wait. Readers do not.
+  virtual void PauseWriters() const = 0;
+  virtual void ResumeWriters() const = 0;
+
+  // An empty table of the same kind and options, but for the room and the initializer; nullptr
+  // without memory for it.
+  virtual std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                          const RowInitializer& initializer) const = 0;
+
+  // Takes the whole content of `other`, made by NewEmpty, at one moment. Can't fail.
+  virtual void TakeContent(Table* other) = 0;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_H_

@@ -1,0 +1,314 @@
+// The op set of a table. One set serves every store and every device: key type, value type and
+// dim are run-time values of the handle, so nothing here is repeated for a dtype.
+//
+// Common inputs
+//   table    the resource. It holds every shard of one variable.
+//   keys     any shape. A row's shape is [dim], so rows have shape keys.shape + [dim].
+//   owners   the shard of each key, flattened: int32 [num_keys]; or int32 [0], which leaves
+//            the choice to the table: floor_mod(key, num_shards).
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_embed {
+namespace {
+
+using absl::Status;
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// keys.shape + [dim].
+Status RowsShape(InferenceContext* c, ShapeHandle keys, ShapeHandle* rows) {
+  int64_t dim;
+  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+  return c->Concatenate(keys, c->Vector(dim), rows);
+}
+
+Status ScalarHandle(InferenceContext* c) {
+  ShapeHandle unused;
+  return c->WithRank(c->input(0), 0, &unused);
+}
+
+// Checks inputs 0 to 2 (table, keys, owners) and gives the shape of the keys' rows.
+Status TableKeysOwners(InferenceContext* c, ShapeHandle* rows) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(ScalarHandle(c));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+  return RowsShape(c, c->input(1), rows);
+}
+
+Status FindShape(InferenceContext* c) {
+  ShapeHandle rows;
+  TF_RETURN_IF_ERROR(TableKeysOwners(c, &rows));
+  c->set_output(0, rows);
+  c->set_output(1, c->input(1));
+  return Status();
+}
+
+Status RowsInputShape(InferenceContext* c) {
+  ShapeHandle rows, merged;
+  TF_RETURN_IF_ERROR(TableKeysOwners(c, &rows));
+  return c->Merge(c->input(3), rows, &merged);
+}
+
+}  // namespace
+
+REGISTER_OP("TfEmbedTable")
+    .Output("table: resource")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
+    .Attr("dim: int >= 1")
+    .Attr("num_shards: int >= 1 = 1")
+    .Attr("init_size: int >= 0 = 0")
+    .Attr("label: string = ''")
+    .Attr(
+        "initializer: {'constant', 'row', 'uniform', 'normal', 'truncated_normal'} = 'constant'")
+    .Attr("initializer_values: tensor")
+    .Attr("seed: int = 0")
+    .Attr("table_id: int = 0")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Creates a table, or finds the one of the same container and shared_name.
+
+table: The handle.
+key_dtype: Type of the keys.
+value_dtype: Type of a row's weights.
+dim: Number of weights in a row.
+num_shards: Number of shards that the table's keys are spread over.
+init_size: Rows that each shard makes room for.
+label: The name that error messages use.
+initializer: Rule of the initial row of a key.
+initializer_values: float64 vector: [value] for constant, the row itself for row,
+  [minimum, maximum] for uniform, [mean, standard deviation] for normal and truncated_normal.
+seed: Seed of the initial rows.
+table_id: Second half of the seed: tables of one seed and different ids have different rows.
+)doc");
+
+REGISTER_OP("TfEmbedFind")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("defaults: value_dtype")
+    .Input("anchor: num_anchors * value_dtype")
+    .Output("values: value_dtype")
+    .Output("exists: bool")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
+    .Attr("num_anchors: int >= 0 = 0")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(FindShape)
+    .Doc(R"doc(
+Looks rows up and changes nothing.
+
+defaults: Rows of absent keys: empty for the table's initializer, [dim] for one row for all,
+  keys.shape + [dim] for a row each.
+anchor: None, or the value of the variable that stands for the table on a gradient tape.
+values: keys.shape + [dim].
+exists: keys.shape; whether the table holds the key.
+)doc");
+
+REGISTER_OP("TfEmbedFindOrInsert")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("defaults: value_dtype")
+    .Output("values: value_dtype")
+    .Output("exists: bool")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(FindShape)
+    .Doc(R"doc(
+Looks rows up and inserts the initial row of each absent key. Of a key that stands several times
+in the batch, the first position's default is the one inserted.
+
+defaults: As in TfEmbedFind.
+exists: keys.shape; whether the table held the key before.
+)doc");
+
+REGISTER_OP("TfEmbedInsertOrAssign")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("values: value_dtype")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(RowsInputShape)
+    .Doc(R"doc(
+Writes rows. Of a key that stands several times in the batch, the last position wins.
+)doc");
+
+REGISTER_OP("TfEmbedAccum")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("values: value_dtype")
+    .Input("exists: bool")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      TF_RETURN_IF_ERROR(RowsInputShape(c));
+      ShapeHandle merged;
+      return c->Merge(c->input(1), c->input(4), &merged);
+    })
+    .Doc(R"doc(
+Adds to rows that exist and inserts rows that do not, as the caller saw them.
+
+values: A delta where exists is true, a new row where it is false.
+exists: keys.shape. True and present: the delta is added. False and absent: the row is inserted.
+  Otherwise the table has changed since the caller looked, and nothing is done.
+)doc");
+
+REGISTER_OP("TfEmbedApply")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("gradients: value_dtype")
+    .Input("hyper: double")
+    .Input("step: int64")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double}")
+    .Attr("dim: int >= 1")
+    .Attr(
+        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      TF_RETURN_IF_ERROR(RowsInputShape(c));
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &unused));
+      return c->WithRank(c->input(5), 0, &unused);
+    })
+    .Doc(R"doc(
+One step of an optimizer. Gradients of equal keys are summed in position order, absent keys get
+their initial row, and the rule runs on each row once.
+
+gradients: keys.shape + [dim].
+hyper: Hyper-parameters of the rule.
+  sgd: [learning_rate, weight_decay].
+  momentum: [learning_rate, weight_decay, momentum, nesterov (0 or 1)].
+  adagrad, rowwise_adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon].
+  adam, adam_amsgrad: [learning_rate, weight_decay, beta_1, beta_2, epsilon].
+step: The number of this step; the first is 1.
+rule: A rule other than the table's present one replaces the slots and keeps the weights.
+)doc");
+
+REGISTER_OP("TfEmbedErase")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(ScalarHandle(c));
+      return c->WithRank(c->input(2), 1, &unused);
+    })
+    .Doc("Removes keys with all that belongs to them. Absent keys are no error.");
+
+REGISTER_OP("TfEmbedClear")
+    .Input("table: resource")
+    .SetIsStateful()
+    .SetShapeFn(ScalarHandle)
+    .Doc("Removes every key and gives the memory back.");
+
+REGISTER_OP("TfEmbedShrink")
+    .Input("table: resource")
+    .SetIsStateful()
+    .SetShapeFn(ScalarHandle)
+    .Doc("Compacts the table after many keys were removed, and gives memory back.");
+
+REGISTER_OP("TfEmbedSize")
+    .Input("table: resource")
+    .Input("shard: int64")
+    .Output("size: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Counts keys.
+
+shard: Which shard, or -1 for all.
+)doc");
+
+REGISTER_OP("TfEmbedSetRule")
+    .Input("table: resource")
+    .Output("rows_changed: int64")
+    .Attr(
+        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Chooses the optimizer rule, which decides what slots a row has.
+
+rows_changed: Number of rows whose slots another rule had filled and which were replaced.
+)doc");
+
+REGISTER_OP("TfEmbedExport")
+    .Input("table: resource")
+    .Output("keys: key_dtype")
+    .Output("values: value_dtype")
+    .Output("slots: slot_dtype")
+    .Output("meta: int64")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
+    .Attr("slot_dtype: {float, double}")
+    .Attr("dim: int >= 1")
+    .Attr("with_slots: bool = true")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      TF_RETURN_IF_ERROR(ScalarHandle(c));
+      int64_t dim;
+      TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+      const DimensionHandle rows = c->UnknownDim();
+      c->set_output(0, c->Vector(rows));
+      c->set_output(1, c->Matrix(rows, dim));
+      c->set_output(2, c->Matrix(rows, InferenceContext::kUnknownDim));
+      c->set_output(3, c->Vector(InferenceContext::kUnknownDim));
+      return Status();
+    })
+    .Doc(R"doc(
+Copies the whole table, as it is at one moment: writers wait meanwhile, readers do not.
+
+keys: [num_rows].
+values: [num_rows, dim].
+slots: [num_rows, slots of a row] in float32, or float64 for float64 tables;
+  [num_rows, 0] without a rule or when with_slots is false.
+meta: What a restored table needs besides its rows: format version, seed, table id, rule.
+)doc");
+
+REGISTER_OP("TfEmbedImport")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("values: value_dtype")
+    .Input("slots: slot_dtype")
+    .Input("meta: int64")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
+    .Attr("slot_dtype: {float, double}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(ScalarHandle(c));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 2, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 2, &unused));
+      return c->WithRank(c->input(5), 1, &unused);
+    })
+    .Doc(R"doc(
+Replaces the whole content of a table by an export of TfEmbedExport, from any number of shards:
+rows, slots, rule, seed and table id. What does not fit is refused before anything is changed.
+)doc");
+
+}  // namespace tf_embed
