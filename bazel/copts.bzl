@@ -1,0 +1,9 @@
+"""Compiler options of every C++ target."""
+
+# No contraction: a row's initial value must have the same bits on every instruction set.
+TF_EMBED_COPTS = [
+    "-std=c++17",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+]

@@ -1,0 +1,83 @@
+"""TensorFlow as it is installed, and GoogleTest's sources as the system has them."""
+
+_TENSORFLOW_BUILD = """
+# TensorFlow {version}
+package(default_visibility = ["//visibility:public"])
+
+cc_import(
+    name = "framework",
+    shared_library = "libtensorflow_framework.so.2",
+)
+
+# The defines are those of tf.sysconfig.get_compile_flags(). `includes` makes the headers system
+# headers, so that the compiler keeps quiet about them.
+cc_library(
+    name = "tensorflow",
+    hdrs = glob(["include/**"]),
+    defines = [
+        "_GLIBCXX_USE_CXX11_ABI=1",
+        "EIGEN_MAX_ALIGN_BYTES=64",
+    ],
+    includes = ["include"],
+    deps = [":framework"],
+)
+"""
+
+def _tensorflow_repository(repository_ctx):
+    # The version is not needed to find the files: it makes Bazel look again after an upgrade.
+    folder = repository_ctx.os.environ.get("TF_EMBED_TENSORFLOW_DIR")
+    version = repository_ctx.os.environ.get("TF_EMBED_TENSORFLOW_VERSION")
+    if not folder or not version:
+        fail("TensorFlow's place is not known: run ./configure.sh first.")
+    for name in ["include", "libtensorflow_framework.so.2"]:
+        repository_ctx.symlink(folder + "/" + name, name)
+    repository_ctx.file("BUILD", _TENSORFLOW_BUILD.format(version = version))
+
+tensorflow_repository = repository_rule(
+    implementation = _tensorflow_repository,
+    environ = [
+        "TF_EMBED_TENSORFLOW_DIR",
+        "TF_EMBED_TENSORFLOW_VERSION",
+    ],
+    local = True,
+)
+
+_GOOGLETEST_BUILD = """
+cc_library(
+    name = "gtest_main",
+    testonly = True,
+    srcs = [
+        "googletest/src/gtest-all.cc",
+        "googletest/src/gtest_main.cc",
+    ],
+    hdrs = glob(["googletest/include/**/*.h"]),
+    copts = [
+        "-std=c++17",
+        "-O1",
+    ],
+    includes = [
+        "googletest",
+        "googletest/include",
+    ],
+    linkopts = ["-pthread"],
+    textual_hdrs = glob(
+        ["googletest/src/*"],
+        exclude = ["googletest/src/gtest_main.cc"],
+    ),
+    visibility = ["//visibility:public"],
+)
+"""
+
+def _googletest_repository(repository_ctx):
+    source = repository_ctx.os.environ.get("GTEST_SOURCE", "/usr/src/googletest")
+    if not repository_ctx.path(source + "/googletest/src").exists:
+        fail(("There is no GoogleTest at %s: install Debian's libgtest-dev, or set GTEST_SOURCE " +
+              "to a source tree of GoogleTest.") % source)
+    repository_ctx.symlink(source + "/googletest", "googletest")
+    repository_ctx.file("BUILD", _GOOGLETEST_BUILD)
+
+googletest_repository = repository_rule(
+    implementation = _googletest_repository,
+    environ = ["GTEST_SOURCE"],
+    local = True,
+)

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Finds Python with TensorFlow, Bazel and a C++ compiler, and writes what the build must know to
+# .bazelrc.generated. Asks nothing; what is wrong or missing is said in one sentence.
+#
+#   ./configure.sh [--cpu | --cuda] [--output=FILE]
+#
+# Variables: PYTHON  the Python whose TensorFlow to build for (else: the active virtual
+#                    environment's, else python3)
+#            BAZEL   Bazel or Bazelisk (else: bazel, else bazelisk)
+#            CC      the C++ compiler (else: gcc, else clang)
+#            TF_EMBED_CACHE  folder of the build cache (else: tf_embed in the user's cache folder)
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+output=$root/.bazelrc.generated
+
+die() {
+  echo "configure.sh: $*" >&2
+  exit 1
+}
+
+# found NAME...: the full path of the first NAME that exists.
+found() {
+  local name
+  for name in "$@"; do
+    [[ -n $name ]] && command -v "$name" && return
+  done
+  return 1
+}
+
+for option in "$@"; do
+  case $option in
+    --cpu) ;;
+    --cuda)
+      compgen -G "$root/cc/cuda/*.cu" >/dev/null ||
+        die "This version of tf_embed has no CUDA kernels: leave out --cuda."
+      ;;
+    --output=*) output=${option#--output=} ;;
+    *) die "Unknown option $option: use --cpu, --cuda or --output=FILE." ;;
+  esac
+done
+
+# Python and its TensorFlow ------------------------------------------------------------------------
+
+python=$(found "${PYTHON:-${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}}" ${PYTHON:-python3}) ||
+  die "There is no Python at ${PYTHON:-python3}: set PYTHON to a Python 3.10 or newer that has TensorFlow."
+
+# Prints the version and the folder. TensorFlow is not imported: that takes seconds.
+tensorflow=$("$python" -c '
+import importlib.metadata, importlib.util, os, sys
+
+def stop(sentence):
+    sys.exit(f"configure.sh: {sentence}")
+
+if sys.version_info < (3, 10):
+    stop(f"{sys.executable} is Python {sys.version.split()[0]}: set PYTHON to a Python 3.10 or newer.")
+spec = importlib.util.find_spec("tensorflow")
+names = importlib.metadata.packages_distributions().get("tensorflow")
+if spec is None or not names:
+    stop(f"{sys.executable} has no TensorFlow: install tensorflow-cpu or tensorflow there, "
+         "or set PYTHON to a Python that has it.")
+version = importlib.metadata.version(names[0]).split("+")[0]
+folder = os.path.dirname(spec.origin)
+if tuple(int(part) for part in version.split(".")[:2]) < (2, 16):
+    stop(f"TensorFlow {version} in {folder} is too old: install TensorFlow 2.16.2 or newer.")
+for name in ("include", "libtensorflow_framework.so.2"):
+    if not os.path.exists(os.path.join(folder, name)):
+        stop(f"TensorFlow {version} in {folder} has no {name}: install the tensorflow-cpu or tensorflow wheel.")
+print(version, folder)
+') || exit 1
+tensorflow_version=${tensorflow%% *}
+tensorflow_dir=${tensorflow#* }
+
+# Compiler -----------------------------------------------------------------------------------------
+
+compiler=$(found "${CC:-gcc}" ${CC:-clang}) ||
+  die "There is no C++ compiler${CC:+ at $CC}: install g++ 9 or newer, or set CC."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+printf '#include <optional>\n#include <string_view>\nint main() { return std::optional<std::string_view>() ? 1 : 0; }\n' \
+  >"$scratch/try.cc"
+"$compiler" -std=c++17 -o "$scratch/try" "$scratch/try.cc" -lstdc++ 2>/dev/null ||
+  die "$compiler cannot build a C++17 program: install g++ 9 or newer, or set CC to a compiler that can."
+
+# Bazel --------------------------------------------------------------------------------------------
+
+bazel=$(found "${BAZEL:-bazel}" ${BAZEL:-bazelisk}) ||
+  die "There is no Bazel${BAZEL:+ at $BAZEL}: install bazel-bootstrap (Debian) or Bazelisk, or set BAZEL."
+bazel_version=$(cd "$root" && "$bazel" --version 2>/dev/null) ||
+  die "$bazel does not run: repair it, or set BAZEL to another Bazel."
+bazel_version=${bazel_version#bazel }
+
+repository_overrides() {
+  local debian=/usr/share/bazel name folder
+  while read -r name folder; do
+    [[ -d $folder ]] ||
+      die "Debian's Bazel lacks $folder: install bazel-rules-java, bazel-rules-proto, bazel-skylib and bazel-platforms."
+    echo "build --override_repository=$name=$folder"
+  done <<EOF
+bazel_skylib $debian/tools/skylib
+platforms $debian/tools/platforms
+remote_coverage_tools $root/bazel/debian/remote_coverage_tools
+rules_cc $root/bazel/debian/rules_cc
+rules_java $debian/rules/java
+rules_proto $debian/rules/proto
+EOF
+}
+
+case $bazel_version in
+  no_version*) bazel_lines=$(repository_overrides) || exit 1 ;;  # Debian's: works offline.
+  [4-6].*) bazel_lines= ;;
+  [78].*) bazel_lines="common --noenable_bzlmod --enable_workspace" ;;
+  *) die "Bazel $bazel_version does not read a WORKSPACE file: use Bazel 7 (with Bazelisk: USE_BAZEL_VERSION=7.4.1)." ;;
+esac
+
+# The answer ---------------------------------------------------------------------------------------
+
+cache=${TF_EMBED_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tf_embed}
+mkdir -p "$cache/bazel" "$(dirname "$output")" || die "Cannot write to $cache: set TF_EMBED_CACHE."
+cat >"$scratch/bazelrc" <<EOF
+# Written by configure.sh.
+build --disk_cache=$cache/bazel
+build --repo_env=CC=$compiler
+build --repo_env=TF_EMBED_TENSORFLOW_DIR=$tensorflow_dir
+build --repo_env=TF_EMBED_TENSORFLOW_VERSION=$tensorflow_version
+$bazel_lines
+EOF
+cmp -s "$scratch/bazelrc" "$output" || cp "$scratch/bazelrc" "$output"
+echo "TensorFlow $tensorflow_version, $("$compiler" -dumpversion | sed "s|^|$(basename "$compiler") |"), Bazel ${bazel_version/no_version/of Debian}, CPU"
