@@ -1,0 +1,131 @@
+# `make demo` and `make test` do all the set-up: system packages (Debian, as root), an environment
+# in .venv, the op library. PYTHON, BAZEL, CC and TF_EMBED_CACHE are as in configure.sh.
+
+TF := 2.21.0
+VENV := .venv/tf221
+OLD_TF := 2.16.2
+OLD_VENV := .venv/tf216
+
+# The first Python that TensorFlow $(TF) and $(OLD_TF) both have wheels for, and that can make an
+# environment.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.10 python3; do \
+    $$python -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+        2>/dev/null && echo $$python && break; done)
+BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
+PYTEST_ARGS ?= -m "not slow"
+export BAZEL
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+DEBIAN_BAZEL := /usr/share/bazel/A-server.jar
+PACKAGES := g++ libgtest-dev python3 python3-venv
+PACKAGES += $(if $(and $(wildcard $(BAZEL)),$(if $(wildcard $(DEBIAN_BAZEL)),,own)),,\
+    bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib)
+
+# $(call packages,NAMES): installs what Debian's dpkg does not have. Elsewhere configure.sh says
+# what is missing.
+define packages
+@if command -v dpkg-query apt-get >/dev/null; then \
+  missing=; \
+  for name in $(1); do \
+    dpkg-query -W -f '$${db:Status-Status}\n' $$name 2>/dev/null | grep -qx installed || \
+        missing="$$missing $$name"; \
+  done; \
+  if [ -n "$$missing" ] && [ "$$(id -u)" != 0 ]; then \
+    echo "Packages are missing: run as root: apt-get install$$missing" >&2; exit 1; \
+  elif [ -n "$$missing" ]; then \
+    export DEBIAN_FRONTEND=noninteractive; \
+    apt-get update -q </dev/null && apt-get install -qy --no-install-recommends $$missing </dev/null; \
+  fi; \
+fi
+endef
+
+# $(call environment,FOLDER,VERSION): an environment with a TensorFlow and what setup.py needs.
+define environment
+@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.10 to 3.12: install one, or set PYTHON." >&2; exit 1; }
+$(PYTHON) -m venv $(1)
+$(1)/bin/python -m pip install -q --upgrade pip "setuptools>=77" wheel
+$(1)/bin/python -m pip install -q tensorflow-cpu==$(2)
+@touch $@
+endef
+
+.PHONY: help
+help:
+	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
+	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
+	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
+	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
+	@echo 'make lint        ruff, mypy, clang-format'
+	@echo 'make bench       the benchmarks'
+	@echo 'make library     the op library alone, into tf_embed/'
+	@echo 'make clean       remove what was built; keeps .venv and the build cache'
+
+.PHONY: system
+system:
+	$(call packages,$(PACKAGES))
+
+$(VENV)/.tensorflow: | system
+	$(call environment,$(VENV),$(TF))
+
+.PHONY: library
+library: $(VENV)/.tensorflow | system
+	@$(VENV)/bin/python setup.py -q build_library
+
+# Bazel's tests need no TensorFlow, only configure.sh's answers.
+.PHONY: configured
+configured: $(VENV)/.tensorflow | system
+	@PYTHON=$(VENV)/bin/python ./configure.sh
+
+$(VENV)/.ready: pyproject.toml setup.py $(VENV)/.tensorflow | library
+	$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.ready
+	$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[demo]'
+	@touch $@
+
+.PHONY: demo
+demo: library $(VENV)/.demo
+	$(VENV)/bin/python examples/flights.py
+
+.PHONY: test
+test: configured library $(VENV)/.ready
+	$(BAZEL) test //tests/cc/...
+	$(VENV)/bin/pytest $(PYTEST_ARGS)
+
+$(OLD_VENV)/.tensorflow: | system
+	$(call environment,$(OLD_VENV),$(OLD_TF))
+	$(OLD_VENV)/bin/python -m pip install -q pytest
+
+# The wheel is installed, not the tree: the library in the tree is built for $(TF). pytest starts in
+# a folder of its own so that the tree's package is not found there either.
+.PHONY: test-tf216
+test-tf216: $(OLD_VENV)/.tensorflow | system
+	@mkdir -p build/tf216
+	$(OLD_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest -m smoke $(CURDIR)/tests/python
+
+.PHONY: sanitize
+sanitize: configured
+	$(BAZEL) test --config=asan //tests/cc/...
+	$(BAZEL) test --config=tsan //tests/cc/...
+
+CC_FILES = $(shell find cc tests/cc benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
+
+.PHONY: lint
+lint: $(VENV)/.ready
+	$(call packages,clang-format)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	clang-format --dry-run -Werror $(CC_FILES)
+
+.PHONY: bench
+bench:
+	@echo 'There are no benchmarks in this version yet.' >&2; exit 1
+
+.PHONY: clean
+clean:
+	-$(BAZEL) clean
+	rm -rf build dist *.egg-info .bazelrc.generated .mypy_cache .pytest_cache .ruff_cache
+	rm -f tf_embed/_tf_embed.so tf_embed/_tf_embed.json
+	find tf_embed tests examples -name __pycache__ -prune -exec rm -rf {} +
