@@ -240,17 +240,15 @@ Counts keys.
 shard: Which shard, or -1 for all.
 )doc");
 
-REGISTER_OP("TfEmbedSetRule")
+REGISTER_OP("TfEmbedRowsOfOtherRule")
     .Input("table: resource")
-    .Output("rows_changed: int64")
+    .Output("rows: int64")
     .Attr(
         "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Chooses the optimizer rule, which decides what slots a row has.
-
-rows_changed: Number of rows whose slots another rule had filled and which were replaced.
+Counts the rows whose slots belong to another rule; the first TfEmbedApply of this rule replaces them.
 )doc");
 
 REGISTER_OP("TfEmbedExport")
