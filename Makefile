@@ -55,6 +55,7 @@ help:
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'
+	@echo 'make format      ruff and clang-format, rewriting files'
 	@echo 'make bench       the benchmarks'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
@@ -118,6 +119,12 @@ lint: $(VENV)/.ready
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	clang-format --dry-run -Werror $(CC_FILES)
+
+.PHONY: format
+format: $(VENV)/.ready
+	$(call packages,clang-format)
+	$(VENV)/bin/ruff format .
+	clang-format -i $(CC_FILES)
 
 .PHONY: bench
 bench:

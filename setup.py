@@ -100,7 +100,7 @@ class BuildLibrary(setuptools.Command):
     """Builds the op library into the source tree."""
 
     description = "build the op library into the source tree"
-    user_options = []
+    user_options = ()
 
     def initialize_options(self):
         pass
