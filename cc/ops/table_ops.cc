@@ -65,8 +65,7 @@ REGISTER_OP("TfEmbedTable")
     .Attr("num_shards: int >= 1 = 1")
     .Attr("init_size: int >= 0 = 0")
     .Attr("label: string = ''")
-    .Attr(
-        "initializer: {'constant', 'row', 'uniform', 'normal', 'truncated_normal'} = 'constant'")
+    .Attr("initializer: {'constant', 'row', 'uniform', 'normal', 'truncated_normal'} = 'constant'")
     .Attr("initializer_values: tensor")
     .Attr("seed: int = 0")
     .Attr("table_id: int = 0")
@@ -180,8 +179,7 @@ REGISTER_OP("TfEmbedApply")
     .Attr("key_dtype: {int64, int32, uint64}")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
-    .Attr(
-        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
+    .Attr("rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       TF_RETURN_IF_ERROR(RowsInputShape(c));
@@ -243,8 +241,7 @@ shard: Which shard, or -1 for all.
 REGISTER_OP("TfEmbedRowsOfOtherRule")
     .Input("table: resource")
     .Output("rows: int64")
-    .Attr(
-        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
+    .Attr("rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(

@@ -1,0 +1,91 @@
+#include "cc/kernels/table_op.h"
+
+#include <new>
+
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+namespace tf_embed {
+
+namespace tf = ::tensorflow;
+
+void TableOp::Compute(tf::OpKernelContext* context) {
+  tf::core::RefCountPtr<TableResource> table;
+  OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &table));
+  try {
+    OP_REQUIRES_OK(context, Run(context, table.get()));
+  } catch (const std::bad_alloc&) {
+    context->CtxFailure(
+        ResourceExhaustedError("No memory for an operation on table '", table->name(), "'."));
+  }
+}
+
+absl::Status KeysInput::Read(tf::OpKernelContext* context, const TableResource& table,
+                             KeysInput* keys) {
+  const tf::Tensor& tensor = context->input(1);
+  const tf::Tensor& owners = context->input(2);
+  if (tensor.dtype() != table.signature().key_dtype) {
+    return InvalidArgumentError("`keys` of table '", table.name(), "' must be ",
+                                tf::DataTypeString(table.signature().key_dtype),
+                                ". Received: ", tf::DataTypeString(tensor.dtype()), ".");
+  }
+  keys->size_ = static_cast<size_t>(tensor.NumElements());
+  keys->shape_ = tensor.shape();
+  const size_t num_owners = static_cast<size_t>(owners.NumElements());
+  if (num_owners != 0 && num_owners != keys->size_) {
+    return InvalidArgumentError("The partitioner of table '", table.name(),
+                                "' must give one shard for each of ", keys->size_,
+                                " keys. Received: ", num_owners, ".");
+  }
+  const int64_t* values;
+  if (tensor.dtype() == tf::DT_INT32) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(keys->widened_.Resize(keys->size_)));
+    const int32_t* const narrow = tensor.flat<int32_t>().data();
+    for (size_t i = 0; i < keys->size_; ++i) keys->widened_[i] = narrow[i];
+    values = keys->widened_.data();
+  } else {
+    values = static_cast<const int64_t*>(tensor.data());  // uint64 keys by their bits
+  }
+  return ToTensorFlow(keys->split_.Build(values, keys->size_,
+                                         num_owners == 0 ? nullptr : owners.flat<int32_t>().data(),
+                                         table.num_shards(), tensor.dtype() == tf::DT_UINT64));
+}
+
+tf::TensorShape KeysInput::RowsShape(const TableResource& table) const {
+  tf::TensorShape shape = shape_;
+  shape.AddDim(table.signature().dim);
+  return shape;
+}
+
+absl::Status CheckRows(const tf::Tensor& rows, const char* argument, const TableResource& table,
+                       const KeysInput& keys) {
+  if (rows.dtype() != table.signature().value_dtype) {
+    return InvalidArgumentError("`", argument, "` of table '", table.name(), "' must be ",
+                                tf::DataTypeString(table.signature().value_dtype),
+                                ". Received: ", tf::DataTypeString(rows.dtype()), ".");
+  }
+  const tf::TensorShape expected = keys.RowsShape(table);
+  if (rows.shape() != expected) {
+    return InvalidArgumentError("`", argument, "` of table '", table.name(), "' must have shape ",
+                                expected.DebugString(), " for keys of shape ",
+                                keys.shape().DebugString(),
+                                ". Received: ", rows.shape().DebugString(), ".");
+  }
+  return absl::OkStatus();
+}
+
+ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
+  const tf::DeviceBase::CpuWorkerThreads* const workers =
+      context->device()->tensorflow_cpu_worker_threads();
+  ExecContext exec;
+  exec.threads = static_cast<size_t>(workers->num_threads);
+  exec.parallel_for = [workers](size_t total, size_t cost, const ExecContext::Work& work) {
+    tf::Shard(workers->num_threads, workers->workers, static_cast<int64_t>(total),
+              static_cast<int64_t>(cost), [&work](int64_t begin, int64_t end) {
+                work(static_cast<size_t>(begin), static_cast<size_t>(end));
+              });
+  };
+  return exec;
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,66 @@
+// What the kernels share: each unpacks tensors, calls one verb on each shard, and returns the
+// status.
+#ifndef TF_EMBED_CC_KERNELS_TABLE_OP_H_
+#define TF_EMBED_CC_KERNELS_TABLE_OP_H_
+
+#include "cc/core/exec_context.h"
+#include "cc/core/shard_split.h"
+#include "cc/kernels/table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_embed {
+
+// An op whose first input is a table.
+class TableOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(tensorflow::OpKernelContext* context) final;
+
+ protected:
+  virtual absl::Status Run(tensorflow::OpKernelContext* context, TableResource* table) = 0;
+};
+
+// The inputs `keys` and `owners` of an op, spread over a table's shards.
+class KeysInput {
+ public:
+  // Reads inputs 1 and 2.
+  static absl::Status Read(tensorflow::OpKernelContext* context, const TableResource& table,
+                           KeysInput* keys);
+
+  explicit KeysInput(Allocator* allocator) : widened_(allocator), split_(allocator) {}
+
+  size_t size() const { return size_; }
+  const tensorflow::TensorShape& shape() const { return shape_; }
+  KeyBatch shard(size_t number) const { return split_.shard(number); }
+
+  // keys.shape + [dim].
+  tensorflow::TensorShape RowsShape(const TableResource& table) const;
+
+ private:
+  size_t size_ = 0;
+  tensorflow::TensorShape shape_;
+  Buffer<int64_t> widened_;  // int32 keys
+  ShardSplit split_;
+};
+
+// Checks that an input has the table's value type and one row for each key.
+absl::Status CheckRows(const tensorflow::Tensor& rows, const char* argument,
+                       const TableResource& table, const KeysInput& keys);
+
+// The thread pool of the device that runs the op.
+ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context);
+
+// Calls `verb(shard, batch)` for each shard, up to the first failure.
+template <typename Verb>
+absl::Status ForEachShard(const TableResource& table, const KeysInput& keys, const Verb& verb) {
+  for (size_t number = 0; number < table.num_shards(); ++number) {
+    const Status status = verb(table.shard(number), keys.shard(number));
+    if (!status.ok()) return ToTensorFlow(status);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_KERNELS_TABLE_OP_H_

@@ -1,0 +1,160 @@
+#include "cc/kernels/table_resource.h"
+
+#include <new>
+
+#include "cc/core/host_table.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+DataType CoreType(tf::DataType type) {
+  switch (type) {
+    case tf::DT_HALF:
+      return DataType::kHalf;
+    case tf::DT_BFLOAT16:
+      return DataType::kBFloat16;
+    case tf::DT_DOUBLE:
+      return DataType::kDouble;
+    case tf::DT_INT8:
+      return DataType::kInt8;
+    case tf::DT_INT32:
+      return DataType::kInt32;
+    case tf::DT_INT64:
+      return DataType::kInt64;
+    default:
+      return DataType::kFloat;
+  }
+}
+
+absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim,
+                             RowInitializer* initializer) {
+  std::string kind;
+  tf::Tensor values;
+  int64_t seed, table_id;
+  TF_RETURN_IF_ERROR(construction->GetAttr("initializer", &kind));
+  TF_RETURN_IF_ERROR(construction->GetAttr("initializer_values", &values));
+  TF_RETURN_IF_ERROR(construction->GetAttr("seed", &seed));
+  TF_RETURN_IF_ERROR(construction->GetAttr("table_id", &table_id));
+  const int64_t wanted = kind == "constant" ? 1 : kind == "row" ? dim : 2;
+  if (values.dtype() != tf::DT_DOUBLE || values.NumElements() != wanted) {
+    return InvalidArgumentError("`initializer_values` must be ", wanted,
+                                " float64 numbers for initializer '", kind,
+                                "'. Received: ", values.NumElements(), " of type ",
+                                tf::DataTypeString(values.dtype()), ".");
+  }
+  const double* const numbers = values.flat<double>().data();
+  initializer->seed = static_cast<uint64_t>(seed);
+  initializer->table_id = static_cast<uint64_t>(table_id);
+  if (kind == "row") {
+    initializer->kind = InitializerKind::kRow;
+    initializer->row.assign(numbers, numbers + dim);
+    return absl::OkStatus();
+  }
+  initializer->kind = kind == "constant"  ? InitializerKind::kConstant
+                      : kind == "uniform" ? InitializerKind::kUniform
+                      : kind == "normal"  ? InitializerKind::kNormal
+                                          : InitializerKind::kTruncatedNormal;
+  initializer->a = numbers[0];
+  if (wanted == 2) initializer->b = numbers[1];
+  return absl::OkStatus();
+}
+
+class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
+ public:
+  explicit TableHandleOp(tf::OpKernelConstruction* construction)
+      : tf::ResourceOpKernel<TableResource>(construction) {
+    OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
+    OP_REQUIRES_OK(construction, TableResource::ReadOptions(construction, signature_, &options_));
+  }
+
+ private:
+  absl::Status CreateResource(TableResource** resource) override {
+    return TableResource::Create(signature_, options_, resource);
+  }
+
+  absl::Status VerifyResource(TableResource* resource) override {
+    if (resource->signature() == signature_) return absl::OkStatus();
+    return InvalidArgumentError("Table '", resource->name(), "' is ",
+                                resource->signature().DebugString(), " and can't be opened as ",
+                                signature_.DebugString(), ".");
+  }
+
+  TableResource::Signature signature_;
+  TableOptions options_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);
+
+}  // namespace
+
+absl::Status ToTensorFlow(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return absl::OkStatus();
+    case StatusCode::kInvalidArgument:
+      return InvalidArgumentError(status.message());
+    case StatusCode::kResourceExhausted:
+      return ResourceExhaustedError(status.message());
+  }
+  return absl::OkStatus();
+}
+
+std::string TableResource::Signature::DebugString() const {
+  return absl::StrCat("a table of ", tf::DataTypeString(key_dtype), " keys, ",
+                      tf::DataTypeString(value_dtype), " values, dim ", dim, ", in ", num_shards,
+                      num_shards == 1 ? " shard" : " shards");
+}
+
+bool TableResource::Signature::operator==(const Signature& other) const {
+  return key_dtype == other.key_dtype && value_dtype == other.value_dtype && dim == other.dim &&
+         num_shards == other.num_shards;
+}
+
+absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction,
+                                          Signature* signature) {
+  TF_RETURN_IF_ERROR(construction->GetAttr("key_dtype", &signature->key_dtype));
+  TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
+  TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
+  return construction->GetAttr("num_shards", &signature->num_shards);
+}
+
+absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
+                                        const Signature& signature, TableOptions* options) {
+  int64_t init_size;
+  TF_RETURN_IF_ERROR(construction->GetAttr("label", &options->name));
+  TF_RETURN_IF_ERROR(construction->GetAttr("init_size", &init_size));
+  options->value_type = CoreType(signature.value_dtype);
+  options->dim = static_cast<size_t>(signature.dim);
+  options->init_size = static_cast<size_t>(init_size);
+  return ReadInitializer(construction, signature.dim, &options->initializer);
+}
+
+absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,
+                                   TableResource** resource) {
+  tf::core::RefCountPtr<TableResource> created(new TableResource(signature));
+  for (int64_t shard = 0; shard < signature.num_shards; ++shard) {
+    std::unique_ptr<Table> table = HostTable::Create(options);
+    if (table == nullptr) {
+      return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
+    }
+    created->shards_.push_back(std::move(table));
+  }
+  *resource = created.release();
+  return absl::OkStatus();
+}
+
+size_t TableResource::size() const {
+  size_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->size();
+  return sum;
+}
+
+std::string TableResource::DebugString() const {
+  return absl::StrCat("Table '", name(), "': ", signature_.DebugString(), ", ", size(), " keys");
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,74 @@
+// What a table handle points to: the shards of one variable. Immutable after creation; the tables
+// inside see to themselves.
+#ifndef TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
+#define TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/core/table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_embed {
+
+// How a status of the core is told to TensorFlow.
+absl::Status ToTensorFlow(const Status& status);
+
+// Statuses whose message is the text of all arguments.
+template <typename... Parts>
+absl::Status InvalidArgumentError(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+template <typename... Parts>
+absl::Status ResourceExhaustedError(const Parts&... parts) {
+  return absl::ResourceExhaustedError(absl::StrCat(parts...));
+}
+
+class TableResource : public tensorflow::ResourceBase {
+ public:
+  // As given to the handle op; what a second op of the same shared_name must repeat.
+  struct Signature {
+    tensorflow::DataType key_dtype = tensorflow::DT_INVALID;
+    tensorflow::DataType value_dtype = tensorflow::DT_INVALID;
+    int64_t dim = 0;
+    int64_t num_shards = 0;
+
+    std::string DebugString() const;
+    bool operator==(const Signature& other) const;
+  };
+
+  static absl::Status ReadSignature(tensorflow::OpKernelConstruction* construction,
+                                    Signature* signature);
+  static absl::Status ReadOptions(tensorflow::OpKernelConstruction* construction,
+                                  const Signature& signature, TableOptions* options);
+
+  // Creates the tables.
+  static absl::Status Create(const Signature& signature, const TableOptions& options,
+                             TableResource** resource);
+
+  const Signature& signature() const { return signature_; }
+  const std::string& name() const { return shards_.front()->options().name; }
+  size_t dim() const { return static_cast<size_t>(signature_.dim); }
+  size_t row_bytes() const { return dim() * SizeOf(shards_.front()->options().value_type); }
+  Allocator* allocator() const { return shards_.front()->options().allocator; }
+
+  size_t num_shards() const { return shards_.size(); }
+  Table* shard(size_t number) const { return shards_[number].get(); }
+  size_t size() const;
+
+  std::string DebugString() const override;
+
+ private:
+  explicit TableResource(const Signature& signature) : signature_(signature) {}
+
+  const Signature signature_;
+  std::vector<std::unique_ptr<Table>> shards_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_

@@ -1,0 +1,216 @@
+// The verbs on a table as a whole: Clear, Shrink, Size, Export, Import.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "cc/core/table_meta.h"
+#include "cc/kernels/table_op.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+constexpr size_t kExportRows = size_t{1} << 16;
+
+template <Status (Table::*verb)()>
+class WholeTableOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      TF_RETURN_IF_ERROR(ToTensorFlow((table->shard(number)->*verb)()));
+    }
+    return absl::OkStatus();
+  }
+};
+
+class SizeOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* size;
+    const tf::Tensor& input = context->input(1);
+    if (input.dims() != 0) {
+      return InvalidArgumentError(
+          "`shard` must be a scalar. Received shape: ", input.shape().DebugString(), ".");
+    }
+    const int64_t shard = input.scalar<int64_t>()();
+    if (shard < -1 || shard >= static_cast<int64_t>(table->num_shards())) {
+      return InvalidArgumentError("Table '", table->name(), "' has ", table->num_shards(),
+                                  " shards. Received: index=", shard, ".");
+    }
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &size));
+    size->scalar<int64_t>()() = static_cast<int64_t>(
+        shard < 0 ? table->size() : table->shard(static_cast<size_t>(shard))->size());
+    return absl::OkStatus();
+  }
+};
+
+// Keeps writers out of all shards while it lives.
+class WritersPaused {
+ public:
+  explicit WritersPaused(const TableResource& table) : table_(table) {
+    for (size_t i = 0; i < table_.num_shards(); ++i) table_.shard(i)->PauseWriters();
+  }
+  ~WritersPaused() {
+    for (size_t i = 0; i < table_.num_shards(); ++i) table_.shard(i)->ResumeWriters();
+  }
+
+ private:
+  const TableResource& table_;
+};
+
+class ExportOp : public TableOp {
+ public:
+  explicit ExportOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("with_slots", &with_slots_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    if (output_type(0) != table->signature().key_dtype ||
+        output_type(1) != table->signature().value_dtype ||
+        tf::DataTypeSize(output_type(2)) !=
+            static_cast<int>(SlotSize(table->shard(0)->options().value_type))) {
+      return InvalidArgumentError(
+          "Table '", table->name(), "' is ", table->signature().DebugString(), ". Asked for: keys ",
+          tf::DataTypeString(output_type(0)), ", values ", tf::DataTypeString(output_type(1)),
+          ", slots ", tf::DataTypeString(output_type(2)), ".");
+    }
+    WritersPaused paused(*table);
+    TableMeta meta;
+    const RowInitializer initializer = table->shard(0)->initializer();
+    meta.seed = initializer.seed;
+    meta.table_id = initializer.table_id;
+    meta.value_type = table->shard(0)->options().value_type;
+    meta.dim = table->dim();
+    if (with_slots_) meta.rule = table->shard(0)->rule();
+    meta.slots_per_row = SlotsPerRow(meta.rule.kind, meta.dim);
+    for (size_t number = 0; with_slots_ && number < table->num_shards(); ++number) {
+      if (table->shard(number)->rule().kind != meta.rule.kind) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("Table '", table->name(),
+                         "' is changing from one optimizer to another. Save it after the step."));
+      }
+    }
+
+    const int64_t size = static_cast<int64_t>(table->size());
+    tf::Tensor *keys, *values, *slots, *numbers;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(2, {size, static_cast<int64_t>(meta.slots_per_row)}, &slots));
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(3, {static_cast<int64_t>(TableMeta::kNumbers)}, &numbers));
+    meta.Encode(numbers->flat<int64_t>().data());
+
+    ExportedRows rows(table->allocator());
+    const size_t slot_bytes = meta.slots_per_row * SlotSize(meta.value_type);
+    size_t done = 0;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      for (ExportCursor cursor; !cursor.done; done += rows.size) {
+        TF_RETURN_IF_ERROR(
+            ToTensorFlow(table->shard(number)->ExportBatch(kExportRows, &cursor, &rows)));
+        CopyKeys(rows, done, keys);
+        CopyRows(rows.weights, rows.size, table->row_bytes(), done, values);
+        CopyRows(rows.slots, rows.size, slot_bytes, done, slots);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static void CopyKeys(const ExportedRows& rows, size_t at, tf::Tensor* keys) {
+    if (keys->dtype() == tf::DT_INT32) {
+      int32_t* const to = keys->flat<int32_t>().data() + at;
+      for (size_t i = 0; i < rows.size; ++i) to[i] = static_cast<int32_t>(rows.keys[i]);
+    } else if (rows.size > 0) {
+      std::memcpy(static_cast<int64_t*>(keys->data()) + at, rows.keys.data(),
+                  rows.size * sizeof(int64_t));
+    }
+  }
+
+  static void CopyRows(const Buffer<char>& rows, size_t count, size_t row_bytes, size_t at,
+                       tf::Tensor* out) {
+    if (count * row_bytes == 0) return;
+    std::memcpy(static_cast<char*>(out->data()) + at * row_bytes, rows.data(), count * row_bytes);
+  }
+
+  bool with_slots_ = true;
+};
+
+class ImportOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    TableMeta meta;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(CheckRows(context->input(3), "values", *table, keys));
+    TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
+
+    // Everything is put together aside; the table takes it over when nothing can fail any more.
+    const ExecContext exec = ThreadPoolOf(context);
+    std::vector<std::unique_ptr<Table>> fresh;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      const KeyBatch batch = keys.shard(number);
+      RowInitializer initializer = table->shard(number)->initializer();
+      initializer.seed = meta.seed;
+      initializer.table_id = meta.table_id;
+      fresh.push_back(table->shard(number)->NewEmpty(batch.size, initializer));
+      if (fresh.back() == nullptr) {
+        return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
+      }
+      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->SetRule(meta.rule)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->InsertOrAssign(
+          exec, batch, context->input(3).data(),
+          meta.slots_per_row == 0 ? nullptr : context->input(4).data())));
+      if (fresh.back()->size() != batch.size) {
+        return absl::DataLossError(absl::StrCat("The saved rows of table '", table->name(),
+                                                "' hold a key twice: ", batch.size, " rows, ",
+                                                fresh.back()->size(), " keys."));
+      }
+    }
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      table->shard(number)->TakeContent(fresh[number].get());
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadMeta(tf::OpKernelContext* context, const TableResource& table,
+                               const KeysInput& keys, TableMeta* meta) {
+    const tf::Tensor& slots = context->input(4);
+    const tf::Tensor& numbers = context->input(5);
+    TF_RETURN_IF_ERROR(ToTensorFlow(TableMeta::Decode(
+        numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), meta)));
+    if (meta->value_type != table.shard(0)->options().value_type || meta->dim != table.dim()) {
+      return InvalidArgumentError("What was saved does not fit table '", table.name(), "', ",
+                                  table.signature().DebugString(), ". It has dim ", meta->dim,
+                                  " and another value type or dim.");
+    }
+    const tf::TensorShape expected(
+        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(meta->slots_per_row)});
+    if (slots.shape() != expected ||
+        tf::DataTypeSize(slots.dtype()) != static_cast<int>(SlotSize(meta->value_type))) {
+      return InvalidArgumentError(
+          "The saved slots of table '", table.name(), "' must be ", expected.DebugString(),
+          ". Received: ", tf::DataTypeString(slots.dtype()), " ", slots.shape().DebugString(), ".");
+    }
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), WholeTableOp<&Table::Clear>);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), WholeTableOp<&Table::Shrink>);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);
+
+}  // namespace
+}  // namespace tf_embed
