@@ -1,10 +1,10 @@
 #include "cc/kernels/table_resource.h"
 
-#include <new>
+#include <charconv>
+#include <utility>
 
 #include "cc/core/host_table.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
-#include "tensorflow/core/framework/tensor.h"
 
 namespace tf_embed {
 namespace {
@@ -30,28 +30,46 @@ DataType CoreType(tf::DataType type) {
   }
 }
 
+// Reads decimal numbers with blanks between them, to the last bit and in no locale.
+absl::Status ReadNumbers(const std::string& text, std::vector<double>* numbers) {
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data(); at != end;) {
+    if (*at == ' ') {
+      ++at;
+      continue;
+    }
+    double number;
+    const std::from_chars_result result = std::from_chars(at, end, number);
+    if (result.ec != std::errc()) {
+      return InvalidArgumentError("`initializer_values` must be decimal numbers. Received: ", text);
+    }
+    numbers->push_back(number);
+    at = result.ptr;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim,
                              RowInitializer* initializer) {
-  std::string kind;
-  tf::Tensor values;
+  std::string kind, text;
+  std::vector<double> numbers;
   int64_t seed, table_id;
   TF_RETURN_IF_ERROR(construction->GetAttr("initializer", &kind));
-  TF_RETURN_IF_ERROR(construction->GetAttr("initializer_values", &values));
+  TF_RETURN_IF_ERROR(construction->GetAttr("initializer_values", &text));
   TF_RETURN_IF_ERROR(construction->GetAttr("seed", &seed));
   TF_RETURN_IF_ERROR(construction->GetAttr("table_id", &table_id));
-  const int64_t wanted = kind == "constant" ? 1 : kind == "row" ? dim : 2;
-  if (values.dtype() != tf::DT_DOUBLE || values.NumElements() != wanted) {
+  TF_RETURN_IF_ERROR(ReadNumbers(text, &numbers));
+  const size_t wanted = kind == "constant" ? 1 : kind == "row" ? static_cast<size_t>(dim) : 2;
+  if (numbers.size() != wanted) {
     return InvalidArgumentError("`initializer_values` must be ", wanted,
-                                " float64 numbers for initializer '", kind,
-                                "'. Received: ", values.NumElements(), " of type ",
-                                tf::DataTypeString(values.dtype()), ".");
+                                " numbers for initializer '", kind, "'. Received: ", numbers.size(),
+                                ".");
   }
-  const double* const numbers = values.flat<double>().data();
   initializer->seed = static_cast<uint64_t>(seed);
   initializer->table_id = static_cast<uint64_t>(table_id);
   if (kind == "row") {
     initializer->kind = InitializerKind::kRow;
-    initializer->row.assign(numbers, numbers + dim);
+    initializer->row = std::move(numbers);
     return absl::OkStatus();
   }
   initializer->kind = kind == "constant"  ? InitializerKind::kConstant

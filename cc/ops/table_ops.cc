@@ -66,7 +66,7 @@ REGISTER_OP("TfEmbedTable")
     .Attr("init_size: int >= 0 = 0")
     .Attr("label: string = ''")
     .Attr("initializer: {'constant', 'row', 'uniform', 'normal', 'truncated_normal'} = 'constant'")
-    .Attr("initializer_values: tensor")
+    .Attr("initializer_values: string = '0'")
     .Attr("seed: int = 0")
     .Attr("table_id: int = 0")
     .SetIsStateful()
@@ -82,8 +82,9 @@ num_shards: Number of shards that the table's keys are spread over.
 init_size: Rows that each shard makes room for.
 label: The name that error messages use.
 initializer: Rule of the initial row of a key.
-initializer_values: float64 vector: [value] for constant, the row itself for row,
-  [minimum, maximum] for uniform, [mean, standard deviation] for normal and truncated_normal.
+initializer_values: Decimal numbers with a blank between them, which are read as float64: the value
+  for constant, the row itself for row, minimum and maximum for uniform, mean and standard
+  deviation for normal and truncated_normal.
 seed: Seed of the initial rows.
 table_id: Second half of the seed: tables of one seed and different ids have different rows.
 )doc");

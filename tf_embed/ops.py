@@ -1,0 +1,261 @@
+"""The ops of a table, typed, and the gradient of a lookup.
+
+One function an op. Nothing is checked here that an op checks itself; what a user may get wrong
+is checked in `arguments.py`, above. The inputs that all share:
+
+    handle: The table's resource, a scalar.
+    keys: Any shape, of the table's key dtype. A row's shape is [dim], so the rows of `keys` have
+        the shape keys.shape + [dim].
+    owners: The shard of each key, flattened, int32; or int32 [0], which leaves the choice to the
+        table: floor_mod(key, num_shards).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import _library
+
+_raw = _library.load()
+
+
+def create_table(
+    *,
+    shared_name: str,
+    key_dtype: tf.DType,
+    value_dtype: tf.DType,
+    dim: int,
+    num_shards: int,
+    init_size: int,
+    label: str,
+    initializer: str,
+    initializer_values: Sequence[float],
+    seed: int,
+    table_id: int,
+) -> tf.Tensor:
+    """Creates a table, or finds the one of that `shared_name`; its handle.
+
+    Args:
+        init_size: Rows that each shard makes room for.
+        label: The name that error messages use.
+        initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
+    """
+    return _raw.tf_embed_table(
+        shared_name=shared_name,
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        dim=dim,
+        num_shards=num_shards,
+        init_size=init_size,
+        label=label,
+        initializer=initializer,
+        initializer_values=" ".join(repr(float(value)) for value in initializer_values),
+        seed=seed,
+        table_id=table_id,
+    )
+
+
+def find(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    anchor: tf.Tensor | None,
+    *,
+    dim: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Looks rows up and changes nothing.
+
+    Args:
+        defaults: Rows of absent keys: [0] for the table's initializer, [dim] for one row for
+            all, or keys.shape + [dim].
+        anchor: The value [0, dim] of the variable that stands for the table on a gradient tape;
+            None where no gradient is wanted.
+
+    Returns:
+        The rows, keys.shape + [dim], and whether the table holds each key, keys.shape.
+    """
+    return _raw.tf_embed_find(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        defaults=defaults,
+        anchor=[] if anchor is None else [anchor],
+        dim=dim,
+    )
+
+
+def find_or_insert(
+    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor, defaults: tf.Tensor, *, dim: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `find`, and inserts the rows of absent keys."""
+    return _raw.tf_embed_find_or_insert(
+        table=handle, keys=keys, owners=owners, defaults=defaults, dim=dim
+    )
+
+
+def insert_or_assign(
+    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor, values: tf.Tensor, *, dim: int
+) -> tf.Operation | None:
+    """Writes rows; of equal keys the last one wins."""
+    return _raw.tf_embed_insert_or_assign(
+        table=handle, keys=keys, owners=owners, values=values, dim=dim
+    )
+
+
+def accum(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    values: tf.Tensor,
+    exists: tf.Tensor,
+    *,
+    dim: int,
+) -> tf.Operation | None:
+    """Adds deltas to rows that exist, inserts rows that do not, as the caller saw them."""
+    return _raw.tf_embed_accum(
+        table=handle, keys=keys, owners=owners, values=values, exists=exists, dim=dim
+    )
+
+
+def apply(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    gradients: tf.Tensor,
+    hyper: tf.Tensor,
+    step: tf.Tensor,
+    *,
+    dim: int,
+    rule: str,
+) -> tf.Operation | None:
+    """One step of an optimizer on the rows of `keys`.
+
+    Args:
+        gradients: keys.shape + [dim]; those of equal keys are summed before the rule runs.
+        hyper: float64 vector, the rule's hyper-parameters, see `optimizers/rules.py`.
+        step: int64 scalar, the number of this step; the first is 1.
+        rule: Name of the rule. Another than the table's present one replaces its slots.
+    """
+    return _raw.tf_embed_apply(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        gradients=gradients,
+        hyper=hyper,
+        step=step,
+        dim=dim,
+        rule=rule,
+    )
+
+
+def erase(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation | None:
+    """Removes keys; absent ones are no error."""
+    return _raw.tf_embed_erase(table=handle, keys=keys, owners=owners)
+
+
+def clear(handle: tf.Tensor) -> tf.Operation | None:
+    """Removes every key and gives the memory back."""
+    return _raw.tf_embed_clear(table=handle)
+
+
+def shrink(handle: tf.Tensor) -> tf.Operation | None:
+    """Compacts the table and gives memory back."""
+    return _raw.tf_embed_shrink(table=handle)
+
+
+def size(handle: tf.Tensor, shard: int | tf.Tensor) -> tf.Tensor:
+    """Number of keys in a shard, or in all where `shard` is -1; int64 scalar."""
+    return _raw.tf_embed_size(table=handle, shard=tf.cast(shard, tf.int64))
+
+
+def set_rule(handle: tf.Tensor, *, rule: str) -> tf.Tensor:
+    """Chooses the optimizer rule; the number of rows whose slots it replaced, int64 scalar."""
+    return _raw.tf_embed_set_rule(table=handle, rule=rule)
+
+
+def export(
+    handle: tf.Tensor,
+    *,
+    key_dtype: tf.DType,
+    value_dtype: tf.DType,
+    slot_dtype: tf.DType,
+    dim: int,
+    with_slots: bool,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Copies the whole table.
+
+    Returns:
+        keys [n], values [n, dim], slots [n, slots of a row] and meta, an int64 vector.
+    """
+    return _raw.tf_embed_export(
+        table=handle,
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        slot_dtype=slot_dtype,
+        dim=dim,
+        with_slots=with_slots,
+    )
+
+
+def import_(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    values: tf.Tensor,
+    slots: tf.Tensor,
+    meta: tf.Tensor,
+) -> tf.Operation | None:
+    """Replaces the whole content of a table by that of an export."""
+    return _raw.tf_embed_import(
+        table=handle, keys=keys, owners=owners, values=values, slots=slots, meta=meta
+    )
+
+
+@tf.RegisterGradient("TfEmbedFind")
+def _find_gradient(
+    op: tf.Operation, values_gradient: Any, exists_gradient: Any
+) -> list[tf.IndexedSlices | None]:
+    """For the anchor, the gradients of the rows at their keys; for all else, none.
+
+    The slices have no dense_shape, for a table has none. So whatever would make them dense, and
+    lose them, raises; and `tape.gradient` concatenates those of several lookups of one table.
+    """
+    del exists_gradient
+    gradients: list[tf.IndexedSlices | None] = [None] * len(op.inputs)
+    if not op.get_attr("num_anchors"):
+        return gradients
+    _refuse_gradient_of_loop(op.name)
+    dim = op.get_attr("dim")
+    gradients[4] = tf.IndexedSlices(
+        values=tf.reshape(values_gradient, [-1, dim]),
+        # An input of the forward op, handed back as it is, breaks a tape outside the tf.function.
+        indices=tf.identity(tf.reshape(op.inputs[1], [-1])),
+    )
+    return gradients
+
+
+def _refuse_gradient_of_loop(name: str) -> None:
+    """Raises where TensorFlow is building the gradient of a loop around the lookup.
+
+    It would add up the gradients of the iterations as dense tensors of the anchor's shape, which
+    has no rows: an obscure error at best. A tape within the loop's body is sound. TensorFlow has
+    no public word for the graph it builds then, so its class is recognized by name.
+    """
+    if tf.executing_eagerly():
+        return
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if type(graph).__name__ == "_WhileBodyGradFuncGraph":
+            raise ValueError(
+                "The gradient of a dynamic embedding can't leave a loop: its rows were looked up "
+                "inside tf.while_loop, tf.map_fn, tf.vectorized_map or a loop of a tf.function, "
+                "and the tf.GradientTape is outside. Look up the ids of all iterations before "
+                "the loop (a lookup takes ids of any rank), or put the tape into the loop's "
+                f"body. Received: the lookup {name!r}"
+            )
+        graph = getattr(graph, "outer_graph", None)
