@@ -4,6 +4,8 @@
 TF_EMBED_COPTS = [
     "-std=c++17",
     "-ffp-contract=off",
+    # Without it a square root may set errno, and loops with one are not vectorized.
+    "-fno-math-errno",
     "-Wall",
     "-Wextra",
 ]
