@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library
@@ -173,9 +172,9 @@ def size(handle: tf.Tensor, shard: int | tf.Tensor) -> tf.Tensor:
     return _raw.tf_embed_size(table=handle, shard=tf.cast(shard, tf.int64))
 
 
-def set_rule(handle: tf.Tensor, *, rule: str) -> tf.Tensor:
-    """Chooses the optimizer rule; the number of rows whose slots it replaced, int64 scalar."""
-    return _raw.tf_embed_set_rule(table=handle, rule=rule)
+def rows_of_other_rule(handle: tf.Tensor, *, rule: str) -> tf.Tensor:
+    """Number of rows whose slots a step of `rule` would replace; int64 scalar."""
+    return _raw.tf_embed_rows_of_other_rule(table=handle, rule=rule)
 
 
 def export(
@@ -229,7 +228,7 @@ def _find_gradient(
     gradients: list[tf.IndexedSlices | None] = [None] * len(op.inputs)
     if not op.get_attr("num_anchors"):
         return gradients
-    _refuse_gradient_of_loop(op.name)
+    _refuse_gradient_of_loop(op)
     dim = op.get_attr("dim")
     gradients[4] = tf.IndexedSlices(
         values=tf.reshape(values_gradient, [-1, dim]),
@@ -239,7 +238,7 @@ def _find_gradient(
     return gradients
 
 
-def _refuse_gradient_of_loop(name: str) -> None:
+def _refuse_gradient_of_loop(op: tf.Operation) -> None:
     """Raises where TensorFlow is building the gradient of a loop around the lookup.
 
     It would add up the gradients of the iterations as dense tensors of the anchor's shape, which
@@ -256,6 +255,6 @@ def _refuse_gradient_of_loop(name: str) -> None:
                 "inside tf.while_loop, tf.map_fn, tf.vectorized_map or a loop of a tf.function, "
                 "and the tf.GradientTape is outside. Look up the ids of all iterations before "
                 "the loop (a lookup takes ids of any rank), or put the tape into the loop's "
-                f"body. Received: the lookup {name!r}"
+                f"body. Received: the lookup {op.name!r}"
             )
         graph = getattr(graph, "outer_graph", None)

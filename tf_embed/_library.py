@@ -1,0 +1,142 @@
+"""Finds the op library, checks that it fits the TensorFlow at hand, and loads it.
+
+The check comes before the load: a library that was built for another TensorFlow fails with an
+"undefined symbol", or worse, does not fail. Nothing here changes TensorFlow or Keras; loading
+registers the ops whose names begin with TfEmbed, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import types
+
+LIBRARY_NAME = "_tf_embed.so"
+BUILD_INFO_NAME = "_tf_embed.json"
+OLDEST_TENSORFLOW = (2, 16, 2)
+FIRST_UNTRIED_TENSORFLOW = (2, 22, 0)
+
+_SUPPORTED = "2.16.2 or later, below 2.22"
+
+
+def _version_numbers(version: str) -> tuple[int, int, int]:
+    """The first three numbers of a version: (2, 21, 0) of "2.21.0-rc1"."""
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:3]]
+    return tuple(numbers + [0] * (3 - len(numbers)))  # type: ignore[return-value]
+
+
+def check_tensorflow_version(version: str) -> None:
+    """Refuses a TensorFlow that tf_embed was never tried with.
+
+    Args:
+        version: What `tf.__version__` says.
+
+    Raises:
+        ImportError: It is too old or too new.
+    """
+    if not OLDEST_TENSORFLOW <= _version_numbers(version) < FIRST_UNTRIED_TENSORFLOW:
+        raise ImportError(
+            f"tf_embed needs TensorFlow {_SUPPORTED}, and {version} is installed: install one of "
+            "those versions, then build tf_embed again."
+        )
+
+
+def check_keras(version: str, backend: str) -> None:
+    """Refuses a Keras that is not Keras 3 on TensorFlow.
+
+    Args:
+        version: What `keras.__version__` says.
+        backend: What `keras.config.backend()` says.
+
+    Raises:
+        ImportError: It is another Keras, or runs on another backend.
+    """
+    if _version_numbers(version)[0] != 3:
+        raise ImportError(
+            f"tf_embed needs Keras 3, and Keras {version} is installed: `pip install 'keras>=3'`."
+        )
+    if backend != "tensorflow":
+        raise ImportError(
+            f"tf_embed needs Keras on TensorFlow, and its backend is {backend!r}: set the "
+            "environment variable KERAS_BACKEND=tensorflow before Python starts."
+        )
+
+
+def check_environment() -> None:
+    """Checks TensorFlow and Keras.
+
+    Raises:
+        ImportError: One of them is missing or of a version that does not fit. One sentence.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            f"tf_embed needs TensorFlow {_SUPPORTED}: `pip install tensorflow`, or "
+            "`pip install tensorflow-cpu` on a machine without a GPU."
+        ) from error
+    check_tensorflow_version(tf.__version__)
+    try:
+        import keras
+    except ImportError as error:
+        raise ImportError("tf_embed needs Keras 3: `pip install 'keras>=3'`.") from error
+    check_keras(keras.__version__, keras.config.backend())
+
+
+def check_library(folder: pathlib.Path, version: str) -> pathlib.Path:
+    """Checks that a folder holds an op library for this TensorFlow.
+
+    Args:
+        folder: Where the library and the file beside it that says what it was built for lie.
+        version: What `tf.__version__` says.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        ImportError: The library is missing, or was built for another TensorFlow.
+    """
+    library = folder / LIBRARY_NAME
+    if not library.is_file():
+        raise ImportError(
+            f"tf_embed's op library is missing at {library}: run `pip install .` in tf_embed's "
+            "source folder, in the environment that has TensorFlow, or `make library` there."
+        )
+    try:
+        built_for = json.loads((folder / BUILD_INFO_NAME).read_text())["tensorflow_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ImportError(
+            f"{folder / BUILD_INFO_NAME} does not say which TensorFlow {LIBRARY_NAME} was built "
+            "for: build tf_embed again, with `pip install .` in its source folder."
+        ) from error
+    if built_for != version:
+        raise ImportError(
+            f"tf_embed's op library was built for TensorFlow {built_for}, and {version} is "
+            "installed: build tf_embed again in this environment, with `pip install "
+            f"--no-build-isolation .` in its source folder, or install TensorFlow {built_for}."
+        )
+    return library
+
+
+def load() -> types.ModuleType:
+    """Checks the environment and loads the op library.
+
+    Returns:
+        The module of the raw ops, as `tf.load_op_library` makes it.
+
+    Raises:
+        ImportError: Something is missing or does not fit.
+    """
+    check_environment()
+    import tensorflow as tf
+
+    library = check_library(pathlib.Path(__file__).parent, tf.__version__)
+    try:
+        return tf.load_op_library(os.fspath(library))
+    except tf.errors.NotFoundError as error:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} can't load tf_embed's op library: build tf_embed again "
+            f"in this environment. Received: {error.message}"
+        ) from error

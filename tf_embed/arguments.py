@@ -1,0 +1,131 @@
+"""What a user passes, made into tensors of the table's types, or refused with one sentence.
+
+Tensors must have the right dtype already: a cast that nobody asked for loses keys. NumPy arrays
+and Python numbers have no such intention behind their dtype, so they are converted, but only
+where every number stays what it is: integers to any integer type that holds them, and numbers to
+a floating type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+KEY_DTYPES = (tf.int64, tf.int32, tf.uint64)
+VALUE_DTYPES = (
+    tf.float32,
+    tf.float16,
+    tf.bfloat16,
+    tf.float64,
+    tf.int8,
+    tf.int32,
+    tf.int64,
+)
+
+
+def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType:
+    """The tf.DType of an argument.
+
+    Raises:
+        TypeError: It is no dtype, or not one of `allowed`.
+    """
+    allowed = tuple(allowed)
+    try:
+        result = tf.as_dtype(dtype)
+    except TypeError:
+        result = None
+    if result not in allowed:
+        names = ", ".join(one.name for one in allowed)
+        raise TypeError(f"`{argument}` must be one of {names}. Received: {argument}={dtype!r}")
+    return result
+
+
+def positive_int(value: Any, argument: str, *, least: int = 1) -> int:
+    """A Python int of at least `least`.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is too small.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"`{argument}` must be an int. Received: {argument}={value!r}")
+    if value < least:
+        raise ValueError(f"`{argument}` must be at least {least}. Received: {argument}={value}")
+    return int(value)
+
+
+def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
+    """A tensor of `dtype` with exactly the numbers of `value`.
+
+    Args:
+        value: A tensor, a NumPy array, or Python numbers in lists.
+        dtype: The dtype that the table wants.
+        argument: Name of the argument, for messages.
+        owner: Name of the variable, for messages.
+
+    Raises:
+        TypeError: Its dtype is another, or its numbers are not of the kind of `dtype`.
+        ValueError: An integer that `dtype` does not hold.
+    """
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        raise TypeError(
+            f"`{argument}` of {owner!r} must be dense. Received: {type(value).__name__}; "
+            "tf_embed.layers.DynamicEmbedding takes ragged and sparse ids"
+        )
+    if not _is_plain(value):
+        value = tf.convert_to_tensor(value)
+        if value.dtype != dtype:
+            raise TypeError(
+                f"`{argument}` of {owner!r} must be of dtype {dtype.name}. Received: "
+                f"dtype={value.dtype.name}"
+            )
+        return value
+    return tf.convert_to_tensor(_exact_array(np.asarray(value), dtype, argument, owner), dtype)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether there is no tensor in `value`, only NumPy and Python."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(one) for one in value)
+    return isinstance(value, (np.ndarray, np.generic, int, float, complex, str, bytes, type(None)))
+
+
+def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:
+    """`array` as an array of `dtype`, every number unchanged but for rounding to a float."""
+    target = dtype.as_numpy_dtype
+    same = array.dtype == np.dtype(target)
+    if same or (array.size == 0 and array.dtype.kind != "S"):
+        return array.astype(target)
+    if dtype.is_floating and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16"):
+        return array.astype(target)
+    # Integers above the int64 range, mixed with negative ones, become Python ints in NumPy.
+    is_python_ints = array.dtype.kind == "O" and all(type(one) is int for one in array.flat)
+    if not dtype.is_integer or not (array.dtype.kind in "iu" or is_python_ints):
+        raise TypeError(
+            f"`{argument}` of {owner!r} must be of dtype {dtype.name}. Received: "
+            f"dtype={array.dtype.name}"
+        )
+    least, largest = int(array.min()), int(array.max())
+    if least < dtype.min or largest > dtype.max:
+        wrong = least if least < dtype.min else largest
+        raise ValueError(
+            f"`{argument}` of {owner!r} must fit dtype {dtype.name}. Received: {wrong}"
+        )
+    return array.astype(target)
+
+
+def check_rows(keys: tf.Tensor, rows: tf.Tensor, dim: int, argument: str, owner: str) -> None:
+    """Checks that there is a row of `dim` for each key, as far as shapes are known.
+
+    Raises:
+        ValueError: The shapes do not go together. Both are named.
+    """
+    wanted = keys.shape.concatenate([dim])
+    if not wanted.is_compatible_with(rows.shape):
+        raise ValueError(
+            f"`{argument}` of {owner!r} must have the shape of the keys and then dim: {wanted}. "
+            f"Received: keys.shape={keys.shape}, {argument}.shape={rows.shape}"
+        )

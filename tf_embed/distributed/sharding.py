@@ -1,0 +1,69 @@
+"""The shard that owns a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+# Takes keys [n] and the number of shards, gives the shard of each key [n], int32 or int64.
+PartitionFn: TypeAlias = Callable[[tf.Tensor, int], Any]
+
+
+def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
+    """Spreads keys over shards by their remainder.
+
+    The remainder is that of floor division, so negative keys have a shard too, and the same on
+    every device.
+
+    Args:
+        keys: Integer tensor of any shape.
+        shard_num: Number of shards, at least 1.
+
+    Returns:
+        The shard of each key, int32, of the shape of `keys`.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> tf_embed.default_partition_fn(tf.constant([-1, 0, 7], tf.int64), 3).numpy().tolist()
+        [2, 0, 1]
+    """
+    keys = tf.convert_to_tensor(keys)
+    if shard_num == 1:
+        return tf.zeros(tf.shape(keys), tf.int32)
+    return tf.cast(tf.math.floormod(keys, tf.cast(shard_num, keys.dtype)), tf.int32)
+
+
+def owners(keys: tf.Tensor, shard_num: int, partition_fn: PartitionFn, name: str) -> tf.Tensor:
+    """The shard of each key, as the ops take it.
+
+    Args:
+        keys: Any shape.
+        shard_num: Number of shards.
+        partition_fn: What chooses.
+        name: The variable, for messages.
+
+    Returns:
+        int32 [number of keys]; or int32 [0] for the default function, which the table computes
+        faster itself.
+
+    Raises:
+        TypeError: The function gave something else than int32 or int64.
+        ValueError: The function gave another shape than that of the keys.
+    """
+    if partition_fn is default_partition_fn or shard_num == 1:
+        return tf.zeros([0], tf.int32)
+    flat = tf.reshape(keys, [-1])
+    shards = tf.convert_to_tensor(partition_fn(flat, shard_num))
+    if shards.dtype not in (tf.int32, tf.int64):
+        raise TypeError(
+            f"`partitioner` of {name!r} must give int32 or int64. Received: dtype="
+            f"{shards.dtype.name}"
+        )
+    if not flat.shape.is_compatible_with(shards.shape):
+        raise ValueError(
+            f"`partitioner` of {name!r} must give one shard for each key, shape {flat.shape}. "
+            f"Received: shape={shards.shape}"
+        )
+    return tf.cast(shards, tf.int32)

@@ -1,0 +1,220 @@
+"""The initial row of a key.
+
+A Keras initializer draws a tensor for a whole batch, so what a key gets would depend on the batch
+in which it was first seen. Here the initializers of Keras are read instead, and the table draws
+each row by itself, from (seed, table, key): the same in any order, batch, number of shards and
+process. What can't be read so, a callable of one's own, is called for each batch of new keys; its
+rows are not reproducible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+# Standard deviation of a standard normal distribution cut off at two standard deviations.
+_TRUNCATED_STDDEV = 0.87962566103423978
+
+_VARIANCE_SCALING = (
+    keras.initializers.VarianceScaling,
+    keras.initializers.GlorotNormal,
+    keras.initializers.GlorotUniform,
+    keras.initializers.HeNormal,
+    keras.initializers.HeUniform,
+    keras.initializers.LecunNormal,
+    keras.initializers.LecunUniform,
+)
+_SEEDED = (
+    keras.initializers.RandomNormal,
+    keras.initializers.RandomUniform,
+    keras.initializers.TruncatedNormal,
+    *_VARIANCE_SCALING,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowInitializer:
+    """What the row of an absent key is.
+
+    Attributes:
+        kind: "constant" (values: [number]), "row" (values: the row), "uniform" ([minimum,
+            maximum]), "normal" or "truncated_normal" ([mean, standard deviation]).
+        values: See `kind`.
+        seed: Seed of the random kinds, int64.
+        table_id: The second half of the seed, so that tables of one seed differ, int64.
+        draw: None; or what is called with a shape (n, dim) and a dtype for the rows of n new
+            keys, in place of all above.
+    """
+
+    kind: str = "constant"
+    values: tuple[float, ...] = (0.0,)
+    seed: int = 0
+    table_id: int = 0
+    draw: Callable[..., Any] | None = None
+
+
+def table_id_of(name: str) -> int:
+    """A 64-bit hash of a variable's name, the same in every process, as a signed integer."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def row_initializer(
+    initializer: Any, *, dim: int, value_dtype: tf.DType, name: str
+) -> RowInitializer:
+    """Reads an initializer.
+
+    Args:
+        initializer: None for 0; a number; an array of shape [dim]; a Keras initializer, or its
+            name or config; or a callable that takes a shape (n, dim) and a dtype. In a graph n is
+            an int32 scalar tensor.
+        dim: Number of weights in a row.
+        value_dtype: Their dtype.
+        name: The variable's name, for `table_id` and for messages.
+
+    Returns:
+        What the table draws rows from.
+
+    Raises:
+        TypeError: It is nothing of these.
+        ValueError: It can't give rows of this dtype and dim.
+
+    Example:
+        >>> row_initializer(0.5, dim=4, value_dtype=tf.float32, name="v").values
+        (0.5,)
+        >>> row_initializer("he_normal", dim=4, value_dtype=tf.float32, name="v").kind
+        'truncated_normal'
+    """
+    table_id = table_id_of(name)
+    if initializer is None:
+        return RowInitializer(table_id=table_id)
+    if isinstance(initializer, (str, dict)) or (
+        isinstance(initializer, type) and issubclass(initializer, keras.initializers.Initializer)
+    ):
+        initializer = keras.initializers.get(initializer)
+    kind = type(initializer)
+    if kind is keras.initializers.Zeros:
+        initializer = 0
+    elif kind is keras.initializers.Ones:
+        initializer = 1
+    elif kind is keras.initializers.Constant:
+        initializer = initializer.value
+    elif kind in _SEEDED:
+        if not value_dtype.is_floating:
+            raise ValueError(
+                f"`initializer` of {name!r} must be a number or an array, for its value dtype is "
+                f"{value_dtype.name}. Received: initializer={initializer!r}"
+            )
+        distribution, values = _distribution(initializer, dim)
+        return RowInitializer(
+            kind=distribution, values=values, seed=_seed_of(initializer), table_id=table_id
+        )
+    elif callable(initializer) and not tf.is_tensor(initializer):
+        return RowInitializer(table_id=table_id, draw=initializer)
+    values = _numbers(initializer, dim, value_dtype, name)
+    return RowInitializer(
+        kind="constant" if len(values) == 1 else "row", values=values, table_id=table_id
+    )
+
+
+def with_own_seed(initializer: Any) -> Any:
+    """The same initializer, with its seed fixed.
+
+    A Keras initializer without a seed, or with a keras.random.SeedGenerator, writes no seed into
+    its config, so a copy made from that would draw other rows.
+
+    Args:
+        initializer: As in `row_initializer`.
+
+    Returns:
+        A Keras initializer with an int as seed where `initializer` is a random one of Keras, or
+        its name or config; else what was given.
+    """
+    if isinstance(initializer, (str, dict)):
+        initializer = keras.initializers.get(initializer)
+    if type(initializer) not in _SEEDED:
+        return initializer
+    return type(initializer).from_config(
+        {**initializer.get_config(), "seed": _seed_of(initializer)}
+    )
+
+
+def _seed_of(initializer: Any) -> int:
+    """The seed that a Keras initializer drew from Keras's global one, or was given."""
+    seed = initializer.seed
+    if isinstance(seed, keras.random.SeedGenerator):
+        with tf.init_scope():
+            high, low = (int(half) for half in np.asarray(seed.next()))
+        seed = ((high & 0x7FFFFFFF) << 32) | (low & 0xFFFFFFFF)
+    return int(seed)
+
+
+def _distribution(initializer: Any, dim: int) -> tuple[str, tuple[float, ...]]:
+    """Kind and values of a random Keras initializer."""
+    if isinstance(initializer, keras.initializers.RandomUniform):
+        return "uniform", (float(initializer.minval), float(initializer.maxval))
+    if isinstance(initializer, keras.initializers.RandomNormal):
+        return "normal", (float(initializer.mean), float(initializer.stddev))
+    if isinstance(initializer, keras.initializers.TruncatedNormal):
+        return "truncated_normal", (float(initializer.mean), float(initializer.stddev))
+    # He, Glorot and LeCun, as Keras computes them for a weight of shape (1, dim).
+    fan_in, fan_out = _fans(initializer, dim)
+    fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
+    scale = initializer.scale / max(1.0, fan[initializer.mode])
+    if initializer.distribution == "truncated_normal":
+        return "truncated_normal", (0.0, math.sqrt(scale) / _TRUNCATED_STDDEV)
+    if initializer.distribution == "untruncated_normal":
+        return "normal", (0.0, math.sqrt(scale))
+    limit = math.sqrt(3.0 * scale)
+    return "uniform", (-limit, limit)
+
+
+def _fans(initializer: Any, dim: int) -> tuple[float, float]:
+    """Fan-in and fan-out of the shape (1, dim), or of the axes that the initializer names."""
+    shape: tuple[int, ...] = (1, dim)
+    input_axes = getattr(initializer, "input_axes", None)
+    output_axes = getattr(initializer, "output_axes", None)
+    if input_axes is None or output_axes is None:
+        return 1.0, float(dim)
+    return (
+        float(math.prod(shape[axis] for axis in input_axes)),
+        float(math.prod(shape[axis] for axis in output_axes)),
+    )
+
+
+def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tuple[float, ...]:
+    """One number, or `dim` of them, that the value dtype and float64 both hold."""
+    if tf.is_tensor(initializer):
+        with tf.init_scope():
+            initializer = initializer.numpy()
+    try:
+        array = np.asarray(initializer)
+        numbers = array.astype(np.float64)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or (array.dtype.kind not in "iufO" and array.dtype.name != "bfloat16"):
+        raise TypeError(
+            f"`initializer` of {name!r} must be a number, an array, a Keras initializer or a "
+            f"callable. Received: initializer={initializer!r}"
+        )
+    if array.size != 1 and array.shape not in ((dim,), (1, dim)):
+        raise ValueError(
+            f"`initializer` of {name!r} must be a number or an array of shape ({dim},). Received: "
+            f"shape={array.shape}"
+        )
+    if not value_dtype.is_floating:
+        for exact, number in zip(array.flat, numbers.flat, strict=True):
+            whole = number.is_integer() and int(exact) == int(number)
+            if not whole or not value_dtype.min <= int(exact) <= value_dtype.max:
+                raise ValueError(
+                    f"`initializer` of {name!r} must be a whole number that {value_dtype.name} "
+                    f"and float64 both hold exactly. Received: {exact!r}"
+                )
+    return tuple(float(number) for number in numbers.flat)

@@ -1,0 +1,368 @@
+"""`DynamicEmbedding`: keras.layers.Embedding without a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
+from tf_embed.initializers import with_own_seed
+from tf_embed.layers import stored_rows
+from tf_embed.layers.ids import cast_ids, check_integers
+from tf_embed.layers.pooling import COMBINERS, Embedder
+from tf_embed.lookup import anchor_value
+from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
+from tf_embed.optimizers.rules import FusedTrainer
+from tf_embed.variable import Variable
+
+_TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
+
+
+@keras.saving.register_keras_serializable(package="tf_embed")
+class DynamicEmbedding(keras.layers.Layer):
+    """Turns integers of any size into dense vectors, without a vocabulary.
+
+    The layer owns a table that grows by training: an id gets a row with the first gradient that
+    reaches it. Until then a lookup gives its initial row and stores nothing, so evaluation and
+    prediction never change a table.
+
+    A table is trained in one of two ways: by its own optimizer, `optimizer=`, whatever the model
+    is compiled with, or by the model's, wrapped in `tf_embed.DynamicEmbeddingOptimizer`. Its own
+    wins. Only the rows that a step touches change.
+
+    `.keras` files, `.weights.h5` files and tf.train.Checkpoint carry rows, optimizer slots and
+    step; `model.export` and tf.saved_model.save carry the rows. `layer.trainable = False` stops
+    updates. `model.export` makes a signature for dense ids, so a model that is served takes
+    dense ids with `padding_id` in place of ragged ones.
+
+    Lookups in a loop of a tf.function (tf.while_loop, tf.map_fn, a keras.layers.RNN cell) have no
+    gradient outside of it, which is said when it is asked for.
+
+    Args:
+        dim: Number of weights in a row, at least 1.
+        key_dtype: "int64", "int32" or "uint64". Ids of another integer dtype are cast; one that
+            does not fit is an error.
+        value_dtype: "float32", "float16", "bfloat16" or "float64": how weights are stored. The
+            output has the compute dtype of the layer's dtype policy.
+        initializer: The row of an id that has none; see `tf_embed.Variable`.
+        combiner: None, or how rows are pooled over the last axis of ids: "sum"; "mean", which
+            divides by the sum of the weights; or "sqrtn", which divides by the root of the sum of
+            their squares. An empty bag is 0.
+        optimizer: The table's own optimizer: a Keras optimizer of the kinds that
+            `tf_embed.DynamicEmbeddingOptimizer` takes, or a name ("adam", "rowwise_adagrad").
+            The layer keeps a copy, so one may be given to several layers; what to change later
+            is `layer.optimizer.learning_rate`. The model's optimizer then leaves the table
+            alone: its clipping, decay and schedule do not reach the table.
+        padding_id: An id that stands for nothing: its row is zeros, it is never stored and
+            trains nothing, and pooling does not count it. Makes a mask where there is no
+            combiner.
+        devices: The device of each shard; see `tf_embed.Variable`.
+        partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
+        restrict_policy: Stored.
+        init_size: Rows to make room for; see `tf_embed.Variable`.
+        kv_creator: Stored.
+        bp_v2: Stored.
+        unknown_value: None; or the row, a number or an array [dim], of ids that have none when
+            the layer is not training. In training they always get their initial row.
+        name: Name of the layer and of its table.
+        **kwargs: `trainable` and `dtype` of keras.layers.Layer.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An argument out of range, or an optimizer that tables have no rule for.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> layer = tf_embed.layers.DynamicEmbedding(2, initializer="ones", padding_id=0)
+        >>> layer(tf.constant([[10**12, 0]])).numpy().tolist()
+        [[[1.0, 1.0], [0.0, 0.0]]]
+        >>> pooled = tf_embed.layers.DynamicEmbedding(2, initializer="ones", combiner="sum")
+        >>> pooled(tf.ragged.constant([[1, 2, 3], []], dtype=tf.int64)).numpy().tolist()
+        [[3.0, 3.0], [0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        key_dtype: Any = "int64",
+        value_dtype: Any = "float32",
+        initializer: Any = "uniform",
+        combiner: str | None = None,
+        *,
+        optimizer: Any = None,
+        padding_id: int | None = None,
+        devices: Sequence[str] | str | None = None,
+        partitioner: PartitionFn | dict[str, Any] | None = None,
+        restrict_policy: Any = None,
+        init_size: int = 0,
+        kv_creator: Any = None,
+        bp_v2: bool = False,
+        unknown_value: Any = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.supports_jit = False  # XLA has no table
+        self.supports_masking = True
+        self.dim = arguments.positive_int(dim, "dim")
+        self.key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype").name
+        self.value_dtype = arguments.dtype_of(value_dtype, _TRAINABLE_DTYPES, "value_dtype").name
+        self.initializer = with_own_seed(_deserialized(initializer))
+        if combiner is not None and combiner not in COMBINERS:
+            raise ValueError(
+                f"`combiner` must be None or one of {', '.join(COMBINERS)}. Received: "
+                f"combiner={combiner!r}"
+            )
+        self.combiner = combiner
+        self.optimizer = _own_optimizer(optimizer)
+        self.padding_id = None if padding_id is None else self._padding_id(padding_id)
+        self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
+        self.partitioner = _deserialized(partitioner)
+        self.restrict_policy = _deserialized(restrict_policy)
+        self.init_size = arguments.positive_int(init_size, "init_size", least=0)
+        self.kv_creator = _deserialized(kv_creator)
+        self.bp_v2 = bool(bp_v2)
+        self.unknown_value = self._unknown_row(unknown_value)
+        self._variable: Variable | None = None
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the table. Its shape does not depend on that of the ids.
+
+        Raises:
+            ValueError: The dtype policy is mixed_float16.
+        """
+        if self._variable is not None:
+            return
+        if self.dtype_policy.name == "mixed_float16":
+            raise ValueError(
+                f"{self.name!r} can't be of the dtype policy mixed_float16, whose loss scaling "
+                'does not reach dynamic tables: use "mixed_bfloat16", or dtype="float32" for the '
+                "whole model. Received: dtype=mixed_float16"
+            )
+        variable = Variable(
+            key_dtype=self.key_dtype,
+            value_dtype=self.value_dtype,
+            dim=self.dim,
+            devices=self.devices,
+            partitioner=self.partitioner or default_partition_fn,
+            name=self.name,
+            initializer=self.initializer,
+            init_size=self.init_size,
+            kv_creator=self.kv_creator,
+            restrict_policy=self.restrict_policy,
+            bp_v2=self.bp_v2,
+        )
+        (anchor,) = variable.trainable_variables
+        self._variable = variable
+        # As an attribute of the layer it is one of the layer's weights. Keras keeps the variables
+        # of a frozen layer among the trainable ones, so it is frozen afterwards.
+        self._anchor = anchor
+        anchor.trainable = self.trainable
+        if self.optimizer is not None:
+            anchor.own_trainer = FusedTrainer(self.optimizer)
+            variable.table.bind_rule(anchor.own_trainer.rule)
+        self.built = True
+
+    @property
+    def variable(self) -> Variable:
+        """The table.
+
+        Raises:
+            AttributeError: The layer is not built, so it has none yet.
+        """
+        if self._variable is None:
+            raise AttributeError(
+                f"{self.name!r} has no table yet: call the layer, or `layer.build()`, first."
+            )
+        return self._variable
+
+    @property
+    def compute_dtype(self) -> str:
+        """Dtype of the output; of the ids until the layer is built.
+
+        A keras.Sequential without an Input makes one of its first layer's compute dtype, and
+        would round ids to float32.
+        """
+        return self.dtype_policy.compute_dtype if self.built else self.key_dtype
+
+    def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
+        """Looks ids up.
+
+        Args:
+            ids: Integers: a tensor of any shape, a tf.RaggedTensor or a tf.SparseTensor. Absent
+                places of a sparse one give zeros.
+            weights: With a combiner: the weight of each id, in the container of the ids.
+            training: Whether the layer is training; only `unknown_value` depends on it.
+
+        Returns:
+            Rows, ids.shape + [dim], ragged where the ids are. With a combiner the last axis of
+            ids is gone, and the result is ragged only where an axis that remains is.
+
+        Raises:
+            TypeError: The ids are not integers.
+            ValueError: Weights without a combiner, or of another kind or shape than the ids.
+            tf.errors.InvalidArgumentError: An id does not fit the key dtype.
+        """
+        embedder = Embedder(
+            rows=lambda keys: self._rows(keys, bool(training)),
+            is_padding=None if self.padding_id is None else self._is_padding,
+            dim=self.dim,
+            combiner=self.combiner,
+            name=self.name,
+        )
+        outputs = embedder(self._keys(ids), weights)
+        dtype = tf.as_dtype(self.dtype_policy.compute_dtype)
+        return outputs if outputs.dtype == dtype else tf.cast(outputs, dtype)
+
+    def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
+        """Which ids are no padding, where each id has a row; else None."""
+        if self.combiner is not None:
+            return None
+        if self.padding_id is None:
+            return previous_mask
+        if isinstance(ids, keras.KerasTensor):
+            dense = not (getattr(ids, "ragged", False) or ids.sparse)
+            return keras.KerasTensor(ids.shape, dtype="bool") if dense else None
+        if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
+            return None
+        return tf.logical_not(self._is_padding(self._keys(tf.convert_to_tensor(ids))))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """The shape of the output from that of the ids."""
+        shape = tuple(input_shape)
+        return (*(shape if self.combiner is None else shape[:-1]), self.dim)
+
+    def compute_output_spec(self, ids: Any, weights: Any = None, training: Any = None) -> Any:
+        """The output, symbolic."""
+        check_integers(tf.as_dtype(ids.dtype), self.name)
+        shape = self.compute_output_shape(ids.shape)
+        # The axes that remain of ragged ids are ragged, but for the first.
+        ragged = getattr(ids, "ragged", False) and (self.combiner is None or len(shape) > 2)
+        options = {"ragged": True} if ragged else {}
+        return keras.KerasTensor(shape, dtype=self.dtype_policy.compute_dtype, **options)
+
+    # Saving.
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes rows, slots and seed; Keras calls it for .keras and .weights.h5 files."""
+        if self._variable is not None:
+            stored_rows.save(self._variable.table, store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads what `save_own_variables` wrote, in place of what is in the table."""
+        self.build()
+        stored_rows.load(self.variable.table, store)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        unknown = self.unknown_value
+        return {
+            **super().get_config(),
+            "dim": self.dim,
+            "key_dtype": self.key_dtype,
+            "value_dtype": self.value_dtype,
+            "initializer": _serialized(self.initializer),
+            "combiner": self.combiner,
+            "optimizer": _serialized(self.optimizer),
+            "padding_id": self.padding_id,
+            "devices": self.devices,
+            "partitioner": _serialized(self.partitioner),
+            "restrict_policy": _serialized(self.restrict_policy),
+            "init_size": self.init_size,
+            "kv_creator": _serialized(self.kv_creator),
+            "bp_v2": self.bp_v2,
+            "unknown_value": None if unknown is None else unknown.tolist(),
+        }
+
+    def _keys(self, ids: Any) -> Any:
+        """Ids in the key dtype, in the same container."""
+        key_dtype = tf.as_dtype(self.key_dtype)
+        if isinstance(ids, tf.SparseTensor):
+            values = cast_ids(ids.values, key_dtype, self.name)
+            return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(cast_ids(ids.flat_values, key_dtype, self.name))
+        return cast_ids(tf.convert_to_tensor(ids), key_dtype, self.name)
+
+    def _is_padding(self, keys: tf.Tensor) -> tf.Tensor:
+        return tf.equal(keys, tf.constant(self.padding_id, keys.dtype))
+
+    def _rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        """Rows of keys, keys.shape + [dim]; padding is never looked up."""
+        if self.padding_id is None:
+            return self._find(keys, training)
+        flat = tf.reshape(keys, [-1])
+        places = tf.where(tf.logical_not(self._is_padding(flat)))
+        rows = self._find(tf.gather_nd(flat, places), training)
+        rows = tf.scatter_nd(places, rows, [tf.size(flat, tf.int64), self.dim])
+        rows = tf.reshape(rows, tf.concat([tf.shape(keys), [self.dim]], 0))
+        return tf.ensure_shape(rows, keys.shape.concatenate([self.dim]))
+
+    def _find(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        variable = self.variable
+        defaults = None
+        if self.unknown_value is not None and not training:
+            row = np.broadcast_to(self.unknown_value, [self.dim])
+            defaults = tf.cast(tf.constant(row), variable.value_dtype)
+        rows, _ = variable.table.find(keys, defaults, anchor_value(variable))
+        return rows
+
+    def _padding_id(self, padding_id: Any) -> int:
+        key_dtype = tf.as_dtype(self.key_dtype)
+        least = min(key_dtype.min, -(2**63))
+        padding_id = arguments.positive_int(padding_id, "padding_id", least=least)
+        if not key_dtype.min <= padding_id <= key_dtype.max:
+            raise ValueError(
+                f"`padding_id` must fit the key dtype {self.key_dtype}. Received: "
+                f"padding_id={padding_id}"
+            )
+        return padding_id
+
+    def _unknown_row(self, unknown_value: Any) -> np.ndarray | None:
+        if unknown_value is None:
+            return None
+        row = np.asarray(unknown_value)
+        if row.dtype.kind not in "iuf":
+            raise TypeError(
+                "`unknown_value` must be a number or an array of numbers. Received: "
+                f"unknown_value={unknown_value!r}"
+            )
+        if row.shape not in ((), (self.dim,)):
+            raise ValueError(
+                f"`unknown_value` must be a number or of shape ({self.dim},). Received: "
+                f"shape={row.shape}"
+            )
+        return row.astype(np.float64)
+
+
+def _own_optimizer(optimizer: Any) -> keras.optimizers.Optimizer | None:
+    """A copy of an optimizer, or the one of that name, checked."""
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, str):
+        plain = optimizer.lower().replace("_", "")
+        optimizer = RowWiseAdagrad() if plain == "rowwiseadagrad" else optimizer
+    optimizer = keras.optimizers.get(optimizer)
+    FusedTrainer(optimizer)
+    return type(optimizer).from_config(optimizer.get_config())
+
+
+def _serialized(value: Any) -> Any:
+    """Something that JSON can hold."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if tf.is_tensor(value):
+        return value.numpy().tolist()
+    return keras.saving.serialize_keras_object(value)
+
+
+def _deserialized(value: Any) -> Any:
+    """What `_serialized` was given, but for arrays, which come back as lists."""
+    if isinstance(value, dict):
+        return keras.saving.deserialize_keras_object(value)
+    return value

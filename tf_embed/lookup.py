@@ -1,0 +1,59 @@
+"""Lookups that take part in gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.variable import Variable
+
+
+def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.Tensor:
+    """Looks up rows, differentiably.
+
+    The gradient of `params.trainable_variables` is a tf.IndexedSlices: its indices are the ids,
+    its values the gradients of their rows. An optimizer that knows dynamic tables,
+    `tf_embed.DynamicEmbeddingOptimizer`, takes it from there. Ids may repeat, and one variable
+    may be looked up many times in a step: gradients of equal ids are summed.
+
+    Args:
+        params: The variable.
+        ids: Integers of any shape.
+        name: Name of the operation.
+
+    Returns:
+        Rows, ids.shape + [dim]. Ids that have no row get their initial row; nothing is inserted.
+
+    Raises:
+        TypeError: `params` is no variable, or `ids` are of a wrong dtype.
+
+    Example:
+        >>> import keras, tf_embed
+        >>> v = tf_embed.Variable(dim=2)
+        >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
+        >>> with tf.GradientTape() as tape:
+        ...     rows = tf_embed.embedding_lookup(v, [5, 6, 5])
+        ...     loss = tf.reduce_sum(rows)
+        >>> gradients = tape.gradient(loss, v.trainable_variables)
+        >>> optimizer.apply(gradients, v.trainable_variables)
+        >>> v.lookup([5, 6]).numpy().tolist()
+        [[-2.0, -2.0], [-1.0, -1.0]]
+    """
+    if not isinstance(params, Variable):
+        raise TypeError(f"`params` must be a tf_embed.Variable. Received: params={params!r}")
+    with tf.name_scope(name or "embedding_lookup"):
+        keys = arguments.tensor_of(ids, params.key_dtype, "ids", params.name)
+        rows, _ = params.table.find(keys, anchor=anchor_value(params))
+        return rows
+
+
+def anchor_value(variable: Variable) -> tf.Tensor | None:
+    """What a lookup takes so that a tape sees it; None where nothing may be trained.
+
+    The value and not the variable: of a handle the tape would see nothing.
+    """
+    if not variable.trainable:
+        return None
+    return tf.convert_to_tensor(variable.anchor.value)  # type: ignore[union-attr]

@@ -1,0 +1,295 @@
+"""The table of one variable: a resource that holds every shard, its verbs, and how it is saved.
+
+All shards are in one resource because that is what TensorFlow saves well: a SavedModel is written
+from a copy of this object with another handle, so what saves and restores may touch the handle
+and plain Python values, nothing else. The memory belongs to the handle: it is freed when the last
+function or object that holds the handle is gone.
+
+The verbs take tensors that were checked; `variable.py` checks. They may run from many threads at
+once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+import weakref
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import ops
+from tf_embed.distributed import sharding
+from tf_embed.initializers import RowInitializer
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOptions:
+    """What a table is.
+
+    Attributes:
+        name: The variable's name, for messages.
+        key_dtype: int64, int32 or uint64.
+        value_dtype: Dtype of the weights.
+        dim: Number of weights in a row.
+        num_shards: Number of shards.
+        init_size: Rows that each shard makes room for.
+        initializer: The row of an absent key.
+        partition_fn: Chooses the shard of a key.
+        checkpoint: Whether tf.train.Checkpoint carries the rows.
+        device: Where the table is, as TensorFlow names devices.
+    """
+
+    name: str
+    key_dtype: tf.DType = tf.int64
+    value_dtype: tf.DType = tf.float32
+    dim: int = 1
+    num_shards: int = 1
+    init_size: int = 8192
+    initializer: RowInitializer = RowInitializer()
+    partition_fn: sharding.PartitionFn = sharding.default_partition_fn
+    checkpoint: bool = True
+    device: str = "/CPU:0"
+
+    @property
+    def slot_dtype(self) -> tf.DType:
+        """Dtype of the optimizer's slots: float64 beside float64 weights, else float32."""
+        return tf.float64 if self.value_dtype == tf.float64 else tf.float32
+
+
+class Table(tf.saved_model.experimental.TrackableResource):
+    """A table and its shards.
+
+    Args:
+        options: What it is.
+    """
+
+    def __init__(self, options: TableOptions) -> None:
+        super().__init__(device=options.device)
+        self.options = options
+        # Unlike any other's, so that no two tables share rows. TensorFlow makes it another one
+        # still in each copy of a SavedModel that is loaded.
+        self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
+        self._rule: str | None = None
+        self._for_serving = False
+        with tf.init_scope():  # the handle must not be of a graph that is being traced
+            handle = self.resource_handle
+            weakref.finalize(handle, _destroy, tf.identity(handle)).atexit = False
+
+    def __copy__(self) -> Table:
+        """The copy from which TensorFlow writes a SavedModel: it leaves the slots out."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._for_serving = True
+        return copied
+
+    def _create_resource(self) -> tf.Tensor:
+        options = self.options
+        initializer = options.initializer
+        return ops.create_table(
+            shared_name=self._shared_name,
+            key_dtype=options.key_dtype,
+            value_dtype=options.value_dtype,
+            dim=options.dim,
+            num_shards=options.num_shards,
+            init_size=options.init_size,
+            label=options.name,
+            initializer=initializer.kind,
+            initializer_values=initializer.values,
+            seed=initializer.seed,
+            table_id=initializer.table_id,
+        )
+
+    def _destroy_resource(self) -> None:
+        """Nothing: it would run for each copy that a SavedModel makes, on the table in use."""
+
+    # Verbs.
+
+    def find(
+        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, anchor: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Looks rows up and changes nothing.
+
+        Args:
+            keys: Any shape.
+            defaults: Rows of absent keys, [dim] or keys.shape + [dim]; None for initial ones.
+            anchor: The anchor's value where the rows take part in a gradient.
+
+        Returns:
+            Rows, keys.shape + [dim], and whether each key is there, keys.shape.
+        """
+        owners = self._owners(keys)
+        if defaults is None:
+            defaults = self._initial_rows(keys, owners)
+        return ops.find(self.resource_handle, keys, owners, defaults, anchor, dim=self.options.dim)
+
+    def find_or_insert(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `find`, and inserts the initial rows of absent keys."""
+        owners = self._owners(keys)
+        defaults = self._initial_rows(keys, owners)
+        return ops.find_or_insert(
+            self.resource_handle, keys, owners, defaults, dim=self.options.dim
+        )
+
+    def insert_or_assign(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Operation | None:
+        """Writes rows; of equal keys the last one wins."""
+        return ops.insert_or_assign(
+            self.resource_handle, keys, self._owners(keys), values, dim=self.options.dim
+        )
+
+    def accum(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> tf.Operation | None:
+        """Adds where the caller saw a row, inserts where not, does nothing where that changed."""
+        return ops.accum(
+            self.resource_handle, keys, self._owners(keys), values, exists, dim=self.options.dim
+        )
+
+    def apply(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        *,
+        rule: str,
+        hyper: tf.Tensor,
+        step: tf.Tensor,
+    ) -> tf.Operation | None:
+        """One step of an optimizer rule; see `ops.apply`."""
+        if self.options.initializer.draw is not None:
+            self.find_or_insert(keys)
+        return ops.apply(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            gradients,
+            hyper,
+            step,
+            dim=self.options.dim,
+            rule=rule,
+        )
+
+    def erase(self, keys: tf.Tensor) -> tf.Operation | None:
+        """Removes keys; absent ones are no error."""
+        return ops.erase(self.resource_handle, keys, self._owners(keys))
+
+    def clear(self) -> tf.Operation | None:
+        """Removes every key."""
+        return ops.clear(self.resource_handle)
+
+    def shrink(self) -> tf.Operation | None:
+        """Compacts the table and gives memory back."""
+        return ops.shrink(self.resource_handle)
+
+    def size(self, shard: int = -1) -> tf.Tensor:
+        """Number of keys in a shard, or in all where it is -1; int64 scalar."""
+        return ops.size(self.resource_handle, shard)
+
+    def export(
+        self, *, with_slots: bool = True
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Keys [n], weights [n, dim], slots [n, slots of a row] and meta, as of one moment."""
+        options = self.options
+        return ops.export(
+            self.resource_handle,
+            key_dtype=options.key_dtype,
+            value_dtype=options.value_dtype,
+            slot_dtype=options.slot_dtype,
+            dim=options.dim,
+            with_slots=with_slots,
+        )
+
+    def import_(
+        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, meta: tf.Tensor
+    ) -> tf.Operation | None:
+        """Replaces the whole content by that of an export, from any number of shards."""
+        imported = ops.import_(self.resource_handle, keys, self._owners(keys), values, slots, meta)
+        if self._rule is not None and tf.executing_eagerly():
+            self.bind_rule(self._rule)  # the export may have had another
+        return imported
+
+    def bind_rule(self, rule: str) -> None:
+        """Says which optimizer rule the table will be trained with.
+
+        The next step of another rule than the present one replaces the slots of all rows and
+        keeps their weights. Where there are such slots, that is logged.
+        """
+        self._rule = rule
+        with tf.init_scope():
+            rows = int(ops.rows_of_other_rule(self.resource_handle, rule=rule))
+        if rows:
+            logging.warning(
+                "%r is now trained by the rule %r: the optimizer slots of its %d rows, of another "
+                "rule, start anew; their weights are kept.",
+                self.options.name,
+                rule,
+                rows,
+            )
+
+    # Saving. Called on this object, and on copies of it with another handle.
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        if not (self.options.checkpoint or self._for_serving):
+            return {}
+        keys, values, slots, meta = self.export(with_slots=not self._for_serving)
+        return {"keys": keys, "values": values, "slots": slots, "meta": meta}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
+        if not restored_tensors:
+            return None
+        return self.import_(**restored_tensors)
+
+    def _owners(self, keys: tf.Tensor) -> tf.Tensor:
+        options = self.options
+        return sharding.owners(keys, options.num_shards, options.partition_fn, options.name)
+
+    def _initial_rows(self, keys: tf.Tensor, owners: tf.Tensor) -> tf.Tensor:
+        """The `defaults` of the ops for initial rows.
+
+        Empty where the table draws them. Else the callable draws one for each new key, and the
+        keys that are there get zeros, which nobody sees.
+        """
+        options = self.options
+        empty = tf.zeros([0], options.value_dtype)
+        if options.initializer.draw is None:
+            return empty
+        _, exists = ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
+        absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
+        new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
+        count = int(tf.size(new_keys)) if tf.executing_eagerly() else tf.size(new_keys)
+        drawn = options.initializer.draw((count, options.dim), dtype=options.value_dtype.name)
+        drawn = tf.ensure_shape(
+            tf.cast(tf.convert_to_tensor(drawn), options.value_dtype), [None, options.dim]
+        )
+        rows = tf.scatter_nd(
+            absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), options.dim]
+        )
+        return tf.reshape(rows, tf.concat([tf.shape(keys), [options.dim]], 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One shard of a table, to look at.
+
+    Attributes:
+        table: The table that holds it.
+        index: Which one, from 0.
+        device: Where it is.
+    """
+
+    table: Table
+    index: int
+    device: str
+
+    @property
+    def name(self) -> str:
+        """The variable's name and the shard's number."""
+        return f"{self.table.options.name}/{self.index}"
+
+    def size(self) -> tf.Tensor:
+        """Number of keys; int64 scalar."""
+        return self.table.size(self.index)
+
+
+def _destroy(handle: tf.Tensor) -> None:
+    """Frees a table. `handle` is a copy: were it the one that is watched, it would never die."""
+    with tf.init_scope():
+        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)

@@ -1,0 +1,436 @@
+"""`Variable`: a dynamic embedding table as a TensorFlow object."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.anchor import Anchor
+from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
+from tf_embed.initializers import row_initializer
+from tf_embed.table import Shard, Table, TableOptions
+
+DEFAULT_INIT_SIZE = 8192
+INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
+
+
+class Variable(tf.Module):
+    """A table of embeddings that grows: any integer is a key, and each key has a row.
+
+    Keys need not be known beforehand. A lookup gives a key that has no row yet its initial row,
+    and stores nothing; rows enter by `upsert`, by `accum`, and by training. Every integer of the
+    key dtype is a legal key. The rows are spread over shards, one for each device of `devices`.
+
+    All methods run eagerly, in a tf.function, and (`lookup`) in tf.data pipelines and loaded
+    SavedModels, and may run from several threads at once. tf.train.Checkpoint and SavedModels
+    carry the rows, and a checkpoint restores into any number of shards.
+
+    `lookup` is not differentiable; `tf_embed.embedding_lookup` is, with respect to
+    `trainable_variables`. In a Keras model use `tf_embed.layers.DynamicEmbedding`.
+
+    Args:
+        key_dtype: tf.int64, tf.int32 or tf.uint64.
+        value_dtype: tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32 or
+            tf.int64. Floating ones can be trained.
+        dim: Number of weights in a row, at least 1.
+        devices: Where the shards are, a device name for each; names may repeat, so
+            `["/CPU:0"] * 4` makes four shards. Default: one shard, on the CPU.
+        partitioner: Called with keys [n] and the number of shards for the shard of each key [n],
+            int32 or int64. Default: `default_partition_fn`, the remainder.
+        shared_name: Accepted for the sake of old code. Two variables never share rows, whatever
+            their names.
+        name: Name, for messages, and to tell apart the initial rows of variables of one seed.
+        initializer: The row of a key that has none: None for 0, a number, an array [dim], a Keras
+            initializer or its name, or a callable (shape, dtype) -> rows. Keras's uniform,
+            normal, truncated normal, VarianceScaling, Glorot, He and LeCun initializers (with
+            fans as for the shape (1, dim)) give each key a row of its own, a function of the
+            seed, the name and the key: the same in any order, batch, number of shards and
+            process. A callable is called for each batch of new keys, so its rows depend on the
+            batches.
+        trainable: Whether optimizers may change rows.
+        checkpoint: Whether tf.train.Checkpoint carries the rows. SavedModels always do.
+        init_size: Rows to make room for, in all shards together, int(init_size / shards) each. 0
+            takes the environment variable TF_HASHTABLE_INIT_SIZE, or else 8192.
+        kv_creator: Stored. There is one kind of table so far.
+        restrict_policy: Stored.
+        bp_v2: Stored. Updates are always made in place, row by row, as with bp_v2.
+
+    Raises:
+        TypeError: A dtype or a type that is not supported.
+        ValueError: A value out of range, a device that has no tables, or an initializer that
+            can't give rows of this dtype and dim.
+
+    Example:
+        >>> import tf_embed
+        >>> v = tf_embed.Variable(dim=2, initializer=-1.0)
+        >>> v.upsert([7, -3], [[1.0, 2.0], [3.0, 4.0]])
+        >>> v.lookup([[7, 0]]).numpy().tolist()
+        [[[1.0, 2.0], [-1.0, -1.0]]]
+        >>> int(v.size())
+        2
+        >>> v.remove([7])
+        >>> int(v.size())
+        1
+    """
+
+    def __init__(
+        self,
+        key_dtype: Any = tf.int64,
+        value_dtype: Any = tf.float32,
+        dim: int = 1,
+        devices: Sequence[str] | str | None = None,
+        partitioner: PartitionFn = default_partition_fn,
+        shared_name: str | None = None,
+        name: str = "DynamicEmbedding_Variable",
+        initializer: Any = None,
+        trainable: bool = True,
+        checkpoint: bool = True,
+        init_size: int = 0,
+        kv_creator: Any = None,
+        restrict_policy: Any = None,
+        bp_v2: bool = False,
+    ) -> None:
+        super().__init__()  # a tf.Module's own name must be an identifier; ours need not
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"`name` must be a non-empty string. Received: name={name!r}")
+        if not callable(partitioner):
+            raise TypeError(
+                f"`partitioner` must be callable. Received: partitioner={partitioner!r}"
+            )
+        key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
+        value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
+        dim = arguments.positive_int(dim, "dim")
+        device_names = _device_names(devices)
+        init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
+        self._variable_name = name
+        self._device_names = device_names
+        self.shared_name = shared_name
+        self.checkpoint = bool(checkpoint)
+        self.init_size = init_size
+        self.kv_creator = kv_creator
+        self.restrict_policy = restrict_policy
+        self.bp_v2 = bool(bp_v2)
+        self._table = Table(
+            TableOptions(
+                name=name,
+                key_dtype=key_dtype,
+                value_dtype=value_dtype,
+                dim=dim,
+                num_shards=len(device_names),
+                init_size=init_size // len(device_names),
+                initializer=row_initializer(
+                    initializer, dim=dim, value_dtype=value_dtype, name=name
+                ),
+                partition_fn=partitioner,
+                checkpoint=self.checkpoint,
+                device=device_names[0],
+            )
+        )
+        self._anchor = (
+            Anchor(self._table, trainable=bool(trainable)) if value_dtype.is_floating else None
+        )
+
+    # What it is.
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._variable_name
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """Dtype of the keys."""
+        return self._table.options.key_dtype
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """Dtype of the weights."""
+        return self._table.options.value_dtype
+
+    @property
+    def dim(self) -> int:
+        """Number of weights in a row."""
+        return self._table.options.dim
+
+    @property
+    def devices(self) -> list[str]:
+        """The device of each shard."""
+        return list(self._device_names)
+
+    @property
+    def shard_num(self) -> int:
+        """Number of shards."""
+        return self._table.options.num_shards
+
+    @property
+    def partition_fn(self) -> PartitionFn:
+        """What chooses the shard of a key."""
+        return self._table.options.partition_fn
+
+    @property
+    def initializer(self) -> Any:
+        """What the initial rows are drawn from, an `initializers.RowInitializer`."""
+        return self._table.options.initializer
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers may change rows."""
+        return self._anchor is not None and self._anchor.trainable
+
+    @property
+    def table(self) -> Table:
+        """The table that holds all shards."""
+        return self._table
+
+    @property
+    def tables(self) -> list[Shard]:
+        """The shards, one for each of `devices`."""
+        return [
+            Shard(self._table, index, device) for index, device in enumerate(self._device_names)
+        ]
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The Keras variable that stands for the table on a tf.GradientTape.
+
+        None where the rows can't be trained because they hold integers.
+        """
+        return self._anchor
+
+    @property
+    def trainable_variables(self) -> tuple[Anchor, ...]:
+        """What to take gradients of and to hand to an optimizer: the anchor, if trainable."""
+        return (self._anchor,) if self._anchor is not None and self._anchor.trainable else ()
+
+    @property
+    def trainable_store(self) -> dict[str, Anchor]:
+        """`trainable_variables` by name."""
+        return {self.name: self.trainable_variables[0]} if self.trainable else {}
+
+    # Verbs.
+
+    def upsert(self, keys: Any, values: Any, name: str | None = None) -> tf.Operation | None:
+        """Writes rows, and inserts the keys that are new.
+
+        Of a key that stands several times, the last position wins. Optimizer slots of rows that
+        were there stay.
+
+        Args:
+            keys: Integers of any shape.
+            values: keys.shape + [dim].
+            name: Name of the operation.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: A wrong dtype.
+            ValueError: Shapes that do not go together; where they are unknown until the
+                operation runs, tf.errors.InvalidArgumentError then.
+        """
+        with tf.name_scope(name or "upsert"):
+            keys = self._keys(keys)
+            return self._table.insert_or_assign(keys, self._rows(keys, values, "values"))
+
+    def accum(
+        self,
+        keys: Any,
+        old_values: Any,
+        new_values: Any,
+        exists: Any,
+        name: str | None = None,
+    ) -> tf.Operation | None:
+        """Adds `new_values - old_values` to rows, or inserts `new_values`, as the caller saw them.
+
+        Where `exists` and the key is there, the difference is added. Where not `exists` and the
+        key is not there, `new_values` is inserted. In the two other cases the table has changed
+        since the caller looked, and nothing is done. The differences of a key that stands several
+        times are all added.
+
+        Args:
+            keys: Integers of any shape.
+            old_values: What a lookup gave, keys.shape + [dim].
+            new_values: What the rows should become, keys.shape + [dim].
+            exists: Whether the lookup found the keys, bool, keys.shape.
+            name: Name of the operation.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: A wrong dtype.
+            ValueError: Shapes that do not go together.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1)
+            >>> old, exists = v.lookup([1], return_exists=True)
+            >>> v.accum([1], old, old + 2.0, exists)  # inserts
+            >>> old, exists = v.lookup([1], return_exists=True)
+            >>> v.accum([1, 1], [old[0], old[0]], [old[0] + 0.5, old[0] + 1.0], [True, True])
+            >>> v.lookup([1]).numpy().tolist()
+            [[3.5]]
+        """
+        with tf.name_scope(name or "accum"):
+            keys = self._keys(keys)
+            old_values = self._rows(keys, old_values, "old_values")
+            new_values = self._rows(keys, new_values, "new_values")
+            exists = tf.convert_to_tensor(exists)
+            if exists.dtype != tf.bool:
+                raise TypeError(
+                    f"`exists` of {self.name!r} must be of dtype bool. Received: "
+                    f"dtype={exists.dtype.name}"
+                )
+            if not exists.shape.is_compatible_with(keys.shape):
+                raise ValueError(
+                    f"`exists` of {self.name!r} must have the shape of the keys, {keys.shape}. "
+                    f"Received: exists.shape={exists.shape}"
+                )
+            values = tf.where(exists[..., tf.newaxis], new_values - old_values, new_values)
+            return self._table.accum(keys, values, exists)
+
+    def lookup(
+        self, keys: Any, return_exists: bool = False, name: str | None = None
+    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        """Looks rows up. Keys that are not there get their initial rows, and are not inserted.
+
+        Args:
+            keys: Integers of any shape.
+            return_exists: Whether to tell which keys are there.
+            name: Name of the operation.
+
+        Returns:
+            Rows, keys.shape + [dim]; with `return_exists` also a bool tensor, keys.shape.
+
+        Raises:
+            TypeError: A wrong dtype.
+        """
+        with tf.name_scope(name or "lookup"):
+            values, exists = self._table.find(self._keys(keys))
+        return (values, exists) if return_exists else values
+
+    def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
+        """Removes keys, with their rows and optimizer slots. Keys that are not there are ignored.
+
+        Args:
+            keys: Integers of any shape.
+            name: Name of the operation.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: A wrong dtype.
+        """
+        with tf.name_scope(name or "remove"):
+            return self._table.erase(self._keys(keys))
+
+    def clear(self, name: str | None = None) -> tf.Operation | None:
+        """Removes all keys and gives the memory back.
+
+        Args:
+            name: Name of the operation.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+        """
+        with tf.name_scope(name or "clear"):
+            return self._table.clear()
+
+    def size(self, index: int | None = None, name: str | None = None) -> tf.Tensor:
+        """Counts keys.
+
+        Args:
+            index: Which shard, from 0; None for all together.
+            name: Name of the operation.
+
+        Returns:
+            int64 scalar.
+
+        Raises:
+            ValueError: There is no such shard.
+        """
+        if index is not None:
+            index = arguments.positive_int(index, "index", least=0)
+            if index >= self.shard_num:
+                raise ValueError(
+                    f"`index` must be less than the number of shards of {self.name!r}, "
+                    f"{self.shard_num}. Received: index={index}"
+                )
+        with tf.name_scope(name or "size"):
+            return self._table.size(-1 if index is None else index)
+
+    def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Copies all keys and rows, as they are at one moment, in no particular order.
+
+        Args:
+            name: Name of the operation.
+
+        Returns:
+            Keys [n] and rows [n, dim].
+        """
+        with tf.name_scope(name or "export"):
+            keys, values, _, _ = self._table.export(with_slots=False)
+        return keys, values
+
+    def __repr__(self) -> str:
+        return (
+            f"<tf_embed.Variable name={self.name!r}, dim={self.dim}, key_dtype="
+            f"{self.key_dtype.name}, value_dtype={self.value_dtype.name}, shards={self.shard_num}>"
+        )
+
+    def _keys(self, keys: Any) -> tf.Tensor:
+        return arguments.tensor_of(keys, self.key_dtype, "keys", self.name)
+
+    def _rows(self, keys: tf.Tensor, rows: Any, argument: str) -> tf.Tensor:
+        rows = arguments.tensor_of(rows, self.value_dtype, argument, self.name)
+        arguments.check_rows(keys, rows, self.dim, argument, self.name)
+        return rows
+
+
+def _default_devices() -> tuple[str, ...]:
+    """Where a variable is when nobody says: on the GPU once it has tables, so far on the CPU."""
+    return ("/CPU:0",)
+
+
+def _device_names(devices: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The device of each shard.
+
+    Raises:
+        ValueError: There is none, or one that has no tables.
+    """
+    if devices is None:
+        return _default_devices()
+    names = (devices,) if isinstance(devices, str) else tuple(devices)
+    if not names:
+        raise ValueError(f"`devices` must name at least one device. Received: devices={devices!r}")
+    for name in names:
+        try:
+            spec = tf.DeviceSpec.from_string(name)
+        except (TypeError, ValueError, AttributeError):
+            spec = None
+        local = spec is not None and spec.job in (None, "localhost")
+        if spec is None or not local or (spec.device_type or "").upper() != "CPU":
+            raise ValueError(
+                '`devices` must be devices of this machine that have tables, so far "/CPU:0". '
+                f"Received: devices={devices!r}"
+            )
+    return names
+
+
+def _init_size() -> int:
+    """The number of rows to make room for when nobody says."""
+    text = os.environ.get(INIT_SIZE_VARIABLE, "")
+    if not text:
+        return DEFAULT_INIT_SIZE
+    try:
+        return arguments.positive_int(int(text), INIT_SIZE_VARIABLE, least=0)
+    except ValueError as error:
+        raise ValueError(
+            f"The environment variable {INIT_SIZE_VARIABLE} must be a number of rows. Received: "
+            f"{INIT_SIZE_VARIABLE}={text!r}"
+        ) from error
