@@ -239,7 +239,11 @@ Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, bool inse
       entry.bucket->Unlock(entry.word);
       return Status();
     }
-    if (!insert) return Status();
+    if (!insert) {
+      // The probe was made before the block: an equal key of the block may have been inserted since.
+      if (!index.Find(key, probe.hash).found()) return Status();
+      continue;
+    }
     const size_t stripe = StripedIndex::StripeOf(probe.hash);
     std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
     if (index.Find(key, probe.hash).found()) continue;
@@ -517,6 +521,7 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRow
   const Content& content = *content_;
   const RowLayout& layout = content.rows.layout();
   rows->size = 0;
+  max_rows = std::min(max_rows, content.size.load(std::memory_order_relaxed));
   // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
   // two calls is neither missed nor taken twice.
   const auto make_room = [&](size_t count) {

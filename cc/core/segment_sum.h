@@ -1,5 +1,5 @@
-// Finds the distinct keys of one part of a batch, and sums the gradients of each in the order of
-// their positions: an optimizer's rule sees a key once a step, with the sum of its gradients.
+// Finds the distinct keys of one part of a batch, and sums the gradients of each in the order of the
+// batch: an optimizer's rule sees a key once a step, with the sum of its gradients.
 #ifndef TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 #define TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 
@@ -21,7 +21,7 @@ class DistinctKeys {
   explicit DistinctKeys(Allocator* allocator)
       : chains_(allocator), next_(allocator), buckets_(allocator) {}
 
-  // Finds the distinct keys of `range`, in the order of their first positions.
+  // Finds the distinct keys of `range`, in the order in which they first come.
   Status Build(const KeyRange& range);
 
   size_t size() const { return size_; }

@@ -108,8 +108,8 @@ class Table {
   virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
                        const bool* exists) = 0;
 
-  // One step of `rule`: gradients [batch, dim] of equal keys are summed in the order of their
-  // positions, absent keys get their defaults, and the rule runs once a row. A rule of another kind
+  // One step of `rule`: gradients [batch, dim] of equal keys are summed in the order of the batch,
+  // absent keys get their defaults, and the rule runs once a row. A rule of another kind
   // than the present one replaces all slots first.
   virtual Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
                        const Rule& rule) = 0;

@@ -1,0 +1,145 @@
+// A table and its oracle side by side: each verb runs on both, and what it gives must be the same
+// to the last bit. ExpectSame compares all they hold.
+#ifndef TF_EMBED_TESTS_CC_CORE_CHECKED_TABLE_H_
+#define TF_EMBED_TESTS_CC_CORE_CHECKED_TABLE_H_
+
+#include <memory>
+#include <vector>
+
+#include "tests/cc/core/reference_table.h"
+
+namespace tf_embed {
+
+template <typename T>
+class CheckedTable {
+ public:
+  using Oracle = ReferenceTable<T>;
+  using Slot = typename Oracle::Slot;
+  using Defaults = DefaultRows::Kind;
+
+  CheckedTable(const TableKind& kind, size_t dim, const ExecContext& context = Threads(2),
+               uint64_t seed = 1, const RowInitializer& initializer = UniformInitializer(),
+               size_t init_size = 0)
+      : context(context), random(seed), oracle(dim, initializer) {
+    TableOptions options;
+    options.value_type = TypeOf<T>();
+    options.dim = dim;
+    options.initializer = initializer;
+    options.init_size = init_size;
+    table = kind.create(options);
+  }
+
+  void Find(const Batch& batch, Defaults kind = Defaults::kInitializer) {
+    Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
+      if (!real) return oracle.Find(batch, defaults, weights, exists);
+      ExpectOk(table->Find(context, batch, defaults, weights, exists));
+    });
+  }
+  void FindOrInsert(const Batch& batch, Defaults kind = Defaults::kInitializer) {
+    Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
+      if (!real) return oracle.FindOrInsert(batch, defaults, weights, exists);
+      ExpectOk(table->FindOrInsert(context, batch, defaults, weights, exists));
+    });
+  }
+  void InsertOrAssign(const Batch& batch, bool with_slots = false) {
+    const std::vector<T> weights = Values(batch);
+    const auto slots =
+        RandomValues<Slot>(batch.places * SlotsPerRow(oracle.rule.kind, oracle.dim), &random);
+    oracle.InsertOrAssign(batch, weights.data(), with_slots ? slots.data() : nullptr);
+    ExpectOk(
+        table->InsertOrAssign(context, batch, weights.data(), with_slots ? slots.data() : nullptr));
+  }
+  // `exists`: what the caller claims, at random.
+  void Accum(const Batch& batch) {
+    const std::vector<T> values = Values(batch);
+    const auto exists = std::make_unique<bool[]>(batch.places + 1);
+    for (size_t i = 0; i < batch.places; ++i) exists[i] = random() % 2 == 0;
+    oracle.Accum(batch, values.data(), exists.get());
+    ExpectOk(table->Accum(context, batch, values.data(), exists.get()));
+  }
+  void Apply(const Batch& batch, const Rule& rule) {
+    const std::vector<T> gradients = Values(batch);
+    oracle.Apply(batch, gradients.data(), rule);
+    ExpectOk(table->Apply(context, batch, gradients.data(), rule));
+  }
+  void Erase(const Batch& batch) {
+    oracle.Erase(batch);
+    ExpectOk(table->Erase(context, batch));
+  }
+  void Clear() {
+    oracle.rows.clear();
+    ExpectOk(table->Clear());
+  }
+  void Shrink() { ExpectOk(table->Shrink()); }
+  void SetRule(const RuleSlots& rule) {
+    oracle.SetRule(rule);
+    ExpectOk(table->SetRule(rule));
+  }
+
+  // Takes all rows out in batches of about `max_rows`.
+  void ExpectSame(size_t max_rows = 1000) {
+    ASSERT_EQ(oracle.rows.size(), table->size());
+    EXPECT_EQ(oracle.rule.kind, table->rule().kind);
+    EXPECT_EQ(oracle.rule.initial_value, table->rule().initial_value);
+    const size_t dim = oracle.dim;
+    const size_t slots_per_row = SlotsPerRow(oracle.rule.kind, dim);
+    std::map<int64_t, typename Oracle::Row> exported;
+    ExportedRows rows(HostAllocator());
+    for (ExportCursor cursor; !cursor.done;) {
+      ASSERT_TRUE(table->ExportBatch(max_rows, &cursor, &rows).ok());
+      ASSERT_TRUE(cursor.done || rows.size > 0);
+      const T* const weights = reinterpret_cast<const T*>(rows.weights.data());
+      const Slot* const slots = reinterpret_cast<const Slot*>(rows.slots.data());
+      for (size_t i = 0; i < rows.size; ++i) {
+        typename Oracle::Row row;
+        row.weights.assign(weights + i * dim, weights + (i + 1) * dim);
+        if (slots_per_row > 0)
+          row.slots.assign(slots + i * slots_per_row, slots + (i + 1) * slots_per_row);
+        ASSERT_TRUE(exported.emplace(rows.keys[i], std::move(row)).second)
+            << "key " << rows.keys[i] << " came twice";
+      }
+    }
+    ASSERT_EQ(oracle.rows.size(), exported.size());
+    for (const auto& [key, row] : oracle.rows) {
+      SCOPED_TRACE("key " + std::to_string(key));
+      ASSERT_EQ(1u, exported.count(key));
+      ExpectSameBits(row.weights, exported[key].weights, "weights");
+      ExpectSameBits(row.slots, exported[key].slots, "slots");
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+
+  ExecContext context;
+  Random random;
+  Oracle oracle;
+  std::unique_ptr<Table> table;
+
+ private:
+  std::vector<T> Values(const Batch& batch) {
+    return RandomValues<T>(batch.places * oracle.dim, &random);
+  }
+  static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+
+  // Runs a lookup on both and compares all of the arrays, what lies between the places included.
+  template <typename Verb>
+  void Look(const Batch& batch, Defaults kind, const Verb& verb) {
+    const std::vector<T> default_rows = Values(kind == Defaults::kOneForAll ? Batch{0} : batch);
+    const DefaultRows defaults{kind, default_rows.data()};
+    std::vector<T> weights[2];
+    std::vector<char> exists[2];
+    for (int real : {0, 1}) {
+      weights[real].assign(batch.places * oracle.dim, Number<T>::FromDouble(99.0));
+      exists[real].assign(batch.places, 0);
+      verb(defaults, weights[real].data(), reinterpret_cast<bool*>(exists[real].data()), real != 0);
+    }
+    ExpectSameBits(weights[0], weights[1], "weights");
+    EXPECT_EQ(exists[0], exists[1]);
+    if (kind == Defaults::kInitializer && random() % 4 == 0) {  // `exists` may be null
+      EXPECT_TRUE(table->Find(context, batch, defaults, weights[1].data(), nullptr).ok());
+    }
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_CORE_CHECKED_TABLE_H_

@@ -1,0 +1,202 @@
+// The oracle: a std::map from keys to rows, one thread, nothing clever. Verbs go over a batch key
+// by key, in its order. Sums and rules are computed in the compute type and in the order of
+// operations of the formulas, so that results are compared bit for bit.
+#ifndef TF_EMBED_TESTS_CC_CORE_REFERENCE_TABLE_H_
+#define TF_EMBED_TESTS_CC_CORE_REFERENCE_TABLE_H_
+
+#include <cmath>
+#include <map>
+#include <type_traits>
+#include <vector>
+
+#include "tests/cc/core/test_tables.h"
+
+namespace tf_embed {
+
+// One step on one row, from the definitions (Keras 3; FBGEMM for row-wise Adagrad).
+template <typename C>
+void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,
+                   std::vector<C>* slots) {
+  const size_t dim = g.size();
+  const C h = static_cast<C>(rule.learning_rate);
+  const C epsilon = static_cast<C>(rule.epsilon);
+  const C momentum = static_cast<C>(rule.momentum);
+  const C rest_1 = static_cast<C>(1.0 - rule.beta_1);
+  const C rest_2 = static_cast<C>(1.0 - rule.beta_2);
+  const C alpha =
+      static_cast<C>(rule.learning_rate * std::sqrt(1.0 - std::pow(rule.beta_2, rule.step)) /
+                     (1.0 - std::pow(rule.beta_1, rule.step)));
+  C mean_square = 0;
+  for (C value : g) mean_square += value * value;
+  mean_square /= static_cast<C>(dim);
+  if (rule.slots.kind == RuleKind::kRowwiseAdagrad) slots->front() += mean_square;
+  for (size_t i = 0; i < dim; ++i) {
+    C& w = (*weights)[i];
+    if (rule.weight_decay != 0.0) w -= static_cast<C>(rule.weight_decay * rule.learning_rate) * w;
+    switch (rule.slots.kind) {
+      case RuleKind::kNone:
+        break;
+      case RuleKind::kSgd:
+        w -= h * g[i];
+        break;
+      case RuleKind::kMomentum: {
+        C& m = (*slots)[i];
+        m = momentum * m - h * g[i];
+        w += rule.nesterov ? momentum * m - h * g[i] : m;
+        break;
+      }
+      case RuleKind::kAdagrad: {
+        C& s = (*slots)[i];
+        s += g[i] * g[i];
+        w -= h * g[i] / std::sqrt(s + epsilon);
+        break;
+      }
+      case RuleKind::kRowwiseAdagrad:
+        w -= h / (std::sqrt(slots->front()) + epsilon) * g[i];
+        break;
+      case RuleKind::kAdam:
+      case RuleKind::kAdamAmsgrad: {
+        C& m = (*slots)[i];
+        C& v = (*slots)[dim + i];
+        m += (g[i] - m) * rest_1;
+        v += (g[i] * g[i] - v) * rest_2;
+        C largest_v = v;
+        if (rule.slots.kind == RuleKind::kAdamAmsgrad) {
+          largest_v = (*slots)[2 * dim + i] = std::max((*slots)[2 * dim + i], v);
+        }
+        w -= alpha * m / (std::sqrt(largest_v) + epsilon);
+        break;
+      }
+    }
+  }
+}
+
+template <typename T>
+class ReferenceTable {
+ public:
+  using Compute = typename Number<T>::Compute;
+  using Slot = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  struct Row {
+    std::vector<T> weights;
+    std::vector<Slot> slots;
+  };
+
+  ReferenceTable(size_t dim, const RowInitializer& initializer)
+      : dim(dim), initializer(initializer) {}
+
+  void Find(const Batch& batch, const DefaultRows& defaults, T* weights, bool* exists) const {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const size_t position = batch.Position(i);
+      const auto found = rows.find(batch.keys[i]);
+      exists[position] = found != rows.end();
+      const std::vector<T> row =
+          exists[position] ? found->second.weights : Default(batch.keys[i], position, defaults);
+      std::copy(row.begin(), row.end(), weights + position * dim);
+    }
+  }
+
+  void FindOrInsert(const Batch& batch, const DefaultRows& defaults, T* weights, bool* exists) {
+    const std::map<int64_t, Row> before = rows;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const size_t position = batch.Position(i);
+      exists[position] = before.count(batch.keys[i]) > 0;
+      const Row& row = Emplace(batch.keys[i], Default(batch.keys[i], position, defaults));
+      std::copy(row.weights.begin(), row.weights.end(), weights + position * dim);
+    }
+  }
+
+  void InsertOrAssign(const Batch& batch, const T* weights, const Slot* slots) {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const size_t position = batch.Position(i);
+      Row& row = Emplace(batch.keys[i], {});
+      row.weights.assign(weights + position * dim, weights + (position + 1) * dim);
+      const size_t count = row.slots.size();
+      if (slots != nullptr)
+        row.slots.assign(slots + position * count, slots + (position + 1) * count);
+    }
+  }
+
+  void Accum(const Batch& batch, const T* values, const bool* exists) {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const size_t position = batch.Position(i);
+      const T* const value = values + position * dim;
+      const auto found = rows.find(batch.keys[i]);
+      if (found == rows.end() && !exists[position]) {
+        Emplace(batch.keys[i], std::vector<T>(value, value + dim));
+      } else if (found != rows.end() && exists[position]) {
+        for (size_t j = 0; j < dim; ++j) {
+          T& weight = found->second.weights[j];
+          if constexpr (std::is_integral_v<T>) {
+            weight =
+                static_cast<T>(static_cast<uint64_t>(weight) + static_cast<uint64_t>(value[j]));
+          } else {
+            weight = Number<T>::Store(Number<T>::Load(weight) + Number<T>::Load(value[j]));
+          }
+        }
+      }
+    }
+  }
+
+  void Apply(const Batch& batch, const T* gradients, const Rule& applied) {
+    if constexpr (std::is_same_v<Compute, Slot>) {
+      SetRule(applied.slots);
+      std::map<int64_t, std::vector<Compute>> sums;
+      for (size_t i = 0; i < batch.size(); ++i) {
+        const T* const gradient = gradients + batch.Position(i) * dim;
+        const bool first = sums.count(batch.keys[i]) == 0;
+        std::vector<Compute>& sum = sums[batch.keys[i]];
+        if (first) sum.resize(dim);
+        for (size_t j = 0; j < dim; ++j) {
+          const Compute g = Number<T>::Load(gradient[j]);
+          sum[j] = first ? g : sum[j] + g;
+        }
+      }
+      for (const auto& [key, sum] : sums) {
+        Row& row = Emplace(key, Default(key, 0, DefaultRows()));
+        std::vector<Compute> wide(dim);
+        for (size_t j = 0; j < dim; ++j) wide[j] = Number<T>::Load(row.weights[j]);
+        ReferenceStep(applied, sum, &wide, &row.slots);
+        for (size_t j = 0; j < dim; ++j) row.weights[j] = Number<T>::Store(wide[j]);
+      }
+    }
+  }
+
+  void Erase(const Batch& batch) {
+    for (int64_t key : batch.keys) rows.erase(key);
+  }
+
+  void SetRule(const RuleSlots& slots) {
+    const bool other_kind = slots.kind != rule.kind;
+    rule = slots;
+    for (auto& [key, row] : rows) {
+      if (other_kind) row.slots = InitialSlots();
+    }
+  }
+
+  std::vector<T> Default(int64_t key, size_t position, const DefaultRows& defaults) const {
+    std::vector<T> row(dim);
+    if (defaults.kind == DefaultRows::Kind::kInitializer) {
+      InitializeWeights(initializer, key, dim, row.data());
+    } else {
+      std::memcpy(row.data(), defaults.Row(position, dim * sizeof(T)), dim * sizeof(T));
+    }
+    return row;
+  }
+
+  const size_t dim;
+  RowInitializer initializer;
+  RuleSlots rule;
+  std::map<int64_t, Row> rows;
+
+ private:
+  std::vector<Slot> InitialSlots() const {
+    return std::vector<Slot>(SlotsPerRow(rule.kind, dim), static_cast<Slot>(rule.initial_value));
+  }
+  Row& Emplace(int64_t key, const std::vector<T>& weights) {
+    return rows.try_emplace(key, Row{weights, InitialSlots()}).first->second;
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_CORE_REFERENCE_TABLE_H_

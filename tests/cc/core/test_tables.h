@@ -1,0 +1,210 @@
+// What the tests of the core share: the tables under test, thread pools, batches, values.
+#ifndef TF_EMBED_TESTS_CC_CORE_TEST_TABLES_H_
+#define TF_EMBED_TESTS_CC_CORE_TEST_TABLES_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/core/host_table.h"
+#include "gtest/gtest.h"
+
+namespace tf_embed {
+
+// A kind of table. Whoever writes a new one adds a line to AllTables.
+struct TableKind {
+  const char* name;
+  std::unique_ptr<Table> (*create)(const TableOptions& options);
+};
+
+inline std::vector<TableKind> AllTables() {
+  return {{"HostTable", [](const TableOptions& options) -> std::unique_ptr<Table> {
+             return HostTable::Create(options);
+           }}};
+}
+
+inline void PrintTo(const TableKind& kind, std::ostream* out) { *out << kind.name; }
+inline std::string NameOfTable(const testing::TestParamInfo<TableKind>& info) {
+  return info.param.name;
+}
+
+using Random = std::mt19937_64;
+
+// The seeds of a random test: a few fixed ones, or the one in TF_EMBED_TEST_SEED.
+inline std::vector<uint64_t> Seeds(size_t count) {
+  if (const char* given = std::getenv("TF_EMBED_TEST_SEED")) return {std::stoull(given)};
+  std::vector<uint64_t> seeds(count);
+  std::iota(seeds.begin(), seeds.end(), 1);
+  return seeds;
+}
+
+// Real threads, which take many small pieces of the work in no certain order.
+inline ExecContext Threads(size_t count) {
+  const auto parallel_for = [count](size_t total, size_t, const ExecContext::Work& work) {
+    const size_t piece = std::max<size_t>(1, total / (3 * count));
+    std::atomic<size_t> next{0};
+    const auto run = [&] {
+      for (size_t begin; (begin = next.fetch_add(piece)) < total;) {
+        work(begin, std::min(begin + piece, total));
+      }
+    };
+    std::vector<std::thread> others;
+    for (size_t i = 1; i < count && i * piece < total; ++i) others.emplace_back(run);
+    run();
+    for (std::thread& thread : others) thread.join();
+  };
+  return ExecContext{parallel_for, count};
+}
+
+// Runs `body(i)` in `count` threads at once and waits for them.
+template <typename Body>
+void InThreads(size_t count, const Body& body) {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A KeyBatch that owns its keys. `places` is the length of the arrays beside it.
+struct Batch {
+  std::vector<int64_t> keys;
+  std::vector<uint32_t> positions;
+  size_t places = 0;
+
+  Batch(std::vector<int64_t> keys) : keys(std::move(keys)), places(this->keys.size()) {}
+  Batch(std::initializer_list<int64_t> keys) : Batch(std::vector<int64_t>(keys)) {}
+  operator KeyBatch() const {
+    return {keys.data(), keys.size(), positions.empty() ? nullptr : positions.data()};
+  }
+  size_t size() const { return keys.size(); }
+  size_t Position(size_t i) const { return positions.empty() ? i : positions[i]; }
+};
+
+// The batch with its keys' places shuffled over arrays twice as long as the batch.
+inline Batch Scattered(Batch batch, Random* random) {
+  batch.places = 2 * batch.size();
+  batch.positions.resize(batch.places);
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);
+  std::shuffle(batch.positions.begin(), batch.positions.end(), *random);
+  batch.positions.resize(batch.size());
+  return batch;
+}
+
+// first, first + step, ...
+inline std::vector<int64_t> KeysFrom(int64_t first, size_t count, int64_t step = 1) {
+  std::vector<int64_t> keys(count);
+  for (size_t i = 0; i < count; ++i) keys[i] = first + static_cast<int64_t>(i) * step;
+  return keys;
+}
+
+inline std::vector<int64_t> RandomKeys(size_t count, int64_t smallest, int64_t largest,
+                                       Random* random) {
+  std::uniform_int_distribution<int64_t> uniform(smallest, largest);
+  std::vector<int64_t> keys(count);
+  for (int64_t& key : keys) key = uniform(*random);
+  return keys;
+}
+
+// Keys that a careless table would take for its own marks.
+inline std::vector<int64_t> ExtremeKeys() {
+  std::vector<int64_t> keys = {
+      0,         -1,       1, INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, 0xffffffffll,
+      INT32_MIN, INT32_MAX};
+  for (int64_t i = 1; i <= 40; ++i) {
+    keys.push_back(i << 32);
+    keys.push_back(-(i << 32));
+    keys.push_back(i << 56);
+  }
+  return keys;
+}
+
+template <typename T>
+std::vector<T> RandomValues(size_t count, Random* random) {
+  std::uniform_real_distribution<double> uniform(-4.0, 4.0);
+  std::vector<T> values(count);
+  for (T& value : values) value = Number<T>::FromDouble(uniform(*random));
+  return values;
+}
+
+// Fails at the first value that differs in any bit.
+template <typename T>
+void ExpectSameBits(const std::vector<T>& expected, const std::vector<T>& actual,
+                    const char* what) {
+  ASSERT_EQ(expected.size(), actual.size()) << what;
+  if (std::memcmp(expected.data(), actual.data(), expected.size() * sizeof(T)) == 0) return;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(0, std::memcmp(&expected[i], &actual[i], sizeof(T)))
+        << what << "[" << i << "] is " << +Number<T>::Load(actual[i]) << ", expected "
+        << +Number<T>::Load(expected[i]);
+  }
+}
+
+template <typename Check>
+void ForEachType(const Check& check) {
+  for (DataType type : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble,
+                        DataType::kInt8, DataType::kInt32, DataType::kInt64}) {
+    SCOPED_TRACE("data type " + std::to_string(static_cast<int>(type)));
+    DispatchDataType(type, check);
+  }
+}
+
+template <typename T>
+constexpr DataType TypeOf() {
+  if (std::is_same_v<T, Half>) return DataType::kHalf;
+  if (std::is_same_v<T, BFloat16>) return DataType::kBFloat16;
+  if (std::is_same_v<T, double>) return DataType::kDouble;
+  if (std::is_same_v<T, int8_t>) return DataType::kInt8;
+  if (std::is_same_v<T, int32_t>) return DataType::kInt32;
+  if (std::is_same_v<T, int64_t>) return DataType::kInt64;
+  return DataType::kFloat;
+}
+
+inline RowInitializer UniformInitializer(uint64_t seed = 7, uint64_t table_id = 11) {
+  RowInitializer initializer;
+  initializer.kind = InitializerKind::kUniform;
+  initializer.a = -3.0;
+  initializer.b = 3.0;
+  initializer.seed = seed;
+  initializer.table_id = table_id;
+  return initializer;
+}
+
+inline Rule MakeRule(RuleKind kind, double initial_value = 0.0) {
+  Rule rule;
+  rule.slots = {kind, initial_value};
+  rule.learning_rate = 0.05;
+  rule.momentum = 0.9;
+  rule.epsilon = 1e-7;
+  rule.beta_1 = 0.9;
+  rule.beta_2 = 0.999;
+  return rule;
+}
+
+// One rule of each kind, and the options of each.
+inline std::vector<Rule> AllRules() {
+  std::vector<Rule> rules = {MakeRule(RuleKind::kNone),
+                             MakeRule(RuleKind::kSgd),
+                             MakeRule(RuleKind::kMomentum),
+                             MakeRule(RuleKind::kAdagrad, 0.1),
+                             MakeRule(RuleKind::kRowwiseAdagrad, 0.25),
+                             MakeRule(RuleKind::kAdam),
+                             MakeRule(RuleKind::kAdamAmsgrad)};
+  rules.push_back(MakeRule(RuleKind::kMomentum));
+  rules.back().nesterov = true;
+  rules.push_back(MakeRule(RuleKind::kAdam));
+  rules.back().weight_decay = 0.01;
+  rules.push_back(MakeRule(RuleKind::kSgd));
+  rules.back().weight_decay = 0.1;
+  return rules;
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_CORE_TEST_TABLES_H_
