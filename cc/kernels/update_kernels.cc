@@ -102,7 +102,12 @@ class ApplyOp : public TableOp {
     Rule rule;
     rule.slots.kind = kind_;
     TF_RETURN_IF_ERROR(ReadHyper(context->input(4), &rule));
-    rule.step = context->input(5).scalar<int64_t>()();
+    const tf::Tensor& step = context->input(5);
+    if (step.dims() != 0) {
+      return InvalidArgumentError(
+          "`step` must be a scalar. Received shape: ", step.shape().DebugString(), ".");
+    }
+    rule.step = step.scalar<int64_t>()();
     if (rule.step < 1) {
       return InvalidArgumentError("`step` must be at least 1. Received: ", rule.step, ".");
     }
