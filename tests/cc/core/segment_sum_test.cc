@@ -1,0 +1,76 @@
+#include "cc/core/segment_sum.h"
+
+#include "tests/cc/core/reference_table.h"
+
+namespace tf_embed {
+namespace {
+
+std::vector<KeyRecord> Records(const Batch& batch) {
+  std::vector<KeyRecord> records;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    records.push_back({batch.keys[i], static_cast<uint32_t>(batch.Position(i))});
+  }
+  return records;
+}
+
+template <typename T>
+void CheckSums(const Batch& batch, size_t dim, Random* random) {
+  using Compute = typename Number<T>::Compute;
+  const std::vector<T> gradients = RandomValues<T>(batch.places * dim, random);
+  std::map<int64_t, std::vector<Compute>> expected;
+  std::vector<int64_t> order;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const T* const gradient = gradients.data() + batch.Position(i) * dim;
+    const bool first = expected.count(batch.keys[i]) == 0;
+    if (first) order.push_back(batch.keys[i]);
+    std::vector<Compute>& sum = expected[batch.keys[i]];
+    sum.resize(dim);
+    for (size_t j = 0; j < dim; ++j) {
+      const Compute g = Number<T>::Load(gradient[j]);
+      sum[j] = first ? g : sum[j] + g;
+    }
+  }
+  const std::vector<KeyRecord> records = Records(batch);
+  DistinctKeys distinct(HostAllocator());
+  ASSERT_TRUE(distinct.Build({records.data(), records.data() + records.size()}).ok());
+  ASSERT_EQ(order.size(), distinct.size());
+  std::vector<Compute> sum(dim);
+  for (size_t i = 0; i < distinct.size(); ++i) {
+    ASSERT_EQ(order[i], distinct.key(i));
+    const Compute* const found = distinct.SumGradients(i, gradients.data(), dim, sum.data());
+    ExpectSameBits(expected[order[i]], std::vector<Compute>(found, found + dim), "sum");
+  }
+}
+
+TEST(DistinctKeys, SumsGradientsInTheOrderOfTheBatch) {
+  Random random(1);
+  for (size_t size : {0, 1, 2, 15, 16, 17, 1000, 5000}) {
+    for (int64_t range : {0, 3, 1000}) {
+      const Batch batch = Scattered(RandomKeys(size, -range, range, &random), &random);
+      CheckSums<float>(batch, 7, &random);
+      CheckSums<double>(batch, 1, &random);
+      CheckSums<Half>(batch, 3, &random);
+      CheckSums<BFloat16>(batch, 16, &random);
+    }
+  }
+}
+
+TEST(DistinctKeys, TellsExtremeKeysApart) {
+  Random random(2);
+  std::vector<int64_t> keys = ExtremeKeys();
+  const std::vector<int64_t> again = ExtremeKeys();
+  keys.insert(keys.end(), again.begin(), again.end());
+  CheckSums<float>(keys, 2, &random);
+}
+
+TEST(DistinctKeys, OneGradientIsNotCopied) {
+  const std::vector<KeyRecord> records = {{5, 2}};
+  const float gradients[] = {0, 1, 2};
+  float sum;
+  DistinctKeys distinct(HostAllocator());
+  ASSERT_TRUE(distinct.Build({records.data(), records.data() + 1}).ok());
+  EXPECT_EQ(gradients + 2, distinct.SumGradients(0, gradients, 1, &sum));
+}
+
+}  // namespace
+}  // namespace tf_embed
