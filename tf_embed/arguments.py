@@ -83,7 +83,12 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
                 f"dtype={value.dtype.name}"
             )
         return value
-    return tf.convert_to_tensor(_exact_array(np.asarray(value), dtype, argument, owner), dtype)
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and dtype.is_integer and not isinstance(value, np.ndarray):
+        # NumPy makes floats of integers above the int64 range beside others.
+        exact = np.asarray(value, object)
+        array = exact if all(isinstance(one, (int, np.integer)) for one in exact.flat) else array
+    return tf.convert_to_tensor(_exact_array(array, dtype, argument, owner), dtype)
 
 
 def _is_plain(value: Any) -> bool:
@@ -101,8 +106,9 @@ def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) 
         return array.astype(target)
     if dtype.is_floating and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16"):
         return array.astype(target)
-    # Integers above the int64 range, mixed with negative ones, become Python ints in NumPy.
-    is_python_ints = array.dtype.kind == "O" and all(type(one) is int for one in array.flat)
+    is_python_ints = array.dtype.kind == "O" and all(
+        isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in array.flat
+    )
     if not dtype.is_integer or not (array.dtype.kind in "iu" or is_python_ints):
         raise TypeError(
             f"`{argument}` of {owner!r} must be of dtype {dtype.name}. Received: "

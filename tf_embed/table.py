@@ -206,6 +206,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.bind_rule(self._rule)  # the export may have had another
         return imported
 
+    @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
     def bind_rule(self, rule: str) -> None:
         """Says which optimizer rule the table will be trained with.
 

@@ -290,6 +290,14 @@ class Variable(tf.Module):
                     f"`exists` of {self.name!r} must have the shape of the keys, {keys.shape}. "
                     f"Received: exists.shape={exists.shape}"
                 )
+            if not (old_values.shape.is_fully_defined() and new_values.shape.is_fully_defined()):
+                same = tf.debugging.assert_equal(  # a subtraction would broadcast one of them
+                    tf.shape(old_values),
+                    tf.shape(new_values),
+                    f"`old_values` and `new_values` of {self.name!r} must have the same shape.",
+                )
+                with tf.control_dependencies([same]):
+                    old_values = tf.identity(old_values)
             values = tf.where(exists[..., tf.newaxis], new_values - old_values, new_values)
             return self._table.accum(keys, values, exists)
 
