@@ -1,0 +1,36 @@
+"""What every test file shares: a seed that is printed, a clean Keras, names for doctests.
+
+Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SEED says otherwise.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from reference import SEED
+
+import tf_embed
+
+
+def pytest_report_header() -> str:
+    return f"tensorflow {tf.__version__}, keras {keras.__version__}, TF_EMBED_TEST_SEED={SEED}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # tf.test.TestCase has a method of this name that is no test.
+    items[:] = [item for item in items if not item.name.startswith("test_session")]
+
+
+@pytest.fixture(autouse=True)
+def clean_keras() -> None:
+    """Layers are named, and so their initial rows drawn, as in a new process."""
+    keras.config.set_dtype_policy("float32")
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(SEED)
+
+
+@pytest.fixture(autouse=True)
+def doctest_names(doctest_namespace: dict[str, object]) -> None:
+    doctest_namespace.update(tf_embed=tf_embed, keras=keras, np=np, tf=tf)

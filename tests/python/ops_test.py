@@ -1,0 +1,513 @@
+"""The ops of a table, each against the dict of reference.py."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from absl.testing import parameterized
+from reference import EXTREME_KEYS, SEED
+
+from tf_embed import ops
+
+KEY_DTYPES = ("int64", "int32", "uint64")
+VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64")
+FLOATING = VALUE_DTYPES[:4]
+NO_OWNERS = np.zeros([0], np.int32)
+RULES = {
+    "sgd": ([0.5, 0.0], reference.SGD()),
+    "momentum": ([0.5, 0.0, 0.9, 1.0], reference.SGD(0.9, nesterov=True)),
+    "adagrad": ([0.5, 0.0, 0.1, 1e-7], reference.Adagrad()),
+    "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8], reference.RowWiseAdagrad()),
+    "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
+    "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
+}
+
+
+class RawTable:
+    """A table by its ops alone."""
+
+    def __init__(
+        self,
+        dim: int = 2,
+        key_dtype: str = "int64",
+        value_dtype: str = "float32",
+        num_shards: int = 1,
+        initial: float = 0.0,
+        **options: Any,
+    ) -> None:
+        self.dim, self.num_shards = dim, num_shards
+        self.keys_as, self.values_as = tf.as_dtype(key_dtype), tf.as_dtype(value_dtype)
+        self.slots_as = tf.float64 if value_dtype == "float64" else tf.float32
+        self.handle = ops.create_table(
+            **{
+                "shared_name": uuid.uuid4().hex,
+                "key_dtype": self.keys_as,
+                "value_dtype": self.values_as,
+                "dim": dim,
+                "num_shards": num_shards,
+                "init_size": 0,
+                "label": "raw",
+                "initializer": "constant",
+                "initializer_values": [initial],
+                "seed": 0,
+                "table_id": 0,
+                **options,
+            }
+        )
+
+    def keys(self, keys: Any) -> tf.Tensor:
+        return tf.constant(np.asarray(keys, self.keys_as.as_numpy_dtype))
+
+    def rows(self, rows: Any) -> tf.Tensor:
+        return tf.constant(np.asarray(rows).astype(self.values_as.as_numpy_dtype))
+
+    def find(self, keys: Any, defaults: Any = (), owners: Any = NO_OWNERS) -> tuple:
+        return ops.find(
+            self.handle, self.keys(keys), owners, self.rows(defaults), None, dim=self.dim
+        )
+
+    def find_or_insert(self, keys: Any, defaults: Any = ()) -> tuple:
+        return ops.find_or_insert(
+            self.handle, self.keys(keys), NO_OWNERS, self.rows(defaults), dim=self.dim
+        )
+
+    def assign(self, keys: Any, rows: Any, owners: Any = NO_OWNERS) -> None:
+        ops.insert_or_assign(self.handle, self.keys(keys), owners, self.rows(rows), dim=self.dim)
+
+    def accum(self, keys: Any, rows: Any, exists: Any) -> None:
+        ops.accum(self.handle, self.keys(keys), NO_OWNERS, self.rows(rows), exists, dim=self.dim)
+
+    def apply(
+        self, keys: Any, gradients: Any, rule: str = "sgd", hyper: Any = None, step: Any = 1
+    ) -> None:
+        ops.apply(
+            self.handle,
+            self.keys(keys),
+            NO_OWNERS,
+            self.rows(gradients),
+            tf.constant(RULES[rule][0] if hyper is None else hyper, tf.float64),
+            tf.constant(step, tf.int64),
+            dim=self.dim,
+            rule=rule,
+        )
+
+    def erase(self, keys: Any) -> None:
+        ops.erase(self.handle, self.keys(keys), NO_OWNERS)
+
+    def size(self, shard: int = -1) -> int:
+        return int(ops.size(self.handle, shard))
+
+    def export(self, with_slots: bool = True) -> tuple:
+        return ops.export(
+            self.handle,
+            key_dtype=self.keys_as,
+            value_dtype=self.values_as,
+            slot_dtype=self.slots_as,
+            dim=self.dim,
+            with_slots=with_slots,
+        )
+
+    def content(self) -> tuple[np.ndarray, np.ndarray]:
+        keys, values, _, _ = self.export(with_slots=False)
+        return reference.sorted_rows(keys, values)
+
+
+class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(key_dtype=KEY_DTYPES, value_dtype=VALUE_DTYPES)
+    def test_find_gives_what_was_assigned_for_every_pair_of_dtypes(self, key_dtype, value_dtype):
+        table = RawTable(3, key_dtype, value_dtype, num_shards=2, initial=7)
+        keys = EXTREME_KEYS[key_dtype]
+        rows = np.arange(len(keys) * 3).reshape(-1, 3) - 4
+        table.assign(keys[1:], rows[1:])
+        values, exists = table.find(keys)
+        rows[0] = 7
+        self.assertEqual(values.dtype, tf.as_dtype(value_dtype))
+        self.assertAllEqual(tf.cast(values, tf.float64), rows)
+        self.assertAllEqual(exists, [False] + [True] * (len(keys) - 1))
+        self.assertEqual(table.size(), len(keys) - 1)
+
+    @parameterized.parameters(1, 3, 8, 101, 1024, 4096)
+    def test_any_dim_is_served(self, dim):
+        table = RawTable(dim)
+        rows = np.random.default_rng(SEED).normal(size=(17, dim)).astype(np.float32)
+        table.assign(range(17), rows)
+        self.assertAllEqual(table.find(range(17))[0], rows)
+        self.assertAllEqual(table.content()[1], rows)
+
+    @parameterized.parameters(((),), ((0,),), ((3,),), ((2, 3),), ((2, 0, 3),), ((1, 2, 1, 3),))
+    def test_keys_have_any_rank(self, shape):
+        table = RawTable(2)
+        keys = np.arange(int(np.prod(shape))).reshape(shape)
+        rows = np.arange(keys.size * 2).reshape(*shape, 2)
+        table.assign(keys, rows)
+        values, exists = table.find(keys)
+        self.assertAllEqual(values, rows)
+        self.assertAllEqual(exists, np.ones(shape, bool))
+        self.assertEqual(values.shape, (*shape, 2))
+
+    def test_find_changes_nothing(self):
+        table = RawTable()
+        table.find([1, 2, 3])
+        self.assertEqual(table.size(), 0)
+        self.assertAllEqual(table.find([1])[1], [False])
+
+    def test_the_last_of_equal_keys_is_assigned_however_many_threads_work(self):
+        rng = np.random.default_rng(SEED)
+        keys = rng.integers(0, 500, 60_000)
+        rows = np.arange(60_000 * 2).reshape(-1, 2)
+        table = RawTable()
+        table.assign(keys, rows)
+        last = {int(key): row for key, row in zip(keys, rows, strict=True)}
+        self.assertAllEqual(table.find(list(last))[0], list(last.values()))
+
+    def test_find_or_insert_inserts_the_first_default_of_equal_keys(self):
+        table = RawTable()
+        table.assign([1], [[9.0, 9.0]])
+        values, exists = table.find_or_insert([1, 2, 2], [[1, 1], [2, 2], [3, 3]])
+        self.assertAllEqual(exists, [True, False, False])
+        self.assertAllEqual(values[0], [9, 9])
+        self.assertAllEqual(table.find([1, 2])[0], [[9, 9], [2, 2]])
+        self.assertEqual(table.size(), 2)
+
+    def test_defaults_are_the_initial_row_or_one_for_all_or_one_each(self):
+        table = RawTable(initial=5)
+        table.assign([1], [[1, 1]])
+        self.assertAllEqual(table.find([1, 2])[0], [[1, 1], [5, 5]])
+        self.assertAllEqual(table.find([1, 2], [6, 7])[0], [[1, 1], [6, 7]])
+        self.assertAllEqual(table.find([1, 2], [[6, 6], [8, 9]])[0], [[1, 1], [8, 9]])
+
+    def test_find_runs_in_a_function_and_in_a_data_pipeline(self):
+        table = RawTable()
+        table.assign([4, 5], [[4, 4], [5, 5]])
+        find = tf.function(
+            lambda keys: ops.find(
+                table.handle, keys, NO_OWNERS, np.zeros([0], np.float32), None, dim=2
+            )[0]
+        )
+        self.assertAllEqual(find(tf.constant([5, 4], tf.int64)), [[5, 5], [4, 4]])
+        data = tf.data.Dataset.range(4, 6).batch(1).map(find, num_parallel_calls=2)
+        self.assertAllEqual(list(data.as_numpy_iterator()), [[[4, 4]], [[5, 5]]])
+
+
+class UpdateTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters("float32", "float64", "int8", "int64")
+    def test_accum_has_four_cases(self, value_dtype):
+        table = RawTable(1, value_dtype=value_dtype)
+        table.assign([1, 2], [[10], [20]])
+        table.accum([1, 2, 3, 4], [[1], [1], [1], [1]], [True, False, True, False])
+        self.assertAllEqual(table.find([1, 2])[0], [[11], [20]])
+        self.assertAllEqual(table.find([3, 4])[1], [False, True])
+        self.assertAllEqual(table.find([4])[0], [[1]])
+
+    def test_accum_adds_every_delta_of_equal_keys(self):
+        table = RawTable(1)
+        table.assign([1], [[1.0]])
+        table.accum(np.ones(5000), np.ones([5000, 1]), np.ones(5000, bool))
+        self.assertAllEqual(table.find([1])[0], [[5001.0]])
+
+    @parameterized.parameters(*RULES)
+    def test_apply_equals_the_reference(self, rule):
+        rng = np.random.default_rng(SEED)
+        table, oracle = RawTable(5, num_shards=3, initial=0.25), reference.Table(5, initial=0.25)
+        for step in range(1, 21):
+            keys = rng.integers(-20, 20, 15)
+            gradients = rng.normal(size=(15, 5)).astype(np.float32)
+            table.apply(keys, gradients, rule, step=step)
+            oracle.apply(keys, gradients, RULES[rule][1], step, RULES[rule][0][0])
+        every = range(-20, 20)
+        self.assertAllClose(table.find(every)[0], oracle.find(every)[0], rtol=2e-5, atol=2e-6)
+        self.assertAllEqual(table.find(every)[1], oracle.find(every)[1])
+
+    @parameterized.product(rule=tuple(RULES), value_dtype=FLOATING)
+    def test_apply_sums_duplicate_keys_before_the_rule(self, rule, value_dtype):
+        once, twice = RawTable(value_dtype=value_dtype), RawTable(value_dtype=value_dtype)
+        for step in (1, 2):
+            once.apply([1, 2], [[3, 3], [1, 2]], rule, step=step)
+            twice.apply([1, 2, 1], [[1, 2], [1, 2], [2, 1]], rule, step=step)
+        self.assertAllEqual(twice.find([1, 2])[0], once.find([1, 2])[0])
+        self.assertAllEqual(
+            *(sorted(map(tuple, table.export()[2].numpy())) for table in (once, twice))
+        )
+
+    @parameterized.parameters("float16", "bfloat16")
+    def test_slots_of_narrow_rows_are_float32(self, value_dtype):
+        table = RawTable(1, value_dtype=value_dtype)
+        for _ in range(10):
+            table.apply([1], [[2.0**-9]], "adagrad", hyper=[0.0, 0.0, 1.0, 1e-7])
+        _, _, slots, _ = table.export()
+        self.assertEqual(slots.dtype, tf.float32)
+        self.assertAllEqual(slots, [[1.0 + 10 * 2.0**-18]])  # 1 in bfloat16 and in float16
+
+    @parameterized.parameters(
+        ("sgd", 0),
+        ("momentum", 4),
+        ("adagrad", 4),
+        ("rowwise_adagrad", 1),
+        ("adam", 8),
+        ("adam_amsgrad", 12),
+    )
+    def test_a_row_carries_the_slots_of_its_rule(self, rule, slots):
+        table = RawTable(4)
+        table.apply([1, 2], np.ones([2, 4]), rule)
+        self.assertEqual(table.export()[2].shape, (2, slots))
+        self.assertEqual(table.export(with_slots=False)[2].shape, (2, 0))
+
+    def test_another_rule_replaces_the_slots_and_keeps_the_weights(self):
+        table = RawTable(2)
+        table.apply([1, 2], np.ones([2, 2]), "adagrad")
+        before = table.find([1, 2])[0]
+        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adagrad")), 0)
+        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adam")), 2)
+        table.apply([3], np.ones([1, 2]), "adam")
+        self.assertAllEqual(table.find([1, 2])[0], before)
+        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adam")), 0)
+        keys, _, slots, _ = table.export()
+        self.assertEqual(slots.shape, (3, 4))
+        self.assertAllEqual(slots.numpy()[keys.numpy() < 3], np.zeros([2, 4]))
+
+    def test_updates_of_many_threads_are_all_made(self):
+        table = RawTable(8, num_shards=2)
+        keys = np.arange(200)
+
+        def work() -> None:
+            for _ in range(50):
+                table.apply(keys, np.ones([200, 8]), hyper=[-1.0, 0.0])
+                table.find(keys)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertAllEqual(table.find(keys)[0], np.full([200, 8], 200.0))
+
+    def test_erase_ignores_absent_keys_and_forgets_slots(self):
+        table = RawTable(1)
+        table.apply([1, 2], [[1.0], [1.0]], "adagrad")
+        table.erase([[1, 99]])
+        self.assertEqual(table.size(), 1)
+        self.assertAllEqual(table.find([1, 2])[1], [False, True])
+        table.assign([1], [[0.0]])
+        keys, _, slots, _ = table.export()
+        self.assertAllClose(slots.numpy()[keys.numpy() == 1], [[0.1]])
+
+    def test_clear_and_shrink_leave_a_table_that_works(self):
+        table = RawTable(1, num_shards=2)
+        table.assign(range(1000), np.arange(1000)[:, None])
+        table.erase(range(10, 1000))
+        ops.shrink(table.handle)
+        self.assertAllEqual(table.content()[0], range(10))
+        self.assertAllEqual(table.find(range(10))[0], np.arange(10)[:, None])
+        ops.clear(table.handle)
+        self.assertEqual(table.size(), 0)
+        table.assign([5], [[6]])
+        self.assertAllEqual(table.find([5])[0], [[6]])
+
+
+class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(value_dtype=VALUE_DTYPES, key_dtype=("int64", "uint64"))
+    def test_import_restores_an_export_into_any_number_of_shards(self, value_dtype, key_dtype):
+        one = RawTable(2, key_dtype, value_dtype, num_shards=3)
+        keys = EXTREME_KEYS[key_dtype]
+        one.assign(keys, np.arange(len(keys) * 2).reshape(-1, 2))
+        if value_dtype in FLOATING:
+            one.apply(keys[:3], np.ones([3, 2]), "adam")
+        for shards in (1, 2, 3, 5):
+            other = RawTable(2, key_dtype, value_dtype, num_shards=shards)
+            other.assign([17], [[1, 1]])
+            exported = one.export()
+            ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+            self.assertAllEqual(other.content()[0], one.content()[0])
+            self.assertAllEqual(other.find(keys)[0], one.find(keys)[0])
+            for ours, theirs in zip(one.export()[1:3], other.export()[1:3], strict=True):
+                order, other_order = np.argsort(one.export()[0]), np.argsort(other.export()[0])
+                self.assertAllEqual(tf.gather(ours, order), tf.gather(theirs, other_order))
+            self.assertAllEqual(other.export()[3], one.export()[3])
+            self.assertEqual(sum(other.size(shard) for shard in range(shards)), len(keys))
+
+    def test_import_takes_seed_and_table_id_over(self):
+        uniform = {"initializer": "uniform", "initializer_values": [0, 1]}
+        one = RawTable(4, **uniform, seed=11, table_id=-12)
+        other = RawTable(4, **uniform, seed=13, table_id=14)
+        self.assertNotAllClose(one.find([1])[0], other.find([1])[0])
+        exported = one.export()
+        ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+        self.assertAllEqual(one.find([1])[0], other.find([1])[0])
+
+    def test_import_refuses_what_does_not_fit_and_changes_nothing(self):
+        one, table = RawTable(2), RawTable(2)
+        one.apply([1, 2], np.ones([2, 2]), "adam")
+        table.assign([5], [[5, 5]])
+        keys, values, slots, meta = (tensor.numpy() for tensor in one.export())
+        errors = (tf.errors.InvalidArgumentError, tf.errors.DataLossError)
+        for number in range(len(meta)):
+            wrong = meta.copy()
+            wrong[number] = 99
+            if number in (1, 2, 4):  # seed, table id and the value of new slots are free
+                continue
+            with self.assertRaises(errors):
+                ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong)
+        for wrong in (
+            ([1, 1], values, slots, meta),
+            (keys, values[:1], slots, meta),
+            (keys, values[:, :1], slots, meta),
+            (keys, values, slots[:, :3], meta),
+            (keys, values, slots, meta[:4]),
+            (keys, values, slots, meta[:0]),
+        ):
+            with self.assertRaises(errors):
+                wrong_keys = np.asarray(wrong[0], np.int64)
+                ops.import_(table.handle, wrong_keys, NO_OWNERS, *wrong[1:])
+        self.assertAllEqual(table.content()[0], [5])
+        self.assertAllEqual(table.content()[1], [[5, 5]])
+
+    def test_export_of_an_empty_table_is_empty(self):
+        keys, values, slots, meta = RawTable(3).export()
+        self.assertEqual((keys.shape, values.shape, slots.shape), ((0,), (0, 3), (0, 0)))
+        self.assertEqual(meta.shape, (8,))
+
+    def test_an_export_beside_writers_holds_each_key_once(self):
+        table = RawTable(1)
+        stop = threading.Event()
+
+        def write() -> None:
+            rng = np.random.default_rng(SEED)
+            while not stop.is_set():
+                keys = rng.integers(0, 3000, 500)
+                table.assign(keys, keys[:, None])
+                table.erase(rng.integers(0, 3000, 300))
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            for _ in range(30):
+                keys, values, _, _ = table.export()
+                self.assertLen(np.unique(keys), len(keys))
+                self.assertAllEqual(values[:, 0], keys)
+        finally:
+            stop.set()
+            thread.join()
+
+
+@pytest.mark.smoke
+class RandomVerbsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(shards=(1, 4), key_dtype=KEY_DTYPES)
+    def test_a_table_does_what_a_dict_does(self, shards, key_dtype):
+        rng = np.random.default_rng(SEED)
+        pool = EXTREME_KEYS[key_dtype] + [int(key) for key in rng.integers(0, 2**31, 60)]
+        table = RawTable(3, key_dtype, num_shards=shards, initial=0.5)
+        oracle = reference.Table(3, initial=0.5)
+        for _ in range(120):
+            keys = reference.random_keys(rng, int(rng.integers(0, 40)), pool, key_dtype)
+            rows = rng.integers(-8, 8, (len(keys), 3)) / 8  # so that sums are exact
+            verb = rng.integers(0, 7)
+            if verb == 0:
+                table.assign(keys, rows)
+                oracle.upsert(keys, rows)
+            elif verb == 1:
+                table.erase(keys)
+                oracle.erase(keys)
+            elif verb == 2:
+                exists = rng.random(len(keys)) < 0.5
+                table.accum(keys, rows, exists)
+                oracle.accum(keys, rows, exists)
+            elif verb == 3:
+                self.assertAllEqual(table.find_or_insert(keys)[0], oracle.find_or_insert(keys)[0])
+            elif verb == 4 and rng.random() < 0.1:
+                ops.clear(table.handle)
+                oracle.clear()
+            elif verb == 5:
+                ops.shrink(table.handle)
+            else:
+                table.apply(keys, rows, step=3)
+                oracle.apply(keys, rows, reference.SGD(), 3, 0.5)
+            values, exists = table.find(pool)
+            wanted, wanted_exists = oracle.find(np.array(pool, key_dtype))
+            self.assertAllEqual(values, wanted)
+            self.assertAllEqual(exists, wanted_exists)
+            self.assertEqual(table.size(), len(oracle.rows))
+        self.assertEqual(sorted(oracle.rows), table.content()[0].tolist())
+
+
+class RefusalTest(tf.test.TestCase, parameterized.TestCase):
+    def refused(self, message: str) -> Any:
+        return self.assertRaisesRegex(tf.errors.InvalidArgumentError, message)
+
+    def test_another_dtype_or_dim_than_the_tables_is_refused_by_name(self):
+        table = RawTable(2)
+        with self.refused("`keys` of table 'raw' must be int64. Received: int32"):
+            ops.find(table.handle, tf.constant([1]), NO_OWNERS, table.rows([]), None, dim=2)
+        with self.refused("holds float. Asked for: double"):
+            ops.find(table.handle, table.keys([1]), NO_OWNERS, np.zeros(0), None, dim=2)
+        with self.refused(r"`values` of table 'raw' must have shape \[1,2\].*\[1,3\]"):
+            ops.insert_or_assign(table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=3)
+        with self.refused(r"`exists` of table 'raw' must have the shape of the keys, \[2\]"):
+            table.accum([1, 2], np.ones([2, 2]), [True])
+
+    def test_a_shard_outside_of_the_table_is_refused_by_number(self):
+        table = RawTable(2, num_shards=2)
+        for owner in (-1, 2):
+            with self.refused(rf"shard in \[0, 2\). Received: {owner} for key 7"):
+                table.assign([7], [[1, 1]], owners=np.array([owner], np.int32))
+        with self.refused("one shard for each of 1 keys. Received: 3"):
+            table.find([7], owners=np.zeros([3], np.int32))
+        for shard in (-2, 2):
+            with self.refused(f"2 shards. Received: index={shard}"):
+                table.size(shard)
+
+    def test_hyper_parameters_and_steps_that_do_not_fit_are_refused(self):
+        table = RawTable(1)
+        with self.refused("`hyper` of this rule must have 5 numbers. Received: 2"):
+            table.apply([1], [[1.0]], "adam", hyper=[0.1, 0.0])
+        with self.refused("`step` must be at least 1. Received: 0"):
+            table.apply([1], [[1.0]], step=0)
+        for step in ([], [1], [1, 2]):
+            with self.refused("`step` must be a scalar"):
+                table.apply([1], [[1.0]], step=step)
+        self.assertEqual(table.size(), 0)
+
+    def test_a_handle_of_something_else_is_refused(self):
+        other = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+        with self.assertRaises((tf.errors.InvalidArgumentError, tf.errors.NotFoundError)):
+            ops.size(other.resource_handle, -1)
+
+    def test_a_table_is_not_opened_as_one_of_another_kind(self):
+        RawTable(2, shared_name="same")
+        with self.refused("dim 2, in 1 shard and can't be opened as"):
+            RawTable(3, shared_name="same")
+
+    def test_initializer_values_must_be_as_many_as_the_kind_wants(self):
+        with self.refused("`initializer_values` must be 2 numbers for initializer 'uniform'"):
+            RawTable(2, initializer="uniform")
+
+    def test_shapes_are_known_and_checked_while_a_graph_is_built(self):
+        table = RawTable(2)
+        with tf.Graph().as_default():
+            handle = tf.compat.v1.placeholder(tf.resource, [])
+            keys = tf.compat.v1.placeholder(tf.int64, [None, 3])
+            empty = tf.zeros([0])
+            values, exists = ops.find(handle, keys, NO_OWNERS, empty, None, dim=2)
+            self.assertEqual(values.shape.as_list(), [None, 3, 2])
+            self.assertEqual(exists.shape.as_list(), [None, 3])
+            with self.assertRaisesRegex(ValueError, "must be equal"):
+                ops.insert_or_assign(handle, keys, NO_OWNERS, tf.ones([4, 3, 5]), dim=2)
+            exported = ops.export(
+                handle,
+                key_dtype=tf.int64,
+                value_dtype=tf.float32,
+                slot_dtype=tf.float32,
+                dim=2,
+                with_slots=True,
+            )
+            self.assertEqual(exported[1].shape.as_list(), [None, 2])
+        del table
+
+
+if __name__ == "__main__":
+    tf.test.main()
