@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from tf_embed import ops
 from tf_embed.table import Table
 
 
@@ -127,7 +128,7 @@ class Anchor(keras.Variable):
             )
         options = self._table.options
         self._table.apply(
-            tf.cast(slices.indices, options.key_dtype),
+            ops.keys_of(slices, options.key_dtype),
             tf.cast(slices.values, options.value_dtype),
             rule=trainer.rule,
             hyper=trainer.hyper(self),

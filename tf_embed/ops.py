@@ -221,40 +221,54 @@ def _find_gradient(
 ) -> list[tf.IndexedSlices | None]:
     """For the anchor, the gradients of the rows at their keys; for all else, none.
 
-    The slices have no dense_shape, for a table has none. So whatever would make them dense, and
-    lose them, raises; and `tape.gradient` concatenates those of several lookups of one table.
+    `tape.gradient` concatenates those of several lookups of one table. The dense_shape is that of
+    the anchor, int32, as TensorFlow makes it for the branch of a tf.cond that looks nothing up.
     """
     del exists_gradient
     gradients: list[tf.IndexedSlices | None] = [None] * len(op.inputs)
     if not op.get_attr("num_anchors"):
         return gradients
-    _refuse_gradient_of_loop(op)
+    graphs = _gradient_graphs()
+    if "_WhileBodyGradFuncGraph" in graphs:
+        # TensorFlow would add up the gradients of the iterations as dense tensors of the anchor's
+        # shape, which has no rows. A tape within the loop's body is sound, and does not come here.
+        raise ValueError(
+            "The gradient of a dynamic embedding can't leave a loop: its rows were looked up "
+            "inside tf.while_loop, tf.map_fn, tf.vectorized_map or a loop of a tf.function, and "
+            "the tf.GradientTape is outside. Look up the ids of all iterations before the loop (a "
+            "lookup takes ids of any rank), or put the tape into the loop's body. Received: the "
+            f"lookup {op.name!r}"
+        )
+    # An input of the forward op, handed back as it is, breaks a tape outside the tf.function.
+    keys = tf.identity(tf.reshape(op.inputs[1], [-1]))
+    if "_CondGradFuncGraph" in graphs and keys.dtype == tf.uint64:
+        keys = tf.bitcast(keys, tf.int64)  # tf.cond merges indices of int32 and int64 only
     dim = op.get_attr("dim")
     gradients[4] = tf.IndexedSlices(
         values=tf.reshape(values_gradient, [-1, dim]),
-        # An input of the forward op, handed back as it is, breaks a tape outside the tf.function.
-        indices=tf.identity(tf.reshape(op.inputs[1], [-1])),
+        indices=keys,
+        dense_shape=tf.constant([0, dim], tf.int32),
     )
     return gradients
 
 
-def _refuse_gradient_of_loop(op: tf.Operation) -> None:
-    """Raises where TensorFlow is building the gradient of a loop around the lookup.
+def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
+    """The keys that a gradient of an anchor is about."""
+    keys = gradient.indices
+    if key_dtype == tf.uint64 and keys.dtype == tf.int64:
+        return tf.bitcast(keys, tf.uint64)
+    return tf.cast(keys, key_dtype)
 
-    It would add up the gradients of the iterations as dense tensors of the anchor's shape, which
-    has no rows: an obscure error at best. A tape within the loop's body is sound. TensorFlow has
-    no public word for the graph it builds then, so its class is recognized by name.
+
+def _gradient_graphs() -> set[str]:
+    """Classes of the graphs that are being built, innermost to outermost; none in eager execution.
+
+    TensorFlow has no public word for the graph of a loop's or a condition's gradient, so a test
+    watches over the names of the classes.
     """
-    if tf.executing_eagerly():
-        return
-    graph = tf.compat.v1.get_default_graph()
+    names: set[str] = set()
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
-        if type(graph).__name__ == "_WhileBodyGradFuncGraph":
-            raise ValueError(
-                "The gradient of a dynamic embedding can't leave a loop: its rows were looked up "
-                "inside tf.while_loop, tf.map_fn, tf.vectorized_map or a loop of a tf.function, "
-                "and the tf.GradientTape is outside. Look up the ids of all iterations before "
-                "the loop (a lookup takes ids of any rank), or put the tape into the loop's "
-                f"body. Received: the lookup {op.name!r}"
-            )
+        names.add(type(graph).__name__)
         graph = getattr(graph, "outer_graph", None)
+    return names

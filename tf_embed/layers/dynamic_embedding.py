@@ -226,11 +226,19 @@ class DynamicEmbedding(keras.layers.Layer):
         if self.padding_id is None:
             return previous_mask
         if isinstance(ids, keras.KerasTensor):
-            dense = not (getattr(ids, "ragged", False) or ids.sparse)
-            return keras.KerasTensor(ids.shape, dtype="bool") if dense else None
+            return self._symbolic_mask(ids)
         if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
             return None
         return tf.logical_not(self._is_padding(self._keys(tf.convert_to_tensor(ids))))
+
+    def _symbolic_mask(self, ids: keras.KerasTensor) -> keras.KerasTensor | None:
+        """The mask of symbolic ids: of Keras ops, which a functional model can save."""
+        if getattr(ids, "ragged", False) or ids.sparse:
+            return None
+        if ids.dtype != self.key_dtype:
+            ids = keras.ops.cast(ids, self.key_dtype)
+        fits = self.padding_id < 2**63  # type: ignore[operator]
+        return keras.ops.not_equal(ids, self.padding_id if fits else np.uint64(self.padding_id))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """The shape of the output from that of the ids."""
