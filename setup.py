@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import ClassVar
 
 import setuptools
 from setuptools.command.build_py import build_py
@@ -100,7 +101,7 @@ class BuildLibrary(setuptools.Command):
     """Builds the op library into the source tree."""
 
     description = "build the op library into the source tree"
-    user_options = ()
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
 
     def initialize_options(self):
         pass
