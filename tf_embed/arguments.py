@@ -95,7 +95,8 @@ def _is_plain(value: Any) -> bool:
     """Whether there is no tensor in `value`, only NumPy and Python."""
     if isinstance(value, (list, tuple)):
         return all(_is_plain(one) for one in value)
-    return isinstance(value, (np.ndarray, np.generic, int, float, complex, str, bytes, type(None)))
+    plain = (np.ndarray, np.generic, range, int, float, complex, str, bytes, type(None))
+    return isinstance(value, plain)
 
 
 def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:

@@ -215,6 +215,6 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
             if not whole or not value_dtype.min <= int(exact) <= value_dtype.max:
                 raise ValueError(
                     f"`initializer` of {name!r} must be a whole number that {value_dtype.name} "
-                    f"and float64 both hold exactly. Received: {exact!r}"
+                    f"and float64 both hold exactly. Received: {exact}"
                 )
     return tuple(float(number) for number in numbers.flat)
