@@ -1,0 +1,282 @@
+"""The initial rows of keys: their bits, their distributions, and what else may give rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from absl.testing import parameterized
+from reference import EXTREME_KEYS
+
+import tf_embed
+
+KEYS = EXTREME_KEYS["int64"] + list(range(2, 42))
+FLOATING = ("float32", "float16", "bfloat16", "float64")
+MANY = 40_000  # keys, of 4 lanes each, that distributions are measured on
+
+
+def rows_of(initializer: Any, keys: Any = tuple(KEYS), dim: int = 4, **options: Any) -> np.ndarray:
+    options = {"name": "table", **options}
+    return tf_embed.Variable(dim=dim, initializer=initializer, **options).lookup(keys).numpy()
+
+
+@pytest.mark.smoke
+class BitsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(value_dtype=FLOATING, seed=(0, 7, 2**31 + 5))
+    def test_uniform_rows_have_the_bits_of_the_reference(self, value_dtype, seed):
+        rows = rows_of(
+            keras.initializers.RandomUniform(-0.3, 0.7, seed=seed), value_dtype=value_dtype
+        )
+        wanted = [reference.uniform_row("table", seed, key, 4, -0.3, 0.7) for key in KEYS]
+        self.assertAllEqual(rows, _narrowed(wanted, value_dtype))
+
+    @parameterized.product(value_dtype=FLOATING, truncated=(False, True))
+    def test_normal_rows_have_the_bits_of_the_reference(self, value_dtype, truncated):
+        kind = keras.initializers.TruncatedNormal if truncated else keras.initializers.RandomNormal
+        rows = rows_of(kind(0.1, 0.5, seed=3), value_dtype=value_dtype)
+        wanted = [reference.normal_row("table", 3, key, 4, 0.1, 0.5, truncated) for key in KEYS]
+        if value_dtype == "float64":  # the reference takes its logarithm from libm
+            self.assertAllClose(rows, wanted, rtol=1e-13, atol=1e-14)
+        else:
+            self.assertAllEqual(rows, _narrowed(wanted, value_dtype))
+
+    def test_the_bits_of_unsigned_and_narrow_keys_are_those_of_the_same_64(self):
+        uniform = keras.initializers.RandomUniform(seed=3)
+        for key_dtype in ("uint64", "int32"):
+            keys = EXTREME_KEYS[key_dtype]
+            rows = rows_of(uniform, np.array(keys, key_dtype), key_dtype=key_dtype)
+            wanted = [
+                reference.uniform_row("table", 3, key % 2**64, 4, -0.05, 0.05) for key in keys
+            ]
+            self.assertAllEqual(rows, np.float32(wanted))
+
+    def test_a_lane_does_not_depend_on_the_dim(self):
+        normal = keras.initializers.RandomNormal(seed=1)
+        self.assertAllEqual(rows_of(normal, dim=100)[:, :7], rows_of(normal, dim=7))
+
+
+class SamenessTest(tf.test.TestCase, parameterized.TestCase):
+    def test_rows_are_the_same_in_any_order_batch_and_number_of_shards(self):
+        uniform = keras.initializers.RandomUniform(seed=5)
+        rows = rows_of(uniform)
+        self.assertAllEqual(rows_of(uniform, KEYS[::-1])[::-1], rows)
+        self.assertAllEqual(np.concatenate([rows_of(uniform, [key]) for key in KEYS]), rows)
+        self.assertAllEqual(rows_of(uniform, devices=["/CPU:0"] * 3), rows)
+        twice = rows_of(uniform, KEYS + KEYS)
+        self.assertAllEqual(twice[: len(KEYS)], twice[len(KEYS) :])
+
+    def test_training_starts_from_the_row_that_lookups_gave(self):
+        v = tf_embed.Variable(dim=4, initializer=keras.initializers.RandomNormal(seed=5))
+        before = v.lookup(KEYS)
+        slices = tf.IndexedSlices(tf.ones([len(KEYS), 4]), tf.constant(KEYS, tf.int64))
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.0))
+        optimizer.apply([slices], v.trainable_variables)
+        self.assertEqual(int(v.size()), len(KEYS))
+        self.assertAllEqual(v.lookup(KEYS), before)
+
+    def test_tables_of_one_seed_differ_by_name_and_of_one_name_by_seed(self):
+        one = keras.initializers.RandomUniform(seed=5)
+        rows = rows_of(one)
+        self.assertAllEqual(rows_of(one, name="table"), rows)
+        for other in (
+            rows_of(one, name="other"),
+            rows_of(keras.initializers.RandomUniform(seed=6)),
+        ):
+            self.assertLess(np.mean(other == rows), 0.01)
+
+    def test_an_unseeded_initializer_draws_its_seed_from_keras(self):
+        def draw() -> np.ndarray:
+            keras.utils.set_random_seed(7)
+            return np.stack([rows_of("uniform"), rows_of("uniform")])
+
+        first, second = draw()
+        self.assertNotAllClose(first, second)
+        self.assertAllEqual(draw(), [first, second])
+        keras.utils.set_random_seed(8)
+        self.assertNotAllClose(rows_of("uniform"), first)
+
+    def test_two_lookups_of_one_absent_key_agree(self):
+        v = tf_embed.Variable(dim=4, initializer="normal")
+        self.assertAllEqual(v.lookup([3]), v.lookup([3]))
+        self.assertAllEqual(tf.function(v.lookup)(tf.constant([3], tf.int64)), v.lookup([3]))
+
+
+class DistributionTest(tf.test.TestCase, parameterized.TestCase):
+    """Bounds are five standard errors, so that any seed passes."""
+
+    def sample(self, initializer: Any, dim: int = 4) -> np.ndarray:
+        rng = np.random.default_rng(reference.SEED)
+        keys = rng.integers(-(2**63), 2**63 - 1, MANY)
+        keys[: MANY // 2] = np.arange(MANY // 2)  # neighbours too
+        return rows_of(initializer, keys, dim).astype(np.float64)
+
+    def check(self, sample: np.ndarray, cdf: Any) -> None:
+        count = sample.size
+        sorted_sample = np.sort(sample.ravel())
+        expected = np.array([cdf(x) for x in sorted_sample[:: count // 2000]])
+        distance = np.abs(expected - np.arange(0, count, count // 2000) / count).max()
+        self.assertLess(distance, 2.3 / math.sqrt(count))  # Kolmogorov; 5e-5 of good samples fail
+        correlations = np.corrcoef(np.concatenate([sample[:-1].T, sample[1:].T]))
+        np.fill_diagonal(correlations, 0.0)  # lanes, and neighbouring keys
+        self.assertLess(np.abs(correlations).max(), 5 / math.sqrt(len(sample)))
+
+    def test_uniform(self):
+        sample = self.sample(keras.initializers.RandomUniform(-2.0, 1.0, seed=1))
+        self.assertGreaterEqual(sample.min(), -2.0)
+        self.assertLessEqual(sample.max(), 1.0)
+        self.check(sample, lambda x: (x + 2.0) / 3.0)
+
+    def test_normal(self):
+        sample = self.sample(keras.initializers.RandomNormal(1.0, 2.0, seed=1))
+        self.check(sample, lambda x: 0.5 * math.erfc((1.0 - x) / 2.0 / math.sqrt(2.0)))
+        self.assertGreater(np.abs(sample - 1.0).max(), 2.0 * 3.9)  # of 160,000: 4.4 +- 0.3
+
+    def test_truncated_normal(self):
+        sample = self.sample(keras.initializers.TruncatedNormal(1.0, 2.0, seed=1))
+        self.assertLessEqual(np.abs(sample - 1.0).max(), 4.0 + 1e-6)
+        below = 0.5 * math.erfc(math.sqrt(2.0))
+        self.check(
+            sample,
+            lambda x: (
+                (0.5 * math.erfc((1.0 - x) / 2.0 / math.sqrt(2.0)) - below) / (1.0 - 2.0 * below)
+            ),
+        )
+
+    @parameterized.parameters(
+        ("glorot_uniform", "uniform", lambda dim: math.sqrt(6.0 / (1 + dim))),
+        ("he_uniform", "uniform", lambda dim: math.sqrt(6.0)),
+        ("lecun_uniform", "uniform", lambda dim: math.sqrt(3.0)),
+        ("glorot_normal", "truncated", lambda dim: math.sqrt(2.0 / (1 + dim))),
+        ("he_normal", "truncated", lambda dim: math.sqrt(2.0)),
+        ("lecun_normal", "truncated", lambda dim: 1.0),
+    )
+    def test_scaled_initializers_have_the_fans_of_one_row(self, name, kind, scale):
+        for dim in (4, 16):
+            sample = self.sample(name, dim)
+            if kind == "uniform":
+                limit = scale(dim)
+                self.assertLess(np.abs(sample).max(), limit)
+                self.assertGreater(np.abs(sample).max(), limit * 0.9995)
+            else:
+                self.assertNear(sample.std(), scale(dim), 5 * scale(dim) / math.sqrt(sample.size))
+            self.assertNear(sample.mean(), 0.0, 5 * scale(dim) / math.sqrt(sample.size))
+            # Keras itself, on the shape (1, dim) many times.
+            keras_name = keras.initializers.get(name).__class__
+            keras_rows = np.stack([keras_name(seed=seed)((1, dim)).numpy() for seed in range(300)])
+            self.assertNear(keras_rows.std() / sample.std(), 1.0, 5 / math.sqrt(keras_rows.size))
+
+    @parameterized.product(
+        mode=("fan_in", "fan_out", "fan_avg"),
+        distribution=("uniform", "truncated_normal", "untruncated_normal"),
+    )
+    def test_variance_scaling_in_every_mode(self, mode, distribution):
+        initializer = keras.initializers.VarianceScaling(3.0, mode, distribution, seed=2)
+        sample = self.sample(initializer, 8)
+        fan = {"fan_in": 1.0, "fan_out": 8.0, "fan_avg": 4.5}[mode]
+        wanted = math.sqrt(3.0 / fan)
+        self.assertNear(sample.std(), wanted, 5 * wanted / math.sqrt(sample.size))
+
+
+class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("none", None, 0.0),
+        ("number", 2.5, 2.5),
+        ("numpy_number", np.float32(2.5), 2.5),
+        ("tensor", tf.constant(2.5), 2.5),
+        ("zeros", "zeros", 0.0),
+        ("ones", keras.initializers.Ones(), 1.0),
+        ("class", keras.initializers.Ones, 1.0),
+        ("constant", keras.initializers.Constant(-3.0), -3.0),
+        ("config", keras.initializers.serialize(keras.initializers.Constant(-3.0)), -3.0),
+    )
+    def test_a_constant_fills_every_row(self, initializer, value):
+        self.assertAllEqual(rows_of(initializer), np.full([len(KEYS), 4], value))
+
+    @parameterized.parameters("float32", "float16", "bfloat16", "float64", "int8", "int64")
+    def test_an_array_is_the_row_of_every_key(self, value_dtype):
+        row = np.array([1, -2, 3, 100])
+        for array in (row, row.tolist(), row[np.newaxis], tf.constant(row)):
+            rows = rows_of(array, value_dtype=value_dtype)
+            self.assertAllEqual(rows.astype(np.float64), np.tile(row, [len(KEYS), 1]))
+
+    def test_numbers_are_given_to_the_last_bit(self):
+        row = np.array([0.1, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0, math.pi, np.inf])
+        self.assertAllEqual(rows_of(row, dim=7, value_dtype="float64")[0], row)
+        self.assertAllEqual(rows_of(2**53, value_dtype="int64"), np.full([len(KEYS), 4], 2**53))
+
+    @parameterized.named_parameters(
+        ("shape", np.zeros(3), {}, ValueError, r"shape \(4,\). Received: shape=\(3,\)"),
+        ("object", object(), {}, TypeError, "a number, an array, a Keras initializer"),
+        ("bool", True, {}, TypeError, "Received: initializer=True"),
+        ("fraction", 0.5, {"value_dtype": tf.int32}, ValueError, "whole number that int32"),
+        ("too_large", 300, {"value_dtype": tf.int8}, ValueError, "Received: 300"),
+        ("inexact", 2**53 + 1, {"value_dtype": tf.int64}, ValueError, "both hold exactly"),
+        ("nan", math.nan, {"value_dtype": tf.int8}, ValueError, "whole number"),
+        ("random", "uniform", {"value_dtype": tf.int8}, ValueError, "a number or an array"),
+    )
+    def test_what_gives_no_rows_is_refused(self, initializer, options, error, message):
+        with self.assertRaisesRegex(error, message):
+            rows_of(initializer, **options)
+
+    def test_a_callable_is_called_for_each_batch_of_new_keys(self):
+        shapes = []
+
+        def draw(shape: Any, dtype: Any = None) -> tf.Tensor:
+            shapes.append(tuple(int(size) for size in shape))
+            return tf.cast(tf.reshape(tf.range(shape[0] * shape[1]), shape), dtype)
+
+        v = tf_embed.Variable(dim=2, initializer=draw)
+        v.upsert([5], [[-1.0, -1.0]])
+        self.assertAllEqual(v.lookup([7, 5, 7, 8]), [[0, 1], [-1, -1], [0, 1], [2, 3]])
+        self.assertEqual(shapes, [(2, 2)])
+        self.assertEqual(int(v.size()), 1)
+
+    def test_a_callable_runs_in_a_function_and_in_training(self):
+        @tf.function
+        def lookup(keys: tf.Tensor) -> tf.Tensor:
+            return v.lookup(keys)
+
+        @tf.function
+        def train(keys: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf_embed.embedding_lookup(v, keys))
+            optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+        v = tf_embed.Variable(
+            dim=2, initializer=lambda shape, dtype: tf.fill(shape, tf.constant(3, dtype))
+        )
+        keys = tf.constant([1, 2, 1], tf.int64)
+        self.assertAllEqual(lookup(keys), tf.fill([3, 2], 3.0))
+        train(keys)
+        self.assertAllEqual(lookup(keys), [[2, 2], [2.5, 2.5], [2, 2]])
+
+    def test_a_keras_initializer_that_is_no_function_of_the_key_is_called(self):
+        v = tf_embed.Variable(dim=8, initializer=keras.initializers.Orthogonal(seed=1))
+        rows = v.lookup([1, 2, 3]).numpy()
+        self.assertAllClose(rows @ rows.T, np.eye(3), atol=1e-5)
+
+        class Mine(keras.initializers.RandomUniform):
+            def __call__(self, shape: Any, dtype: Any = None) -> Any:
+                return tf.fill(shape, 4.0)
+
+        self.assertAllEqual(rows_of(Mine()), np.full([len(KEYS), 4], 4.0))
+
+
+def _narrowed(rows: list[np.ndarray], dtype: str) -> np.ndarray:
+    """Half precision is rounded from float32, as the table does it."""
+    rows = np.array(rows)
+    return (
+        rows
+        if dtype == "float64"
+        else rows.astype(np.float32).astype(tf.as_dtype(dtype).as_numpy_dtype)
+    )
+
+
+if __name__ == "__main__":
+    tf.test.main()
