@@ -16,10 +16,10 @@ PYTEST_ARGS ?= -m "not slow"
 export BAZEL
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-DEBIAN_BAZEL := /usr/share/bazel/A-server.jar
-PACKAGES := g++ libgtest-dev python3 python3-venv
-PACKAGES += $(if $(and $(wildcard $(BAZEL)),$(if $(wildcard $(DEBIAN_BAZEL)),,own)),,\
-    bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib)
+# Debian's Bazel, unless there is another one already.
+BAZEL_PACKAGES := bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
+OTHER_BAZEL = $(if $(wildcard /usr/share/bazel/A-server.jar),,$(filter /%,$(BAZEL)))
+PACKAGES = g++ libgtest-dev python3 python3-venv $(if $(OTHER_BAZEL),,$(BAZEL_PACKAGES))
 
 # $(call packages,NAMES): installs what Debian's dpkg does not have. Elsewhere configure.sh says
 # what is missing.
