@@ -127,8 +127,9 @@ format: $(VENV)/.ready
 	clang-format -i $(CC_FILES)
 
 .PHONY: bench
-bench:
-	@echo 'There are no benchmarks in this version yet.' >&2; exit 1
+bench: configured
+	@[ -f benchmarks/BUILD ] || { echo 'There are no benchmarks in this version yet.' >&2; exit 1; }
+	$(BAZEL) run //benchmarks:host_table_benchmark
 
 .PHONY: clean
 clean:

@@ -109,14 +109,16 @@ EOF
 case $bazel_version in
   no_version*) bazel_lines=$(repository_overrides) || exit 1 ;;  # Debian's: works offline.
   [4-6].*) bazel_lines= ;;
-  [78].*) bazel_lines="common --noenable_bzlmod --enable_workspace" ;;
-  *) die "Bazel $bazel_version does not read a WORKSPACE file: use Bazel 7 (with Bazelisk: USE_BAZEL_VERSION=7.4.1)." ;;
+  7.*) bazel_lines="common --noenable_bzlmod" ;;
+  8.*) bazel_lines="common --noenable_bzlmod --enable_workspace" ;;
+  *) die "Bazel $bazel_version is none of 4 to 8, which read a WORKSPACE file: with Bazelisk, set USE_BAZEL_VERSION=7.4.1." ;;
 esac
 
 # The answer ---------------------------------------------------------------------------------------
 
-cache=${TF_EMBED_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tf_embed}
-mkdir -p "$cache/bazel" "$(dirname "$output")" || die "Cannot write to $cache: set TF_EMBED_CACHE."
+home=~  # also where HOME is not set
+cache=${TF_EMBED_CACHE:-${XDG_CACHE_HOME:-$home/.cache}/tf_embed}
+mkdir -p "$cache/bazel" "$(dirname "$output")" 2>/dev/null || die "Cannot write to $cache: set TF_EMBED_CACHE."
 cat >"$scratch/bazelrc" <<EOF
 # Written by configure.sh.
 build --disk_cache=$cache/bazel
