@@ -1,0 +1,363 @@
+"""`tf_embed.layers.DynamicEmbedding` as a Keras layer; its ids and bags are in pooling_test.py."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_embed
+from tf_embed.layers import DynamicEmbedding
+
+
+@keras.saving.register_keras_serializable(package="test")
+def second_half(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
+    return tf.cast(keys > 100, tf.int32) * (shard_num - 1)
+
+
+class MakingTest(tf.test.TestCase, parameterized.TestCase):
+    def test_the_signature_is_that_of_the_documentation(self):
+        parameters = inspect.signature(DynamicEmbedding.__init__).parameters
+        names = [name for name in parameters if name not in ("self", "kwargs")]
+        self.assertEqual(
+            {name: parameters[name].default for name in names},
+            {
+                "dim": inspect.Parameter.empty,
+                "key_dtype": "int64",
+                "value_dtype": "float32",
+                "initializer": "uniform",
+                "combiner": None,
+                "optimizer": None,
+                "padding_id": None,
+                "devices": None,
+                "partitioner": None,
+                "restrict_policy": None,
+                "init_size": 0,
+                "kv_creator": None,
+                "bp_v2": False,
+                "unknown_value": None,
+                "name": None,
+            },
+        )
+        self.assertEqual(names[:5], ["dim", "key_dtype", "value_dtype", "initializer", "combiner"])
+        self.assertEqual(parameters["optimizer"].kind, inspect.Parameter.KEYWORD_ONLY)
+        call = inspect.signature(DynamicEmbedding.call).parameters
+        self.assertEqual(list(call), ["self", "ids", "weights", "training"])
+
+    @parameterized.parameters(
+        ({"dim": 0}, ValueError, "`dim` must be at least 1"),
+        ({"dim": "x"}, TypeError, "`dim` must be an int"),
+        ({"dim": 1, "key_dtype": "float32"}, TypeError, "`key_dtype` must be one of"),
+        ({"dim": 1, "value_dtype": "int32"}, TypeError, "`value_dtype` must be one of"),
+        ({"dim": 1, "init_size": -2}, ValueError, "`init_size`"),
+        ({"dim": 1, "optimizer": "rmsprop"}, ValueError, "RMSprop"),
+        ({"dim": 1, "optimizer": 3}, (TypeError, ValueError), "optimizer"),
+        ({"dim": 1, "nothing": 3}, (TypeError, ValueError), "nothing"),
+    )
+    def test_wrong_arguments_are_refused_when_the_layer_is_made(self, arguments, error, message):
+        with self.assertRaisesRegex(error, message):
+            DynamicEmbedding(**arguments)
+
+    def test_there_is_no_table_until_the_layer_is_built(self):
+        layer = DynamicEmbedding(2, name="mine")
+        with self.assertRaisesRegex(AttributeError, "'mine' has no table yet"):
+            _ = layer.variable
+        layer.build()
+        self.assertIsInstance(layer.variable, tf_embed.Variable)
+        self.assertEqual(layer.variable.name, "mine")
+
+    def test_the_config_makes_the_same_layer(self):
+        layer = DynamicEmbedding(
+            3,
+            "int32",
+            "float64",
+            keras.initializers.RandomNormal(0.0, 2.0),
+            "mean",
+            optimizer=keras.optimizers.Adagrad(0.25),
+            padding_id=-7,
+            devices=["/CPU:0"] * 2,
+            partitioner=second_half,
+            init_size=77,
+            bp_v2=True,
+            unknown_value=[1.0, 2.0, 3.0],
+            name="mine",
+            trainable=False,
+        )
+        other = DynamicEmbedding.from_config(layer.get_config())
+        self.assertEqual(other.get_config(), layer.get_config())
+        self.assertEqual(other.optimizer.get_config(), layer.optimizer.get_config())
+        self.assertIs(other.partitioner, second_half)
+        self.assertFalse(other.trainable)
+        config = keras.saving.serialize_keras_object(layer)
+        again = keras.saving.deserialize_keras_object(config)
+        ids = tf.constant([[1, 200], [-7, 4]])
+        wanted = layer(ids, training=True)
+        for copy in (other, again):
+            self.assertAllEqual(copy(ids, training=True), wanted)
+            self.assertAllEqual(copy(tf.constant([[5]])), [[1.0, 2.0, 3.0]])
+            self.assertEqual(copy.variable.table.options, layer.variable.table.options)
+
+    @parameterized.parameters(
+        ("uniform",), ("he_normal",), ({"class_name": "GlorotUniform", "config": {}},)
+    )
+    def test_an_unseeded_initializer_has_its_seed_in_the_config(self, initializer):
+        layer = DynamicEmbedding(3, initializer=initializer, name="mine")
+        config = layer.get_config()
+        self.assertIsInstance(config["initializer"]["config"]["seed"], int)
+        copy = DynamicEmbedding.from_config(config)
+        ids = tf.range(10)
+        self.assertAllEqual(copy(ids), layer(ids))
+        other = DynamicEmbedding(3, initializer=initializer, name="mine")
+        self.assertNotAllClose(other(ids), layer(ids))
+
+    def test_an_array_as_initializer_is_in_the_config(self):
+        layer = DynamicEmbedding(2, initializer=np.array([1.0, 2.0]))
+        copy = DynamicEmbedding.from_config(layer.get_config())
+        self.assertAllEqual(copy(tf.constant([9])), [[1.0, 2.0]])
+
+    def test_cloned_models_have_tables_of_their_own_with_the_same_initial_rows(self):
+        model = keras.Sequential([keras.Input([2], dtype="int64"), DynamicEmbedding(2)])
+        clone = keras.models.clone_model(model)
+        ids = np.array([[1, 2]])
+        self.assertAllEqual(clone(ids), model(ids))
+        model.layers[0].variable.upsert([1], [[5.0, 5.0]])
+        self.assertEqual(int(clone.layers[0].variable.size()), 0)
+
+
+class KerasTest(tf.test.TestCase, parameterized.TestCase):
+    def test_a_table_counts_no_parameters(self):
+        model = keras.Sequential([keras.Input([2], dtype="int64"), DynamicEmbedding(8)])
+        self.assertEqual(model.count_params(), 0)
+        self.assertLen(model.trainable_variables, 1)
+        self.assertEqual(model.trainable_variables[0].shape, (0, 8))
+        lines = []
+        model.summary(print_fn=lambda line, **_: lines.append(line))
+        self.assertIn("(None, 2, 8)", "\n".join(lines))
+
+    def test_get_and_set_weights_leave_the_rows(self):
+        layer = DynamicEmbedding(2)
+        layer(tf.constant([1]))
+        layer.variable.upsert([1], [[5.0, 5.0]])
+        layer.set_weights(layer.get_weights())
+        self.assertAllEqual(layer.variable.lookup([1]), [[5.0, 5.0]])
+
+    @parameterized.parameters(
+        (None, (None, 7), (None, 7, 4)),
+        ("sum", (None, 7), (None, 4)),
+        (None, (None,), (None, 4)),
+        ("mean", (2, None, 3), (2, None, 4)),
+    )
+    def test_symbolic_and_eager_shapes_agree(self, combiner, shape, wanted):
+        layer = DynamicEmbedding(4, combiner=combiner)
+        self.assertEqual(layer.compute_output_shape(shape), wanted)
+        outputs = layer(keras.KerasTensor(shape, "int32"))
+        self.assertEqual((tuple(outputs.shape), outputs.dtype), (wanted, "float32"))
+        real = layer(tf.zeros([2 if size is None else size for size in shape], tf.int32))
+        self.assertEqual(real.shape.rank, len(wanted))
+
+    def test_a_sequential_model_without_input_keeps_large_ids_exact(self):
+        model = keras.Sequential([DynamicEmbedding(1, initializer="zeros"), keras.layers.Flatten()])
+        ids = np.array([[2**53 + 1, 2**24 + 1]])
+        model(ids)
+        model.layers[0].variable.upsert([2**53 + 1, 2**24 + 1], [[1.0], [2.0]])
+        self.assertAllEqual(model(ids), [[1.0, 2.0]])
+        self.assertAllEqual(model.predict(ids, verbose=0), [[1.0, 2.0]])
+
+    def test_float_inputs_of_a_functional_model_are_refused(self):
+        with self.assertRaisesRegex(TypeError, "must be integers.*Received: dtype=float32"):
+            DynamicEmbedding(1)(keras.Input([3]))
+
+    def test_uint64_ids_reach_the_table_whole(self):
+        inputs = keras.Input([1], dtype="uint64")
+        model = keras.Model(inputs, DynamicEmbedding(1, "uint64")(inputs))
+        model.layers[-1].variable.upsert([2**64 - 1], [[4.0]])
+        ids = np.array([[2**64 - 1]], np.uint64)
+        self.assertAllEqual(model.predict(ids, verbose=0), [[[4.0]]])
+
+    def test_xla_is_left_out_where_a_table_is(self):
+        model = keras.Sequential([keras.Input([2], dtype="int64"), DynamicEmbedding(2)])
+        self.assertFalse(model.layers[0].supports_jit)
+        model.compile(tf_embed.DynamicEmbeddingOptimizer("sgd"), "mse")
+        self.assertFalse(model.jit_compile)
+        with pytest.warns(UserWarning, match="jit_compile"):
+            model.compile(tf_embed.DynamicEmbeddingOptimizer("sgd"), "mse", jit_compile=True)
+        model.fit(np.array([[1, 2]]), np.zeros([1, 2, 2]), verbose=0)
+        self.assertEqual(int(model.layers[0].variable.size()), 2)
+
+    def test_a_lookup_in_a_data_pipeline(self):
+        layer = DynamicEmbedding(1, combiner="sum")
+        layer.build()
+        layer.variable.upsert([0, 1, 2], [[0], [10], [20]])
+        data = tf.data.Dataset.range(3).batch(3).map(lambda ids: layer(ids[:, tf.newaxis]))
+        self.assertAllEqual(next(data.as_numpy_iterator()), [[0], [10], [20]])
+
+    def test_a_frozen_layer_has_a_frozen_anchor_however_it_was_frozen(self):
+        before = DynamicEmbedding(1, trainable=False)
+        before.build()
+        after = DynamicEmbedding(1)
+        after.build()
+        after.trainable = False
+        for layer in (before, after):
+            self.assertEqual(layer.trainable_variables, [])
+            self.assertFalse(layer.variable.trainable)
+            layer.trainable = True
+            self.assertLen(layer.trainable_variables, 1)
+            self.assertTrue(layer.variable.trainable)
+
+
+class PolicyTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters("float32", "bfloat16", "float16", "float64")
+    def test_outputs_have_the_compute_dtype_whatever_is_stored(self, value_dtype):
+        for policy, compute in (("float32", "float32"), ("mixed_bfloat16", "bfloat16")):
+            layer = DynamicEmbedding(2, value_dtype=value_dtype, dtype=policy)
+            rows = layer(tf.constant([1]))
+            self.assertEqual(rows.dtype, compute)
+            self.assertEqual(layer.variable.value_dtype, value_dtype)
+            self.assertEqual(layer(keras.KerasTensor((3,), "int64")).dtype, compute)
+            pooled = DynamicEmbedding(2, value_dtype=value_dtype, combiner="mean", dtype=policy)
+            self.assertEqual(pooled(tf.constant([[1]])).dtype, compute)
+
+    @parameterized.parameters("wrapper", "own")
+    def test_mixed_bfloat16_trains_float32_rows(self, way):
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        own = keras.optimizers.SGD(0.5) if way == "own" else None
+        outer = keras.optimizers.SGD(0.5)
+        layer = DynamicEmbedding(2, initializer="ones", optimizer=own)
+        model = keras.Sequential([keras.Input([1], dtype="int64"), layer, keras.layers.Flatten()])
+        model.compile(
+            outer if way == "own" else tf_embed.DynamicEmbeddingOptimizer(outer),
+            lambda y, predicted: predicted * (1.0 + 2.0**-7),
+        )
+        self.assertEqual(model(np.array([[3]])).dtype, tf.bfloat16)
+        model.fit(np.array([[3]]), np.zeros([1, 2]), verbose=0)
+        self.assertAllEqual(layer.variable.lookup([3]), np.full([1, 2], 1.0 - 0.25 * (1 + 2.0**-7)))
+
+    def test_mixed_float16_is_refused_when_the_layer_is_built(self):
+        layer = DynamicEmbedding(2, dtype="mixed_float16", name="mine")
+        with self.assertRaisesRegex(
+            ValueError, "'mine' can't be of the dtype policy mixed_float16"
+        ):
+            layer(tf.constant([1]))
+        keras.config.set_dtype_policy("mixed_float16")
+        with self.assertRaisesRegex(ValueError, "mixed_float16"):
+            DynamicEmbedding(2).build()
+
+
+class LoopTest(tf.test.TestCase, parameterized.TestCase):
+    """Lookups inside loops: right, or one clear error, never a gradient that is lost."""
+
+    def setUp(self):
+        super().setUp()
+        self.layer = DynamicEmbedding(2, initializer="ones")
+        self.layer.build()
+        self.anchor = self.layer.variable.anchor
+        self.ids = tf.constant([[1, 2], [2, 3]], tf.int64)
+
+    def gradient(self, lookup: Any) -> Any:
+        @tf.function
+        def of_a_function() -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(lookup(self.ids))
+            slices = tape.gradient(loss, self.anchor.value)
+            if not isinstance(slices, tf.IndexedSlices):
+                raise AssertionError(f"A gradient was lost: {slices}")
+            return tf.math.unsorted_segment_sum(slices.values, slices.indices, 4)
+
+        return of_a_function()
+
+    def loops(self) -> dict[str, Any]:
+        def while_loop(ids: tf.Tensor) -> tf.Tensor:
+            return tf.while_loop(
+                lambda i, total: i < 2,
+                lambda i, total: (i + 1, total + tf.reduce_sum(self.layer(ids[i]))),
+                (0, 0.0),
+            )[1]
+
+        def python_loop(ids: tf.Tensor) -> tf.Tensor:
+            total = 0.0
+            for i in tf.range(2):
+                total += tf.reduce_sum(self.layer(ids[i]))
+            return total
+
+        def nested(ids: tf.Tensor) -> tf.Tensor:
+            return tf.map_fn(
+                lambda line: tf.map_fn(self.layer, line, fn_output_signature=tf.float32),
+                ids,
+                fn_output_signature=tf.float32,
+            )
+
+        return {
+            "while_loop": while_loop,
+            "python_loop": python_loop,
+            "map_fn": lambda ids: tf.map_fn(self.layer, ids, fn_output_signature=tf.float32),
+            "nested": nested,
+            "vectorized_map": lambda ids: tf.vectorized_map(self.layer, ids),
+        }
+
+    @parameterized.parameters("while_loop", "python_loop", "map_fn", "nested", "vectorized_map")
+    def test_a_loop_looks_up_and_its_gradient_is_right_or_refused(self, name):
+        lookup = self.loops()[name]
+        self.assertAllEqual(tf.reduce_sum(tf.function(lookup)(self.ids)), 8.0)
+        try:
+            self.assertAllEqual(self.gradient(lookup), [[0, 0], [1, 1], [2, 2], [1, 1]])
+        except ValueError as error:
+            self.assertIn("The gradient of a dynamic embedding can't leave a loop", str(error))
+
+    @parameterized.parameters("map_fn", "vectorized_map")
+    def test_fit_with_a_lookup_in_a_loop_trains_or_says_why_not(self, name):
+        lookup = self.loops()[name]
+
+        class Looping(keras.Model):
+            def __init__(self, layer: Any) -> None:
+                super().__init__()
+                self.layer = layer
+
+            def call(self, ids: tf.Tensor) -> tf.Tensor:
+                return lookup(ids)
+
+        model = Looping(self.layer)
+        model.compile(tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0)), "mse")
+        try:
+            model.fit(self.ids, np.zeros([2, 2, 2]), verbose=0)
+            self.assertEqual(int(self.layer.variable.size()), 3)
+        except ValueError as error:
+            self.assertRegex(str(error), "can't leave a loop|tf.IndexedSlices")
+
+    def test_tf_cond_has_a_gradient(self):
+        def lookup(ids: tf.Tensor) -> tf.Tensor:
+            return tf.cond(
+                tf.reduce_sum(ids) > 0, lambda: self.layer(ids), lambda: 3.0 * self.layer(ids)
+            )
+
+        self.assertAllEqual(self.gradient(lookup), [[0, 0], [1, 1], [2, 2], [1, 1]])
+
+    def test_a_tape_inside_the_loop_is_sound(self):
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
+        optimizer.build([self.anchor])
+
+        @tf.function
+        def train() -> None:
+            for i in tf.range(2):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(self.layer(self.ids[i]))
+                optimizer.apply(tape.gradient(loss, [self.anchor]), [self.anchor])
+
+        train()
+        self.assertAllEqual(self.layer(tf.range(4))[:, 0], [1.0, 0.0, -1.0, 0.0])
+
+    def test_a_gradient_outside_of_the_function_that_looked_up(self):
+        lookup = tf.function(self.layer)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(lookup(self.ids))
+        slices = tape.gradient(loss, self.anchor.value)
+        self.assertAllEqual(slices.indices, [1, 2, 2, 3])
+        self.assertAllEqual(slices.values, tf.ones([4, 2]))
+
+
+if __name__ == "__main__":
+    tf.test.main()
