@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <new>
 #include <shared_mutex>
@@ -34,7 +35,8 @@ class FirstFailure {
     failed_.store(true, std::memory_order_relaxed);
   }
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  const Status& status() const { return status_; }
+  // Moves it out, once all threads are done: a copy would need memory.
+  Status Take() { return std::move(status_); }
 
  private:
   std::mutex mutex_;
@@ -135,11 +137,11 @@ void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, 
 Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
                        const DefaultRows& defaults, void* weights, bool* exists) const {
   Shared gate(content_gate_);
-  context.parallel_for(
-      batch.size, kFindCost + content_->rows.layout().weight_bytes / 8,
-      [&](size_t begin, size_t end) {
-        FindRange(*content_, batch, begin, end, defaults, static_cast<char*>(weights), exists);
-      });
+  const auto find = [&](size_t begin, size_t end) {
+    FindRange(*content_, batch, begin, end, defaults, static_cast<char*>(weights), exists);
+  };
+  context.parallel_for(batch.size, kFindCost + content_->rows.layout().weight_bytes / 8,
+                       std::cref(find));
   return Status();
 }
 
@@ -179,13 +181,14 @@ Status HostTable::RunParts(const ExecContext& context, const KeyPartition& parti
                            size_t key_cost, const Work& work) {
   FirstFailure failure;
   const size_t part_cost = key_cost * partition.size() / partition.parts();
-  context.parallel_for(partition.parts(), part_cost, [&](size_t begin, size_t end) {
+  const auto run = [&](size_t begin, size_t end) {
     for (size_t part = begin; part < end && !failure.failed(); ++part) {
       Status status = work(partition.part(part));
       if (!status.ok()) failure.Note(std::move(status));
     }
-  });
-  return failure.status();
+  };
+  context.parallel_for(partition.parts(), part_cost, std::cref(run));
+  return failure.Take();
 }
 
 template <typename Work>
@@ -249,6 +252,9 @@ Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, bool inse
     if (index.Find(key, probe.hash).found()) continue;
     const uint32_t slot = content->rows.Take(&content->pools[stripe]);
     if (slot == kNoSlot) return NoMemory(content->size.load(std::memory_order_relaxed));
+    // A reader who still reads the slot for a key that was erased, and sees what is written now, also
+    // sees that erasure in the bucket's word.
+    std::atomic_thread_fence(std::memory_order_release);
     absent(content->rows.Row(slot));
     Status status = index.Insert(key, probe.hash, slot);
     if (!status.ok()) {
@@ -466,9 +472,13 @@ Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
 Status HostTable::Clear() {
   Shared writer(writers_);
   Alone gate(content_gate_);
-  std::unique_ptr<Content> empty;
-  TF_EMBED_RETURN_IF_ERROR(NewContent(options_.init_size, &empty));
-  content_ = std::move(empty);
+  // In place, because who clears a table may have no memory left. Nothing here needs any.
+  const RowLayout layout = content_->rows.layout();
+  const RuleSlots rule = content_->rule();
+  RowInitializer initializer = std::move(content_->initializer);
+  content_->~Content();
+  new (content_.get())
+      Content(options_.allocator, options_.init_size, layout, std::move(initializer), rule);
   return Status();
 }
 

@@ -18,6 +18,7 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cc/core/key_partition.h"
@@ -63,10 +64,10 @@ class HostTable final : public Table {
   // All that Clear, Shrink and TakeContent replace at once.
   struct Content {
     Content(Allocator* allocator, size_t size_hint, const RowLayout& layout,
-            const RowInitializer& initializer, const RuleSlots& rule)
+            RowInitializer initializer, const RuleSlots& rule)
         : index(allocator, size_hint),
           rows(allocator, layout),
-          initializer(initializer),
+          initializer(std::move(initializer)),
           rule_kind(rule.kind),
           initial_slot(rule.initial_value) {}
 

@@ -1,6 +1,7 @@
 #include "cc/core/key_partition.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include "cc/core/hash.h"
@@ -49,9 +50,10 @@ Status KeyPartition::Build(const ExecContext& context, const KeyBatch& batch, co
     }
   };
   const auto over_chunks = [&](const auto& visit) {
-    context.parallel_for(chunks_, kKeyCost * chunk_size, [&](size_t begin, size_t end) {
+    const auto run = [&](size_t begin, size_t end) {
       for (size_t chunk = begin; chunk < end; ++chunk) for_each_key(chunk, visit);
-    });
+    };
+    context.parallel_for(chunks_, kKeyCost * chunk_size, std::cref(run));
   };
 
   over_chunks([&](int64_t, size_t, size_t cell) { ++offsets_[cell]; });

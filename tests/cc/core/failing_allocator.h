@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <unordered_map>
 
 #include "cc/core/allocator.h"
 #include "gtest/gtest.h"
@@ -16,7 +15,7 @@ namespace tf_embed {
 
 class FailingAllocator final : public Allocator {
  public:
-  ~FailingAllocator() override { EXPECT_EQ(0u, blocks_.size()) << "blocks that were not freed"; }
+  ~FailingAllocator() override { EXPECT_EQ(0u, live_blocks_) << "blocks that were not freed"; }
 
   // Lets `count` allocations pass and refuses the next one, or all from there on.
   void FailAfter(int64_t count, bool for_good = false) {
@@ -30,40 +29,41 @@ class FailingAllocator final : public Allocator {
     std::lock_guard<std::mutex> lock(mutex_);
     if (passes_ <= 0) {
       if (!for_good_) passes_ = INT64_MAX;
-      ++failures_;
       return nullptr;
     }
     --passes_;
-    const size_t rounded = (bytes / 64 + 1) * 64;
-    void* const memory = std::aligned_alloc(64, rounded);
-    std::memset(memory, 0xa5, rounded);
-    blocks_[memory] = bytes;
+    const size_t rounded = (bytes / kLine + 1) * kLine;
+    char* const memory = static_cast<char*>(std::aligned_alloc(kLine, kLine + rounded));
+    std::memcpy(memory, &bytes, sizeof(bytes));
+    std::memset(memory + kLine, 0xa5, rounded);
+    ++live_blocks_;
     live_bytes_ += bytes;
-    return memory;
+    return memory + kLine;
   }
 
   void Deallocate(void* memory, size_t bytes) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto block = blocks_.find(memory);
-    ASSERT_NE(blocks_.end(), block) << "not a block of this allocator";
-    EXPECT_EQ(block->second, bytes);
-    live_bytes_ -= block->second;
-    std::memset(memory, 0xdd, block->second);
-    std::free(memory);
-    blocks_.erase(block);
+    char* const block = static_cast<char*>(memory) - kLine;
+    size_t allocated;
+    std::memcpy(&allocated, block, sizeof(allocated));
+    EXPECT_EQ(allocated, bytes) << "not as it was allocated, or freed twice";
+    --live_blocks_;
+    live_bytes_ -= bytes;
+    std::memset(block, 0xdd, kLine + bytes);
+    std::free(block);
   }
 
   size_t live_bytes() const { return live_bytes_; }
-  size_t live_blocks() const { return blocks_.size(); }
-  int failures() const { return failures_; }
+  size_t live_blocks() const { return live_blocks_; }
 
  private:
+  static constexpr size_t kLine = 64;  // before each block a line with its size
+
   std::mutex mutex_;
-  std::unordered_map<void*, size_t> blocks_;
+  size_t live_blocks_ = 0;
   size_t live_bytes_ = 0;
   int64_t passes_ = INT64_MAX;
   bool for_good_ = false;
-  int failures_ = 0;
 };
 
 }  // namespace tf_embed
