@@ -149,6 +149,15 @@ class Anchor(keras.Variable):
             f"or leaves a loop such as tf.vectorized_map. Received: {gradient!r}"
         )
 
+    # There is nothing in it, but in a SavedModel it is a variable like any other. While Keras
+    # builds a model symbolically it has no value yet, and could not be restored by Keras's hooks.
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": tf.zeros(self.shape, self.dtype)}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> None:
+        del restored_tensors
+
     def _no_optimizer(self) -> str:
         return (
             f"{self.table_name!r} has a dynamic table, which a Keras optimizer can't train by "

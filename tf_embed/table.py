@@ -12,8 +12,11 @@ once.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import uuid
 import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -37,7 +40,6 @@ class TableOptions:
         init_size: Rows that each shard makes room for.
         initializer: The row of an absent key.
         partition_fn: Chooses the shard of a key.
-        checkpoint: Whether tf.train.Checkpoint carries the rows.
         device: Where the table is, as TensorFlow names devices.
     """
 
@@ -49,7 +51,6 @@ class TableOptions:
     init_size: int = 8192
     initializer: RowInitializer = RowInitializer()
     partition_fn: sharding.PartitionFn = sharding.default_partition_fn
-    checkpoint: bool = True
     device: str = "/CPU:0"
 
     @property
@@ -66,23 +67,17 @@ class Table(tf.saved_model.experimental.TrackableResource):
     """
 
     def __init__(self, options: TableOptions) -> None:
-        super().__init__(device=options.device)
-        self.options = options
-        # Unlike any other's, so that no two tables share rows. TensorFlow makes it another one
-        # still in each copy of a SavedModel that is loaded.
-        self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
-        self._rule: str | None = None
-        self._for_serving = False
         with tf.init_scope():  # the handle must not be of a graph that is being traced
+            super().__init__(device=options.device)
+            self.options = options
+            # Unlike any other's, so that no two tables share rows. TensorFlow makes it another
+            # one still in each copy of a SavedModel that is loaded.
+            self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
+            self._rule: str | None = None
             handle = self.resource_handle
-            weakref.finalize(handle, _destroy, tf.identity(handle)).atexit = False
-
-    def __copy__(self) -> Table:
-        """The copy from which TensorFlow writes a SavedModel: it leaves the slots out."""
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__)
-        copied._for_serving = True
-        return copied
+            # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
+            eagerly = self._destruction_context
+            weakref.finalize(handle, _destroy, tf.identity(handle), eagerly).atexit = False
 
     def _create_resource(self) -> tf.Tensor:
         options = self.options
@@ -228,14 +223,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        if not (self.options.checkpoint or self._for_serving):
-            return {}
-        keys, values, slots, meta = self.export(with_slots=not self._for_serving)
+        keys, values, slots, meta = self.export(with_slots=not _is_saving_a_model())
         return {"keys": keys, "values": values, "slots": slots, "meta": meta}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
-        if not restored_tensors:
-            return None
         return self.import_(**restored_tensors)
 
     def _owners(self, keys: tf.Tensor) -> tf.Tensor:
@@ -290,7 +281,21 @@ class Shard:
         return self.table.size(self.index)
 
 
-def _destroy(handle: tf.Tensor) -> None:
+def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:
     """Frees a table. `handle` is a copy: were it the one that is watched, it would never die."""
-    with tf.init_scope():
+    with eagerly():
         tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def _is_saving_a_model() -> bool:
+    """Whether this call comes from tf.saved_model.save, which leaves the slots out.
+
+    TensorFlow asks for the tensors in the same words for a checkpoint. Should the module that
+    saves models move, the slots are saved too.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "tensorflow.python.saved_model.save":
+            return True
+        frame = frame.f_back
+    return False

@@ -126,7 +126,6 @@ class Variable(tf.Module):
                     initializer, dim=dim, value_dtype=value_dtype, name=name
                 ),
                 partition_fn=partitioner,
-                checkpoint=self.checkpoint,
                 device=device_names[0],
             )
         )
@@ -384,6 +383,13 @@ class Variable(tf.Module):
         with tf.name_scope(name or "export"):
             keys, values, _, _ = self._table.export(with_slots=False)
         return keys, values
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        """What TensorFlow saves; without the table where checkpoints must not have it."""
+        children = dict(super()._trackable_children(save_type, **kwargs))
+        if save_type == "checkpoint" and not self.checkpoint:
+            children.pop("_table")
+        return children
 
     def __repr__(self) -> str:
         return (

@@ -158,10 +158,11 @@ class DynamicEmbedding(keras.layers.Layer):
             bp_v2=self.bp_v2,
         )
         (anchor,) = variable.trainable_variables
-        self._variable = variable
-        # As an attribute of the layer it is one of the layer's weights. Keras keeps the variables
-        # of a frozen layer among the trainable ones, so it is frozen afterwards.
-        self._anchor = anchor
+        with tf.init_scope():  # a checkpoint that waits for the table is restored here, at once
+            self._variable = variable
+            # As an attribute of the layer it is one of the layer's weights.
+            self._anchor = anchor
+        # Keras keeps the variables of a frozen layer among the trainable ones, so only now:
         anchor.trainable = self.trainable
         if self.optimizer is not None:
             anchor.own_trainer = FusedTrainer(self.optimizer)
@@ -237,8 +238,8 @@ class DynamicEmbedding(keras.layers.Layer):
             return None
         if ids.dtype != self.key_dtype:
             ids = keras.ops.cast(ids, self.key_dtype)
-        fits = self.padding_id < 2**63  # type: ignore[operator]
-        return keras.ops.not_equal(ids, self.padding_id if fits else np.uint64(self.padding_id))
+        padding_id: Any = self.padding_id
+        return keras.ops.not_equal(ids, padding_id if padding_id < 2**63 else np.uint64(padding_id))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """The shape of the output from that of the ids."""
