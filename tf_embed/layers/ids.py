@@ -28,6 +28,8 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
         >>> cast_ids(tf.constant([3, -1], tf.int8), tf.int64, "layer").numpy().tolist()
         [3, -1]
     """
+    if ids.dtype.is_floating and _is_scratch_graph():
+        return tf.cast(ids, key_dtype)
     check_integers(ids.dtype, layer_name)
     if ids.dtype == key_dtype:
         return ids
@@ -57,3 +59,18 @@ def check_integers(dtype: tf.DType, layer_name: str) -> None:
             f"`ids` of {layer_name!r} must be integers, for instance by keras.Input(shape, "
             f'dtype="int64"). Received: dtype={dtype.name}'
         )
+
+
+def _is_scratch_graph() -> bool:
+    """Whether Keras calls a model for its shapes alone, in a graph that never runs.
+
+    It does so to build a subclassed model that it loads, of whose inputs it kept the shapes and
+    not the dtypes: ids are float32 there. An error would leave the model's other layers unbuilt,
+    and their weights unread. Keras has no public word for that graph, so it is known by its name.
+    """
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if str(getattr(graph, "name", "")).startswith("scratch_graph"):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
