@@ -269,6 +269,7 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        stored_rows.refuse_old_format(self.name)
         unknown = self.unknown_value
         return {
             **super().get_config(),

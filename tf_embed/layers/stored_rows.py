@@ -7,6 +7,7 @@ since HDF5 knows no such type.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,22 @@ def load(table: Table, store: Any) -> None:
 
 def _dtypes(table: Table) -> str:
     return f"key {table.options.key_dtype.name}, value {table.options.value_dtype.name}"
+
+
+def refuse_old_format(layer_name: str) -> None:
+    """Raises where Keras is writing a model into an .h5 file, its old format.
+
+    That one holds nothing but variables, so the rows would be lost without a word. Keras asks a
+    layer for its config then, and tells it no more; so the callers are looked at.
+
+    Raises:
+        ValueError: It is.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "save_model_to_hdf5":
+            raise ValueError(
+                f"The rows of {layer_name!r} can't be saved in Keras's old .h5 format: save the "
+                "model as a .keras file, or its weights as a .weights.h5 file."
+            )
+        frame = frame.f_back
