@@ -2,8 +2,9 @@
 
 All shards are in one resource because that is what TensorFlow saves well: a SavedModel is written
 from a copy of this object with another handle, so what saves and restores may touch the handle
-and plain Python values, nothing else. The memory belongs to the handle: it is freed when the last
-function or object that holds the handle is gone.
+and plain Python values, nothing else. The memory is freed when this object is gone, as that of
+TensorFlow's own lookup tables. Not when the handle is: TensorFlow never frees some of the functions
+that Keras trains with, and they hold the handle.
 
 The verbs take tensors that were checked; `variable.py` checks. They may run from many threads at
 once.
@@ -74,10 +75,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # one still in each copy of a SavedModel that is loaded.
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
             self._rule: str | None = None
-            handle = self.resource_handle
             # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
             eagerly = self._destruction_context
-            weakref.finalize(handle, _destroy, tf.identity(handle), eagerly).atexit = False
+            weakref.finalize(self, _destroy, self.resource_handle, eagerly).atexit = False
 
     def _create_resource(self) -> tf.Tensor:
         options = self.options
@@ -97,7 +97,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
 
     def _destroy_resource(self) -> None:
-        """Nothing: it would run for each copy that a SavedModel makes, on the table in use."""
+        """Nothing: it would run for each copy that a SavedModel makes, on the table in use.
+
+        `__init__` sees to it that the table is freed.
+        """
 
     # Verbs.
 
@@ -282,7 +285,7 @@ class Shard:
 
 
 def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Frees a table. `handle` is a copy: were it the one that is watched, it would never die."""
+    """Frees a table, wherever the last reference to it went."""
     with eagerly():
         tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
