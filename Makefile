@@ -8,8 +8,8 @@ OLD_VENV := .venv/tf216
 
 # The first Python that TensorFlow $(TF) and $(OLD_TF) both have wheels for, and that can make an
 # environment.
-PYTHON ?= $(shell for python in python3.11 python3.12 python3.10 python3; do \
-    $$python -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
+    $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
         2>/dev/null && echo $$python && break; done)
 BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
 PYTEST_ARGS ?= -m "not slow"
@@ -41,7 +41,7 @@ endef
 
 # $(call environment,FOLDER,VERSION): an environment with a TensorFlow and what setup.py needs.
 define environment
-@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.10 to 3.12: install one, or set PYTHON." >&2; exit 1; }
+@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
 $(PYTHON) -m venv $(1)
 $(1)/bin/python -m pip install -q --upgrade pip "setuptools>=77" wheel
 $(1)/bin/python -m pip install -q tensorflow-cpu==$(2)
