@@ -403,8 +403,8 @@ Status HostTable::ApplyPart(Content* content, const KeyRange& range, const T* gr
             },
             [&](char* row) {
               DefaultRow(*content, DefaultRows(), distinct.key(i), 0, row_copy);
-              std::memcpy(row_copy + layout.slot_offset, scratch.initial_slots.data(),
-                          layout.slot_bytes);
+              StoreRow(scratch.initial_slots.data(), layout.slot_bytes,
+                       row_copy + layout.slot_offset);
               step(gradient);
               StoreRow(row_copy, used_bytes, row);
             });

@@ -130,7 +130,7 @@ Status RowStore::ChangeLayout(const RowLayout& layout, const void* initial_slots
       const char* const from = old + row * layout_.stride;
       // A freed row's link lies where its weights were, so it moves with them.
       std::memcpy(to, from, layout.slot_offset);
-      std::memcpy(to + layout.slot_offset, initial_slots, layout.slot_bytes);
+      StoreRow(initial_slots, layout.slot_bytes, to + layout.slot_offset);
     }
     allocator_->Deallocate(old, RowsOfSlab(slab) * layout_.stride);
     SetSlab(slab, fresh[slab]);

@@ -293,7 +293,7 @@ TEST(Initializer, StreamsOfDifferentKeysStartApart) {
     for (uint64_t table_id : {0ull, 1ull, 1ull << 63}) {
       for (int64_t key = -1000; key < 1000; ++key, ++count) {
         states.insert(InitialState(seed, table_id, key));
-        states.insert(InitialState(seed, table_id, (key << 32) + 5000));
+        states.insert(InitialState(seed, table_id, key * (int64_t{1} << 32) + 5000));
       }
     }
   }

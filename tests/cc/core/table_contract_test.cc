@@ -454,7 +454,7 @@ TEST_P(TableContract, RandomSequencesOfVerbsAgreeWithTheOracle) {
     Rule rule = rules[random() % rules.size()];
     for (int step = 1; step <= 80 && !HasFailure(); ++step) {
       Batch batch = RandomKeys(random() % 200, -range, range, &random);
-      for (int64_t& key : batch.keys) key <<= seed % 4 * 16;
+      for (int64_t& key : batch.keys) key *= int64_t{1} << seed % 4 * 16;
       if (random() % 2 == 0) batch = Scattered(batch, &random);
       const auto defaults = static_cast<Defaults>(random() % 3);
       switch (random() % 20) {

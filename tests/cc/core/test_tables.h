@@ -120,7 +120,7 @@ inline std::vector<int64_t> ExtremeKeys() {
   for (int64_t i = 1; i <= 40; ++i) {
     keys.push_back(i << 32);
     keys.push_back(-(i << 32));
-    keys.push_back(i << 56);
+    keys.push_back(static_cast<int64_t>(static_cast<uint64_t>(i) << 56));
   }
   return keys;
 }
@@ -138,6 +138,7 @@ template <typename T>
 void ExpectSameBits(const std::vector<T>& expected, const std::vector<T>& actual,
                     const char* what) {
   ASSERT_EQ(expected.size(), actual.size()) << what;
+  if (expected.empty()) return;
   if (std::memcmp(expected.data(), actual.data(), expected.size() * sizeof(T)) == 0) return;
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(0, std::memcmp(&expected[i], &actual[i], sizeof(T)))
