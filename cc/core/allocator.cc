@@ -13,7 +13,9 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // From here on a block is mapped rather than taken from the heap.
 constexpr size_t kMapThreshold = kHugePage;
 
-size_t RoundUp(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+size_t RoundUp(size_t bytes, size_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
 
 // Maps `bytes` (a multiple of a huge page), aligned to a huge page: maps one huge page more, then
 // gives back what lies before and after.

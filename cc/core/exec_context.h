@@ -9,8 +9,8 @@ namespace tf_embed {
 
 struct ExecContext {
   // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps at once, and
-  // returns when all are done. `cost` is the cost of one unit in nanoseconds, roughly. `work` holds a
-  // reference (std::cref) wherever the core makes it: a lambda might need memory, and throw.
+  // returns when all are done. `cost` is the cost of one unit in nanoseconds, roughly. `work` holds
+  // a reference (std::cref) wherever the core makes it: a lambda might need memory, and throw.
   using Work = std::function<void(size_t begin, size_t end)>;
   std::function<void(size_t total, size_t cost, const Work& work)> parallel_for;
 

@@ -243,7 +243,8 @@ Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, bool inse
       return Status();
     }
     if (!insert) {
-      // The probe was made before the block: an equal key of the block may have been inserted since.
+      // The probe was made before the block: an equal key of the block may have been inserted
+      // since.
       if (!index.Find(key, probe.hash).found()) return Status();
       continue;
     }
@@ -252,8 +253,8 @@ Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, bool inse
     if (index.Find(key, probe.hash).found()) continue;
     const uint32_t slot = content->rows.Take(&content->pools[stripe]);
     if (slot == kNoSlot) return NoMemory(content->size.load(std::memory_order_relaxed));
-    // A reader who still reads the slot for a key that was erased, and sees what is written now, also
-    // sees that erasure in the bucket's word.
+    // A reader who still reads the slot for a key that was erased, and sees what is written now,
+    // also sees that erasure in the bucket's word.
     std::atomic_thread_fence(std::memory_order_release);
     absent(content->rows.Row(slot));
     Status status = index.Insert(key, probe.hash, slot);
@@ -291,8 +292,7 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
               [&](char* row) { LoadRow(row, layout.weight_bytes, out); },
               [&](char* row) {
                 StoreRow(out, layout.weight_bytes, row);
-                StoreRow(scratch.initial_slots.data(), layout.slot_bytes,
-                         row + layout.slot_offset);
+                StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
               });
         });
   };
@@ -353,8 +353,7 @@ Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const
               },
               [&](char* row) {
                 StoreRow(value, layout.weight_bytes, row);
-                StoreRow(scratch.initial_slots.data(), layout.slot_bytes,
-                         row + layout.slot_offset);
+                StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
               });
         });
   };

@@ -1,12 +1,12 @@
 // The table in the memory of the host: a StripedIndex from keys to slots, and a RowStore of rows.
 //
-// A find:  hash -> bucket (one cache line) -> slot -> row. The keys of a batch go through these steps
-// in blocks, each step asking for the memory of the next, so that the misses of a block overlap.
-// A row is copied without a lock and the bucket's word checked afterwards.
+// A find:  hash -> bucket (one cache line) -> slot -> row. The keys of a batch go through these
+// steps in blocks, each step asking for the memory of the next, so that the misses of a block
+// overlap. A row is copied without a lock and the bucket's word checked afterwards.
 //
-// A write: the batch is split by the hash's high bits (KeyPartition), and parts are worked on at once.
-// A present row is changed under the lock of its bucket's word. A new row is made complete in a slot
-// that nobody sees, then put in the index under the stripe's mutex.
+// A write: the batch is split by the hash's high bits (KeyPartition), and parts are worked on at
+// once. A present row is changed under the lock of its bucket's word. A new row is made complete in
+// a slot that nobody sees, then put in the index under the stripe's mutex.
 //
 // Locks, in the order in which one thread may take them:
 //   1. writers_   shared by each verb that changes the table; alone by PauseWriters

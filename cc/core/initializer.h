@@ -75,7 +75,7 @@ TF_EMBED_HOST_DEVICE inline double Polynomial7(const double* p, double x) {
 // The quantile function of the standard normal distribution, 0 < p < 1: algorithm AS 241, PPND16
 // (Wichura, Applied Statistics 37, 1988); relative error about 1e-16.
 TF_EMBED_HOST_DEVICE inline double NormalQuantile(double p) {
-  const double a[8] = {3.3871328727963666080,  1.3314166789178437745e2, 1.9715909503065514427e3,
+  const double a[8] = {3.3871328727963666080,   1.3314166789178437745e2, 1.9715909503065514427e3,
                        1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
                        3.3430575583588128105e4, 2.5090809287301226727e3};
   const double b[8] = {1.0,
@@ -86,9 +86,10 @@ TF_EMBED_HOST_DEVICE inline double NormalQuantile(double p) {
                        3.9307895800092710610e4,
                        2.8729085735721942674e4,
                        5.2264952788528545610e3};
-  const double c[8] = {1.42343711074968357734,     4.63033784615654529590, 5.76949722146069140550,
-                       3.64784832476320460504,     1.27045825245236838258, 2.41780725177450611770e-1,
-                       2.27238449892691845833e-2,  7.74545014278341407640e-4};
+  const double c[8] = {1.42343711074968357734,    4.63033784615654529590,
+                       5.76949722146069140550,    3.64784832476320460504,
+                       1.27045825245236838258,    2.41780725177450611770e-1,
+                       2.27238449892691845833e-2, 7.74545014278341407640e-4};
   const double d[8] = {1.0,
                        2.05319162663775882187,
                        1.67638483018380384940,
@@ -127,7 +128,7 @@ TF_EMBED_HOST_DEVICE inline double RandomLane(InitializerKind kind, double a, do
   const double u = UnitNumber(state, lane);
   if (kind == InitializerKind::kUniform) return a + (b - a) * u;
   // The normal distribution between two standard deviations: the quantiles of that part.
-  constexpr double kBelow = 0.022750131948179207;   // Phi(-2)
+  constexpr double kBelow = 0.022750131948179207;  // Phi(-2)
   constexpr double kBetween = 0.9544997361036416;  // Phi(2) - Phi(-2)
   const double p = kind == InitializerKind::kTruncatedNormal ? kBelow + kBetween * u : u;
   return a + b * NormalQuantile(p);

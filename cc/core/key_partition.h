@@ -1,7 +1,7 @@
-// Splits a batch of keys by the high bits of their hashes. Equal keys, and all keys of one stripe of a
-// table, meet in one part, in the order of the batch. So parts can be worked on at once without
-// meeting in the table, and what happens to a key happens in the batch's order: the same for any
-// number of threads.
+// Splits a batch of keys by the high bits of their hashes. Equal keys, and all keys of one stripe
+// of a table, meet in one part, in the order of the batch. So parts can be worked on at once
+// without meeting in the table, and what happens to a key happens in the batch's order: the same
+// for any number of threads.
 #ifndef TF_EMBED_CC_CORE_KEY_PARTITION_H_
 #define TF_EMBED_CC_CORE_KEY_PARTITION_H_
 
@@ -30,7 +30,8 @@ class KeyPartition {
  public:
   explicit KeyPartition(Allocator* allocator) : records_(allocator), offsets_(allocator) {}
 
-  // Splits the keys of `batch` for which `skip` [batch, by position] is false, or all if it is null.
+  // Splits the keys of `batch` for which `skip` [batch, by position] is false, or all if it is
+  // null.
   Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
 
   size_t parts() const { return parts_; }

@@ -2,8 +2,8 @@
 // weights (w), its slots and the gradient of the step, summed over all positions of the key. All
 // are of one compute type; rows of float16 and bfloat16 are computed in float.
 //
-// h is the learning rate, t the number of the step (from 1). Weight decay is decoupled, as in Keras:
-// w -= w * weight_decay * h comes before the rule. Only rows of the step are touched.
+// h is the learning rate, t the number of the step (from 1). Weight decay is decoupled, as in
+// Keras: w -= w * weight_decay * h comes before the rule. Only rows of the step are touched.
 #ifndef TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
 #define TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
 

@@ -33,7 +33,7 @@ RowStore::RowStore(Allocator* allocator, const RowLayout& layout)
   first_full_slot_ = 1u << full_bits_;
   first_full_slab_ = static_cast<size_t>(full_bits_ - first_bits_) + 1;
   const uint64_t all_slots = static_cast<uint64_t>(kPages * kSlabsPerPage - first_full_slab_)
-                                 << full_bits_;
+                             << full_bits_;
   max_slots_ = static_cast<uint32_t>(
       std::min<uint64_t>(all_slots, std::numeric_limits<uint32_t>::max() - kLongestRun));
 }

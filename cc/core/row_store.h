@@ -47,7 +47,8 @@ class RowStore {
     return Slab(place.slab) + place.row * layout_.stride;
   }
 
-  // Takes a slot out of the pool; kNoSlot when there is no memory. The row's content is unspecified.
+  // Takes a slot out of the pool; kNoSlot when there is no memory. The row's content is
+  // unspecified.
   uint32_t Take(SlotPool* pool);
 
   // Puts a slot back. Its row is overwritten: nobody may find it any more.

@@ -1,5 +1,5 @@
-// Finds the distinct keys of one part of a batch, and sums the gradients of each in the order of the
-// batch: an optimizer's rule sees a key once a step, with the sum of its gradients.
+// Finds the distinct keys of one part of a batch, and sums the gradients of each in the order of
+// the batch: an optimizer's rule sees a key once a step, with the sum of its gradients.
 #ifndef TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 #define TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 
@@ -27,8 +27,8 @@ class DistinctKeys {
   size_t size() const { return size_; }
   int64_t key(size_t i) const { return range_.begin[chains_[i].first].key; }
 
-  // The sum of the gradients [batch, dim] of key i: a row of `gradients` itself where one suffices, else
-  // `sum` [dim].
+  // The sum of the gradients [batch, dim] of key i: a row of `gradients` itself where one suffices,
+  // else `sum` [dim].
   template <typename T>
   const typename Number<T>::Compute* SumGradients(size_t i, const T* gradients, size_t dim,
                                                   typename Number<T>::Compute* sum) const;

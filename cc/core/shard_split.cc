@@ -15,8 +15,8 @@ size_t FloorMod(int64_t key, size_t num_shards, bool unsigned_keys) {
 
 }  // namespace
 
-Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners,
-                         size_t num_shards, bool unsigned_keys) {
+Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners, size_t num_shards,
+                         bool unsigned_keys) {
   if (size > kMaxBatchSize) {
     return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
                                    " keys. Received: " + std::to_string(size) + ".");
@@ -25,8 +25,8 @@ Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners
   for (size_t i = 0; owners != nullptr && i < size; ++i) {
     if (owners[i] < 0 || static_cast<size_t>(owners[i]) >= num_shards) {
       return Status::InvalidArgument("The partitioner must give a shard in [0, " +
-                                     std::to_string(num_shards) + "). Received: " +
-                                     std::to_string(owners[i]) + " for key " +
+                                     std::to_string(num_shards) +
+                                     "). Received: " + std::to_string(owners[i]) + " for key " +
                                      std::to_string(keys[i]) + ".");
     }
   }

@@ -1,5 +1,5 @@
-// Spreads a batch over the shards of a variable: each shard gets the keys that it owns, in the order
-// of the batch, with their positions, and reads and writes the batch's rows in place.
+// Spreads a batch over the shards of a variable: each shard gets the keys that it owns, in the
+// order of the batch, with their positions, and reads and writes the batch's rows in place.
 #ifndef TF_EMBED_CC_CORE_SHARD_SPLIT_H_
 #define TF_EMBED_CC_CORE_SHARD_SPLIT_H_
 

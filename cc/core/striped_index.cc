@@ -32,7 +32,8 @@ size_t StripeShare(size_t keys) {
   return static_cast<size_t>(mean + 3.0 * std::sqrt(mean));
 }
 
-// A stripe's first growth is by 1.25 to 1.75, later ones by 1.5, so that stripes do not grow together.
+// A stripe's first growth is by 1.25 to 1.75, later ones by 1.5, so that stripes do not grow
+// together.
 double GrowthFactor(size_t stripe, bool first) {
   if (!first) return 1.5;
   const uint64_t fraction = (stripe * kGolden64) >> 32;
@@ -98,7 +99,8 @@ bool StripedIndex::Place(Array* array, size_t longest_chain, int64_t key, uint64
     }
     if (lane < Bucket::kLanes) break;
   }
-  // The key first, the way to it afterwards: a reader on its way meets either no key or a whole one.
+  // The key first, the way to it afterwards: a reader on its way meets either no key or a whole
+  // one.
   const uint32_t before = bucket->Lock();
   bucket->keys[lane].store(key, std::memory_order_relaxed);
   bucket->slots[lane].store(slot, std::memory_order_relaxed);
@@ -118,7 +120,7 @@ Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t slot) {
   while (stripe.array == nullptr || Load(size + 1, stripe.array->home_buckets) > kMaxLoad ||
          !Place(stripe.array,
                 Load(size, stripe.array->home_buckets) < kMinLoadToGrow ? stripe.array->buckets()
-                                                                         : kLongestChain,
+                                                                        : kLongestChain,
                 key, hash, slot)) {
     TF_EMBED_RETURN_IF_ERROR(Grow(number));
   }
@@ -183,8 +185,9 @@ Status StripedIndex::Grow(size_t number) {
     if (!fits) FreeArray(array);
   }
   if (old != nullptr) {
-    // From here on whoever holds the old array, reader or writer of rows, is sent to the new one. The
-    // last holder of each lock is waited for, so no row has writers through both arrays at once.
+    // From here on whoever holds the old array, reader or writer of rows, is sent to the new one.
+    // The last holder of each lock is waited for, so no row has writers through both arrays at
+    // once.
     for (Bucket* bucket = old->begin(); bucket != old->end(); ++bucket) {
       bucket->Unlock(bucket->Lock(), Bucket::kMoved);
     }

@@ -2,24 +2,25 @@
 //
 //   hash = | stripe : 8 | ... 24 unused ... | place : 32 |
 //
-//   directory   256 stripes, each {buckets, number of buckets}; 6 KiB, so it stays in the first cache
-//   buckets     home bucket of a key = place * count >> 32; a full one overflows into the next
+//   directory   256 stripes, each {buckets, number of buckets}; 6 KiB, so it stays in the first
+//   cache buckets     home bucket of a key = place * count >> 32; a full one overflows into the
+//   next
 //
-// The cost of a find is one cache line: the load is at most 0.8, so nearly all keys lie in their home
-// bucket, and there the key, the slot and the version come together.
+// The cost of a find is one cache line: the load is at most 0.8, so nearly all keys lie in their
+// home bucket, and there the key, the slot and the version come together.
 //
 // The map from place to bucket is monotonic. So a stripe grows by any factor (1.5 here) by copying
 // buckets in order from the old array to the new, and stripes grow at different times, because the
 // first growth of each has a factor of its own: no operation pays for more than 1/256 of the index.
 // Growth moves no rows.
 //
-// Keys whose places collide without end (nobody's luck, but an attacker's work) make chains that go on
-// over neighbouring buckets. Spare buckets at the end of a stripe take what overflows there. Growth
-// for such chains stops at a load of 1/4; from there on chains lengthen.
+// Keys whose places collide without end (nobody's luck, but an attacker's work) make chains that go
+// on over neighbouring buckets. Spare buckets at the end of a stripe take what overflows there.
+// Growth for such chains stops at a load of 1/4; from there on chains lengthen.
 //
-// Thread safety: Find takes no lock. Insert and Erase want the stripe's mutex held. Arrays that were
-// outgrown are kept, because a reader may still be in them, until DropRetired, which wants nobody in
-// the index.
+// Thread safety: Find takes no lock. Insert and Erase want the stripe's mutex held. Arrays that
+// were outgrown are kept, because a reader may still be in them, until DropRetired, which wants
+// nobody in the index.
 #ifndef TF_EMBED_CC_CORE_STRIPED_INDEX_H_
 #define TF_EMBED_CC_CORE_STRIPED_INDEX_H_
 

@@ -1,6 +1,6 @@
-// THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered or
-// sharded, is one. Above it stand kernels that unpack tensors, call one verb and hand on the Status;
-// below it, one class a store. tests/cc/core/table_contract_test.cc says what each must do.
+// THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered
+// or sharded, is one. Above it stand kernels that unpack tensors, call one verb and hand on the
+// Status; below it, one class a store. tests/cc/core/table_contract_test.cc says what each must do.
 //
 // Invariants
 //   - Every key is legal, the whole range of int64.
@@ -126,9 +126,9 @@ class Table {
   // Replaces the slots of all rows by initial ones of another rule; weights stay.
   virtual Status SetRule(const RuleSlots& rule) = 0;
 
-  // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the cursor.
-  // About `max_rows`; more where the table can't stop earlier. Each key comes once while no other
-  // thread changes the table; PauseWriters sees to that.
+  // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the
+  // cursor. About `max_rows`; more where the table can't stop earlier. Each key comes once while no
+  // other thread changes the table; PauseWriters sees to that.
   virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const = 0;
 
   // Between the two, verbs that would change the table wait. Readers do not.

@@ -47,7 +47,8 @@ struct TableMeta {
     if (numbers[3] < 0 || numbers[3] >= kRuleKinds || numbers[5] < 0 ||
         numbers[5] > static_cast<int64_t>(DataType::kInt64) || numbers[6] < 1) {
       return Status::InvalidArgument(
-          "A saved table's meta numbers must name a known rule, value type and dim. Received: rule=" +
+          "A saved table's meta numbers must name a known rule, value type and dim. Received: "
+          "rule=" +
           std::to_string(numbers[3]) + ", value type=" + std::to_string(numbers[5]) +
           ", dim=" + std::to_string(numbers[6]) + ".");
     }
@@ -60,10 +61,10 @@ struct TableMeta {
     meta->slots_per_row = static_cast<size_t>(numbers[7]);
     const size_t expected = SlotsPerRow(meta->rule.kind, meta->dim);
     if (meta->slots_per_row != expected) {
-      return Status::InvalidArgument("A saved table of rule " + std::to_string(numbers[3]) +
-                                     " and dim " + std::to_string(numbers[6]) + " must have " +
-                                     std::to_string(expected) + " slots in a row. Received: " +
-                                     std::to_string(numbers[7]) + ".");
+      return Status::InvalidArgument(
+          "A saved table of rule " + std::to_string(numbers[3]) + " and dim " +
+          std::to_string(numbers[6]) + " must have " + std::to_string(expected) +
+          " slots in a row. Received: " + std::to_string(numbers[7]) + ".");
     }
     return Status();
   }
