@@ -80,7 +80,7 @@ class Anchor(keras.Variable):
         Raises:
             ValueError: The Keras optimizer that asks can't train this table.
         """
-        for optimizer in _asking_optimizers():
+        for optimizer in calling_optimizers():
             self._check_outer_optimizer(optimizer)
         return True
 
@@ -186,7 +186,7 @@ class Anchor(keras.Variable):
             )
 
 
-def _asking_optimizers() -> list[keras.optimizers.Optimizer]:
+def calling_optimizers() -> list[keras.optimizers.Optimizer]:
     """The Keras optimizers in whose methods this call stands, innermost first.
 
     Keras tells a variable nothing about the optimizer, neither when it asks whether to overwrite

@@ -249,7 +249,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         _, exists = ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
         absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
         new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
-        count = int(tf.size(new_keys)) if tf.executing_eagerly() else tf.size(new_keys)
+        count = tf.size(new_keys)
+        if tf.executing_eagerly():
+            count = int(count)
+            if not count:
+                return empty
         drawn = options.initializer.draw((count, options.dim), dtype=options.value_dtype.name)
         drawn = tf.ensure_shape(
             tf.cast(tf.convert_to_tensor(drawn), options.value_dtype), [None, options.dim]

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+# Below, every whole number is one that the type holds, and none is another one rounded.
+_EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}
+
 
 def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
     """Casts ids to keys, exactly.
 
     Args:
-        ids: Integer tensor of any shape.
+        ids: Integer tensor of any shape. In a graph also a floating one whose numbers are whole
+            and so small that they can't have been rounded: where Keras does not know the dtype
+            of the input of a subclassed model, as when it exports it, it takes float32.
         key_dtype: Dtype of the keys.
         layer_name: For messages.
 
@@ -25,11 +30,12 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
         tf.errors.InvalidArgumentError: When it runs, for an id that does not fit `key_dtype`.
 
     Example:
+        >>> import tensorflow as tf
         >>> cast_ids(tf.constant([3, -1], tf.int8), tf.int64, "layer").numpy().tolist()
         [3, -1]
     """
-    if ids.dtype.is_floating and _is_scratch_graph():
-        return tf.cast(ids, key_dtype)
+    if ids.dtype.is_floating and not tf.executing_eagerly():
+        ids = _whole_numbers(ids, layer_name)
     check_integers(ids.dtype, layer_name)
     if ids.dtype == key_dtype:
         return ids
@@ -55,22 +61,23 @@ def check_integers(dtype: tf.DType, layer_name: str) -> None:
         TypeError: They are not.
     """
     if not dtype.is_integer:
-        raise TypeError(
-            f"`ids` of {layer_name!r} must be integers, for instance by keras.Input(shape, "
-            f'dtype="int64"). Received: dtype={dtype.name}'
-        )
+        raise TypeError(_must_be_integers(dtype, layer_name))
 
 
-def _is_scratch_graph() -> bool:
-    """Whether Keras calls a model for its shapes alone, in a graph that never runs.
+def _must_be_integers(dtype: tf.DType, layer_name: str) -> str:
+    return (
+        f"`ids` of {layer_name!r} must be integers: give the dtype in keras.Input(shape, "
+        'dtype="int64"), or, for a subclassed model, in model.export(path, input_signature='
+        f'[keras.InputSpec(dtype="int64", shape=...)]). Received: dtype={dtype.name}'
+    )
 
-    It does so to build a subclassed model that it loads, of whose inputs it kept the shapes and
-    not the dtypes: ids are float32 there. An error would leave the model's other layers unbuilt,
-    and their weights unread. Keras has no public word for that graph, so it is known by its name.
-    """
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None:
-        if str(getattr(graph, "name", "")).startswith("scratch_graph"):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
+
+def _whole_numbers(ids: tf.Tensor, layer_name: str) -> tf.Tensor:
+    """Floating ids as int64, if that changes none of them."""
+    limit = tf.constant(_EXACT_BELOW[ids.dtype], ids.dtype)
+    exact = tf.logical_and(tf.equal(ids, tf.floor(ids)), tf.abs(ids) < limit)
+    check = tf.debugging.Assert(
+        tf.reduce_all(exact), [_must_be_integers(ids.dtype, layer_name), ids]
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.cast(ids, tf.int64)

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tf_embed.anchor import Anchor
+from tf_embed.anchor import Anchor, calling_optimizers
 from tf_embed.optimizers.rules import FusedTrainer
 
 
@@ -75,9 +75,19 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
         Args:
             variables: The trainable variables of the model.
+
+        Raises:
+            ValueError: A keras.optimizers.LossScaleOptimizer wraps this one.
         """
         if self.built:
             return
+        for outer in calling_optimizers():
+            if isinstance(outer, keras.optimizers.LossScaleOptimizer):
+                raise ValueError(
+                    f"{self.name!r} must not be wrapped in a LossScaleOptimizer, as "
+                    "model.compile does where the dtype policy is mixed_float16: use "
+                    f'"mixed_bfloat16", or compile(auto_scale_loss=False). Received: {outer.name!r}'
+                )
         split = _split(variables)
         super().build(split.variables)
         self.inner_optimizer.build(split.dense)
