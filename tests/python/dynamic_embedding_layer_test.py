@@ -103,7 +103,9 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(copy.variable.table.options, layer.variable.table.options)
 
     @parameterized.parameters(
-        ("uniform",), ("he_normal",), ({"class_name": "GlorotUniform", "config": {}},)
+        ("uniform",),
+        ("he_normal",),
+        (keras.initializers.serialize(keras.initializers.HeUniform()),),
     )
     def test_an_unseeded_initializer_has_its_seed_in_the_config(self, initializer):
         layer = DynamicEmbedding(3, initializer=initializer, name="mine")

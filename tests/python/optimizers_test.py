@@ -87,8 +87,8 @@ def train(v: tf_embed.Variable, optimizer: Any, steps: list[tuple[Any, Any]]) ->
 
 
 class RulesTest(tf.test.TestCase, parameterized.TestCase):
-    @pytest.mark.smoke
     @parameterized.product(kind=tuple(KINDS), way=("wrapper", "own"))
+    @pytest.mark.smoke
     def test_rows_equal_a_dense_variable_when_every_step_touches_every_row(self, kind, way):
         make = KINDS[kind][0]
         layer = DynamicEmbedding(
@@ -107,8 +107,8 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(layer.variable.lookup(range(30)), dense.value, **CLOSE)
         self.assertEqual(int(layer.variable.size()), 30)
 
-    @pytest.mark.smoke
     @parameterized.product(kind=tuple(KINDS), shards=(1, 3))
+    @pytest.mark.smoke
     def test_rows_equal_the_lazy_reference_when_a_step_touches_some(self, kind, shards):
         make, rule, learning_rate = KINDS[kind]
         v = table(devices=["/CPU:0"] * shards)

@@ -112,8 +112,8 @@ class ContainerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class PoolingTest(tf.test.TestCase, parameterized.TestCase):
-    @pytest.mark.smoke
     @parameterized.product(combiner=COMBINERS, padding_id=(None, 0), weighted=(False, True))
+    @pytest.mark.smoke
     def test_bags_are_pooled_in_every_container(self, combiner, padding_id, weighted):
         weights = bag_weights() if weighted else [[1.0] * len(bag) for bag in BAGS]
         layer = filled(combiner, padding_id)

@@ -55,8 +55,8 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
     def path(self, name: str = "ckpt") -> str:
         return os.path.join(self.get_temp_dir(), name)
 
-    @pytest.mark.smoke
     @parameterized.parameters((1, 1), (1, 3), (3, 1), (3, 2))
+    @pytest.mark.smoke
     def test_training_goes_on_bit_for_bit_in_another_number_of_shards(self, before, after):
         def make(shards: int, seed: int, name: str) -> tuple[Any, Any]:
             initializer = keras.initializers.RandomNormal(seed=seed)
@@ -198,8 +198,8 @@ class KerasFileTest(tf.test.TestCase, parameterized.TestCase):
         model.compile("adam" if way == "own" else adam(), "mse")
         return model
 
-    @pytest.mark.smoke
     @parameterized.parameters("wrapper", "own")
+    @pytest.mark.smoke
     def test_a_keras_file_goes_on_where_the_model_was(self, way):
         model = self.compiled(way)
         fit(model)

@@ -147,8 +147,8 @@ class EqualToKerasTest(tf.test.TestCase, parameterized.TestCase):
             self.assertNotAllClose(rows, start(name), rtol=1e-2)
             self.assertEqual(int(embed.made[name].variable.size()), VOCABULARY)
 
-    @pytest.mark.smoke
     @parameterized.product(model=tuple(MODELS), way=("wrapper", "own"))
+    @pytest.mark.smoke
     def test_fit_trains_the_rows_of_a_dense_model(self, model, way):
         adam = OPTIMIZERS["adam"]
         embed = Embeddings(True, adam if way == "own" else None)
@@ -231,8 +231,8 @@ class EqualToKerasTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class UnchangedTest(tf.test.TestCase, parameterized.TestCase):
-    @pytest.mark.smoke
     @parameterized.parameters("wrapper", "own")
+    @pytest.mark.smoke
     def test_evaluate_and_predict_never_change_a_table(self, way):
         embed = Embeddings(True, (lambda: "adam") if way == "own" else None)
         model = Subclassed(embed)

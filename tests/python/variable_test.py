@@ -116,8 +116,8 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class VerbsTest(tf.test.TestCase, parameterized.TestCase):
-    @pytest.mark.smoke
     @parameterized.parameters("int64", "int32", "uint64")
+    @pytest.mark.smoke
     def test_every_key_is_legal(self, key_dtype):
         v = tf_embed.Variable(key_dtype, dim=2, devices=["/CPU:0"] * 3)
         keys = np.array(EXTREME_KEYS[key_dtype], key_dtype)
