@@ -25,7 +25,8 @@ enum class InitializerKind : uint8_t { kConstant, kRow, kUniform, kNormal, kTrun
 
 struct RowInitializer {
   InitializerKind kind = InitializerKind::kConstant;
-  // kConstant: the value, 0. kUniform: [a, b). kNormal, kTruncatedNormal: mean, standard deviation.
+  // kConstant: the value, 0. kUniform: from a to b; b itself comes only by rounding to the value
+  // type. kNormal, kTruncatedNormal: mean, standard deviation.
   double a = 0.0;
   double b = 0.0;
   std::vector<double> row;  // kRow: dim values
