@@ -297,12 +297,12 @@ def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any
 def _is_saving_a_model() -> bool:
     """Whether this call comes from tf.saved_model.save, which leaves the slots out.
 
-    TensorFlow asks for the tensors in the same words for a checkpoint. Should the module that
-    saves models move, the slots are saved too.
+    TensorFlow asks for the tensors in the same words for a checkpoint.
     """
+    save = inspect.unwrap(tf.saved_model.save).__code__
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_globals.get("__name__") == "tensorflow.python.saved_model.save":
+        if frame.f_code is save:
             return True
         frame = frame.f_back
     return False
