@@ -359,7 +359,11 @@ def _own_optimizer(optimizer: Any) -> keras.optimizers.Optimizer | None:
         optimizer = RowWiseAdagrad() if plain == "rowwiseadagrad" else optimizer
     optimizer = keras.optimizers.get(optimizer)
     FusedTrainer(optimizer)
-    return type(optimizer).from_config(optimizer.get_config())
+    config = optimizer.get_config()
+    rate = config["learning_rate"]
+    if isinstance(rate, dict) and rate.get("class_name") in ("function", "__lambda__"):
+        config["learning_rate"] = lambda: optimizer.learning_rate  # a callable, which stays one
+    return type(optimizer).from_config(config)
 
 
 def _serialized(value: Any) -> Any:
