@@ -36,9 +36,10 @@ class DynamicEmbedding(keras.layers.Layer):
     wins. Only the rows that a step touches change.
 
     `.keras` files, `.weights.h5` files and tf.train.Checkpoint carry rows, optimizer slots and
-    step; `model.export` and tf.saved_model.save carry the rows. `layer.trainable = False` stops
-    updates. `model.export` makes a signature for dense ids, so a model that is served takes
-    dense ids with `padding_id` in place of ragged ones.
+    step; `model.export` and tf.saved_model.save carry the rows. `get_weights` and `set_weights`,
+    and so keras.callbacks.EarlyStopping(restore_best_weights=True), know nothing of them.
+    `layer.trainable = False` stops updates. `model.export` makes a signature for dense ids, so a
+    model that is served takes dense ids with `padding_id` in place of ragged ones.
 
     Lookups in a loop of a tf.function (tf.while_loop, tf.map_fn, a keras.layers.RNN cell) have no
     gradient outside of it, which is said when it is asked for.
