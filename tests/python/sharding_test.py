@@ -58,6 +58,12 @@ class PartitionTest(tf.test.TestCase, parameterized.TestCase):
             tf.errors.InvalidArgumentError,
             r"a shard in \[0, 2\). Received: 2 for key 1",
         ),
+        (
+            "beyond_int32",
+            lambda k, n: tf.fill(tf.shape(k), tf.constant(2**32, tf.int64)),
+            tf.errors.InvalidArgumentError,
+            r"a shard in \[0, 2\).",
+        ),
     )
     def test_a_partitioner_that_gives_no_shards_is_refused(self, partitioner, error, message):
         v = tf_embed.Variable(devices=["/CPU:0"] * 2, partitioner=partitioner)
