@@ -43,17 +43,19 @@ def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType
     return result
 
 
-def positive_int(value: Any, argument: str, *, least: int = 1) -> int:
-    """A Python int of at least `least`.
+def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
+    """A Python int from `least` to `most`.
 
     Raises:
         TypeError: It is no integer.
-        ValueError: It is too small.
+        ValueError: It is too small or too large.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`{argument}` must be an int. Received: {argument}={value!r}")
     if value < least:
         raise ValueError(f"`{argument}` must be at least {least}. Received: {argument}={value}")
+    if value > most:
+        raise ValueError(f"`{argument}` must be at most {most}. Received: {argument}={value}")
     return int(value)
 
 

@@ -153,7 +153,10 @@ def _seed_of(initializer: Any) -> int:
         with tf.init_scope():
             high, low = (int(half) for half in np.asarray(seed.next()))
         seed = ((high & 0x7FFFFFFF) << 32) | (low & 0xFFFFFFFF)
-    return int(seed)
+    seed = int(seed)
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"The seed of an initializer must fit int64. Received: seed={seed}")
+    return seed
 
 
 def _distribution(initializer: Any, dim: int) -> tuple[str, tuple[float, ...]]:

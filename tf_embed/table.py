@@ -102,6 +102,25 @@ class Table(tf.saved_model.experimental.TrackableResource):
         `__init__` sees to it that the table is freed.
         """
 
+    def __copy__(self) -> Table:
+        """The same table under another handle, which TensorFlow puts in: part of a SavedModel."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
+        """A table of its own with the same rows, slots and seed."""
+        copied = memo[id(self)] = Table(self.options)
+        copied._rule = self._rule
+        copied.import_(*self.export())
+        return copied
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"The table of {self.options.name!r} can't be pickled: save it with "
+            "tf.train.Checkpoint, or keep the keys and rows that `export` gives."
+        )
+
     # Verbs.
 
     def find(

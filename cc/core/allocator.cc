@@ -1,6 +1,7 @@
 #include "cc/core/allocator.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -20,8 +21,8 @@ size_t RoundUp(size_t bytes, size_t multiple) {
 // Maps `bytes` (a multiple of a huge page), aligned to a huge page: maps one huge page more, then
 // gives back what lies before and after.
 void* MapAligned(size_t bytes) {
-  void* const mapped = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const mapped =
+      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   char* const begin = static_cast<char*>(mapped);
   char* const aligned =
@@ -52,6 +53,10 @@ class ProcessAllocator final : public Allocator {
 };
 
 }  // namespace
+
+size_t PhysicalMemoryBytes() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
+}
 
 Allocator* HostAllocator() {
   static ProcessAllocator* const allocator = new ProcessAllocator;  // never destroyed: used at exit

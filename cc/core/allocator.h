@@ -23,6 +23,10 @@ class Allocator {
 // (random rows then cost 1.1 to 1.7 times less), and go back to the system when they are freed.
 Allocator* HostAllocator();
 
+// The memory of this machine. More can be asked for and be given, and end the process when it is
+// used.
+size_t PhysicalMemoryBytes();
+
 // An array of trivial values that an Allocator owns. Move-only.
 template <typename T>
 class Buffer {

@@ -41,6 +41,9 @@ class StripedIndex {
 
   static size_t StripeOf(uint64_t hash) { return hash >> (64 - kStripeBits); }
 
+  // What an index of so many keys takes, roughly: at a load of 0.8, one bucket for four keys.
+  static constexpr size_t kBytesPerKey = sizeof(Bucket) / 4;
+
   // Where a key was found: its bucket, the bucket's word at that time (unlocked), and its slot.
   struct Entry {
     Bucket* bucket = nullptr;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cc/core/host_table.h"
+#include "cc/core/striped_index.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
 
 namespace tf_embed {
@@ -153,6 +154,15 @@ absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
 
 absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,
                                    TableResource** resource) {
+  const double index_bytes = static_cast<double>(options.init_size) *
+                             static_cast<double>(signature.num_shards) * StripedIndex::kBytesPerKey;
+  if (index_bytes > static_cast<double>(PhysicalMemoryBytes())) {
+    return ResourceExhaustedError("`init_size` of table '", options.name, "' asks for ",
+                                  index_bytes, " bytes of index, more than this machine has, ",
+                                  PhysicalMemoryBytes(),
+                                  ". Received: init_size=", options.init_size, " in each of ",
+                                  signature.num_shards, " shards.");
+  }
   tf::core::RefCountPtr<TableResource> created(new TableResource(signature));
   for (int64_t shard = 0; shard < signature.num_shards; ++shard) {
     std::unique_ptr<Table> table = HostTable::Create(options);

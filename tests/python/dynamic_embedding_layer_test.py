@@ -132,6 +132,12 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class KerasTest(tf.test.TestCase, parameterized.TestCase):
+    def test_a_sequential_without_input_refuses_ids_that_do_not_fit(self):
+        model = keras.Sequential([DynamicEmbedding(2, key_dtype="int32", combiner="sum")])
+        self.assertAllEqual(model.predict(np.array([[5]]), verbose=0).shape, [1, 2])
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must fit its key dtype int32"):
+            model.predict(np.array([[2**32 + 5]]), verbose=0)
+
     def test_a_table_counts_no_parameters(self):
         model = keras.Sequential([keras.Input([2], dtype="int64"), DynamicEmbedding(8)])
         self.assertEqual(model.count_params(), 0)

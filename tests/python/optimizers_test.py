@@ -255,6 +255,16 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, f"`{option}`.*{kind.__name__}"):
                 make(optimizer)
 
+    def test_an_option_set_after_wrapping_is_refused_when_the_optimizer_is_built(self):
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizers.Adam())
+        optimizer.inner_optimizer.clipnorm = 1.0
+        with self.assertRaisesRegex(ValueError, "`clipnorm`"):
+            optimizer.build([table().anchor])
+
+    def test_the_wrapper_takes_the_name_of_our_optimizer_too(self):
+        optimizer = tf_embed.DynamicEmbeddingOptimizer("rowwise_adagrad")
+        self.assertIsInstance(optimizer.inner_optimizer, tf_embed.optimizers.RowWiseAdagrad)
+
     def test_what_is_no_keras_optimizer_or_another_one_inside_is_refused(self):
         class Mine(optimizers.SGD):
             pass

@@ -112,6 +112,22 @@ class ContainerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class PoolingTest(tf.test.TestCase, parameterized.TestCase):
+    def test_weights_of_another_shape_are_refused_when_a_graph_runs(self):
+        layer = DynamicEmbedding(1, combiner="sum", initializer=1.0)
+        layer.build()
+        unknown = [tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None, None])]
+        pooled = tf.function(lambda ids, weights: layer(ids, weights), input_signature=unknown)
+        self.assertAllEqual(pooled([[1, 2]], [[3.0, 4.0]]), [[7.0]])
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must have the shape of `ids`"):
+            pooled(np.ones([2, 3], np.int64), np.ones([3, 2], np.float32))
+
+    @parameterized.parameters(([0, 9],), ([-1, 0],), ([5, 0],))
+    def test_sparse_ids_outside_of_their_shape_are_refused(self, place):
+        layer = DynamicEmbedding(1, combiner="sum", initializer=1.0)
+        ids = tf.SparseTensor([place], tf.constant([7], tf.int64), [2, 3])
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "within their dense_shape"):
+            layer(ids)
+
     @parameterized.product(combiner=COMBINERS, padding_id=(None, 0), weighted=(False, True))
     @pytest.mark.smoke
     def test_bags_are_pooled_in_every_container(self, combiner, padding_id, weighted):

@@ -189,6 +189,19 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class KerasFileTest(tf.test.TestCase, parameterized.TestCase):
+    def test_a_layer_that_was_never_built_is_saved_without_rows(self):
+        path = os.path.join(self.get_temp_dir(), "unbuilt.keras")
+        keras.Sequential([DynamicEmbedding(2), keras.layers.Dense(1)]).save(path)
+        model = keras.models.load_model(path)
+        self.assertEqual(model(np.array([[1, 2]])).shape, (1, 2, 1))
+
+    def test_a_built_layer_refuses_a_file_without_its_rows(self):
+        layer = DynamicEmbedding(2)
+        layer.load_own_variables({})
+        layer.build()
+        with self.assertRaisesRegex(ValueError, "no rows"):
+            layer.load_own_variables({})
+
     def path(self, name: str) -> str:
         return os.path.join(self.get_temp_dir(), name)
 

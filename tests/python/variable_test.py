@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import inspect
+import pickle
 import threading
 from typing import Any
 
@@ -18,6 +21,29 @@ import tf_embed
 
 
 class MakingTest(tf.test.TestCase, parameterized.TestCase):
+    def test_a_deep_copy_is_a_variable_of_its_own(self):
+        v = tf_embed.Variable(dim=1, devices=["/CPU:0"] * 2, initializer=3.0)
+        v.upsert([1, 2], [[5.0], [6.0]])
+        copied = copy.deepcopy(v)
+        v.upsert([1, 3], [[0.0], [0.0]])
+        del v
+        gc.collect()
+        self.assertEqual(int(copied.size()), 2)
+        self.assertAllEqual(copied.lookup([1, 2, 3]), [[5.0], [6.0], [3.0]])
+
+    def test_a_pickle_is_refused_with_a_way_out(self):
+        with self.assertRaisesRegex(TypeError, "can't be pickled: save it with"):
+            pickle.dumps(tf_embed.Variable(name="mine"))
+
+    @parameterized.parameters("dim", "init_size")
+    def test_a_number_beyond_int64_is_refused(self, argument):
+        with self.assertRaisesRegex(ValueError, f"`{argument}` must be at most"):
+            tf_embed.Variable(**{argument: 10**20})
+
+    def test_more_rows_than_memory_can_index_are_refused(self):
+        with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "`init_size` of table"):
+            tf_embed.Variable(init_size=10**15)
+
     def test_the_signature_is_that_of_the_documentation(self):
         parameters = inspect.signature(tf_embed.Variable.__init__).parameters
         self.assertEqual(

@@ -66,6 +66,13 @@ def owners(keys: tf.Tensor, shard_num: int, partition_fn: PartitionFn, name: str
             f"`partitioner` of {name!r} must give one shard for each key, shape {flat.shape}. "
             f"Received: shape={shards.shape}"
         )
-    # The table refuses a shard that there is not, by its number. One that int32 can't hold would come
-    # to it as another; every such number is as wrong as the largest.
+    same = tf.debugging.assert_equal(
+        tf.shape(shards),
+        tf.shape(flat),
+        f"`partitioner` of {name!r} must give one shard for each key.",
+    )
+    with tf.control_dependencies([] if same is None else [same]):
+        shards = tf.identity(shards)
+    # The table refuses a shard that there is not, by its number. One that int32 can't hold would
+    # come to it as another; every such number is as wrong as the largest.
     return tf.cast(tf.clip_by_value(shards, -1, tf.int32.max), tf.int32)

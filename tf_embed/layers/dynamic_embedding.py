@@ -16,8 +16,7 @@ from tf_embed.layers import stored_rows
 from tf_embed.layers.ids import cast_ids, check_integers
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.lookup import anchor_value
-from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
-from tf_embed.optimizers.rules import FusedTrainer
+from tf_embed.optimizers.rules import FusedTrainer, optimizer_of
 from tf_embed.variable import Variable
 
 _TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
@@ -40,6 +39,10 @@ class DynamicEmbedding(keras.layers.Layer):
     and so keras.callbacks.EarlyStopping(restore_best_weights=True), know nothing of them.
     `layer.trainable = False` stops updates. `model.export` makes a signature for dense ids, so a
     model that is served takes dense ids with `padding_id` in place of ragged ones.
+
+    A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
+    layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
+    not fit the key dtype are refused.
 
     Lookups in a loop of a tf.function (tf.while_loop, tf.map_fn, a keras.layers.RNN cell) have no
     gradient outside of it, which is said when it is asked for.
@@ -188,9 +191,12 @@ class DynamicEmbedding(keras.layers.Layer):
         """Dtype of the output; of the ids until the layer is built.
 
         A keras.Sequential without an Input makes one of its first layer's compute dtype, and
-        would round ids to float32.
+        would round ids to float32. Not int32 either: Keras casts ids to it without a word, and
+        `call` could not refuse those that do not fit.
         """
-        return self.dtype_policy.compute_dtype if self.built else self.key_dtype
+        if self.built:
+            return self.dtype_policy.compute_dtype
+        return "uint64" if self.key_dtype == "uint64" else "int64"
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks ids up.
@@ -265,6 +271,8 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         """Reads what `save_own_variables` wrote, in place of what is in the table."""
+        if self._variable is None and not store.keys():
+            return  # saved before it was built
         self.build()
         stored_rows.load(self.variable.table, store)
 
@@ -326,7 +334,7 @@ class DynamicEmbedding(keras.layers.Layer):
     def _padding_id(self, padding_id: Any) -> int:
         key_dtype = tf.as_dtype(self.key_dtype)
         least = min(key_dtype.min, -(2**63))
-        padding_id = arguments.positive_int(padding_id, "padding_id", least=least)
+        padding_id = arguments.positive_int(padding_id, "padding_id", least=least, most=2**64 - 1)
         if not key_dtype.min <= padding_id <= key_dtype.max:
             raise ValueError(
                 f"`padding_id` must fit the key dtype {self.key_dtype}. Received: "
@@ -355,10 +363,7 @@ def _own_optimizer(optimizer: Any) -> keras.optimizers.Optimizer | None:
     """A copy of an optimizer, or the one of that name, checked."""
     if optimizer is None:
         return None
-    if isinstance(optimizer, str):
-        plain = optimizer.lower().replace("_", "")
-        optimizer = RowWiseAdagrad() if plain == "rowwiseadagrad" else optimizer
-    optimizer = keras.optimizers.get(optimizer)
+    optimizer = optimizer_of(optimizer)
     FusedTrainer(optimizer)
     config = optimizer.get_config()
     rate = config["learning_rate"]

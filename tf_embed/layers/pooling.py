@@ -83,7 +83,13 @@ class Embedder:
     def _pool_lines(self, ids: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
         rows = _summable(self.rows(ids))
         if weights is not None:
-            weights = tf.ensure_shape(tf.reshape(weights, tf.shape(ids)), ids.shape)
+            same = tf.debugging.assert_equal(
+                tf.shape(weights),
+                tf.shape(ids),
+                f"`weights` of {self.name!r} must have the shape of `ids`.",
+            )
+            with tf.control_dependencies([] if same is None else [same]):
+                weights = tf.identity(weights)
         factors = self._factors(ids, weights, rows.dtype)
         if factors is None:
             total = tf.reduce_sum(rows, axis=-2)
@@ -142,7 +148,13 @@ class Embedder:
             )
             with tf.control_dependencies([] if same is None else [same]):
                 flat_weights = tf.identity(weights.values)
-        lines = shape[:-1]
+        inside = tf.debugging.assert_equal(
+            tf.reduce_all((ids.indices >= 0) & (ids.indices < shape)),
+            True,
+            f"`ids` of {self.name!r} must have indices within their dense_shape.",
+        )
+        with tf.control_dependencies([] if inside is None else [inside]):
+            lines = tf.identity(shape[:-1])
         strides = tf.math.cumprod(lines, exclusive=True, reverse=True)
         bags = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=-1)
         pooled = self._pool_segments(ids.values, flat_weights, bags, tf.reduce_prod(lines))

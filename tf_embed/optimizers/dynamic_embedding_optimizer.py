@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tf_embed.anchor import Anchor, calling_optimizers
-from tf_embed.optimizers.rules import FusedTrainer
+from tf_embed.optimizers.rules import FusedTrainer, check_fused, optimizer_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         synchronous: bool = False,
         name: str | None = None,
     ) -> None:
-        keras_optimizer = keras.optimizers.get(keras_optimizer)
+        keras_optimizer = optimizer_of(keras_optimizer)
         trainer = FusedTrainer(keras_optimizer)
         super().__init__(learning_rate=0.0, name=name or "dynamic_embedding_optimizer")
         self.inner_optimizer = keras_optimizer
@@ -88,6 +88,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                     "model.compile does where the dtype policy is mixed_float16: use "
                     f'"mixed_bfloat16", or compile(auto_scale_loss=False). Received: {outer.name!r}'
                 )
+        check_fused(self.inner_optimizer)  # an option may have been set since
         split = _split(variables)
         super().build(split.variables)
         self.inner_optimizer.build(split.dense)

@@ -33,6 +33,13 @@ _FUSED = (
 )
 
 
+def optimizer_of(identifier: Any) -> Any:
+    """The optimizer that `keras.optimizers.get` gives, or the RowWiseAdagrad of that name."""
+    if isinstance(identifier, str) and identifier.lower().replace("_", "") == "rowwiseadagrad":
+        return RowWiseAdagrad()
+    return keras.optimizers.get(identifier)
+
+
 def check_fused(optimizer: Any) -> None:
     """Refuses an optimizer that tables have no rule for.
 
