@@ -126,6 +126,18 @@ def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) 
     return array.astype(target)
 
 
+def after(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Tensor:
+    """A tensor that is there once the checks have passed.
+
+    Args:
+        tensor: The tensor.
+        checks: What the functions of tf.debugging give: operations in a graph, None where they
+            have passed already.
+    """
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.identity(tensor)
+
+
 def check_rows(keys: tf.Tensor, rows: tf.Tensor, dim: int, argument: str, owner: str) -> None:
     """Checks that there is a row of `dim` for each key, as far as shapes are known.
 

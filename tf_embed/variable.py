@@ -295,8 +295,7 @@ class Variable(tf.Module):
                     tf.shape(new_values),
                     f"`old_values` and `new_values` of {self.name!r} must have the same shape.",
                 )
-                with tf.control_dependencies([same]):
-                    old_values = tf.identity(old_values)
+                old_values = arguments.after(old_values, same)
             values = tf.where(exists[..., tf.newaxis], new_values - old_values, new_values)
             return self._table.accum(keys, values, exists)
 

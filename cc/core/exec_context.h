@@ -14,15 +14,11 @@ struct ExecContext {
   using Work = std::function<void(size_t begin, size_t end)>;
   std::function<void(size_t total, size_t cost, const Work& work)> parallel_for;
 
-  // How many ranges can run at once.
-  size_t threads = 1;
-
   // Everything in the calling thread.
   static ExecContext Serial() {
     return ExecContext{[](size_t total, size_t, const Work& work) {
-                         if (total > 0) work(0, total);
-                       },
-                       1};
+      if (total > 0) work(0, total);
+    }};
   }
 };
 

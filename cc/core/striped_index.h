@@ -2,12 +2,12 @@
 //
 //   hash = | stripe : 8 | ... 24 unused ... | place : 32 |
 //
-//   directory   256 stripes, each {buckets, number of buckets}; 6 KiB, so it stays in the first
-//   cache buckets     home bucket of a key = place * count >> 32; a full one overflows into the
-//   next
+//   directory   256 x {buckets, number of buckets}, 4 KiB: it stays in the first cache
+//   buckets     home of a key = place * count >> 32; a full bucket overflows into the next
 //
-// The cost of a find is one cache line: the load is at most 0.8, so nearly all keys lie in their
-// home bucket, and there the key, the slot and the version come together.
+// The cost of a find is one cache line, in which the key, the slot and the version come together,
+// for keys in their home bucket: random ones are there by 87% at the highest load, 0.8, and by 97%
+// at 0.5. The rest go on in the lines that follow; the mean at the highest load is 1.26 lines.
 //
 // The map from place to bucket is monotonic. So a stripe grows by any factor (1.5 here) by copying
 // buckets in order from the old array to the new, and stripes grow at different times, because the

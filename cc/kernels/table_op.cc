@@ -78,7 +78,6 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
   const tf::DeviceBase::CpuWorkerThreads* const workers =
       context->device()->tensorflow_cpu_worker_threads();
   ExecContext exec;
-  exec.threads = static_cast<size_t>(workers->num_threads);
   exec.parallel_for = [workers](size_t total, size_t cost, const ExecContext::Work& work) {
     tf::Shard(workers->num_threads, workers->workers, static_cast<int64_t>(total),
               static_cast<int64_t>(cost), [&work](int64_t begin, int64_t end) {

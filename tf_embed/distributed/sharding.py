@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from tf_embed import arguments
+
 # Takes keys [n] and the number of shards, gives the shard of each key [n], int32 or int64.
 PartitionFn: TypeAlias = Callable[[tf.Tensor, int], Any]
 
@@ -71,8 +73,7 @@ def owners(keys: tf.Tensor, shard_num: int, partition_fn: PartitionFn, name: str
         tf.shape(flat),
         f"`partitioner` of {name!r} must give one shard for each key.",
     )
-    with tf.control_dependencies([] if same is None else [same]):
-        shards = tf.identity(shards)
+    shards = arguments.after(shards, same)
     # The table refuses a shard that there is not, by its number. One that int32 can't hold would
     # come to it as another; every such number is as wrong as the largest.
     return tf.cast(tf.clip_by_value(shards, -1, tf.int32.max), tf.int32)

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_embed import arguments
+
 COMBINERS = ("sum", "mean", "sqrtn")
 
 
@@ -88,8 +90,7 @@ class Embedder:
                 tf.shape(ids),
                 f"`weights` of {self.name!r} must have the shape of `ids`.",
             )
-            with tf.control_dependencies([] if same is None else [same]):
-                weights = tf.identity(weights)
+            weights = arguments.after(weights, same)
         factors = self._factors(ids, weights, rows.dtype)
         if factors is None:
             total = tf.reduce_sum(rows, axis=-2)
@@ -115,8 +116,7 @@ class Embedder:
                     ids.nested_row_splits, weights.nested_row_splits, strict=True
                 )
             ]
-            with tf.control_dependencies([one for one in same if one is not None]):
-                weights = weights.with_flat_values(tf.identity(weights.flat_values))
+            weights = weights.with_flat_values(arguments.after(weights.flat_values, *same))
         flat_weights = None if weights is None else weights.flat_values
         if ids.flat_values.shape.rank != 1:  # the innermost axis is uniform
             return ids.with_flat_values(self._pool_lines(ids.flat_values, flat_weights))
@@ -146,15 +146,13 @@ class Embedder:
                 weights.indices,
                 f"`weights` of {self.name!r} must have the indices of `ids`.",
             )
-            with tf.control_dependencies([] if same is None else [same]):
-                flat_weights = tf.identity(weights.values)
+            flat_weights = arguments.after(weights.values, same)
         inside = tf.debugging.assert_equal(
             tf.reduce_all((ids.indices >= 0) & (ids.indices < shape)),
             True,
             f"`ids` of {self.name!r} must have indices within their dense_shape.",
         )
-        with tf.control_dependencies([] if inside is None else [inside]):
-            lines = tf.identity(shape[:-1])
+        lines = arguments.after(shape[:-1], inside)
         strides = tf.math.cumprod(lines, exclusive=True, reverse=True)
         bags = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=-1)
         pooled = self._pool_segments(ids.values, flat_weights, bags, tf.reduce_prod(lines))

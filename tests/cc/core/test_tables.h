@@ -61,7 +61,7 @@ inline ExecContext Threads(size_t count) {
     run();
     for (std::thread& thread : others) thread.join();
   };
-  return ExecContext{parallel_for, count};
+  return ExecContext{parallel_for};
 }
 
 // Runs `body(i)` in `count` threads at once and waits for them.
