@@ -57,6 +57,7 @@ help:
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'
 	@echo 'make bench       the benchmarks'
+	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
 
@@ -130,6 +131,10 @@ format: $(VENV)/.ready
 bench: configured
 	@[ -f benchmarks/BUILD ] || { echo 'There are no benchmarks in this version yet.' >&2; exit 1; }
 	$(BAZEL) run //benchmarks:host_table_benchmark
+
+.PHONY: tables
+tables: $(VENV)/.ready
+	$(VENV)/bin/python tests/tables/optimizers.py --write docs/optimizers.md
 
 .PHONY: clean
 clean:

@@ -1,0 +1,170 @@
+"""Every Keras optimizer times every option, against Keras itself: prints docs/optimizers.md.
+
+Each cell is "equal", or the number of the sentence with which the case is refused when the
+optimizer is built. Anything else is WRONG, is said on standard error, and makes the exit status 1.
+
+Example:
+    python tests/tables/optimizers.py --write docs/optimizers.md
+    python tests/tables/optimizers.py --kind Nadam --option plain --option clipnorm --way own
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import pathlib
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+import keras
+import tensorflow as tf
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+import optimizer_cases as cases
+
+HEAD = """# Optimizers
+
+Every optimizer of Keras {keras} times every option, for rows of dynamic tables. *Equal* is equal to
+the Keras optimizer itself on a dense variable: two tables and two dense variables are trained
+together for {steps} updates, and after each of them all rows and all dense variables are within
+rtol {rtol:g} and atol {atol:g} of Keras's, and so are the finalized ones where there is a moving
+average. Each step touches every row, in random order and multiplicity, and Keras is given the dense
+gradient, in which those of equal keys are summed. A number is that of the sentence below with which
+the optimizer is refused when it is built. There is no third kind of cell: `{command}` fails on one.
+
+Where a step touches some rows, right is the Keras optimizer on a dense variable of these rows:
+slots, weight decay and moving averages of other rows stand still, norms are of the touched rows.
+`tests/python/every_optimizer_test.py` holds that, half precision and float64.
+
+Printed by `{command}` on {date}: TensorFlow {tensorflow}, Keras {keras}, Python {python}, CPU.
+"""
+
+WRAPPER = """
+## `tf_embed.DynamicEmbeddingOptimizer(optimizer)`
+
+One optimizer for tables and dense variables. *Outside* is a LossScaleOptimizer around the wrapper.
+"""
+
+OWN = """
+## `tf_embed.layers.DynamicEmbedding(dim, optimizer=optimizer)`
+
+Each table has a copy of the optimizer, the dense variables have SGD.
+"""
+
+OUTER = """
+## What the options of the outer optimizer do to a table with its own
+
+The tables have Adam of their own, the option is that of the SGD outside. Equal is: tables get what
+they get without the option, dense variables what Keras gives them with it.
+"""
+
+FIRST_COLUMN = "optimizer"
+
+
+class Tables:
+    """Runs cases, and gathers sentences and what is wrong."""
+
+    def __init__(self) -> None:
+        self.refusals: dict[str, int] = {}
+        self.wrong: list[str] = []
+        self.largest = 0.0
+
+    def cell(self, answer: cases.Answer, where: str) -> str:
+        """What stands in a cell."""
+        if answer.refusal is not None:
+            return str(self.refusals.setdefault(answer.refusal, len(self.refusals) + 1))
+        if answer.difference is not None:
+            self.largest = max(self.largest, answer.difference)
+            return "equal"
+        self.wrong.append(f"{where}: {answer.wrong}")
+        print(f"WRONG {self.wrong[-1]}", file=sys.stderr, flush=True)
+        return "WRONG"
+
+    def table(
+        self,
+        rows: Iterable[str],
+        options: Iterable[str],
+        run: Callable[[str, str], cases.Answer],
+        where: str,
+    ) -> str:
+        """A Markdown table of `run(row, option)`."""
+        options = list(options)
+        lines = [f"| {FIRST_COLUMN} | {' | '.join(options)} |", "|---" * (len(options) + 1) + "|"]
+        for row in rows:
+            start = time.perf_counter()
+            cells = [self.cell(run(row, o), f"{where}, {row}, {o}") for o in options]
+            lines.append(f"| {row} | {' | '.join(cells)} |")
+            seconds = time.perf_counter() - start
+            print(f"{where}, {row}: {seconds:.0f} s", file=sys.stderr, flush=True)
+        return "\n" + "\n".join(lines) + "\n"
+
+    def foot(self) -> str:
+        """The sentences."""
+        lines = ["\n## Sentences\n"]
+        lines += [f"{number}. {_plain(text)}" for text, number in self.refusals.items()]
+        lines.append(f"\nThe largest difference among the equal is {self.largest:.1e}.")
+        return "\n".join(lines) + "\n"
+
+
+def _plain(sentence: str) -> str:
+    """A sentence that Markdown leaves as it is, but for what is code."""
+    parts = re.split(r"(`[^`]*`)", sentence)
+    return "".join(p if p.startswith("`") else re.sub(r"([*<>|\[\]])", r"\\\1", p) for p in parts)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", type=pathlib.Path, help="write here too, unless it is WRONG")
+    parser.add_argument("--way", action="append", choices=(*cases.WAYS, "outer"))
+    parser.add_argument("--kind", action="append", choices=list(cases.KINDS))
+    parser.add_argument("--option", action="append", choices=list(cases.OPTIONS))
+    parser.add_argument("--eager", action="store_true", help="no tf.function around a step")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Prints, and writes where it is told to."""
+    arguments = _arguments()
+    traced = not arguments.eager
+    ways = arguments.way or [*cases.WAYS, "outer"]
+    kinds = arguments.kind or list(cases.KINDS)
+    options = arguments.option or list(cases.OPTIONS)
+    inside = [option for option in options if cases.OPTIONS[option].wraps != "outside"]
+    tables = Tables()
+    text = HEAD.format(
+        command="make tables",
+        date=datetime.date.today().isoformat(),
+        steps=cases.STEPS,
+        tensorflow=tf.__version__,
+        keras=keras.__version__,
+        python=platform.python_version(),
+        **cases.CLOSE,
+    )
+    if "wrapper" in ways:
+        text += WRAPPER + tables.table(
+            kinds, options, lambda k, o: cases.check("wrapper", k, o, traced), "wrapper"
+        )
+    if "own" in ways:
+        text += OWN + tables.table(
+            kinds, inside, lambda k, o: cases.check("own", k, o, traced), "own"
+        )
+    if "outer" in ways:
+        text += OUTER + tables.table(
+            ("plain", "wrapper"), inside, lambda k, o: cases.check_outer(k, o, traced), "outer"
+        ).replace(FIRST_COLUMN, "outer optimizer", 1)
+    text += tables.foot()
+    print(text)
+    if tables.wrong:
+        print(f"{len(tables.wrong)} cells are WRONG:", *tables.wrong, sep="\n", file=sys.stderr)
+        return 1
+    if arguments.write:
+        arguments.write.parent.mkdir(parents=True, exist_ok=True)
+        arguments.write.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
