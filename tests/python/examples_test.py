@@ -1,0 +1,158 @@
+"""The examples: what they read, and that each one runs, on tiny data and without a network.
+
+That of killing and resuming is in kill_and_resume_test.py; flights.py is run by `make demo`.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import movielens_data
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from reference import SEED
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+HEADER = "user|item|rating|timestamp"
+
+
+def run(program: str, *arguments: str, cwd: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / program), *arguments]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def generated_rows(count: int = 600) -> list[str]:
+    """Lines of a u.data, as GroupLens writes them: 20 users, 30 items, ids of any size."""
+    rng = np.random.default_rng(SEED)
+    pairs = rng.permutation(20 * 30)[:count]
+    stars, times = rng.integers(1, 6, count), rng.integers(10**9, size=count)
+    ids = (f"{10**12 * (pair // 30)}\t{pair % 30}" for pair in pairs)
+    return [f"{pair}\t{star}\t{time}" for pair, star, time in zip(ids, stars, times, strict=True)]
+
+
+class MovieLensDataTest(tf.test.TestCase, parameterized.TestCase):
+    def folder(self) -> pathlib.Path:
+        return pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
+
+    def written(self, lines: list[str], folder: pathlib.Path | None = None) -> pathlib.Path:
+        folder = folder or self.folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "u.data").write_text("\n".join(lines) + "\n")
+        return folder
+
+    def loaded(self, lines: list[str]) -> movielens_data.Ratings:
+        return movielens_data.load(self.written(lines))
+
+    def assert_same(self, one: movielens_data.Ratings, two: movielens_data.Ratings) -> None:
+        for name in ("user", "item", "stars", "fold"):
+            self.assertAllEqual(getattr(one, name), getattr(two, name))
+
+    def test_a_file_of_grouplens_is_read(self):
+        ratings = self.loaded(["196\t242\t3\t881250949", "186\t302\t5\t891717742"])
+        self.assertAllEqual(ratings.user, [196, 186])
+        self.assertAllEqual(ratings.item, [242, 302])
+        self.assertAllEqual(ratings.stars, [3.0, 5.0])
+        self.assertEqual(ratings.user.dtype, np.int64)
+        self.assertEqual(ratings.stars.dtype, np.float32)
+
+    def test_a_header_and_bars_make_no_difference_to_ratings_and_split(self):
+        rows = generated_rows()
+        bars = [HEADER, *(row.replace("\t", "|") for row in rows)]
+        self.assert_same(self.loaded(rows), self.loaded(bars))
+
+    def test_the_folder_of_the_archive_is_found_from_the_folder_around_it(self):
+        around = self.folder()
+        self.written(generated_rows(), around / "ml-100k")
+        self.assert_same(movielens_data.load(around), movielens_data.load(around / "ml-100k"))
+
+    def test_the_fold_is_what_the_docstring_says(self):
+        # printf "196\t242\t3\t881250949" | sha256sum: 28b57d8036bba4e0...
+        self.assertEqual(movielens_data.fold_of("196\t242\t3\t881250949"), 8)
+
+    def test_the_split_does_not_depend_on_the_order_of_the_lines(self):
+        rows = generated_rows()
+        shuffled = np.random.default_rng(SEED).permutation(len(rows))
+        ratings, other = self.loaded(rows), self.loaded([rows[place] for place in shuffled])
+        self.assert_same(ratings.where(shuffled), other)
+
+    def test_a_tenth_is_in_each_fold(self):
+        counts = np.bincount(
+            [movielens_data.fold_of(f"{number}\t1\t3\t0") for number in range(10000)]
+        )
+        self.assertLen(counts, movielens_data.FOLDS)
+        # Six standard deviations of a binomial number of 10,000 draws.
+        self.assertAllInRange(counts, 1000 - 180, 1000 + 180)
+
+    @parameterized.parameters("1\t2\t3", "1\t2\t3\t4\t5", "1\t2\tthree\t4", "", "1::2::3::4")
+    def test_a_damaged_line_is_named(self, line):
+        with self.assertRaisesRegex(SystemExit, "u.data, line 3, must be user, item, rating"):
+            self.loaded(["1\t2\t3\t4", "1\t3\t3\t4", line, "1\t4\t3\t4"])
+
+    def test_a_folder_without_ratings_is_named(self):
+        folder = self.folder()
+        with self.assertRaisesRegex(SystemExit, f"There is no u.data in {re.escape(str(folder))}"):
+            movielens_data.load(folder)
+        (folder / "u.data").write_text(HEADER + "\n")
+        with self.assertRaisesRegex(SystemExit, "There are no ratings in"):
+            movielens_data.load(folder)
+
+    def test_titles_are_latin_1_and_may_be_missing(self):
+        folder = self.folder()
+        self.assertEqual(movielens_data.titles(folder), {})
+        text = "item|title|releaseDate\n7|Misérables, Les (1995)|01-Jan-1995\n8|Up|\n"
+        (folder / "u.item").write_bytes(text.encode("latin-1"))
+        self.assertEqual(movielens_data.titles(folder), {7: "Misérables, Les (1995)", 8: "Up"})
+
+    def test_the_archive_is_fetched_once_and_unpacked_whole(self):
+        archive, rows = self.folder() / "ml-100k.zip", generated_rows()
+        with zipfile.ZipFile(archive, "w") as files:
+            files.writestr("ml-100k/u.data", "\n".join(rows) + "\n")
+        downloads = self.folder() / "new"
+        for _ in range(2):
+            folder = movielens_data.fetched(downloads, archive.as_uri())
+            self.assert_same(movielens_data.load(folder), self.loaded(rows))
+            archive.unlink(missing_ok=True)
+        self.assertEqual([path.name for path in downloads.iterdir()], ["ml-100k"])
+
+    @parameterized.parameters(None, b"<html>Please log in</html>")
+    def test_without_data_and_network_there_is_one_sentence(self, received):
+        archive = self.folder() / "ml-100k.zip"
+        if received is not None:
+            archive.write_bytes(received)
+        downloads = self.folder() / "new"
+        with self.assertRaisesRegex(SystemExit, r"no --data was given\.$"):
+            movielens_data.fetched(downloads, archive.as_uri())
+        self.assertFalse(downloads.exists())
+
+
+class MovieLensTest(tf.test.TestCase):
+    @pytest.mark.smoke
+    def test_it_predicts_ratings_and_recommends(self):
+        folder, rows = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir())), generated_rows()
+        (folder / "u.data").write_text("\n".join(rows) + "\n")
+        titles = "".join(f"{item}|Café {item} (1995)|01-Jan-1995||\n" for item in range(31))
+        (folder / "u.item").write_bytes(titles.encode("latin-1"))
+        program = run("movielens.py", f"--data={folder}", "--seeds=1", "--epochs=2", cwd=folder)
+        self.assertEqual(program.returncode, 0, program.stderr)
+        train = [row.split("\t") for row in rows if movielens_data.fold_of(row) != 0]
+        users, items = ({row[column] for row in train} for column in (0, 1))
+        for name, ids in (("user_bias", users), ("user_row", users), ("item_row", items)):
+            rows_line = rf"{name}\s+{len(ids)}, and {len(ids)} ids in training\n"
+            self.assertRegex(program.stdout, rows_line)
+        self.assertRegex(program.stdout, r"tf_embed mean\s+\d\.\d{4}\n")
+        self.assertRegex(program.stdout, r"User \d+ should see\n  \d\.\d\d  Café 30")
+
+
+if __name__ == "__main__":
+    tf.test.main()
