@@ -315,6 +315,7 @@ class TrainedTables:
         wrap: Whether the outer one is wrapped in a DynamicEmbeddingOptimizer.
         scale_outside: Whether that is wrapped in a LossScaleOptimizer.
         value_dtype: Dtype of the tables.
+        shards: Number of shards of each.
     """
 
     def __init__(
@@ -324,6 +325,7 @@ class TrainedTables:
         wrap: bool = True,
         scale_outside: bool = False,
         value_dtype: str = "float32",
+        shards: int = 1,
     ) -> None:
         self.layers = []
         for name, (_, dim) in oracle.TABLES.items():
@@ -332,6 +334,7 @@ class TrainedTables:
                 value_dtype=value_dtype,
                 initializer=keras.initializers.RandomNormal(stddev=0.5, seed=5),
                 optimizer=make_own() if make_own else None,
+                devices=["/CPU:0"] * shards,
                 name=name,
             )
             layer.build()
@@ -349,6 +352,15 @@ class TrainedTables:
         # The order of a model: dense variables stand between tables.
         self.trained = [self.anchors[0], *self.variables, *self.anchors[1:]]
         self.optimizer.build(self.trained)
+        dtype = self.layers[0].variable.value_dtype
+        self._traced = tf.function(
+            self._apply,
+            input_signature=[
+                [tf.TensorSpec([None], tf.int64) for _ in self.layers],
+                [tf.TensorSpec([None, layer.dim], dtype) for layer in self.layers],
+                [tf.TensorSpec(variable.shape, tf.float32) for variable in self.variables],
+            ],
+        )
 
     def tables(self) -> list[np.ndarray]:
         """Rows of each table."""
@@ -359,7 +371,7 @@ class TrainedTables:
 
     def dense(self) -> list[np.ndarray]:
         """The dense variables."""
-        return [np.array(variable) for variable in self.variables]
+        return [variable.numpy() for variable in self.variables]
 
     def changeable(self) -> list[Any]:
         """The optimizers whose learning rate a user sets."""
@@ -371,27 +383,18 @@ class TrainedTables:
         steps: Sequence[Step],
         traced: bool = True,
         between: Callable[[int], None] = lambda step: None,
+        finalize: bool = True,
     ) -> History:
         """Trains, and says what came of each step."""
-        vector = tf.TensorSpec([None], tf.int64)
-        apply = self._apply
-        if traced:
-            dtype = self.layers[0].variable.value_dtype
-            apply = tf.function(
-                self._apply,
-                input_signature=[
-                    [vector for _ in self.layers],
-                    [tf.TensorSpec([None, layer.dim], dtype) for layer in self.layers],
-                    [tf.TensorSpec(variable.shape, tf.float32) for variable in self.variables],
-                ],
-            )
+        apply = self._traced if traced else self._apply
         history = History()
         for number, step in enumerate(steps):
             between(number)
             apply(*self._tensors(step))
             history.tables.append(self.tables())
             history.dense.append(self.dense())
-        self.optimizer.finalize_variable_values(self.trained)
+        if finalize:
+            self.optimizer.finalize_variable_values(self.trained)
         history.finalized = [*self.tables(), *self.dense()]
         history.iterations = int(tf.convert_to_tensor(self.optimizer.iterations))
         return history

@@ -198,11 +198,11 @@ def train_dense(
         if stored_as is not None:
             for variable in table_variables:
                 variable.assign(tf.cast(tf.cast(variable.value, stored_as), dtype))
-        history.tables.append([np.array(variable) for variable in table_variables])
-        history.dense.append([np.array(variable) for variable in dense_variables])
+        history.tables.append([variable.numpy() for variable in table_variables])
+        history.dense.append([variable.numpy() for variable in dense_variables])
     for optimizer, members in groups:
         optimizer.finalize_variable_values([variables[i] for i in members])
-    history.finalized = [np.array(variable) for variable in variables]
+    history.finalized = [variable.numpy() for variable in variables]
     history.iterations = int(tf.convert_to_tensor(outer.iterations))
     return history
 
@@ -248,18 +248,23 @@ class LazyOracle:
             for table, (rows, which) in enumerate(zip(self.tables, touched, strict=True))
         ]
         scale = tf.convert_to_tensor(optimizer.scale_loss(tf.constant(1.0)))
+        # A table without a touched row has no gradient.
         optimizer.apply(
-            [scale * gradient for gradient in [*gradients, *step.dense_gradients()]], variables
+            [
+                scale * gradient if gradient.size else None
+                for gradient in [*gradients, *step.dense_gradients()]
+            ],
+            variables,
         )
         for table, which in enumerate(touched):
-            self.tables[table][which] = np.array(variables[table])
-        self.dense = [np.array(variable) for variable in variables[len(self.tables) :]]
+            self.tables[table][which] = variables[table].numpy()
+        self.dense = [variable.numpy() for variable in variables[len(self.tables) :]]
         for index, slot in enumerate(slots):
             if index in self._table_of:
                 rows = touched[self._table_of[index]]
-                self._slots[index].update(zip(rows.tolist(), np.array(slot), strict=True))
+                self._slots[index].update(zip(rows.tolist(), slot.numpy(), strict=True))
             else:
-                self._shared[index] = np.array(slot)
+                self._shared[index] = slot.numpy()
 
     def finalized(self) -> Rows:
         """Rows and dense variables where each is replaced by its moving average, if it has one."""
@@ -304,7 +309,7 @@ class LazyOracle:
     def _slots_before(self, index: int, slot: Any, touched: Rows) -> np.ndarray:
         table = self._table_of[index]
         rows = touched[table]
-        values = self.tables[table][rows] if _is_average(slot) else np.array(slot)
+        values = self.tables[table][rows] if _is_average(slot) else slot.numpy()
         for place, row in enumerate(rows.tolist()):
             if row in self._slots[index]:
                 values[place] = self._slots[index][row]
