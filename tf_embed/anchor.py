@@ -18,9 +18,10 @@ import inspect
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tf_embed import ops
+from tf_embed import ops, snapshot
 from tf_embed.table import Table
 
 
@@ -84,19 +85,38 @@ class Anchor(keras.Variable):
             self._check_outer_optimizer(optimizer)
         return True
 
+    def numpy(self) -> np.ndarray:
+        """An array of shape (0, dim) that carries the rows, for `get_weights`."""
+        return snapshot.take(self._table)
+
+    def __array__(self, dtype: Any = None) -> np.ndarray:
+        """A plain array of shape (0, dim).
+
+        Raises:
+            ValueError: A Keras layer that is no DynamicEmbedding wants to write it to a file,
+                which would drop the rows.
+        """
+        if _is_in_save_own_variables():
+            raise ValueError(
+                f"The rows of {self.table_name!r} are not saved in Keras files with a layer that "
+                "has its anchor as a weight: use a tf_embed.layers.DynamicEmbedding in the layer, "
+                "or save with tf.train.Checkpoint."
+            )
+        return super().__array__(dtype)
+
     def assign(self, value: Any) -> Any:
-        """Takes a gradient, or the value of a variable without rows.
+        """Takes a gradient, or the rows of a table.
 
         Args:
-            value: tf.IndexedSlices, a gradient: one step of the table's own optimizer. An array
-                of shape (0, dim), as in `set_weights`: nothing.
+            value: tf.IndexedSlices, a gradient: one step of the table's own optimizer. What
+                `numpy` gave, as in `set_weights`, or another anchor: its rows.
 
         Returns:
             The value.
 
         Raises:
-            ValueError: The gradient is a tensor, so its keys are lost; or the table has no
-                optimizer of its own.
+            ValueError: The gradient is a tensor, so its keys are lost; the table has no optimizer
+                of its own; or there are no rows with the value, or rows of another kind of table.
         """
         if isinstance(value, tf.IndexedSlices):
             if self.own_trainer is None:
@@ -107,7 +127,8 @@ class Anchor(keras.Variable):
             return value
         if isinstance(value, tf.Tensor):
             self.check_gradient(value)
-        return super().assign(value)
+        snapshot.put(self._table, value.numpy() if isinstance(value, Anchor) else value)
+        return value
 
     def update(self, gradient: Any, trainer: Trainer) -> None:
         """Runs one step of an optimizer on the rows that a gradient names.
@@ -202,3 +223,13 @@ def calling_optimizers() -> list[keras.optimizers.Optimizer]:
         if isinstance(caller, keras.optimizers.Optimizer) and caller not in found:
             found.append(caller)
     return found
+
+
+def _is_in_save_own_variables() -> bool:
+    """Whether a Keras layer is writing its weights to a file, which it tells its weights not."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "save_own_variables":
+            return True
+        frame = frame.f_back
+    return False

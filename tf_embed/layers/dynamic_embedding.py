@@ -36,7 +36,8 @@ class DynamicEmbedding(keras.layers.Layer):
 
     `.keras` files, `.weights.h5` files and tf.train.Checkpoint carry rows, optimizer slots and
     step; `model.export` and tf.saved_model.save carry the rows. `get_weights` and `set_weights`,
-    and so keras.callbacks.EarlyStopping(restore_best_weights=True), know nothing of them.
+    and so keras.callbacks.EarlyStopping(restore_best_weights=True), carry the rows and, as for any
+    weight, nothing of the optimizer; arrays that NumPy made of those of `get_weights` are refused.
     `layer.trainable = False` stops updates. `model.export` makes a signature for dense ids, so a
     model that is served takes dense ids with `padding_id` in place of ragged ones.
 

@@ -1,0 +1,39 @@
+"""The numbers that say what a saved table is besides its rows, as cc/core/table_meta.h has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_SEED, _TABLE_ID, _INITIAL_VALUE, _SLOTS_PER_ROW = 1, 2, 4, 7
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableMeta:
+    """The numbers, read.
+
+    Attributes:
+        numbers: int64 vector, as an export gives it.
+    """
+
+    numbers: np.ndarray
+
+    @classmethod
+    def of(cls, meta: Any) -> TableMeta:
+        """The meta that an export gave."""
+        return cls(np.asarray(meta))
+
+    def initial_slots(self, dtype: tf.DType) -> np.ndarray:
+        """What the slots of a new row are, [slots of a row]."""
+        value = self.numbers[_INITIAL_VALUE : _INITIAL_VALUE + 1].view(np.float64)
+        return np.tile(value, self.numbers[_SLOTS_PER_ROW]).astype(dtype.as_numpy_dtype)
+
+    def with_seed_of(self, other: Any) -> tf.Tensor:
+        """These numbers with the seed and table id of another meta; int64 vector."""
+        numbers = self.numbers.copy()
+        for place in (_SEED, _TABLE_ID):
+            numbers[place] = np.asarray(other)[place]
+        return tf.constant(numbers)
