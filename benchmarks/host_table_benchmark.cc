@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
       const size_t count = std::min(bench.batch, bench.keys - first);
       for (size_t i = 0; i < count; ++i) bench.ids[i] = Bench::KeyOf(first + i);
       Check(table->InsertOrAssign(bench.serial, KeyBatch{bench.ids.data(), count, nullptr},
-                                  bench.rows.data(), nullptr));
+                                  bench.rows.data(), {}));
     }
   });
   std::printf("%-28s %8.1f ns/key\n", "insert new, growing",
@@ -112,20 +112,20 @@ int main(int argc, char** argv) {
       },
       draw_numbers);
   const auto find = [&] {
-    Check(table->Find(bench.serial, batch, {}, bench.rows.data(), nullptr));
+    Check(table->Find(bench.serial, batch, {}, bench.rows.data(), nullptr, {}));
   };
   bench.Report("find, present", floor, find, draw_present);
   bench.Report("find, absent (uniform row)", floor, find, draw_absent);
   bench.Report(
       "insert_or_assign, present", floor,
-      [&] { Check(table->InsertOrAssign(bench.serial, batch, bench.rows.data(), nullptr)); },
+      [&] { Check(table->InsertOrAssign(bench.serial, batch, bench.rows.data(), {})); },
       draw_present);
   for (const auto& [name, kind] : {std::pair{"apply, SGD", RuleKind::kSgd},
                                    std::pair{"apply, row-wise Adagrad", RuleKind::kRowwiseAdagrad},
                                    std::pair{"apply, Adagrad", RuleKind::kAdagrad},
                                    std::pair{"apply, Adam", RuleKind::kAdam}}) {
     Rule rule;
-    rule.slots = {kind, 0.1};
+    rule.slots = tf_embed::FusedSlots(kind, bench.dim, 0.1);
     rule.learning_rate = 0.01;
     rule.epsilon = 1e-7;
     rule.beta_1 = 0.9;

@@ -26,6 +26,7 @@ from absl import logging
 from tf_embed import ops
 from tf_embed.distributed import sharding
 from tf_embed.initializers import RowInitializer
+from tf_embed.ops import ExternalRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # Unlike any other's, so that no two tables share rows. TensorFlow makes it another
             # one still in each copy of a SavedModel that is loaded.
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
-            self._rule: str | None = None
+            self._rule: str | ExternalRule | None = None
             # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
             eagerly = self._destruction_context
             weakref.finalize(self, _destroy, self.resource_handle, eagerly).atexit = False
@@ -184,6 +185,45 @@ class Table(tf.saved_model.experimental.TrackableResource):
             rule=rule,
         )
 
+    def find_slots(
+        self, keys: tf.Tensor, rule: ExternalRule
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Reads whole rows for an optimizer outside of the table, and inserts nothing.
+
+        Args:
+            keys: Any shape.
+            rule: The optimizer's rule, which becomes the table's.
+
+        Returns:
+            Rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], group after
+            group; and whether each key is there, keys.shape. Absent keys have their initial rows
+            and slots.
+        """
+        owners = self._owners(keys)
+        return ops.find_slots(
+            self.resource_handle,
+            keys,
+            owners,
+            self._initial_rows(keys, owners),
+            dim=self.options.dim,
+            slot_dtype=self.options.slot_dtype,
+            rule=rule,
+        )
+
+    def assign_slots(
+        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, rule: ExternalRule
+    ) -> tf.Operation | None:
+        """Writes rows and slots as `find_slots` gives them; of equal keys the last one wins."""
+        return ops.assign_slots(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            values,
+            slots,
+            dim=self.options.dim,
+            rule=rule,
+        )
+
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys; absent ones are no error."""
         return ops.erase(self.resource_handle, keys, self._owners(keys))
@@ -224,7 +264,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return imported
 
     @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
-    def bind_rule(self, rule: str) -> None:
+    def bind_rule(self, rule: str | ExternalRule) -> None:
         """Says which optimizer rule the table will be trained with.
 
         The next step of another rule than the present one replaces the slots of all rows and
@@ -238,7 +278,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 "%r is now trained by the rule %r: the optimizer slots of its %d rows, of another "
                 "rule, start anew; their weights are kept.",
                 self.options.name,
-                rule,
+                rule if isinstance(rule, str) else "external",
                 rows,
             )
 

@@ -23,9 +23,6 @@ constexpr size_t kBlock = 16;
 constexpr size_t kFindCost = 60;
 constexpr size_t kWriteCost = 120;
 
-using Shared = std::shared_lock<OperationGate>;
-using Alone = std::unique_lock<OperationGate>;
-
 // The first failure of work that runs in many threads.
 class FirstFailure {
  public:
@@ -58,7 +55,7 @@ T Sum(T a, T b) {
 
 HostTable::HostTable(const TableOptions& options)
     : options_(options),
-      content_(new Content(options.allocator, options.init_size, LayoutOf(RuleKind::kNone),
+      content_(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
                            options.initializer, RuleSlots())) {}
 
 std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
@@ -69,18 +66,8 @@ std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
   }
 }
 
-Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content) const {
-  try {
-    *content = std::make_unique<Content>(options_.allocator, size_hint, content_->rows.layout(),
-                                         content_->initializer, content_->rule());
-    return Status();
-  } catch (const std::bad_alloc&) {
-    return NoMemory(content_->size.load(std::memory_order_relaxed));
-  }
-}
-
-RowLayout HostTable::LayoutOf(RuleKind kind) const {
-  return RowLayout(options_.value_type, options_.dim, SlotsPerRow(kind, options_.dim));
+RowLayout HostTable::LayoutOf(const RuleSlots& rule) const {
+  return RowLayout(options_.value_type, options_.dim, rule.slots_per_row());
 }
 
 RowInitializer HostTable::initializer() const {
@@ -95,7 +82,7 @@ size_t HostTable::size() const {
 
 RuleSlots HostTable::rule() const {
   Shared gate(content_gate_);
-  return content_->rule();
+  return content_->rule;
 }
 
 Status HostTable::NoMemory(size_t keys_held) const {
@@ -105,20 +92,25 @@ Status HostTable::NoMemory(size_t keys_held) const {
   });
 }
 
-void HostTable::FillInitialSlots(const RuleSlots& rule, char* slots) const {
-  const size_t count = SlotsPerRow(rule.kind, options_.dim);
+Status HostTable::OtherRule() const {
+  return Status::FailedPrecondition(
+      "The optimizer of table '" + options_.name +
+      "' was changed: its rows no longer have the slots of the rule that asks.");
+}
+
+Status HostTable::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
+  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
   if (options_.value_type == DataType::kDouble) {
-    std::fill_n(reinterpret_cast<double*>(slots), count, rule.initial_value);
+    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
   } else {
-    std::fill_n(reinterpret_cast<float*>(slots), count, static_cast<float>(rule.initial_value));
+    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
   }
+  return Status();
 }
 
 Status HostTable::NewScratch(const Content& content, RowScratch* scratch) const {
   TF_EMBED_RETURN_IF_ERROR(scratch->row.Resize(content.rows.layout().stride));
-  TF_EMBED_RETURN_IF_ERROR(scratch->initial_slots.Resize(content.rows.layout().slot_bytes));
-  FillInitialSlots(content.rule(), scratch->initial_slots.data());
-  return Status();
+  return InitialSlots(content.rule, &scratch->initial_slots);
 }
 
 void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key,
@@ -135,19 +127,30 @@ void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, 
 }
 
 Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
-                       const DefaultRows& defaults, void* weights, bool* exists) const {
+                       const DefaultRows& defaults, void* weights, bool* exists,
+                       const SlotsOut& slots) const {
   Shared gate(content_gate_);
+  Buffer<char> initial_slots(options_.allocator);
+  if (slots.rule != nullptr) {
+    if (!SameRule(*slots.rule, content_->rule)) return OtherRule();
+    TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &initial_slots));
+  }
   const auto find = [&](size_t begin, size_t end) {
-    FindRange(*content_, batch, begin, end, defaults, static_cast<char*>(weights), exists);
+    FindRange(*content_, batch, begin, end, defaults, static_cast<char*>(weights), exists,
+              static_cast<char*>(slots.slots), initial_slots.data());
   };
-  context.parallel_for(batch.size, kFindCost + content_->rows.layout().weight_bytes / 8,
-                       std::cref(find));
+  const RowLayout& layout = content_->rows.layout();
+  const size_t read_bytes = slots.slots == nullptr ? layout.weight_bytes : layout.stride;
+  context.parallel_for(batch.size, kFindCost + read_bytes / 8, std::cref(find));
   return Status();
 }
 
 void HostTable::FindRange(const Content& content, const KeyBatch& batch, size_t begin, size_t end,
-                          const DefaultRows& defaults, char* weights, bool* exists) const {
-  const size_t row_bytes = content.rows.layout().weight_bytes;
+                          const DefaultRows& defaults, char* weights, bool* exists, char* slots,
+                          const char* initial_slots) const {
+  const RowLayout& layout = content.rows.layout();
+  const size_t row_bytes = layout.weight_bytes;
+  const size_t slot_bytes = slots == nullptr ? 0 : layout.slot_bytes;
   uint64_t hashes[kBlock];
   StripedIndex::Entry entries[kBlock];
   for (size_t block = begin; block < end; block += kBlock) {
@@ -159,18 +162,27 @@ void HostTable::FindRange(const Content& content, const KeyBatch& batch, size_t 
     }
     for (size_t i = 0; i < count; ++i) {
       entries[i] = content.index.Find(keys[i], hashes[i]);
-      if (entries[i].found()) PrefetchRow(content.rows.Row(entries[i].slot), row_bytes);
+      if (entries[i].found()) {
+        PrefetchRow(content.rows.Row(entries[i].slot),
+                    slots == nullptr ? row_bytes : layout.stride);
+      }
     }
     for (size_t i = 0; i < count; ++i) {
       StripedIndex::Entry& entry = entries[i];
       const size_t position = batch.Position(block + i);
       char* const out = weights + position * row_bytes;
+      char* const slots_out = slots == nullptr ? nullptr : slots + position * slot_bytes;
       while (entry.found()) {
-        LoadRow(content.rows.Row(entry.slot), row_bytes, out);
+        const char* const row = content.rows.Row(entry.slot);
+        LoadRow(row, row_bytes, out);
+        if (slot_bytes > 0) LoadRow(row + layout.slot_offset, slot_bytes, slots_out);
         if (entry.bucket->Unchanged(entry.word)) break;
         entry = content.index.Find(keys[i], hashes[i]);
       }
-      if (!entry.found()) DefaultRow(content, defaults, keys[i], position, out);
+      if (!entry.found()) {
+        DefaultRow(content, defaults, keys[i], position, out);
+        if (slot_bytes > 0) std::memcpy(slots_out, initial_slots, slot_bytes);
+      }
       if (exists != nullptr) exists[position] = entry.found();
     }
   }
@@ -193,12 +205,13 @@ Status HostTable::RunParts(const ExecContext& context, const KeyPartition& parti
 
 template <typename Work>
 Status HostTable::ForEachPart(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                              size_t key_cost, const Work& work) {
+                              const RuleSlots* expected, size_t key_cost, const Work& work) {
   Status status;
   bool outgrown;
   {
     Shared writer(writers_);
     Shared gate(content_gate_);
+    if (expected != nullptr && !SameRule(*expected, content_->rule)) return OtherRule();
     KeyPartition partition(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(partition.Build(context, batch, skip));
     status = RunParts(context, partition, key_cost,
@@ -276,7 +289,7 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
     TF_EMBED_RETURN_IF_ERROR(held.Resize(places));
     exists = held.data();
   }
-  TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists));
+  TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists, {}));
   const auto insert_absent = [&](Content* content, const KeyRange& range) {
     const RowLayout& layout = content->rows.layout();
     RowScratch scratch(options_.allocator);
@@ -296,11 +309,12 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
               });
         });
   };
-  return ForEachPart(context, batch, exists, kWriteCost, insert_absent);
+  return ForEachPart(context, batch, exists, nullptr, kWriteCost, insert_absent);
 }
 
 Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
-                                 const void* weights, const void* slots) {
+                                 const void* weights, const SlotsIn& slots) {
+  const char* const given = static_cast<const char*>(slots.slots);
   const auto assign = [&](Content* content, const KeyRange& range) {
     const RowLayout& layout = content->rows.layout();
     RowScratch scratch(options_.allocator);
@@ -308,9 +322,8 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
     const auto store = [&](size_t position, const char* initial_slots, char* row) {
       StoreRow(static_cast<const char*>(weights) + position * layout.weight_bytes,
                layout.weight_bytes, row);
-      const char* const from = slots == nullptr
-                                   ? initial_slots
-                                   : static_cast<const char*>(slots) + position * layout.slot_bytes;
+      const char* const from =
+          given == nullptr ? initial_slots : given + position * layout.slot_bytes;
       if (from != nullptr) StoreRow(from, layout.slot_bytes, row + layout.slot_offset);
     };
     return ForEachKey(
@@ -323,7 +336,7 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
               [&](char* row) { store(position, scratch.initial_slots.data(), row); });
         });
   };
-  return ForEachPart(context, batch, nullptr, kWriteCost, assign);
+  return ForEachPart(context, batch, nullptr, slots.rule, kWriteCost, assign);
 }
 
 Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
@@ -357,7 +370,7 @@ Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const
               });
         });
   };
-  return ForEachPart(context, batch, nullptr, kWriteCost, accumulate);
+  return ForEachPart(context, batch, nullptr, nullptr, kWriteCost, accumulate);
 }
 
 template <typename T>
@@ -416,6 +429,10 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
     return Status::InvalidArgument("Table '" + options_.name +
                                    "' has integer weights, which no optimizer can train.");
   }
+  if (rule.slots.kind == RuleKind::kExternal) {
+    return Status::InvalidArgument("Table '" + options_.name +
+                                   "' can't run an external rule: find and assign its slots.");
+  }
   KeyPartition partition(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(partition.Build(context, batch, nullptr));
   Status status;
@@ -423,13 +440,10 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
   for (bool done = false; !done;) {
     Shared writer(writers_);
     Shared gate(content_gate_);
-    if (content_->rule_kind != rule.slots.kind) {
+    if (!SameRuleAndInitialValues(content_->rule, rule.slots)) {
       gate.unlock();
-      TF_EMBED_RETURN_IF_ERROR(SetRuleLocked(rule.slots));
+      TF_EMBED_RETURN_IF_ERROR(SetRuleAlone(rule.slots));
       continue;  // another thread may have set yet another rule meanwhile
-    }
-    if (content_->rule().initial_value != rule.slots.initial_value) {
-      content_->initial_slot.store(rule.slots.initial_value, std::memory_order_relaxed);
     }
     const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
     status = RunParts(context, partition, key_cost, [&](const KeyRange& range) {
@@ -465,124 +479,7 @@ Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
     }
     return Status();
   };
-  return ForEachPart(context, batch, nullptr, kWriteCost, erase);
-}
-
-Status HostTable::Clear() {
-  Shared writer(writers_);
-  Alone gate(content_gate_);
-  // In place, because who clears a table may have no memory left. Nothing here needs any.
-  const RowLayout layout = content_->rows.layout();
-  const RuleSlots rule = content_->rule();
-  RowInitializer initializer = std::move(content_->initializer);
-  content_->~Content();
-  new (content_.get())
-      Content(options_.allocator, options_.init_size, layout, std::move(initializer), rule);
-  return Status();
-}
-
-Status HostTable::Shrink() {
-  Shared writer(writers_);
-  Alone gate(content_gate_);
-  const size_t size = content_->size.load(std::memory_order_relaxed);
-  std::unique_ptr<Content> compact;
-  TF_EMBED_RETURN_IF_ERROR(NewContent(size, &compact));
-  Status status;
-  for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
-    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
-      if (!status.ok()) return;
-      const uint32_t to = compact->rows.Take(&compact->pools[stripe]);
-      if (to == kNoSlot) {
-        status = NoMemory(size);
-        return;
-      }
-      std::memcpy(compact->rows.Row(to), content_->rows.Row(slot), content_->rows.layout().stride);
-      status = compact->index.Insert(key, HashKey(key), to);
-    });
-  }
-  if (!status.ok()) return status;
-  compact->size.store(size, std::memory_order_relaxed);
-  content_ = std::move(compact);
-  return Status();
-}
-
-Status HostTable::SetRule(const RuleSlots& rule) {
-  Shared writer(writers_);
-  return SetRuleLocked(rule);
-}
-
-Status HostTable::SetRuleLocked(const RuleSlots& rule) {
-  Alone gate(content_gate_);
-  if (content_->rule_kind != rule.kind) {
-    const RowLayout layout = LayoutOf(rule.kind);
-    Buffer<char> slots(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
-    FillInitialSlots(rule, slots.data());
-    TF_EMBED_RETURN_IF_ERROR(content_->rows.ChangeLayout(layout, slots.data()));
-    content_->rule_kind = rule.kind;
-  }
-  content_->initial_slot.store(rule.initial_value, std::memory_order_relaxed);
-  return Status();
-}
-
-Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const {
-  Shared gate(content_gate_);
-  const Content& content = *content_;
-  const RowLayout& layout = content.rows.layout();
-  rows->size = 0;
-  max_rows = std::min(max_rows, content.size.load(std::memory_order_relaxed));
-  // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
-  // two calls is neither missed nor taken twice.
-  const auto make_room = [&](size_t count) {
-    TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(count));
-    TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(count * layout.weight_bytes));
-    return rows->slots.Resize(count * layout.slot_bytes);
-  };
-  TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
-  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
-    std::lock_guard<std::mutex> lock(content.index.StripeMutex(cursor->next));
-    const size_t stripe_size = content.index.StripeSize(cursor->next);
-    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
-    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(make_room(stripe_size));
-    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t slot) {
-      const char* const row = content.rows.Row(slot);
-      char* const weights = rows->weights.data() + rows->size * layout.weight_bytes;
-      char* const slots = rows->slots.data() + rows->size * layout.slot_bytes;
-      uint32_t word;
-      do {
-        word = bucket.WaitUnlocked();
-        LoadRow(row, layout.weight_bytes, weights);
-        LoadRow(row + layout.slot_offset, layout.slot_bytes, slots);
-      } while (!bucket.Unchanged(word));
-      rows->keys[rows->size++] = key;
-    });
-  }
-  cursor->done = cursor->next == StripedIndex::kStripes;
-  return Status();
-}
-
-std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
-                                           const RowInitializer& initializer) const {
-  try {
-    TableOptions options = options_;
-    options.init_size = init_size;
-    options.initializer = initializer;
-    return std::unique_ptr<HostTable>(new HostTable(options));
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
-void HostTable::TakeContent(Table* other) {
-  Shared writer(writers_);
-  Alone gate(content_gate_);
-  content_ = std::move(static_cast<HostTable*>(other)->content_);
-}
-
-void HostTable::DropRetired() {
-  // If others are inside now, one of them or a later writer will do it.
-  Alone gate(content_gate_, std::try_to_lock);
-  if (gate.owns_lock()) content_->index.DropRetired();
+  return ForEachPart(context, batch, nullptr, nullptr, kWriteCost, erase);
 }
 
 }  // namespace tf_embed

@@ -18,6 +18,8 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <utility>
 #include <vector>
 
@@ -40,11 +42,11 @@ class HostTable final : public Table {
   RuleSlots rule() const override;
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
-              void* weights, bool* exists) const override;
+              void* weights, bool* exists, const SlotsOut& slots) const override;
   Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists) override;
   Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
-                        const void* slots) override;
+                        const SlotsIn& slots) override;
   Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
                const bool* exists) override;
   Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
@@ -61,6 +63,9 @@ class HostTable final : public Table {
   void TakeContent(Table* other) override;
 
  private:
+  using Shared = std::shared_lock<OperationGate>;
+  using Alone = std::unique_lock<OperationGate>;
+
   // All that Clear, Shrink and TakeContent replace at once.
   struct Content {
     Content(Allocator* allocator, size_t size_hint, const RowLayout& layout,
@@ -68,17 +73,13 @@ class HostTable final : public Table {
         : index(allocator, size_hint),
           rows(allocator, layout),
           initializer(std::move(initializer)),
-          rule_kind(rule.kind),
-          initial_slot(rule.initial_value) {}
-
-    RuleSlots rule() const { return {rule_kind, initial_slot.load(std::memory_order_relaxed)}; }
+          rule(rule) {}
 
     StripedIndex index;
     RowStore rows;
     RowStore::SlotPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
     RowInitializer initializer;
-    RuleKind rule_kind;
-    std::atomic<double> initial_slot;
+    RuleSlots rule;
     std::atomic<size_t> size{0};
   };
 
@@ -99,21 +100,26 @@ class HostTable final : public Table {
 
   // Empty content like the present one.
   Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
-  RowLayout LayoutOf(RuleKind kind) const;
-  void FillInitialSlots(const RuleSlots& rule, char* slots) const;
+  RowLayout LayoutOf(const RuleSlots& rule) const;
+  // Makes `slots` the slots of a new row.
+  Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
   Status NewScratch(const Content& content, RowScratch* scratch) const;
   Status NoMemory(size_t keys_held) const;
+  Status OtherRule() const;
   void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
                   void* weights) const;
 
+  // `slots` may be null; absent keys get `initial_slots`.
   void FindRange(const Content& content, const KeyBatch& batch, size_t begin, size_t end,
-                 const DefaultRows& defaults, char* weights, bool* exists) const;
+                 const DefaultRows& defaults, char* weights, bool* exists, char* slots,
+                 const char* initial_slots) const;
 
   // Runs `work(content, range)` over the parts of a batch, many at once, and returns the first
   // failure. Keys whose `skip` is true are left out.
+  // Refuses where `expected` is given and the table has another rule.
   template <typename Work>
   Status ForEachPart(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                     size_t key_cost, const Work& work);
+                     const RuleSlots* expected, size_t key_cost, const Work& work);
   template <typename Work>
   Status RunParts(const ExecContext& context, const KeyPartition& partition, size_t key_cost,
                   const Work& work);
@@ -132,7 +138,7 @@ class HostTable final : public Table {
   template <typename T>
   Status ApplyPart(Content* content, const KeyRange& range, const T* gradients, const Rule& rule);
 
-  Status SetRuleLocked(const RuleSlots& rule);
+  Status SetRuleAlone(const RuleSlots& rule);
   void DropRetired();
 
   TableOptions options_;

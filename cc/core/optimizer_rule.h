@@ -12,44 +12,9 @@
 #include <cstdint>
 
 #include "cc/core/platform.h"
+#include "cc/core/rule_slots.h"
 
 namespace tf_embed {
-
-// The numbers are part of the checkpoint format: never reuse one.
-enum class RuleKind : uint8_t {
-  kNone = 0,
-  kSgd = 1,
-  kMomentum = 2,
-  kAdagrad = 3,
-  kRowwiseAdagrad = 4,
-  kAdam = 5,
-  kAdamAmsgrad = 6,
-};
-inline constexpr int kRuleKinds = 7;
-
-// What a row keeps for its rule: this many values, all `initial_value` in a new row.
-struct RuleSlots {
-  RuleKind kind = RuleKind::kNone;
-  double initial_value = 0.0;
-};
-
-inline size_t SlotsPerRow(RuleKind kind, size_t dim) {
-  switch (kind) {
-    case RuleKind::kNone:
-    case RuleKind::kSgd:
-      return 0;
-    case RuleKind::kRowwiseAdagrad:
-      return 1;
-    case RuleKind::kMomentum:
-    case RuleKind::kAdagrad:
-      return dim;
-    case RuleKind::kAdam:
-      return 2 * dim;
-    case RuleKind::kAdamAmsgrad:
-      return 3 * dim;
-  }
-  return 0;
-}
 
 // A rule and its hyper-parameters for one step. Those that a rule does not name are ignored.
 struct Rule {
@@ -158,7 +123,7 @@ TF_EMBED_HOST_DEVICE inline void ApplyAdamAmsgrad(const RuleConstants<T>& c, siz
   }
 }
 
-// One step of `rule` on one row. `slots` are SlotsPerRow(rule.slots.kind, dim) values.
+// One step of a fused rule on one row. `slots` are rule.slots.slots_per_row() values.
 template <typename T>
 TF_EMBED_HOST_DEVICE inline void ApplyRule(const Rule& rule, const RuleConstants<T>& c, size_t dim,
                                            const T* g, T* w, T* slots) {
@@ -167,6 +132,7 @@ TF_EMBED_HOST_DEVICE inline void ApplyRule(const Rule& rule, const RuleConstants
   }
   switch (rule.slots.kind) {
     case RuleKind::kNone:
+    case RuleKind::kExternal:
       return;
     case RuleKind::kSgd:
       return ApplySgd(c, dim, g, w);

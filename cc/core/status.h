@@ -9,13 +9,16 @@
 
 namespace tf_embed {
 
-enum class StatusCode { kOk, kInvalidArgument, kResourceExhausted };
+enum class StatusCode { kOk, kInvalidArgument, kFailedPrecondition, kResourceExhausted };
 
 class Status {
  public:
   Status() = default;
   static Status InvalidArgument(std::string message) {
     return Status(StatusCode::kInvalidArgument, std::move(message));
+  }
+  static Status FailedPrecondition(std::string message) {
+    return Status(StatusCode::kFailedPrecondition, std::move(message));
   }
 
   // `describe` returns the message. Where even that finds no memory the code alone is kept.

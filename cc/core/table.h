@@ -58,6 +58,18 @@ struct DefaultRows {
   }
 };
 
+// The slots that go beside the weights of a batch, [batch, slots of a row], and the rule that they
+// belong to; without one, none. A verb that takes them refuses with kFailedPrecondition, and
+// changes nothing, where the table's rule is another by then: its rows have other slots.
+struct SlotsOut {
+  const RuleSlots* rule = nullptr;
+  void* slots = nullptr;
+};
+struct SlotsIn {
+  const RuleSlots* rule = nullptr;
+  const void* slots = nullptr;
+};
+
 // Rows taken out of a table. The buffers are reused from one batch to the next.
 struct ExportedRows {
   explicit ExportedRows(Allocator* allocator)
@@ -89,19 +101,20 @@ class Table {
   virtual RuleSlots rule() const = 0;
 
   // Copies the keys' weights to `weights` [batch, dim], defaults for absent ones, and changes
-  // nothing. `exists` [batch] may be null.
+  // nothing. `exists` [batch] may be null. Slots, where they are wanted, are of the same moment as
+  // the weights of their row; absent keys have initial ones.
   virtual Status Find(const ExecContext& context, const KeyBatch& batch,
-                      const DefaultRows& defaults, void* weights, bool* exists) const = 0;
+                      const DefaultRows& defaults, void* weights, bool* exists,
+                      const SlotsOut& slots) const = 0;
 
   // As Find, and inserts absent keys with their defaults; of equal keys the first one's.
   virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                               const DefaultRows& defaults, void* weights, bool* exists) = 0;
 
-  // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too where `slots`
-  // [batch, slots of a row] is not null; else present rows keep theirs and new rows get initial
-  // ones.
+  // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too where they are
+  // given; else present rows keep theirs and new rows get initial ones.
   virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
-                                const void* weights, const void* slots) = 0;
+                                const void* weights, const SlotsIn& slots) = 0;
 
   // Where `exists` and the key is present, adds `values` [batch, dim]; where neither, inserts them
   // as a row; else does nothing, for the table has changed since the caller looked.
@@ -109,8 +122,8 @@ class Table {
                        const bool* exists) = 0;
 
   // One step of `rule`: gradients [batch, dim] of equal keys are summed in the order of the batch,
-  // absent keys get their defaults, and the rule runs once a row. A rule of another kind
-  // than the present one replaces all slots first.
+  // absent keys get their defaults, and the rule runs once a row. A rule other than the present one
+  // replaces all slots first. An external rule can't be applied.
   virtual Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
                        const Rule& rule) = 0;
 
@@ -123,7 +136,8 @@ class Table {
   // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
   virtual Status Shrink() = 0;
 
-  // Replaces the slots of all rows by initial ones of another rule; weights stay.
+  // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
+  // with other initial values, only new rows get these.
   virtual Status SetRule(const RuleSlots& rule) = 0;
 
   // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the

@@ -6,23 +6,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Reads input 3, the rows of absent keys.
-absl::Status ReadDefaults(tf::OpKernelContext* context, const TableResource& table,
-                          const KeysInput& keys, DefaultRows* defaults) {
-  const tf::Tensor& tensor = context->input(3);
-  if (tensor.NumElements() == 0) return absl::OkStatus();
-  if (tensor.dtype() != table.signature().value_dtype) {
-    return CheckRows(tensor, "defaults", table, keys);
-  }
-  defaults->rows = tensor.data();
-  if (tensor.dims() == 1 && tensor.dim_size(0) == table.signature().dim) {
-    defaults->kind = DefaultRows::Kind::kOneForAll;
-    return absl::OkStatus();
-  }
-  defaults->kind = DefaultRows::Kind::kOneEach;
-  return CheckRows(tensor, "defaults", table, keys);
-}
-
 template <bool insert>
 class FindOp : public TableOp {
  public:
@@ -36,18 +19,14 @@ class FindOp : public TableOp {
     tf::Tensor* exists;
     TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
-    if (output_type(0) != table->signature().value_dtype) {
-      return InvalidArgumentError("Table '", table->name(), "' holds ",
-                                  tf::DataTypeString(table->signature().value_dtype),
-                                  ". Asked for: ", tf::DataTypeString(output_type(0)), ".");
-    }
+    TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.RowsShape(*table), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
     const ExecContext exec = ThreadPoolOf(context);
     bool* const flags = exists->flat<bool>().data();
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return insert ? shard->FindOrInsert(exec, batch, defaults, values->data(), flags)
-                    : shard->Find(exec, batch, defaults, values->data(), flags);
+                    : shard->Find(exec, batch, defaults, values->data(), flags, {});
     });
   }
 };

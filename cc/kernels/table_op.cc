@@ -74,6 +74,29 @@ absl::Status CheckRows(const tf::Tensor& rows, const char* argument, const Table
   return absl::OkStatus();
 }
 
+absl::Status ReadDefaults(tf::OpKernelContext* context, const TableResource& table,
+                          const KeysInput& keys, DefaultRows* defaults) {
+  const tf::Tensor& tensor = context->input(3);
+  if (tensor.NumElements() == 0) return absl::OkStatus();
+  if (tensor.dtype() != table.signature().value_dtype) {
+    return CheckRows(tensor, "defaults", table, keys);
+  }
+  defaults->rows = tensor.data();
+  if (tensor.dims() == 1 && tensor.dim_size(0) == table.signature().dim) {
+    defaults->kind = DefaultRows::Kind::kOneForAll;
+    return absl::OkStatus();
+  }
+  defaults->kind = DefaultRows::Kind::kOneEach;
+  return CheckRows(tensor, "defaults", table, keys);
+}
+
+absl::Status CheckOutputType(tf::DataType type, const TableResource& table) {
+  if (type == table.signature().value_dtype) return absl::OkStatus();
+  return InvalidArgumentError("Table '", table.name(), "' holds ",
+                              tf::DataTypeString(table.signature().value_dtype),
+                              ". Asked for: ", tf::DataTypeString(type), ".");
+}
+
 ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
   const tf::DeviceBase::CpuWorkerThreads* const workers =
       context->device()->tensorflow_cpu_worker_threads();

@@ -48,6 +48,13 @@ class KeysInput {
 absl::Status CheckRows(const tensorflow::Tensor& rows, const char* argument,
                        const TableResource& table, const KeysInput& keys);
 
+// Reads input 3 of a lookup, the rows of absent keys.
+absl::Status ReadDefaults(tensorflow::OpKernelContext* context, const TableResource& table,
+                          const KeysInput& keys, DefaultRows* defaults);
+
+// Checks that what an op gives rows in is the table's value type.
+absl::Status CheckOutputType(tensorflow::DataType type, const TableResource& table);
+
 // The thread pool of the device that runs the op.
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context);
 

@@ -5,6 +5,7 @@
 
 #include "cc/core/host_table.h"
 #include "cc/core/striped_index.h"
+#include "cc/core/table_meta.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
 
 namespace tf_embed {
@@ -31,25 +32,6 @@ DataType CoreType(tf::DataType type) {
   }
 }
 
-// Reads decimal numbers with blanks between them, to the last bit and in no locale.
-absl::Status ReadNumbers(const std::string& text, std::vector<double>* numbers) {
-  const char* const end = text.data() + text.size();
-  for (const char* at = text.data(); at != end;) {
-    if (*at == ' ') {
-      ++at;
-      continue;
-    }
-    double number;
-    const std::from_chars_result result = std::from_chars(at, end, number);
-    if (result.ec != std::errc()) {
-      return InvalidArgumentError("`initializer_values` must be decimal numbers. Received: ", text);
-    }
-    numbers->push_back(number);
-    at = result.ptr;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim,
                              RowInitializer* initializer) {
   std::string kind, text;
@@ -59,7 +41,7 @@ absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim
   TF_RETURN_IF_ERROR(construction->GetAttr("initializer_values", &text));
   TF_RETURN_IF_ERROR(construction->GetAttr("seed", &seed));
   TF_RETURN_IF_ERROR(construction->GetAttr("table_id", &table_id));
-  TF_RETURN_IF_ERROR(ReadNumbers(text, &numbers));
+  TF_RETURN_IF_ERROR(ReadNumbers(text, "initializer_values", &numbers));
   const size_t wanted = kind == "constant" ? 1 : kind == "row" ? static_cast<size_t>(dim) : 2;
   if (numbers.size() != wanted) {
     return InvalidArgumentError("`initializer_values` must be ", wanted,
@@ -110,12 +92,33 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandle
 
 }  // namespace
 
+absl::Status ReadNumbers(const std::string& text, const char* attribute,
+                         std::vector<double>* numbers) {
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data(); at != end;) {
+    if (*at == ' ') {
+      ++at;
+      continue;
+    }
+    double number;
+    const std::from_chars_result result = std::from_chars(at, end, number);
+    if (result.ec != std::errc()) {
+      return InvalidArgumentError("`", attribute, "` must be decimal numbers. Received: ", text);
+    }
+    numbers->push_back(number);
+    at = result.ptr;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ToTensorFlow(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
       return absl::OkStatus();
     case StatusCode::kInvalidArgument:
       return InvalidArgumentError(status.message());
+    case StatusCode::kFailedPrecondition:
+      return absl::FailedPreconditionError(status.message());
     case StatusCode::kResourceExhausted:
       return ResourceExhaustedError(status.message());
   }
@@ -146,6 +149,10 @@ absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
   int64_t init_size;
   TF_RETURN_IF_ERROR(construction->GetAttr("label", &options->name));
   TF_RETURN_IF_ERROR(construction->GetAttr("init_size", &init_size));
+  if (signature.dim > TableMeta::kMostDim) {
+    return InvalidArgumentError("`dim` of table '", options->name, "' must be at most ",
+                                TableMeta::kMostDim, ". Received: dim=", signature.dim, ".");
+  }
   options->value_type = CoreType(signature.value_dtype);
   options->dim = static_cast<size_t>(signature.dim);
   options->init_size = static_cast<size_t>(init_size);

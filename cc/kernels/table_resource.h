@@ -28,6 +28,11 @@ absl::Status ResourceExhaustedError(const Parts&... parts) {
   return absl::ResourceExhaustedError(absl::StrCat(parts...));
 }
 
+// Reads decimal numbers with blanks between them, to the last bit and in no locale; "nan" and "inf"
+// are numbers.
+absl::Status ReadNumbers(const std::string& text, const char* attribute,
+                         std::vector<double>* numbers);
+
 class TableResource : public tensorflow::ResourceBase {
  public:
   // As given to the handle op; what a second op of the same shared_name must repeat.

@@ -1,4 +1,5 @@
 // The verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
+#include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
 
 namespace tf_embed {
@@ -18,7 +19,7 @@ class InsertOrAssignOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     const ExecContext exec = ThreadPoolOf(context);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return shard->InsertOrAssign(exec, batch, values.data(), nullptr);
+      return shard->InsertOrAssign(exec, batch, values.data(), {});
     });
   }
 };
@@ -46,38 +47,24 @@ class AccumOp : public TableOp {
   }
 };
 
-// Reads the attribute `rule`.
-absl::Status ReadRuleKind(tf::OpKernelConstruction* construction, RuleKind* kind) {
-  std::string name;
-  TF_RETURN_IF_ERROR(construction->GetAttr("rule", &name));
-  *kind = name == "sgd"               ? RuleKind::kSgd
-          : name == "momentum"        ? RuleKind::kMomentum
-          : name == "adagrad"         ? RuleKind::kAdagrad
-          : name == "rowwise_adagrad" ? RuleKind::kRowwiseAdagrad
-          : name == "adam"            ? RuleKind::kAdam
-                                      : RuleKind::kAdamAmsgrad;
-  return absl::OkStatus();
-}
-
-// The vector `hyper` of TfEmbedApply, in the order that the op's documentation gives.
-absl::Status ReadHyper(const tf::Tensor& tensor, Rule* rule) {
+// Makes a rule of `hyper`, the vector of TfEmbedApply, in the order that the op's documentation
+// gives.
+absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& tensor, Rule* rule) {
   const double* const hyper = tensor.flat<double>().data();
-  const bool is_adagrad =
-      rule->slots.kind == RuleKind::kAdagrad || rule->slots.kind == RuleKind::kRowwiseAdagrad;
-  const bool is_adam =
-      rule->slots.kind == RuleKind::kAdam || rule->slots.kind == RuleKind::kAdamAmsgrad;
-  const int64_t wanted = rule->slots.kind == RuleKind::kSgd ? 2 : is_adam ? 5 : 4;
+  const bool is_adagrad = kind == RuleKind::kAdagrad || kind == RuleKind::kRowwiseAdagrad;
+  const bool is_adam = kind == RuleKind::kAdam || kind == RuleKind::kAdamAmsgrad;
+  const int64_t wanted = kind == RuleKind::kSgd ? 2 : is_adam ? 5 : 4;
   if (tensor.NumElements() != wanted) {
     return InvalidArgumentError("`hyper` of this rule must have ", wanted,
                                 " numbers. Received: ", tensor.NumElements(), ".");
   }
+  rule->slots = FusedSlots(kind, dim, is_adagrad ? hyper[2] : 0.0);
   rule->learning_rate = hyper[0];
   rule->weight_decay = hyper[1];
-  if (rule->slots.kind == RuleKind::kMomentum) {
+  if (kind == RuleKind::kMomentum) {
     rule->momentum = hyper[2];
     rule->nesterov = hyper[3] != 0.0;
   } else if (is_adagrad) {
-    rule->slots.initial_value = hyper[2];
     rule->epsilon = hyper[3];
   } else if (is_adam) {
     rule->beta_1 = hyper[2];
@@ -100,8 +87,7 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
     TF_RETURN_IF_ERROR(CheckRows(gradients, "gradients", *table, keys));
     Rule rule;
-    rule.slots.kind = kind_;
-    TF_RETURN_IF_ERROR(ReadHyper(context->input(4), &rule));
+    TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
     const tf::Tensor& step = context->input(5);
     if (step.dims() != 0) {
       return InvalidArgumentError(
@@ -115,31 +101,6 @@ class ApplyOp : public TableOp {
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), rule);
     });
-  }
-
-  RuleKind kind_ = RuleKind::kNone;
-};
-
-class RowsOfOtherRuleOp : public TableOp {
- public:
-  explicit RowsOfOtherRuleOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    tf::Tensor* count;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &count));
-    int64_t rows = 0;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      const Table& shard = *table->shard(number);
-      const RuleKind present = shard.rule().kind;
-      if (present != kind_ && SlotsPerRow(present, table->dim()) > 0) {
-        rows += static_cast<int64_t>(shard.size());
-      }
-    }
-    count->scalar<int64_t>()() = rows;
-    return absl::OkStatus();
   }
 
   RuleKind kind_ = RuleKind::kNone;
@@ -163,7 +124,6 @@ class EraseOp : public TableOp {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedInsertOrAssign").Device(tf::DEVICE_CPU), InsertOrAssignOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedAccum").Device(tf::DEVICE_CPU), AccumOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedApply").Device(tf::DEVICE_CPU), ApplyOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsOfOtherRule").Device(tf::DEVICE_CPU), RowsOfOtherRuleOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedErase").Device(tf::DEVICE_CPU), EraseOp);
 
 }  // namespace

@@ -90,9 +90,8 @@ class ExportOp : public TableOp {
     meta.value_type = table->shard(0)->options().value_type;
     meta.dim = table->dim();
     if (with_slots_) meta.rule = table->shard(0)->rule();
-    meta.slots_per_row = SlotsPerRow(meta.rule.kind, meta.dim);
     for (size_t number = 0; with_slots_ && number < table->num_shards(); ++number) {
-      if (table->shard(number)->rule().kind != meta.rule.kind) {
+      if (!SameRule(table->shard(number)->rule(), meta.rule)) {
         return absl::FailedPreconditionError(
             absl::StrCat("Table '", table->name(),
                          "' is changing from one optimizer to another. Save it after the step."));
@@ -103,14 +102,14 @@ class ExportOp : public TableOp {
     tf::Tensor *keys, *values, *slots, *numbers;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
+    const size_t slots_per_row = meta.rule.slots_per_row();
     TF_RETURN_IF_ERROR(
-        context->allocate_output(2, {size, static_cast<int64_t>(meta.slots_per_row)}, &slots));
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(3, {static_cast<int64_t>(TableMeta::kNumbers)}, &numbers));
+        context->allocate_output(2, {size, static_cast<int64_t>(slots_per_row)}, &slots));
+    TF_RETURN_IF_ERROR(context->allocate_output(3, {static_cast<int64_t>(meta.count())}, &numbers));
     meta.Encode(numbers->flat<int64_t>().data());
 
     ExportedRows rows(table->allocator());
-    const size_t slot_bytes = meta.slots_per_row * SlotSize(meta.value_type);
+    const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
     size_t done = 0;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
@@ -169,8 +168,7 @@ class ImportOp : public TableOp {
       }
       TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->SetRule(meta.rule)));
       TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->InsertOrAssign(
-          exec, batch, context->input(3).data(),
-          meta.slots_per_row == 0 ? nullptr : context->input(4).data())));
+          exec, batch, context->input(3).data(), {&meta.rule, context->input(4).data()})));
       if (fresh.back()->size() != batch.size) {
         return absl::DataLossError(absl::StrCat("The saved rows of table '", table->name(),
                                                 "' hold a key twice: ", batch.size, " rows, ",
@@ -195,7 +193,7 @@ class ImportOp : public TableOp {
                                   " and another value type or dim.");
     }
     const tf::TensorShape expected(
-        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(meta->slots_per_row)});
+        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(meta->rule.slots_per_row())});
     if (slots.shape() != expected ||
         tf::DataTypeSize(slots.dtype()) != static_cast<int>(SlotSize(meta->value_type))) {
       return InvalidArgumentError(

@@ -6,6 +6,9 @@
 //   keys     any shape. A row's shape is [dim], so rows have shape keys.shape + [dim].
 //   owners   the shard of each key, flattened: int32 [num_keys]; or int32 [0], which leaves
 //            the choice to the table: floor_mod(key, num_shards).
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -45,6 +48,20 @@ Status FindShape(InferenceContext* c) {
   c->set_output(0, rows);
   c->set_output(1, c->input(1));
   return Status();
+}
+
+// keys.shape + [slots of a row].
+Status SlotsShape(InferenceContext* c, ShapeHandle* slots) {
+  std::vector<int64_t> widths;
+  TF_RETURN_IF_ERROR(c->GetAttr("slot_widths", &widths));
+  int64_t slots_per_row = 0;
+  for (int64_t width : widths) {
+    if (width < 1 || width > INT32_MAX) {
+      return absl::InvalidArgumentError("`slot_widths` must be from 1 to 2147483647.");
+    }
+    slots_per_row += width;
+  }
+  return c->Concatenate(c->input(1), c->Vector(slots_per_row), slots);
 }
 
 Status RowsInputShape(InferenceContext* c) {
@@ -202,6 +219,78 @@ step: The number of this step; the first is 1.
 rule: A rule other than the table's present one replaces the slots and keeps the weights.
 )doc");
 
+REGISTER_OP("TfEmbedFindSlots")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("defaults: value_dtype")
+    .Output("values: value_dtype")
+    .Output("slots: slot_dtype")
+    .Output("exists: bool")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double}")
+    .Attr("slot_dtype: {float, double}")
+    .Attr("dim: int >= 1")
+    .Attr("rule_id: int")
+    .Attr("slot_widths: list(int)")
+    .Attr("slot_initial_values: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle rows, slots;
+      TF_RETURN_IF_ERROR(TableKeysOwners(c, &rows));
+      TF_RETURN_IF_ERROR(SlotsShape(c, &slots));
+      c->set_output(0, rows);
+      c->set_output(1, slots);
+      c->set_output(2, c->input(1));
+      return Status();
+    })
+    .Doc(R"doc(
+Reads whole rows for an optimizer that runs outside of the table, an external rule, and inserts
+nothing. Where the table's rule is another one, it becomes this one first: all rows get its initial
+slots and keep their weights.
+
+defaults: As in TfEmbedFind.
+values: keys.shape + [dim].
+slots: keys.shape + [slots of a row], float64 for float64 tables, else float32. Of the same moment
+  as the row's values. Absent keys have the initial slots.
+exists: keys.shape; whether the table holds the key.
+rule_id: Which optimizer. Rules are the same when their id and slot_widths are; initial values may
+  differ, and are those of the rows that come from now on.
+slot_widths: Number of slots in each group; at most 16 groups.
+slot_initial_values: Decimal numbers with a blank between them, "nan" allowed: the value of each
+  group's slots in a new row.
+)doc");
+
+REGISTER_OP("TfEmbedAssignSlots")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("values: value_dtype")
+    .Input("slots: slot_dtype")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {float, half, bfloat16, double}")
+    .Attr("slot_dtype: {float, double}")
+    .Attr("dim: int >= 1")
+    .Attr("rule_id: int")
+    .Attr("slot_widths: list(int)")
+    .Attr("slot_initial_values: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle slots, merged;
+      TF_RETURN_IF_ERROR(RowsInputShape(c));
+      TF_RETURN_IF_ERROR(SlotsShape(c, &slots));
+      return c->Merge(c->input(4), slots, &merged);
+    })
+    .Doc(R"doc(
+Writes whole rows back, and inserts those of absent keys. Of a key that stands several times in the
+batch, the last position wins. Where the table's rule is not this one any more, nothing is written
+and the error is FailedPrecondition.
+
+values: keys.shape + [dim].
+slots: keys.shape + [slots of a row].
+rule_id: As in TfEmbedFindSlots.
+)doc");
+
 REGISTER_OP("TfEmbedErase")
     .Input("table: resource")
     .Input("keys: key_dtype")
@@ -242,11 +331,20 @@ shard: Which shard, or -1 for all.
 REGISTER_OP("TfEmbedRowsOfOtherRule")
     .Input("table: resource")
     .Output("rows: int64")
-    .Attr("rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
+    .Attr(
+        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
+        "'external'}")
+    .Attr("rule_id: int = 0")
+    .Attr("slot_widths: list(int) = []")
+    .Attr("slot_initial_values: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Counts the rows whose slots belong to another rule; the first TfEmbedApply of this rule replaces them.
+Counts the rows whose slots belong to another rule; the first TfEmbedApply or TfEmbedFindSlots of
+this rule replaces them.
+
+rule: A rule of TfEmbedApply; or external, which rule_id, slot_widths and slot_initial_values
+  describe as in TfEmbedFindSlots.
 )doc");
 
 REGISTER_OP("TfEmbedExport")
@@ -279,7 +377,7 @@ keys: [num_rows].
 values: [num_rows, dim].
 slots: [num_rows, slots of a row] in float32, or float64 for float64 tables;
   [num_rows, 0] without a rule or when with_slots is false.
-meta: What a restored table needs besides its rows: format version, seed, table id, rule.
+meta: What a restored table needs besides its rows: format version, seed, table id, rule, slots.
 )doc");
 
 REGISTER_OP("TfEmbedImport")

@@ -37,18 +37,18 @@ namespace tf_embed {
 namespace {
 
 constexpr size_t kDim = 3;
-const RuleSlots kRule = {RuleKind::kMomentum, 0.5};
+const RuleSlots kRule = FusedSlots(RuleKind::kMomentum, kDim, 0.5);
 
 // Weights and slots by key, and the rule.
 struct Content {
   std::map<int64_t, std::pair<std::vector<float>, std::vector<float>>> rows;
-  RuleKind rule;
+  RuleSlots rule;
 };
 
 Content ContentOf(const Table& table) {
   Content content;
-  content.rule = table.rule().kind;
-  const size_t slots_per_row = SlotsPerRow(content.rule, kDim);
+  content.rule = table.rule();
+  const size_t slots_per_row = content.rule.slots_per_row();
   ExportedRows rows(HostAllocator());
   for (ExportCursor cursor; !cursor.done;) {
     EXPECT_TRUE(table.ExportBatch(1000, &cursor, &rows).ok());
@@ -82,6 +82,7 @@ class Verbs {
     values.resize(3 * keys.size() * kDim);
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
     weights.resize(keys.size() * kDim);
+    slots.resize(3 * keys.size() * kDim);
     exists = std::make_unique<bool[]>(keys.size());
   }
 
@@ -94,7 +95,8 @@ class Verbs {
     EXPECT_TRUE(table->SetRule(kRule).ok());
     std::vector<float> rows;
     for (int64_t key : present) rows.insert(rows.end(), kDim, static_cast<float>(key % 1000));
-    EXPECT_TRUE(table->InsertOrAssign(serial, Batch(present), rows.data(), rows.data()).ok());
+    EXPECT_TRUE(
+        table->InsertOrAssign(serial, Batch(present), rows.data(), {&kRule, rows.data()}).ok());
     EXPECT_TRUE(table->Erase(serial, Batch{3, 5}).ok());
     return table;
   }
@@ -104,7 +106,7 @@ class Verbs {
     return {
         {"Find", true,
          [=](Table* t) {
-           return t->Find(serial, batch, DefaultRows(), weights.data(), exists.get());
+           return t->Find(serial, batch, DefaultRows(), weights.data(), exists.get(), {});
          }},
         {"FindOrInsert", true,
          [=](Table* t) {
@@ -114,10 +116,19 @@ class Verbs {
          [=](Table* t) {
            return t->FindOrInsert(serial, batch, DefaultRows(), weights.data(), nullptr);
          }},
+        {"Find with slots", true,
+         [=](Table* t) {
+           const RuleSlots rule = t->rule();
+           return t->Find(serial, batch, DefaultRows(), weights.data(), exists.get(),
+                          {&rule, slots.data()});
+         }},
         {"InsertOrAssign", true,
-         [=](Table* t) { return t->InsertOrAssign(serial, batch, values.data(), nullptr); }},
+         [=](Table* t) { return t->InsertOrAssign(serial, batch, values.data(), {}); }},
         {"InsertOrAssign with slots", true,
-         [=](Table* t) { return t->InsertOrAssign(serial, batch, values.data(), values.data()); }},
+         [=](Table* t) {
+           const RuleSlots rule = t->rule();
+           return t->InsertOrAssign(serial, batch, values.data(), {&rule, values.data()});
+         }},
         {"Accum", false,
          [=](Table* t) {
            std::fill_n(exists.get(), keys.size() / 2, true);
@@ -126,19 +137,17 @@ class Verbs {
          }},
         {"Apply", false,
          [=](Table* t) {
-           return t->Apply(serial, batch, values.data(), MakeRule(kRule.kind, kRule.initial_value));
+           return t->Apply(serial, batch, values.data(), MakeRule(kRule.kind, kDim, 0.5));
          }},
         {"Apply of another rule", false,
          [=](Table* t) {
-           return t->Apply(serial, batch, values.data(), MakeRule(RuleKind::kAdagrad, 0.25));
+           return t->Apply(serial, batch, values.data(), MakeRule(RuleKind::kAdagrad, kDim, 0.25));
          }},
         {"Erase", true, [=](Table* t) { return t->Erase(serial, batch); }},
         {"Clear", true, [=](Table* t) { return t->Clear(); }},
         {"Shrink", true, [=](Table* t) { return t->Shrink(); }},
         {"SetRule", true,
-         [=](Table* t) {
-           return t->SetRule({RuleKind::kAdagrad, 0.25});
-         }},
+         [=](Table* t) { return t->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)); }},
         {"ExportBatch", true,
          [=](Table* t) {
            ExportedRows rows(t->options().allocator);
@@ -153,6 +162,7 @@ class Verbs {
   std::vector<int64_t> keys;
   std::vector<float> values;
   mutable std::vector<float> weights;
+  mutable std::vector<float> slots;
   std::unique_ptr<bool[]> exists;
 };
 
@@ -176,7 +186,7 @@ class AllocationFailure : public testing::TestWithParam<TableKind> {
       bool known = false;
       for (const Content* content : {&before, &middle, &after}) {
         const auto place = content->rows.find(key);
-        known = known || (place != content->rows.end() && content->rule == found.rule &&
+        known = known || (place != content->rows.end() && SameRule(content->rule, found.rule) &&
                           place->second == row);
       }
       EXPECT_TRUE(known) << "key " << key << " has a row that it never had";
@@ -194,7 +204,7 @@ class AllocationFailure : public testing::TestWithParam<TableKind> {
       FailingAllocator calm;
       const auto twin = verbs.NewTable(GetParam(), &calm);
       const Content before = ContentOf(*twin);
-      ASSERT_TRUE(twin->SetRule({RuleKind::kAdagrad, 0.25}).ok());
+      ASSERT_TRUE(twin->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)).ok());
       const Content middle = ContentOf(*twin);
       const auto other_twin = verbs.NewTable(GetParam(), &calm);
       ASSERT_TRUE(verb.run(other_twin.get()).ok());
@@ -215,7 +225,7 @@ class AllocationFailure : public testing::TestWithParam<TableKind> {
         EXPECT_TRUE(done || verb.run(table.get()).ok());
         if (verb.repeatable) {
           const Content in_the_end = ContentOf(*table);
-          EXPECT_TRUE(in_the_end.rows == after.rows && in_the_end.rule == after.rule);
+          EXPECT_TRUE(in_the_end.rows == after.rows && SameRule(in_the_end.rule, after.rule));
         }
         for (const Verb& other : verbs.All()) {
           EXPECT_TRUE(other.run(table.get()).ok()) << "afterwards: " << other.name;
@@ -339,7 +349,7 @@ class SmallProcess {
     for (size_t i = 0; i < kBatch * kRealDim; ++i) {
       rows[i] = static_cast<float>(keys[i / kRealDim] % 65521 + static_cast<int64_t>(i % kRealDim));
     }
-    return table->InsertOrAssign(serial, {keys, kBatch, nullptr}, rows, nullptr);
+    return table->InsertOrAssign(serial, {keys, kBatch, nullptr}, rows, {});
   }
   bool Erase(int64_t first) {
     SetKeys(first);
@@ -348,7 +358,7 @@ class SmallProcess {
   bool Holds(int64_t begin, int64_t end) {
     for (int64_t first = begin; first < end; first += kBatch) {
       SetKeys(first);
-      if (!table->Find(serial, {keys, kBatch, nullptr}, DefaultRows(), rows, exists).ok()) {
+      if (!table->Find(serial, {keys, kBatch, nullptr}, DefaultRows(), rows, exists, {}).ok()) {
         return false;
       }
       for (size_t i = 0; i < kBatch * kRealDim; ++i) {

@@ -31,9 +31,19 @@ class CheckedTable {
 
   void Find(const Batch& batch, Defaults kind = Defaults::kInitializer) {
     Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
-      if (!real) return oracle.Find(batch, defaults, weights, exists);
-      ExpectOk(table->Find(context, batch, defaults, weights, exists));
+      if (!real) return oracle.Find(batch, defaults, weights, exists, nullptr);
+      ExpectOk(table->Find(context, batch, defaults, weights, exists, {}));
     });
+  }
+  void FindSlots(const Batch& batch, Defaults kind = Defaults::kInitializer) {
+    std::vector<Slot> slots[2];
+    Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
+      slots[real].assign(batch.places * oracle.rule.slots_per_row(), 99);
+      if (!real) return oracle.Find(batch, defaults, weights, exists, slots[0].data());
+      ExpectOk(
+          table->Find(context, batch, defaults, weights, exists, {&oracle.rule, slots[1].data()}));
+    });
+    ExpectSameBits(slots[0], slots[1], "slots");
   }
   void FindOrInsert(const Batch& batch, Defaults kind = Defaults::kInitializer) {
     Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
@@ -43,11 +53,10 @@ class CheckedTable {
   }
   void InsertOrAssign(const Batch& batch, bool with_slots = false) {
     const std::vector<T> weights = Values(batch);
-    const auto slots =
-        RandomValues<Slot>(batch.places * SlotsPerRow(oracle.rule.kind, oracle.dim), &random);
+    const auto slots = RandomValues<Slot>(batch.places * oracle.rule.slots_per_row(), &random);
     oracle.InsertOrAssign(batch, weights.data(), with_slots ? slots.data() : nullptr);
-    ExpectOk(
-        table->InsertOrAssign(context, batch, weights.data(), with_slots ? slots.data() : nullptr));
+    const SlotsIn given{&oracle.rule, slots.data()};
+    ExpectOk(table->InsertOrAssign(context, batch, weights.data(), with_slots ? given : SlotsIn()));
   }
   // `exists`: what the caller claims, at random.
   void Accum(const Batch& batch) {
@@ -79,10 +88,9 @@ class CheckedTable {
   // Takes all rows out in batches of about `max_rows`.
   void ExpectSame(size_t max_rows = 1000) {
     ASSERT_EQ(oracle.rows.size(), table->size());
-    EXPECT_EQ(oracle.rule.kind, table->rule().kind);
-    EXPECT_EQ(oracle.rule.initial_value, table->rule().initial_value);
+    EXPECT_TRUE(SameRuleAndInitialValues(oracle.rule, table->rule()));
     const size_t dim = oracle.dim;
-    const size_t slots_per_row = SlotsPerRow(oracle.rule.kind, dim);
+    const size_t slots_per_row = oracle.rule.slots_per_row();
     std::map<int64_t, typename Oracle::Row> exported;
     ExportedRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
@@ -135,7 +143,7 @@ class CheckedTable {
     ExpectSameBits(weights[0], weights[1], "weights");
     EXPECT_EQ(exists[0], exists[1]);
     if (kind == Defaults::kInitializer && random() % 4 == 0) {  // `exists` may be null
-      EXPECT_TRUE(table->Find(context, batch, defaults, weights[1].data(), nullptr).ok());
+      EXPECT_TRUE(table->Find(context, batch, defaults, weights[1].data(), nullptr, {}).ok());
     }
   }
 };

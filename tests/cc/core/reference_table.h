@@ -35,6 +35,7 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
     if (rule.weight_decay != 0.0) w -= static_cast<C>(rule.weight_decay * rule.learning_rate) * w;
     switch (rule.slots.kind) {
       case RuleKind::kNone:
+      case RuleKind::kExternal:
         break;
       case RuleKind::kSgd:
         w -= h * g[i];
@@ -84,7 +85,10 @@ class ReferenceTable {
   ReferenceTable(size_t dim, const RowInitializer& initializer)
       : dim(dim), initializer(initializer) {}
 
-  void Find(const Batch& batch, const DefaultRows& defaults, T* weights, bool* exists) const {
+  // `slots` may be null.
+  void Find(const Batch& batch, const DefaultRows& defaults, T* weights, bool* exists,
+            Slot* slots) const {
+    const size_t count = rule.slots_per_row();
     for (size_t i = 0; i < batch.size(); ++i) {
       const size_t position = batch.Position(i);
       const auto found = rows.find(batch.keys[i]);
@@ -92,6 +96,9 @@ class ReferenceTable {
       const std::vector<T> row =
           exists[position] ? found->second.weights : Default(batch.keys[i], position, defaults);
       std::copy(row.begin(), row.end(), weights + position * dim);
+      if (slots == nullptr) continue;
+      const std::vector<Slot> row_slots = exists[position] ? found->second.slots : InitialSlots();
+      std::copy(row_slots.begin(), row_slots.end(), slots + position * count);
     }
   }
 
@@ -166,10 +173,10 @@ class ReferenceTable {
   }
 
   void SetRule(const RuleSlots& slots) {
-    const bool other_kind = slots.kind != rule.kind;
+    const bool other = !SameRule(slots, rule);
     rule = slots;
     for (auto& [key, row] : rows) {
-      if (other_kind) row.slots = InitialSlots();
+      if (other) row.slots = InitialSlots();
     }
   }
 
@@ -190,7 +197,12 @@ class ReferenceTable {
 
  private:
   std::vector<Slot> InitialSlots() const {
-    return std::vector<Slot>(SlotsPerRow(rule.kind, dim), static_cast<Slot>(rule.initial_value));
+    std::vector<Slot> slots;
+    for (uint32_t i = 0; i < rule.num_groups; ++i) {
+      slots.insert(slots.end(), rule.groups[i].width,
+                   static_cast<Slot>(rule.groups[i].initial_value));
+    }
+    return slots;
   }
   Row& Emplace(int64_t key, const std::vector<T>& weights) {
     return rows.try_emplace(key, Row{weights, InitialSlots()}).first->second;

@@ -29,7 +29,7 @@ TEST(RowLayout, WeightsAndSlotsShareNoWordAndRowsAreAligned) {
   for (DataType type : {DataType::kFloat, DataType::kHalf, DataType::kDouble, DataType::kInt8}) {
     for (size_t dim = 1; dim <= 70; ++dim) {
       for (RuleKind kind : {RuleKind::kNone, RuleKind::kRowwiseAdagrad, RuleKind::kAdamAmsgrad}) {
-        const RowLayout layout(type, dim, SlotsPerRow(kind, dim));
+        const RowLayout layout(type, dim, FusedSlots(kind, dim).slots_per_row());
         EXPECT_EQ(dim * SizeOf(type), layout.weight_bytes);
         EXPECT_EQ(layout.slots_per_row * (type == DataType::kDouble ? 8 : 4), layout.slot_bytes);
         EXPECT_EQ(0u, layout.slot_offset % 8);

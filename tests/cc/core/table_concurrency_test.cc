@@ -29,7 +29,7 @@ class TableConcurrency : public testing::TestWithParam<TableKind> {
   void Assign(const Batch& batch, int64_t version) {
     std::vector<double> weights;
     for (int64_t key : batch.keys) weights.insert(weights.end(), kDim, Pattern(key, version));
-    ASSERT_TRUE(table->InsertOrAssign(serial, batch, weights.data(), nullptr).ok());
+    ASSERT_TRUE(table->InsertOrAssign(serial, batch, weights.data(), {}).ok());
   }
 
   // The number in all lanes of each key's row; kAbsent where there is none. Fails on a torn row.
@@ -39,7 +39,7 @@ class TableConcurrency : public testing::TestWithParam<TableKind> {
     const auto exists = std::make_unique<bool[]>(batch.size());
     EXPECT_TRUE(table
                     ->Find(serial, batch, {DefaultRows::Kind::kOneForAll, absent.data()},
-                           weights.data(), exists.get())
+                           weights.data(), exists.get(), {})
                     .ok());
     std::vector<double> numbers;
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -102,6 +102,79 @@ TEST_P(TableConcurrency, ReadersSeeWholeRowsInTheOrderOfTheirWriting) {
   });
 }
 
+TEST_P(TableConcurrency, FindSeesWeightsAndSlotsOfOneWriting) {
+  // Two writers of the same keys, so that slots of the one beside weights of the other would show.
+  const RuleSlots rule = ExternalSlots(1, {{3, 0.0}, {8, 0.0}});
+  ASSERT_TRUE(table->SetRule(rule).ok());
+  const size_t slots_per_row = rule.slots_per_row();
+  const Batch keys = KeysFrom(0, 50);
+  std::atomic<int> writing{2};
+  InThreads(4, [&](size_t thread) {
+    if (thread < 2) {
+      for (int64_t version = 0; version < 3000; ++version) {
+        std::vector<double> weights, slots;
+        for (int64_t key : keys.keys) {
+          const double pattern = Pattern(key, 2 * version + static_cast<int64_t>(thread));
+          weights.insert(weights.end(), kDim, pattern);
+          slots.insert(slots.end(), slots_per_row, pattern);
+        }
+        ASSERT_TRUE(
+            table->InsertOrAssign(serial, keys, weights.data(), {&rule, slots.data()}).ok());
+        if (version % 100 == 0) {
+          ASSERT_TRUE(table->Erase(serial, Batch(KeysFrom(0, 25))).ok());
+        }
+      }
+      --writing;
+    } else {
+      const std::vector<double> absent(kDim, 0.0);
+      std::vector<double> weights(keys.size() * kDim), slots(keys.size() * slots_per_row);
+      const auto exists = std::make_unique<bool[]>(keys.size());
+      while (writing > 0) {
+        ASSERT_TRUE(table
+                        ->Find(serial, keys, {DefaultRows::Kind::kOneForAll, absent.data()},
+                               weights.data(), exists.get(), {&rule, slots.data()})
+                        .ok());
+        for (size_t i = 0; i < keys.size(); ++i) {
+          const double number = Whole(weights.data() + i * kDim);
+          if (exists[i]) ExpectOfKey(keys.keys[i], number);
+          for (size_t j = 0; j < slots_per_row; ++j) {
+            ASSERT_EQ(number, slots[i * slots_per_row + j]) << "slots of another writing";
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(TableConcurrency, SlotsAreRefusedOrOfTheRuleThatAsksHoweverRulesChange) {
+  const RuleSlots rules[] = {ExternalSlots(1, {{30, 1.0}}), ExternalSlots(2, {{7, 2.0}}),
+                             FusedSlots(RuleKind::kAdam, kDim)};
+  const Batch keys = KeysFrom(0, 100);
+  std::atomic<int> working{2};
+  InThreads(4, [&](size_t thread) {
+    const RuleSlots& rule = rules[thread % 2];
+    const size_t slots_per_row = rule.slots_per_row();
+    std::vector<double> weights(keys.size() * kDim);
+    std::vector<double> slots(keys.size() * slots_per_row, rule.groups[0].initial_value);
+    if (thread < 2) {
+      for (int round = 0; round < 300; ++round) {
+        ASSERT_TRUE(table->SetRule(round % 3 == 0 ? rules[2] : rule).ok());
+        const Status status =
+            table->InsertOrAssign(serial, keys, weights.data(), {&rule, slots.data()});
+        ASSERT_TRUE(status.ok() || status.code() == StatusCode::kFailedPrecondition);
+      }
+      --working;
+    } else {
+      while (working > 0) {
+        const Status status = table->Find(serial, keys, DefaultRows(), weights.data(), nullptr,
+                                          {&rule, slots.data()});
+        if (!status.ok()) continue;
+        for (double slot : slots) ASSERT_EQ(rule.groups[0].initial_value, slot);
+      }
+    }
+  });
+}
+
 TEST_P(TableConcurrency, KeysStayFoundWhileOthersComeAndGoAndTheTableGrows) {
   constexpr int64_t kRounds = 150, kBatch = 200;
   std::atomic<int64_t> rounds_done[2] = {{0}, {0}};
@@ -143,7 +216,7 @@ TEST_P(TableConcurrency, KeysStayFoundWhileOthersComeAndGoAndTheTableGrows) {
 
 TEST_P(TableConcurrency, ApplyLosesNoUpdate) {
   // With h = 1 and gradients of -1 a row counts how often its key came. Whole numbers: exact.
-  Rule rule = MakeRule(RuleKind::kSgd);
+  Rule rule = MakeRule(RuleKind::kSgd, kDim);
   rule.learning_rate = 1.0;
   constexpr int64_t kKeys = 150;
   std::vector<std::vector<int>> counts(3, std::vector<int>(kKeys));
@@ -169,7 +242,7 @@ TEST_P(TableConcurrency, ApplyLosesNoUpdate) {
 }
 
 TEST_P(TableConcurrency, AccumAndSlotsLoseNoUpdate) {
-  Rule rule = MakeRule(RuleKind::kAdagrad);
+  Rule rule = MakeRule(RuleKind::kAdagrad, kDim);
   rule.learning_rate = 0.0;  // the slots count, the weights are left to accum
   const std::vector<int64_t> keys = KeysFrom(0, 100);
   const std::vector<double> ones(keys.size() * kDim, 1.0);
@@ -223,7 +296,7 @@ TEST_P(TableConcurrency, ReadersAndWritersGoOnBesideShrinkSetRuleAndExport) {
       for (int round = 0; round < 40; ++round) {
         ASSERT_TRUE(table->Shrink().ok());
         const auto kind = round % 2 == 0 ? RuleKind::kAdam : RuleKind::kRowwiseAdagrad;
-        ASSERT_TRUE(table->SetRule({kind, 0.0}).ok());
+        ASSERT_TRUE(table->SetRule(FusedSlots(kind, kDim)).ok());
         std::set<int64_t> twice;
         const std::map<int64_t, double> all = Export(100, &twice);
         for (int64_t key : keys) ASSERT_EQ(1u, all.count(key)) << "a key left out of the export";
@@ -257,7 +330,7 @@ TEST_P(TableConcurrency, ClearAndTakeContentReplaceAllAtOnce) {
     std::unique_ptr<Table> fresh = table->NewEmpty(0, RowInitializer());
     std::vector<double> weights;
     for (int64_t key : keys.keys) weights.insert(weights.end(), kDim, Pattern(key, version));
-    EXPECT_TRUE(fresh->InsertOrAssign(serial, keys, weights.data(), nullptr).ok());
+    EXPECT_TRUE(fresh->InsertOrAssign(serial, keys, weights.data(), {}).ok());
     return fresh;
   };
   std::atomic<bool> stop{false};
@@ -337,9 +410,10 @@ TEST_P(TableConcurrency, DifferentRulesAtOnceTakeTurns) {
   const Batch keys = KeysFrom(0, 50);
   const std::vector<double> gradients(keys.size() * kDim, 1.0);
   InThreads(3, [&](size_t thread) {
-    const Rule rule = MakeRule(thread == 0   ? RuleKind::kAdam
-                               : thread == 1 ? RuleKind::kRowwiseAdagrad
-                                             : RuleKind::kSgd);
+    const auto kind = thread == 0   ? RuleKind::kAdam
+                      : thread == 1 ? RuleKind::kRowwiseAdagrad
+                                    : RuleKind::kSgd;
+    const Rule rule = MakeRule(kind, kDim);
     for (int step = 0; step < 50; ++step) {
       ASSERT_TRUE(table->Apply(serial, keys, gradients.data(), rule).ok());
     }
@@ -349,7 +423,7 @@ TEST_P(TableConcurrency, DifferentRulesAtOnceTakeTurns) {
 }
 
 TEST_P(TableConcurrency, VerbsOfManyThreadsMayThemselvesUseThreads) {
-  Rule rule = MakeRule(RuleKind::kSgd);
+  Rule rule = MakeRule(RuleKind::kSgd, kDim);
   rule.learning_rate = 1.0;
   const ExecContext threads = Threads(2);
   const Batch keys = KeysFrom(0, 6000);  // two parts

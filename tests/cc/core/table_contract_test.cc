@@ -30,7 +30,7 @@ class TableContract : public testing::TestWithParam<TableKind> {
   std::vector<float> Row(int64_t key, bool* exists = nullptr) const {
     std::vector<float> row(2);
     bool found;
-    EXPECT_TRUE(table->Find(serial, Batch{key}, DefaultRows(), row.data(), &found).ok());
+    EXPECT_TRUE(table->Find(serial, Batch{key}, DefaultRows(), row.data(), &found, {}).ok());
     if (exists != nullptr) *exists = found;
     return row;
   }
@@ -40,11 +40,11 @@ class TableContract : public testing::TestWithParam<TableKind> {
     return exists;
   }
   void Put(const Batch& batch, const std::vector<float>& weights) {
-    ASSERT_TRUE(table->InsertOrAssign(serial, batch, weights.data(), nullptr).ok());
+    ASSERT_TRUE(table->InsertOrAssign(serial, batch, weights.data(), {}).ok());
   }
   // Slots of all rows, by key.
   std::map<int64_t, std::vector<float>> Slots() const {
-    const size_t count = SlotsPerRow(table->rule().kind, 2);
+    const size_t count = table->rule().slots_per_row();
     std::map<int64_t, std::vector<float>> slots;
     ExportedRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
@@ -79,9 +79,11 @@ TEST_P(TableContract, FindTakesDefaultsOfTheCaller) {
   const float each[] = {1, 2, 3, 4};
   std::vector<float> found(4);
   const Batch batch{8, 9};
-  ASSERT_TRUE(table->Find(serial, batch, {Defaults::kOneForAll, one}, found.data(), nullptr).ok());
+  ASSERT_TRUE(
+      table->Find(serial, batch, {Defaults::kOneForAll, one}, found.data(), nullptr, {}).ok());
   EXPECT_EQ((std::vector<float>{1, 2, 1, 2}), found);
-  ASSERT_TRUE(table->Find(serial, batch, {Defaults::kOneEach, each}, found.data(), nullptr).ok());
+  ASSERT_TRUE(
+      table->Find(serial, batch, {Defaults::kOneEach, each}, found.data(), nullptr, {}).ok());
   EXPECT_EQ((std::vector<float>{1, 2, 3, 4}), found);
 }
 
@@ -124,11 +126,12 @@ TEST_P(TableContract, InsertOrAssignTakesTheLastOfEqualKeys) {
 }
 
 TEST_P(TableContract, InsertOrAssignKeepsSlotsUnlessTheyAreGiven) {
-  ASSERT_TRUE(table->SetRule({RuleKind::kMomentum, 0.5}).ok());
+  const RuleSlots rule = FusedSlots(RuleKind::kMomentum, 2, 0.5);
+  ASSERT_TRUE(table->SetRule(rule).ok());
   const float slots[] = {8, 9};
   Put({1}, {0, 0});
   EXPECT_EQ((std::vector<float>{0.5, 0.5}), Slots()[1]);
-  ASSERT_TRUE(table->InsertOrAssign(serial, Batch{1}, slots, slots).ok());
+  ASSERT_TRUE(table->InsertOrAssign(serial, Batch{1}, slots, {&rule, slots}).ok());
   EXPECT_EQ((std::vector<float>{8, 9}), Slots()[1]);
   Put({1}, {3, 4});
   EXPECT_EQ((std::vector<float>{8, 9}), Slots()[1]);
@@ -163,7 +166,7 @@ TEST_P(TableContract, AccumSeesWhatItInsertedEarlierInTheBatch) {
 }
 
 TEST_P(TableContract, ApplySumsGradientsOfEqualKeysBeforeTheRule) {
-  Rule rule = MakeRule(RuleKind::kAdagrad);
+  Rule rule = MakeRule(RuleKind::kAdagrad, 2);
   rule.learning_rate = 1.0;
   rule.epsilon = 0.0;
   Put({1}, {0, 0});
@@ -174,7 +177,7 @@ TEST_P(TableContract, ApplySumsGradientsOfEqualKeysBeforeTheRule) {
 }
 
 TEST_P(TableContract, ApplyInsertsAbsentKeysWithTheirInitialRows) {
-  Rule rule = MakeRule(RuleKind::kSgd);
+  Rule rule = MakeRule(RuleKind::kSgd, 2);
   rule.learning_rate = 1.0;
   const float gradients[] = {1, 2};
   ASSERT_TRUE(table->Apply(serial, Batch{6}, gradients, rule).ok());
@@ -184,9 +187,9 @@ TEST_P(TableContract, ApplyInsertsAbsentKeysWithTheirInitialRows) {
 TEST_P(TableContract, ApplyOfAnotherRuleReplacesSlotsAndKeepsWeights) {
   const float zeros[] = {0, 0, 0, 0};
   Put({1, 2}, {1, 2, 3, 4});
-  ASSERT_TRUE(table->Apply(serial, Batch{1}, zeros, MakeRule(RuleKind::kAdam)).ok());
+  ASSERT_TRUE(table->Apply(serial, Batch{1}, zeros, MakeRule(RuleKind::kAdam, 2)).ok());
   EXPECT_EQ(4u, Slots()[2].size());
-  ASSERT_TRUE(table->Apply(serial, Batch{1}, zeros, MakeRule(RuleKind::kAdagrad, 0.5)).ok());
+  ASSERT_TRUE(table->Apply(serial, Batch{1}, zeros, MakeRule(RuleKind::kAdagrad, 2, 0.5)).ok());
   EXPECT_EQ(RuleKind::kAdagrad, table->rule().kind);
   EXPECT_EQ((std::vector<float>{0.5, 0.5}), Slots()[1]);
   EXPECT_EQ((std::vector<float>{0.5, 0.5}), Slots()[2]);
@@ -196,9 +199,10 @@ TEST_P(TableContract, ApplyOfAnotherRuleReplacesSlotsAndKeepsWeights) {
 
 TEST_P(TableContract, SetRuleOfTheSameKindKeepsSlots) {
   const float slots[] = {8, 9};
-  ASSERT_TRUE(table->SetRule({RuleKind::kAdagrad, 0.1}).ok());
-  ASSERT_TRUE(table->InsertOrAssign(serial, Batch{1}, slots, slots).ok());
-  ASSERT_TRUE(table->SetRule({RuleKind::kAdagrad, 0.25}).ok());
+  const RuleSlots rule = FusedSlots(RuleKind::kAdagrad, 2, 0.1);
+  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->InsertOrAssign(serial, Batch{1}, slots, {&rule, slots}).ok());
+  ASSERT_TRUE(table->SetRule(FusedSlots(RuleKind::kAdagrad, 2, 0.25)).ok());
   Put({2}, {0, 0});
   EXPECT_EQ((std::vector<float>{8, 9}), Slots()[1]);
   EXPECT_EQ((std::vector<float>{0.25, 0.25}), Slots()[2]) << "new rows take the new value";
@@ -216,7 +220,7 @@ TEST_P(TableContract, EraseRemovesKeysAndLetsThemComeBackFresh) {
 }
 
 TEST_P(TableContract, ClearRemovesAllKeysAndKeepsRuleAndInitializer) {
-  ASSERT_TRUE(table->SetRule({RuleKind::kAdam, 0.0}).ok());
+  ASSERT_TRUE(table->SetRule(FusedSlots(RuleKind::kAdam, 2)).ok());
   Put({1, 2}, {1, 1, 2, 2});
   ASSERT_TRUE(table->Clear().ok());
   EXPECT_EQ(0u, table->size());
@@ -233,7 +237,7 @@ TEST_P(TableContract, ApplyRefusesIntegerWeights) {
   options.value_type = DataType::kInt32;
   const auto counts = GetParam().create(options);
   const int32_t gradient = 1;
-  const Status status = counts->Apply(serial, Batch{1}, &gradient, MakeRule(RuleKind::kSgd));
+  const Status status = counts->Apply(serial, Batch{1}, &gradient, MakeRule(RuleKind::kSgd, 1));
   EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
   EXPECT_NE(std::string::npos, status.message().find("counts"));
   EXPECT_EQ(0u, counts->size());
@@ -245,10 +249,10 @@ TEST_P(TableContract, IntegersWrapAround) {
   const auto bytes = GetParam().create(options);
   const int8_t value = 100;
   const bool exists = true;
-  ASSERT_TRUE(bytes->InsertOrAssign(serial, Batch{1}, &value, nullptr).ok());
+  ASSERT_TRUE(bytes->InsertOrAssign(serial, Batch{1}, &value, {}).ok());
   ASSERT_TRUE(bytes->Accum(serial, Batch{1}, &value, &exists).ok());
   int8_t found;
-  ASSERT_TRUE(bytes->Find(serial, Batch{1}, DefaultRows(), &found, nullptr).ok());
+  ASSERT_TRUE(bytes->Find(serial, Batch{1}, DefaultRows(), &found, nullptr, {}).ok());
   EXPECT_EQ(static_cast<int8_t>(200), found);
 }
 
@@ -264,9 +268,9 @@ TEST_P(TableContract, NewEmptyIsEmptyAndTakesItsOwnInitializer) {
 TEST_P(TableContract, TakeContentReplacesEverythingAtOnce) {
   Put({1, 2}, {1, 1, 2, 2});
   const std::unique_ptr<Table> fresh = table->NewEmpty(0, UniformInitializer(99));
-  ASSERT_TRUE(fresh->SetRule({RuleKind::kMomentum, 0.5}).ok());
+  ASSERT_TRUE(fresh->SetRule(FusedSlots(RuleKind::kMomentum, 2, 0.5)).ok());
   const float row[] = {3, 3};
-  ASSERT_TRUE(fresh->InsertOrAssign(serial, Batch{3}, row, nullptr).ok());
+  ASSERT_TRUE(fresh->InsertOrAssign(serial, Batch{3}, row, {}).ok());
   table->TakeContent(fresh.get());
   EXPECT_EQ(1u, table->size());
   EXPECT_FALSE(Has(1));
@@ -286,9 +290,9 @@ TEST_P(TableContract, EmptyBatchesDoNothing) {
     both.FindOrInsert(none);
     both.InsertOrAssign(none);
     both.Accum(none);
-    both.Apply(none, MakeRule(RuleKind::kAdam));
+    both.Apply(none, MakeRule(RuleKind::kAdam, 3));
     both.Erase(none);
-    ASSERT_TRUE(both.table->Find(serial, KeyBatch(), DefaultRows(), nullptr, nullptr).ok());
+    ASSERT_TRUE(both.table->Find(serial, KeyBatch(), DefaultRows(), nullptr, nullptr, {}).ok());
     ASSERT_TRUE(both.table->FindOrInsert(serial, KeyBatch(), DefaultRows(), nullptr, nullptr).ok());
     both.ExpectSame();
     both.InsertOrAssign({1, 2, 3});
@@ -298,7 +302,7 @@ TEST_P(TableContract, EmptyBatchesDoNothing) {
 TEST_P(TableContract, ExportOfAnyBatchSizeGivesEachKeyOnce) {
   CheckedTable<float> both(GetParam(), 5);
   both.ExpectSame();
-  both.SetRule({RuleKind::kRowwiseAdagrad, 0.5});
+  both.SetRule(FusedSlots(RuleKind::kRowwiseAdagrad, 5, 0.5));
   both.InsertOrAssign(KeysFrom(-5000, 10000), true);
   for (size_t max_rows : {0, 1, 7, 100, 9999, 10000, 1 << 20}) both.ExpectSame(max_rows);
   both.ExpectSame(SIZE_MAX);
@@ -340,16 +344,16 @@ TEST_P(TableContract, EveryTypeAndDimAgreesWithTheOracle) {
     for (size_t dim : {1, 2, 3, 5, 16, 17, 64, 100, 101, 1000, 4096}) {
       SCOPED_TRACE("dim " + std::to_string(dim));
       CheckedTable<T> both(GetParam(), dim, dim < 64 ? Threads(2) : ExecContext::Serial());
-      RunAllVerbs(&both, dim < 1000 ? 200 : 20, MakeRule(RuleKind::kAdam));
+      RunAllVerbs(&both, dim < 1000 ? 200 : 20, MakeRule(RuleKind::kAdam, dim));
       if (testing::Test::HasFailure()) return;
     }
   });
 }
 
 TEST_P(TableContract, EveryRuleAgreesWithTheOracle) {
-  for (const Rule& rule : AllRules()) {
-    SCOPED_TRACE("rule " + std::to_string(static_cast<int>(rule.slots.kind)));
-    for (size_t dim : {1, 7, 32}) {
+  for (size_t dim : {1, 7, 32}) {
+    for (const Rule& rule : AllRules(dim)) {
+      SCOPED_TRACE("rule " + std::to_string(static_cast<int>(rule.slots.kind)));
       CheckedTable<float> floats(GetParam(), dim);
       RunAllVerbs(&floats, 300, rule);
       CheckedTable<double> doubles(GetParam(), dim);
@@ -365,8 +369,8 @@ TEST_P(TableContract, EveryRuleAgreesWithTheOracle) {
 TEST_P(TableContract, EveryChangeOfRuleKeepsWeights) {
   CheckedTable<float> both(GetParam(), 3);
   both.InsertOrAssign(KeysFrom(0, 2000));
-  for (const Rule& first : AllRules()) {
-    for (const Rule& second : AllRules()) {
+  for (const Rule& first : AllRules(3)) {
+    for (const Rule& second : AllRules(3)) {
       both.SetRule(first.slots);
       both.Erase(RandomKeys(50, 0, 2000, &both.random));
       both.Apply(RandomKeys(20, 0, 2500, &both.random), first);
@@ -381,7 +385,7 @@ TEST_P(TableContract, EveryKeyIsLegal) {
   both.Find(ExtremeKeys());
   for (int64_t key : ExtremeKeys()) both.FindOrInsert({key});
   both.ExpectSame();
-  both.Apply(ExtremeKeys(), MakeRule(RuleKind::kAdam));
+  both.Apply(ExtremeKeys(), MakeRule(RuleKind::kAdam, 3));
   both.ExpectSame();
   for (int64_t key : ExtremeKeys()) {
     both.Erase({key});
@@ -400,7 +404,7 @@ TEST_P(TableContract, LargeBatchesOfManyPartsAgreeWithTheOracle) {
     const auto some = [&] { return Batch(RandomKeys(size, -keys, keys, &both.random)); };
     both.FindOrInsert(Scattered(some(), &both.random), Defaults::kOneEach);
     both.InsertOrAssign(some());
-    both.Apply(Scattered(some(), &both.random), MakeRule(RuleKind::kAdagrad, 0.1));
+    both.Apply(Scattered(some(), &both.random), MakeRule(RuleKind::kAdagrad, 2, 0.1));
     both.Accum(some());
     both.Erase(RandomKeys(size / 2, -keys, keys, &both.random));
     both.Find(some());
@@ -412,7 +416,7 @@ TEST_P(TableContract, AnyNumberOfThreadsGivesTheSameBits) {
   const auto run = [&](const ExecContext& context) {
     CheckedTable<float> both(GetParam(), 9, context, 42);
     for (int64_t step = 1; step <= 4; ++step) {
-      Rule rule = MakeRule(RuleKind::kAdam);
+      Rule rule = MakeRule(RuleKind::kAdam, 9);
       rule.step = step;
       // Few keys, each many times: the sums depend on their order.
       both.Apply(RandomKeys(30000, 0, 500, &both.random), rule);
@@ -446,9 +450,10 @@ TEST_P(TableContract, GrowsFromNothingToManyKeysAndBack) {
 TEST_P(TableContract, RandomSequencesOfVerbsAgreeWithTheOracle) {
   for (uint64_t seed : Seeds(40)) {
     SCOPED_TRACE("TF_EMBED_TEST_SEED=" + std::to_string(seed));
-    const std::vector<Rule> rules = AllRules();
-    CheckedTable<float> both(GetParam(), 1 + seed % 9, Threads(1 + seed % 3), seed,
-                             UniformInitializer(seed), seed % 2 * 500);
+    const size_t dim = 1 + seed % 9;
+    const std::vector<Rule> rules = AllRules(dim);
+    CheckedTable<float> both(GetParam(), dim, Threads(1 + seed % 3), seed, UniformInitializer(seed),
+                             seed % 2 * 500);
     Random& random = both.random;
     const int64_t range = int64_t{1} << (3 + seed % 10);
     Rule rule = rules[random() % rules.size()];
@@ -459,7 +464,8 @@ TEST_P(TableContract, RandomSequencesOfVerbsAgreeWithTheOracle) {
       const auto defaults = static_cast<Defaults>(random() % 3);
       switch (random() % 20) {
         case 0:
-          both.SetRule(rules[random() % rules.size()].slots);
+          both.SetRule(random() % 2 == 0 ? rules[random() % rules.size()].slots
+                                         : ExternalSlots(random() % 2, {{1, 0.5}, {5, -1.0}}));
           break;
         case 1:
           both.Shrink();
@@ -475,8 +481,10 @@ TEST_P(TableContract, RandomSequencesOfVerbsAgreeWithTheOracle) {
           break;
         case 5:
         case 6:
-        case 7:
           both.Find(batch, defaults);
+          break;
+        case 7:
+          both.FindSlots(batch, defaults);
           break;
         case 8:
         case 9:

@@ -177,9 +177,9 @@ inline RowInitializer UniformInitializer(uint64_t seed = 7, uint64_t table_id = 
   return initializer;
 }
 
-inline Rule MakeRule(RuleKind kind, double initial_value = 0.0) {
+inline Rule MakeRule(RuleKind kind, size_t dim, double initial_value = 0.0) {
   Rule rule;
-  rule.slots = {kind, initial_value};
+  rule.slots = FusedSlots(kind, dim, initial_value);
   rule.learning_rate = 0.05;
   rule.momentum = 0.9;
   rule.epsilon = 1e-7;
@@ -188,20 +188,29 @@ inline Rule MakeRule(RuleKind kind, double initial_value = 0.0) {
   return rule;
 }
 
-// One rule of each kind, and the options of each.
-inline std::vector<Rule> AllRules() {
-  std::vector<Rule> rules = {MakeRule(RuleKind::kNone),
-                             MakeRule(RuleKind::kSgd),
-                             MakeRule(RuleKind::kMomentum),
-                             MakeRule(RuleKind::kAdagrad, 0.1),
-                             MakeRule(RuleKind::kRowwiseAdagrad, 0.25),
-                             MakeRule(RuleKind::kAdam),
-                             MakeRule(RuleKind::kAdamAmsgrad)};
-  rules.push_back(MakeRule(RuleKind::kMomentum));
+// The slots of an optimizer outside of the table.
+inline RuleSlots ExternalSlots(uint64_t id, std::initializer_list<SlotGroup> groups) {
+  RuleSlots slots;
+  slots.kind = RuleKind::kExternal;
+  slots.id = id;
+  for (const SlotGroup& group : groups) slots.AddGroup(group.width, group.initial_value);
+  return slots;
+}
+
+// One fused rule of each kind, and the options of each.
+inline std::vector<Rule> AllRules(size_t dim) {
+  std::vector<Rule> rules = {MakeRule(RuleKind::kNone, dim),
+                             MakeRule(RuleKind::kSgd, dim),
+                             MakeRule(RuleKind::kMomentum, dim),
+                             MakeRule(RuleKind::kAdagrad, dim, 0.1),
+                             MakeRule(RuleKind::kRowwiseAdagrad, dim, 0.25),
+                             MakeRule(RuleKind::kAdam, dim),
+                             MakeRule(RuleKind::kAdamAmsgrad, dim)};
+  rules.push_back(MakeRule(RuleKind::kMomentum, dim));
   rules.back().nesterov = true;
-  rules.push_back(MakeRule(RuleKind::kAdam));
+  rules.push_back(MakeRule(RuleKind::kAdam, dim));
   rules.back().weight_decay = 0.01;
-  rules.push_back(MakeRule(RuleKind::kSgd));
+  rules.push_back(MakeRule(RuleKind::kSgd, dim));
   rules.back().weight_decay = 0.1;
   return rules;
 }

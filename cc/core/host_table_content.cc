@@ -1,0 +1,138 @@
+// What HostTable does to its content as a whole. The verbs on rows are in host_table.cc.
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "cc/core/hash.h"
+#include "cc/core/host_table.h"
+#include "cc/core/row_copy.h"
+
+namespace tf_embed {
+
+Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content) const {
+  try {
+    *content = std::make_unique<Content>(options_.allocator, size_hint, content_->rows.layout(),
+                                         content_->initializer, content_->rule);
+    return Status();
+  } catch (const std::bad_alloc&) {
+    return NoMemory(content_->size.load(std::memory_order_relaxed));
+  }
+}
+
+Status HostTable::Clear() {
+  Shared writer(writers_);
+  Alone gate(content_gate_);
+  // In place, because who clears a table may have no memory left. Nothing here needs any.
+  const RowLayout layout = content_->rows.layout();
+  const RuleSlots rule = content_->rule;
+  RowInitializer initializer = std::move(content_->initializer);
+  content_->~Content();
+  new (content_.get())
+      Content(options_.allocator, options_.init_size, layout, std::move(initializer), rule);
+  return Status();
+}
+
+Status HostTable::Shrink() {
+  Shared writer(writers_);
+  Alone gate(content_gate_);
+  const size_t size = content_->size.load(std::memory_order_relaxed);
+  std::unique_ptr<Content> compact;
+  TF_EMBED_RETURN_IF_ERROR(NewContent(size, &compact));
+  Status status;
+  for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
+    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+      if (!status.ok()) return;
+      const uint32_t to = compact->rows.Take(&compact->pools[stripe]);
+      if (to == kNoSlot) {
+        status = NoMemory(size);
+        return;
+      }
+      std::memcpy(compact->rows.Row(to), content_->rows.Row(slot), content_->rows.layout().stride);
+      status = compact->index.Insert(key, HashKey(key), to);
+    });
+  }
+  if (!status.ok()) return status;
+  compact->size.store(size, std::memory_order_relaxed);
+  content_ = std::move(compact);
+  return Status();
+}
+
+Status HostTable::SetRule(const RuleSlots& rule) {
+  Shared writer(writers_);
+  return SetRuleAlone(rule);
+}
+
+Status HostTable::SetRuleAlone(const RuleSlots& rule) {
+  Alone gate(content_gate_);
+  if (!SameRule(content_->rule, rule)) {
+    Buffer<char> slots(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
+    TF_EMBED_RETURN_IF_ERROR(content_->rows.ChangeLayout(LayoutOf(rule), slots.data()));
+  }
+  content_->rule = rule;
+  return Status();
+}
+
+Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const {
+  Shared gate(content_gate_);
+  const Content& content = *content_;
+  const RowLayout& layout = content.rows.layout();
+  rows->size = 0;
+  max_rows = std::min(max_rows, content.size.load(std::memory_order_relaxed));
+  // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
+  // two calls is neither missed nor taken twice.
+  const auto make_room = [&](size_t count) {
+    TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(count));
+    TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(count * layout.weight_bytes));
+    return rows->slots.Resize(count * layout.slot_bytes);
+  };
+  TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
+  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
+    std::lock_guard<std::mutex> lock(content.index.StripeMutex(cursor->next));
+    const size_t stripe_size = content.index.StripeSize(cursor->next);
+    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
+    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(make_room(stripe_size));
+    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t slot) {
+      const char* const row = content.rows.Row(slot);
+      char* const weights = rows->weights.data() + rows->size * layout.weight_bytes;
+      char* const slots = rows->slots.data() + rows->size * layout.slot_bytes;
+      uint32_t word;
+      do {
+        word = bucket.WaitUnlocked();
+        LoadRow(row, layout.weight_bytes, weights);
+        LoadRow(row + layout.slot_offset, layout.slot_bytes, slots);
+      } while (!bucket.Unchanged(word));
+      rows->keys[rows->size++] = key;
+    });
+  }
+  cursor->done = cursor->next == StripedIndex::kStripes;
+  return Status();
+}
+
+std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
+                                           const RowInitializer& initializer) const {
+  try {
+    TableOptions options = options_;
+    options.init_size = init_size;
+    options.initializer = initializer;
+    return std::unique_ptr<HostTable>(new HostTable(options));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void HostTable::TakeContent(Table* other) {
+  Shared writer(writers_);
+  Alone gate(content_gate_);
+  content_ = std::move(static_cast<HostTable*>(other)->content_);
+}
+
+void HostTable::DropRetired() {
+  // If others are inside now, one of them or a later writer will do it.
+  Alone gate(content_gate_, std::try_to_lock);
+  if (gate.owns_lock()) content_->index.DropRetired();
+}
+
+}  // namespace tf_embed

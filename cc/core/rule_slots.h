@@ -1,0 +1,118 @@
+// What a row keeps for the rule that trains its table: slots, in groups. A group is what the rule
+// has one variable for, such as Adam's m; its slots have one initial value in a new row.
+//
+//     Adam of a table of dim 4, a row's slots:  | m m m m | v v v v |
+//
+// A fused rule's groups follow from its kind, the table's dim and the initial value of the first
+// group. An external rule, one that runs outside of the table on rows that it reads and writes
+// back, says itself which groups it has.
+#ifndef TF_EMBED_CC_CORE_RULE_SLOTS_H_
+#define TF_EMBED_CC_CORE_RULE_SLOTS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tf_embed {
+
+// The numbers are part of the checkpoint format: never reuse one.
+enum class RuleKind : uint8_t {
+  kNone = 0,
+  kSgd = 1,
+  kMomentum = 2,
+  kAdagrad = 3,
+  kRowwiseAdagrad = 4,
+  kAdam = 5,
+  kAdamAmsgrad = 6,
+  kExternal = 12,
+};
+inline constexpr int kRuleKinds = 13;
+
+struct SlotGroup {
+  uint32_t width = 0;
+  // Any double. NaN means something to whoever runs an external rule; here it is a number like
+  // any other.
+  double initial_value = 0.0;
+};
+
+struct RuleSlots {
+  static constexpr size_t kMostGroups = 16;
+
+  RuleKind kind = RuleKind::kNone;
+  uint64_t id = 0;  // kExternal: which optimizer; else 0
+  uint32_t num_groups = 0;
+  SlotGroup groups[kMostGroups] = {};
+
+  size_t slots_per_row() const {
+    size_t sum = 0;
+    for (uint32_t i = 0; i < num_groups; ++i) sum += groups[i].width;
+    return sum;
+  }
+  void AddGroup(size_t width, double initial_value) {
+    groups[num_groups++] = {static_cast<uint32_t>(width), initial_value};
+  }
+};
+
+// The slots of a fused rule. The first group starts at `initial_value`, the others at 0.
+inline RuleSlots FusedSlots(RuleKind kind, size_t dim, double initial_value = 0.0) {
+  const auto groups = [kind]() -> size_t {
+    switch (kind) {
+      case RuleKind::kNone:
+      case RuleKind::kSgd:
+      case RuleKind::kExternal:
+        return 0;
+      case RuleKind::kMomentum:
+      case RuleKind::kAdagrad:
+      case RuleKind::kRowwiseAdagrad:
+        return 1;
+      case RuleKind::kAdam:
+        return 2;
+      case RuleKind::kAdamAmsgrad:
+        return 3;
+    }
+    return 0;
+  }();
+  RuleSlots slots;
+  slots.kind = kind;
+  for (size_t i = 0; i < groups; ++i) {
+    slots.AddGroup(kind == RuleKind::kRowwiseAdagrad ? 1 : dim, i == 0 ? initial_value : 0.0);
+  }
+  return slots;
+}
+
+// Whether rows of the one can be read as rows of the other. Initial values may differ.
+inline bool SameRule(const RuleSlots& one, const RuleSlots& other) {
+  if (one.kind != other.kind || one.id != other.id || one.num_groups != other.num_groups) {
+    return false;
+  }
+  for (uint32_t i = 0; i < one.num_groups; ++i) {
+    if (one.groups[i].width != other.groups[i].width) return false;
+  }
+  return true;
+}
+
+// Whether new rows too are the same, to the last bit.
+inline bool SameRuleAndInitialValues(const RuleSlots& one, const RuleSlots& other) {
+  if (!SameRule(one, other)) return false;
+  for (uint32_t i = 0; i < one.num_groups; ++i) {
+    if (std::memcmp(&one.groups[i].initial_value, &other.groups[i].initial_value, sizeof(double)) !=
+        0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Writes the slots of a new row, rule.slots_per_row() values.
+template <typename T>
+void FillInitialSlots(const RuleSlots& rule, T* slots) {
+  for (uint32_t i = 0; i < rule.num_groups; ++i) {
+    const SlotGroup& group = rule.groups[i];
+    slots = std::fill_n(slots, group.width, static_cast<T>(group.initial_value));
+  }
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_RULE_SLOTS_H_

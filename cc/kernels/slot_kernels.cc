@@ -1,0 +1,127 @@
+// The ops of a rule that runs outside of the table: FindSlots and AssignSlots give and take whole
+// rows, RowsOfOtherRule says what a rule would replace.
+#include "cc/kernels/rule_attributes.h"
+#include "cc/kernels/table_op.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+tf::TensorShape SlotsShape(const KeysInput& keys, const RuleSlots& rule) {
+  tf::TensorShape shape = keys.shape();
+  shape.AddDim(static_cast<int64_t>(rule.slots_per_row()));
+  return shape;
+}
+
+absl::Status CheckSlotType(tf::DataType type, const TableResource& table) {
+  if (tf::DataTypeSize(type) == static_cast<int>(SlotSize(table.shard(0)->options().value_type))) {
+    return absl::OkStatus();
+  }
+  return InvalidArgumentError("The slots of table '", table.name(), "', ",
+                              table.signature().DebugString(),
+                              ", are of another type. Received: ", tf::DataTypeString(type), ".");
+}
+
+class FindSlotsOp : public TableOp {
+ public:
+  explicit FindSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadExternalRule(construction, &rule_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    DefaultRows defaults;
+    tf::Tensor *values, *slots, *exists;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
+    TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
+    TF_RETURN_IF_ERROR(CheckSlotType(output_type(1), *table));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.RowsShape(*table), &values));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, SlotsShape(keys, rule_), &slots));
+    TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      Table* const shard = table->shard(number);
+      // Asked first, because setting a rule waits for all who read and write.
+      if (SameRuleAndInitialValues(shard->rule(), rule_)) continue;
+      TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rule_)));
+    }
+    const ExecContext exec = ThreadPoolOf(context);
+    bool* const flags = exists->flat<bool>().data();
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->Find(exec, batch, defaults, values->data(), flags, {&rule_, slots->data()});
+    });
+  }
+
+  RuleSlots rule_;
+};
+
+class AssignSlotsOp : public TableOp {
+ public:
+  explicit AssignSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadExternalRule(construction, &rule_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    const tf::Tensor& values = context->input(3);
+    const tf::Tensor& slots = context->input(4);
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
+    TF_RETURN_IF_ERROR(CheckSlotType(slots.dtype(), *table));
+    if (slots.shape() != SlotsShape(keys, rule_)) {
+      return InvalidArgumentError("`slots` of table '", table->name(), "' must have shape ",
+                                  SlotsShape(keys, rule_).DebugString(),
+                                  ". Received: ", slots.shape().DebugString(), ".");
+    }
+    // All shards are asked before one is written to. Each looks again when it writes.
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
+          ExecContext::Serial(), KeyBatch(), nullptr, {&rule_, nullptr})));
+    }
+    const ExecContext exec = ThreadPoolOf(context);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->InsertOrAssign(exec, batch, values.data(), {&rule_, slots.data()});
+    });
+  }
+
+  RuleSlots rule_;
+};
+
+class RowsOfOtherRuleOp : public TableOp {
+ public:
+  explicit RowsOfOtherRuleOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+    OP_REQUIRES_OK(construction, ReadExternalRule(construction, &external_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* count;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &count));
+    const RuleSlots wanted =
+        kind_ == RuleKind::kExternal ? external_ : FusedSlots(kind_, table->dim());
+    int64_t rows = 0;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      const Table& shard = *table->shard(number);
+      const RuleSlots present = shard.rule();
+      if (!SameRule(present, wanted) && present.slots_per_row() > 0) {
+        rows += static_cast<int64_t>(shard.size());
+      }
+    }
+    count->scalar<int64_t>()() = rows;
+    return absl::OkStatus();
+  }
+
+  RuleKind kind_ = RuleKind::kNone;
+  RuleSlots external_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFindSlots").Device(tf::DEVICE_CPU), FindSlotsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedAssignSlots").Device(tf::DEVICE_CPU), AssignSlotsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsOfOtherRule").Device(tf::DEVICE_CPU), RowsOfOtherRuleOp);
+
+}  // namespace
+}  // namespace tf_embed
