@@ -13,12 +13,13 @@ import sys
 import tempfile
 import zipfile
 
+import custom_loop
 import movielens_data
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from reference import SEED
+from reference import SEED, sorted_rows
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 HEADER = "user|item|rating|timestamp"
@@ -152,6 +153,65 @@ class MovieLensTest(tf.test.TestCase):
             self.assertRegex(program.stdout, rows_line)
         self.assertRegex(program.stdout, r"tf_embed mean\s+\d\.\d{4}\n")
         self.assertRegex(program.stdout, r"User \d+ should see\n  \d\.\d\d  Café 30")
+
+
+class CustomLoopTest(tf.test.TestCase):
+    def test_a_step_of_micro_batches_is_a_step_of_one_batch(self):
+        models = [custom_loop.Clicks() for _ in range(2)]
+        for step in range(5):
+            *batch, _ = custom_loop.batch_of(step)
+            losses = [models[0].train_step(*batch)]
+            with tf.GradientTape() as tape:
+                losses.append(models[1].loss(*(part.reshape(-1) for part in batch)))
+            variables = models[1].variables_to_train
+            models[1].optimizer.apply(tape.gradient(losses[1], variables), variables)
+            # Another order of float32 sums, as in optimizers_test.py.
+            self.assertAllClose(*losses, rtol=2e-5, atol=2e-6)
+        for one, two in zip(*(model.dense.weights for model in models), strict=True):
+            self.assertAllClose(one, two, rtol=2e-5, atol=2e-6)
+        for name in ("user", "item"):
+            tables = (getattr(model, name) for model in models)
+            one, two = (sorted_rows(*table.export()) for table in tables)
+            self.assertAllEqual(one[0], two[0])
+            self.assertAllClose(one[1], two[1], rtol=2e-5, atol=2e-6)
+
+    def test_batches_drift_and_depend_on_the_step_alone(self):
+        users, items, clicks, best = custom_loop.batch_of(700)
+        for one, two in zip((users, items, clicks, best), custom_loop.batch_of(700), strict=True):
+            self.assertAllEqual(one, two)
+        early_users, early_items, _, _ = custom_loop.batch_of(0)
+        self.assertNotEmpty(np.setdiff1d(users, early_users))
+        self.assertEmpty(np.intersect1d(items, early_items))
+        gone = np.concatenate([custom_loop.items_gone(step) for step in range(0, 701, 20)])
+        self.assertEmpty(np.intersect1d(items, gone))
+        self.assertLen(np.unique(gone), 700 * custom_loop.NEW_ITEMS)
+
+    @pytest.mark.smoke
+    def test_it_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(self):
+        model, folder = custom_loop.Clicks(), tempfile.mkdtemp(dir=self.get_temp_dir())
+        checkpoint = tf.train.Checkpoint(model=model)
+        for step in range(1, 41):
+            model.train_step(*custom_loop.batch_of(step - 1)[:3])
+            if step % custom_loop.REMOVE_STEPS == 0:
+                model.item.remove(custom_loop.items_gone(step))
+            if step == 30:
+                manager = tf.train.CheckpointManager(checkpoint, f"{folder}/o", max_to_keep=2)
+                manager.save(checkpoint_number=step)
+        program = run("custom_loop.py", "--steps=40", "--output_dir=o", cwd=folder)
+        self.assertEqual(program.returncode, 0, program.stderr)
+        self.assertIn("goes on from o/ckpt-30", program.stdout)
+        self.assertIn("checkpoint o/ckpt-40", program.stdout)
+
+        resumed = custom_loop.Clicks()
+        tf.train.Checkpoint(model=resumed).read(f"{folder}/o/ckpt-40")
+        self.assertEqual(int(resumed.optimizer.iterations), 40)
+        for one, two in zip(model.dense.weights, resumed.dense.weights, strict=True):
+            self.assertAllEqual(one, two)
+        for name in ("user", "item"):
+            tables = (getattr(either, name) for either in (model, resumed))
+            one, two = (sorted_rows(*table.export()) for table in tables)
+            self.assertAllEqual(one[0], two[0])
+            self.assertAllEqual(one[1], two[1])
 
 
 if __name__ == "__main__":
