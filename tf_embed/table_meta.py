@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_SEED, _TABLE_ID, _INITIAL_VALUE, _SLOTS_PER_ROW = 1, 2, 4, 7
+_SEED, _TABLE_ID, _GROUPS = 1, 2, 9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,8 +28,8 @@ class TableMeta:
 
     def initial_slots(self, dtype: tf.DType) -> np.ndarray:
         """What the slots of a new row are, [slots of a row]."""
-        value = self.numbers[_INITIAL_VALUE : _INITIAL_VALUE + 1].view(np.float64)
-        return np.tile(value, self.numbers[_SLOTS_PER_ROW]).astype(dtype.as_numpy_dtype)
+        widths, values = self.numbers[_GROUPS::2], self.numbers[_GROUPS + 1 :: 2].copy()
+        return np.repeat(values.view(np.float64), widths).astype(dtype.as_numpy_dtype)
 
     def with_seed_of(self, other: Any) -> tf.Tensor:
         """These numbers with the seed and table id of another meta; int64 vector."""

@@ -17,6 +17,7 @@ from tf_embed import ops
 from tf_embed.initializers import RowInitializer
 from tf_embed.ops import ExternalRule
 from tf_embed.table import Table, TableOptions
+from tf_embed.table_meta import TableMeta
 
 RULE = ExternalRule(id=-77, widths=(2, 1), initial_values=(0.5, -1.0))
 
@@ -239,6 +240,16 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
                 find_slots(one, keys, rule), find_slots(other, keys, rule), strict=True
             ):
                 self.assertAllEqual(mine, theirs)
+
+    @parameterized.parameters("float32", "float64")
+    def test_the_meta_says_what_the_slots_of_a_new_row_are(self, value_dtype):
+        table = RawTable(2, value_dtype=value_dtype)
+        initial = TableMeta.of(table.export()[3]).initial_slots(table.slots_as)
+        self.assertEqual(initial.shape, (0,))
+        rule = ExternalRule(1, (2, 1, 3), (0.1, float("nan"), -0.5))
+        slots = find_slots(table, [1], rule)[1]
+        initial = TableMeta.of(table.export()[3]).initial_slots(table.slots_as)
+        self.assertAllEqual(initial, slots[0])
 
     def test_every_flipped_number_of_the_meta_is_refused_or_free(self):
         one, table = RawTable(2), RawTable(2)
