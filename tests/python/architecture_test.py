@@ -23,7 +23,7 @@ PYTHON_LAYERS = (
     {"arguments", "initializers", "policies", "storage", "table_meta"},
     {"distributed"},
     {"table"},
-    {"snapshot"},
+    {"snapshot", "stored_rows"},
     {"anchor"},
     {"variable"},
     {"lookup"},

@@ -9,14 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import arguments, stored_rows
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import with_own_seed
-from tf_embed.layers import stored_rows
 from tf_embed.layers.ids import cast_ids, check_integers
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.lookup import anchor_value
-from tf_embed.optimizers.rules import FusedTrainer, optimizer_of
+from tf_embed.optimizers.rules import FusedTrainer, optimizer_of, step_variable
 from tf_embed.variable import Variable
 
 _TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
@@ -134,6 +133,7 @@ class DynamicEmbedding(keras.layers.Layer):
         self.bp_v2 = bool(bp_v2)
         self.unknown_value = self._unknown_row(unknown_value)
         self._variable: Variable | None = None
+        self._load_error: Exception | None = None
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the table. Its shape does not depend on that of the ids.
@@ -266,16 +266,40 @@ class DynamicEmbedding(keras.layers.Layer):
     # Saving.
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes rows, slots and seed; Keras calls it for .keras and .weights.h5 files."""
-        if self._variable is not None:
-            stored_rows.save(self._variable.table, store)
+        """Writes rows, slots, seed and the step of the table's own optimizer.
+
+        Keras calls it for .keras and .weights.h5 files.
+        """
+        if self._variable is None:
+            return
+        step = {} if self.optimizer is None else {"step": step_variable(self.optimizer).numpy()}
+        stored_rows.save(self._variable.table, store, step)
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote, in place of what is in the table."""
+        """Reads what `save_own_variables` wrote, in place of what is in the table.
+
+        Raises:
+            ValueError: There are no rows in the file, they are damaged, or those of a table of
+                another dim or dtype. The table is as it was then.
+        """
         if self._variable is None and not store.keys():
             return  # saved before it was built
         self.build()
-        stored_rows.load(self.variable.table, store)
+        try:
+            step = stored_rows.load(self.variable.table, store).get("step")
+        except Exception as error:
+            # Keras tries again wherever else it meets the layer, where the file has nothing of it,
+            # and tells the last error alone.
+            before, self._load_error = self._load_error, error
+            if before is not None and not store.keys():
+                self._load_error = before
+                raise ValueError(f"{error} Before that: {before}") from before
+            raise
+        self._load_error = None
+        # Keras loads the optimizer too, but not into one that has a schedule where the other has
+        # a number, or the other way round.
+        if self.optimizer is not None and step is not None:
+            step_variable(self.optimizer).assign(step)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""

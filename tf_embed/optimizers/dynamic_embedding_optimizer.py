@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import keras
 
 from tf_embed.anchor import Anchor, calling_optimizers
-from tf_embed.optimizers.rules import FusedTrainer, check_fused, optimizer_of
+from tf_embed.optimizers.rules import FusedTrainer, check_fused, optimizer_of, step_variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,10 +184,21 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.finalize_variable_values(_split(var_list).dense)
 
     def save_own_variables(self, store: Any) -> None:
-        """Nothing: Keras saves the inner optimizer, an attribute, by itself."""
+        """Writes the step; Keras saves the inner optimizer, an attribute, by itself."""
+        store["step"] = step_variable(self.inner_optimizer).numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Nothing, see `save_own_variables`."""
+        """Makes ready for Keras to load the inner optimizer, and sees to the step.
+
+        Keras skips an optimizer that is not built, with a warning, as one that a model has not used
+        yet. The tables would have slots of another step then.
+        """
+        if "step" not in store.keys():  # noqa: SIM118, a store is no dict
+            return
+        model = _loading_model(self)
+        if model is not None and not self.built:
+            self.build(model.trainable_variables)
+        step_variable(self.inner_optimizer).assign(store["step"])
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
@@ -215,3 +227,18 @@ def _split(variables: Any) -> _Split:
         anchors=[variable for variable in variables if isinstance(variable, Anchor)],
         dense=[variable for variable in variables if not isinstance(variable, Anchor)],
     )
+
+
+def _loading_model(optimizer: keras.optimizers.Optimizer) -> keras.Model | None:
+    """The model that was compiled with an optimizer and is just being loaded.
+
+    An optimizer knows no model, so the callers are looked at. Where none is found, what Keras loads
+    of an optimizer that is not built is left as it is.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if isinstance(value, keras.Model) and getattr(value, "optimizer", None) is optimizer:
+                return value
+        frame = frame.f_back
+    return None

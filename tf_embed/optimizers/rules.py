@@ -40,6 +40,11 @@ def optimizer_of(identifier: Any) -> Any:
     return keras.optimizers.get(identifier)
 
 
+def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
+    """The variable that counts an optimizer's steps."""
+    return next(one for one in optimizer.variables if one.name == "iteration")
+
+
 def check_fused(optimizer: Any) -> None:
     """Refuses an optimizer that tables have no rule for.
 

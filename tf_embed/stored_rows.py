@@ -1,0 +1,176 @@
+"""Tables in the files of Keras, .keras and .weights.h5.
+
+Keras gives an object a mapping from names to arrays, its store, to write what it has. A table
+writes keys [n], values [n, dim], slots [n, slots of a row] and meta, as `Table.export` gives them,
+and its dtypes, as text. bfloat16 is written as the integers of its bits, which HDF5 knows. Beside
+all arrays of a store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of
+it is taken over.
+
+Large arrays are handed on one at a time and without copies of ours, so that there are no more of
+them in memory than Keras and TensorFlow make.
+"""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.table import Table
+
+_ROWS = ("keys", "values", "slots", "meta")
+_DTYPES = "dtypes"
+_CHECKSUM = "checksum"
+
+
+def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
+    """What is in a table, for `write`.
+
+    Args:
+        table: The table.
+        prefix: What the names begin with.
+    """
+    arrays = dict(zip(_ROWS, table.export(), strict=True))
+    arrays[_DTYPES] = np.frombuffer(_dtypes(table).encode(), np.uint8)
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def write(store: Any, arrays: dict[str, Any]) -> None:
+    """Writes arrays and their checksum.
+
+    Args:
+        store: What Keras gives to `save_own_variables`.
+        arrays: Arrays or tensors by name. Emptied.
+    """
+    checksum = 0
+    for name in sorted(arrays):
+        array = _array_of(arrays.pop(name))
+        checksum = _checksum(checksum, name, array)
+        store[name] = array
+    store[_CHECKSUM] = np.array([checksum], np.uint32)
+
+
+def read(store: Any, owner: str) -> dict[str, np.ndarray]:
+    """Reads what `write` wrote.
+
+    Args:
+        store: What Keras gives to `load_own_variables`.
+        owner: Whose arrays they are, for messages.
+
+    Raises:
+        ValueError: There are none, or they are damaged.
+    """
+    try:
+        arrays = {name: np.asarray(store[name]) for name in sorted(store.keys())}
+    except Exception as error:  # whatever h5py raises
+        raise _damaged(owner, f"{type(error).__name__}: {error}") from error
+    wanted = arrays.pop(_CHECKSUM, None)
+    if not arrays or wanted is None:
+        raise ValueError(
+            f"The file has no rows for {owner!r}: it has {sorted(arrays)} and no checksum."
+            if arrays
+            else f"The file has no rows for {owner!r}."
+        )
+    checksum = 0
+    for name, array in arrays.items():
+        checksum = _checksum(checksum, name, array)
+    if wanted.tolist() != [checksum]:
+        raise _damaged(owner, f"the checksum of its arrays is {checksum}, and not {wanted}")
+    return arrays
+
+
+def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -> None:
+    """Replaces the content of a table by what was saved.
+
+    Args:
+        table: The table. It may have another number of shards.
+        arrays: What `read` gave. Those of the table are taken out.
+        prefix: As in `arrays_of`.
+
+    Raises:
+        ValueError: There is no table, or one of another dim or dtype. Nothing is changed then.
+    """
+    name, options = table.options.name, table.options
+    missing = [one for one in (*_ROWS, _DTYPES) if prefix + one not in arrays]
+    if missing:
+        raise ValueError(f"The file has no rows for {name!r}: {', '.join(missing)} missing.")
+    dtypes = arrays.pop(prefix + _DTYPES).tobytes().decode(errors="replace")
+    dim = arrays[prefix + "values"].shape[-1]
+    if dtypes != _dtypes(table) or dim != options.dim:
+        raise ValueError(
+            f"{name!r} must have the dtypes and dim of the file. Received: {_dtypes(table)}, dim "
+            f"{options.dim}; the file has {dtypes}, dim {dim}"
+        )
+    table.import_(
+        **{one: _tensor_of(arrays.pop(prefix + one), options, one) for one in _ROWS},
+    )
+
+
+def save(table: Table, store: Any, beside: Mapping[str, Any] | None = None) -> None:
+    """Writes a table, and arrays beside it, into a store of their own."""
+    write(store, {**arrays_of(table), **(beside or {})})
+
+
+def load(table: Table, store: Any) -> dict[str, np.ndarray]:
+    """Replaces the content of a table by what `save` wrote, and gives the arrays beside it.
+
+    Raises:
+        ValueError: There is no table in the file, one of another dim or dtype, or what is there is
+            damaged. The table is as it was then.
+    """
+    arrays = read(store, table.options.name)
+    import_into(table, arrays)
+    return arrays
+
+
+def _array_of(value: Any) -> np.ndarray:
+    """An array or eager tensor as an array that HDF5 takes; not a copy."""
+    if tf.is_tensor(value):
+        value = tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value
+        return np.asarray(memoryview(value))
+    return np.asarray(value)
+
+
+def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
+    if name == "values" and options.value_dtype == tf.bfloat16:
+        array = array.view(tf.bfloat16.as_numpy_dtype)
+    return tf.constant(array)
+
+
+def _checksum(checksum: int, name: str, array: np.ndarray) -> int:
+    """The CRC-32 of what came before, and of an array, its name, dtype and shape."""
+    checksum = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), checksum)
+    if not array.size:
+        return checksum
+    return zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum)
+
+
+def _damaged(owner: str, how: str) -> ValueError:
+    return ValueError(f"What the file has of {owner!r} is damaged, and was not loaded: {how}.")
+
+
+def _dtypes(table: Table) -> str:
+    return f"key {table.options.key_dtype.name}, value {table.options.value_dtype.name}"
+
+
+def refuse_old_format(layer_name: str) -> None:
+    """Raises where Keras is writing a model into an .h5 file, its old format.
+
+    That one holds nothing but variables, so the rows would be lost without a word. Keras asks a
+    layer for its config then, and tells it no more; so the callers are looked at.
+
+    Raises:
+        ValueError: It is.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "save_model_to_hdf5":
+            raise ValueError(
+                f"The rows of {layer_name!r} can't be saved in Keras's old .h5 format: save the "
+                "model as a .keras file, or its weights as a .weights.h5 file."
+            )
+        frame = frame.f_back
