@@ -51,6 +51,7 @@ endef
 .PHONY: help
 help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
+	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
 	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -88,6 +89,12 @@ $(VENV)/.demo: $(VENV)/.ready
 .PHONY: demo
 demo: library $(VENV)/.demo
 	$(VENV)/bin/python examples/flights.py
+
+.PHONY: examples
+examples: library $(VENV)/.ready
+	$(VENV)/bin/python examples/custom_loop.py
+	$(VENV)/bin/python examples/kill_and_resume.py
+	$(VENV)/bin/python examples/movielens.py $(if $(DATA),--data="$(DATA)")
 
 .PHONY: test
 test: configured library $(VENV)/.ready
