@@ -120,19 +120,27 @@ int main(int argc, char** argv) {
       "insert_or_assign, present", floor,
       [&] { Check(table->InsertOrAssign(bench.serial, batch, bench.rows.data(), {})); },
       draw_present);
-  for (const auto& [name, kind] : {std::pair{"apply, SGD", RuleKind::kSgd},
-                                   std::pair{"apply, row-wise Adagrad", RuleKind::kRowwiseAdagrad},
-                                   std::pair{"apply, Adagrad", RuleKind::kAdagrad},
-                                   std::pair{"apply, Adam", RuleKind::kAdam}}) {
+  for (const auto& [name, kind] :
+       {std::pair{"apply, SGD", RuleKind::kSgd},
+        std::pair{"apply, row-wise Adagrad", RuleKind::kRowwiseAdagrad},
+        std::pair{"apply, Adagrad", RuleKind::kAdagrad}, std::pair{"apply, Adam", RuleKind::kAdam},
+        std::pair{"apply, RMSprop", RuleKind::kRmsprop},
+        std::pair{"apply, Ftrl", RuleKind::kFtrl}}) {
     Rule rule;
     rule.slots = tf_embed::FusedSlots(kind, bench.dim, 0.1);
     rule.learning_rate = 0.01;
     rule.epsilon = 1e-7;
     rule.beta_1 = 0.9;
     rule.beta_2 = 0.999;
+    rule.rho = 0.9;
+    rule.learning_rate_power = -0.5;
     Check(table->SetRule(rule.slots));
     bench.Report(
-        name, floor, [&] { Check(table->Apply(bench.serial, batch, bench.rows.data(), rule)); },
+        name, floor,
+        [&] {
+          Check(table->Apply(bench.serial, batch, bench.rows.data(), tf_embed::DataType::kFloat,
+                             rule));
+        },
         draw_present);
   }
   return 0;

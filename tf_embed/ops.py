@@ -163,7 +163,8 @@ def apply(
     """One step of an optimizer on the rows of `keys`.
 
     Args:
-        gradients: keys.shape + [dim]; those of equal keys are summed before the rule runs.
+        gradients: keys.shape + [dim], of the table's value dtype, or float32 for float16 and
+            bfloat16 tables; those of equal keys are summed before the rule runs.
         hyper: float64 vector, the rule's hyper-parameters, see `optimizers/rules.py`.
         step: int64 scalar, the number of this step; the first is 1.
         rule: Name of the rule. Another than the table's present one replaces its slots.

@@ -171,7 +171,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
         hyper: tf.Tensor,
         step: tf.Tensor,
     ) -> tf.Operation | None:
-        """One step of an optimizer rule; see `ops.apply`."""
+        """One step of an optimizer rule; see `ops.apply`.
+
+        Args:
+            keys: Any shape.
+            gradients: keys.shape + [dim], of the value dtype; or float32 where that is float16
+                or bfloat16, so that large ones do not overflow and small ones are not lost.
+            rule: Name of the rule.
+            hyper: Its hyper-parameters.
+            step: The number of this step.
+        """
         if self.options.initializer.draw is not None:
             self.find_or_insert(keys)
         return ops.apply(

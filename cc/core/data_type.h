@@ -63,6 +63,21 @@ auto DispatchDataType(DataType type, const Function& function) {
   return function(TypeTag<float>());
 }
 
+// As DispatchDataType, for the types that an optimizer can train.
+template <typename Function>
+auto DispatchFloating(DataType type, const Function& function) {
+  switch (type) {
+    case DataType::kHalf:
+      return function(TypeTag<Half>());
+    case DataType::kBFloat16:
+      return function(TypeTag<BFloat16>());
+    case DataType::kDouble:
+      return function(TypeTag<double>());
+    default:
+      return function(TypeTag<float>());
+  }
+}
+
 inline size_t SizeOf(DataType type) {
   return DispatchDataType(type, [](auto tag) { return sizeof(typename decltype(tag)::Type); });
 }

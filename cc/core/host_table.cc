@@ -373,10 +373,11 @@ Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const
   return ForEachPart(context, batch, nullptr, nullptr, kWriteCost, accumulate);
 }
 
-template <typename T>
-Status HostTable::ApplyPart(Content* content, const KeyRange& range, const T* gradients,
+template <typename T, typename G>
+Status HostTable::ApplyPart(Content* content, const KeyRange& range, const G* gradients,
                             const Rule& rule) {
   using Compute = typename Number<T>::Compute;
+  static_assert(std::is_same_v<Compute, typename Number<G>::Compute>);
   const RowLayout& layout = content->rows.layout();
   const size_t dim = layout.dim;
   const RuleConstants<Compute> constants(rule);
@@ -424,7 +425,7 @@ Status HostTable::ApplyPart(Content* content, const KeyRange& range, const T* gr
 }
 
 Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
-                        const Rule& rule) {
+                        DataType gradient_type, const Rule& rule) {
   if (!IsFloating(options_.value_type)) {
     return Status::InvalidArgument("Table '" + options_.name +
                                    "' has integer weights, which no optimizer can train.");
@@ -432,6 +433,13 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
   if (rule.slots.kind == RuleKind::kExternal) {
     return Status::InvalidArgument("Table '" + options_.name +
                                    "' can't run an external rule: find and assign its slots.");
+  }
+  const bool narrow =
+      options_.value_type == DataType::kHalf || options_.value_type == DataType::kBFloat16;
+  if (gradient_type != options_.value_type && !(narrow && gradient_type == DataType::kFloat)) {
+    return Status::InvalidArgument(
+        "The gradients of table '" + options_.name +
+        "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
   }
   KeyPartition partition(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(partition.Build(context, batch, nullptr));
@@ -447,16 +455,15 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
     }
     const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
     status = RunParts(context, partition, key_cost, [&](const KeyRange& range) {
-      switch (options_.value_type) {
-        case DataType::kHalf:
-          return ApplyPart(content_.get(), range, static_cast<const Half*>(gradients), rule);
-        case DataType::kBFloat16:
-          return ApplyPart(content_.get(), range, static_cast<const BFloat16*>(gradients), rule);
-        case DataType::kDouble:
-          return ApplyPart(content_.get(), range, static_cast<const double*>(gradients), rule);
-        default:
-          return ApplyPart(content_.get(), range, static_cast<const float*>(gradients), rule);
-      }
+      return DispatchFloating(options_.value_type, [&](auto tag) {
+        using T = typename decltype(tag)::Type;
+        if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
+          if (gradient_type == DataType::kFloat) {
+            return ApplyPart<T>(content_.get(), range, static_cast<const float*>(gradients), rule);
+          }
+        }
+        return ApplyPart<T>(content_.get(), range, static_cast<const T*>(gradients), rule);
+      });
     });
     outgrown = content_->index.has_retired();
     done = true;

@@ -50,7 +50,7 @@ class HostTable final : public Table {
   Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
                const bool* exists) override;
   Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
-               const Rule& rule) override;
+               DataType gradient_type, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
   Status Clear() override;
   Status Shrink() override;
@@ -135,8 +135,9 @@ class HostTable final : public Table {
   Status VisitRow(Content* content, int64_t key, Probe probe, bool insert, const Present& present,
                   const Absent& absent);
 
-  template <typename T>
-  Status ApplyPart(Content* content, const KeyRange& range, const T* gradients, const Rule& rule);
+  // T: the weights; G: the gradients.
+  template <typename T, typename G>
+  Status ApplyPart(Content* content, const KeyRange& range, const G* gradients, const Rule& rule);
 
   Status SetRuleAlone(const RuleSlots& rule);
   void DropRetired();

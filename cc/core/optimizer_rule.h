@@ -26,6 +26,12 @@ struct Rule {
   double epsilon = 0.0;
   double beta_1 = 0.0;
   double beta_2 = 0.0;
+  double rho = 0.0;
+  double learning_rate_power = 0.0;
+  double l1 = 0.0;
+  double l2 = 0.0;
+  double l2_shrinkage = 0.0;
+  double beta = 0.0;
   int64_t step = 1;
 };
 
@@ -38,11 +44,19 @@ struct RuleConstants {
         momentum(static_cast<T>(rule.momentum)),
         epsilon(static_cast<T>(rule.epsilon)),
         one_minus_beta_1(static_cast<T>(1.0 - rule.beta_1)),
-        one_minus_beta_2(static_cast<T>(1.0 - rule.beta_2)) {
+        one_minus_beta_2(static_cast<T>(1.0 - rule.beta_2)),
+        rho(static_cast<T>(rule.rho)),
+        one_minus_rho(static_cast<T>(1.0 - rule.rho)),
+        power(static_cast<T>(-rule.learning_rate_power)),
+        l1(static_cast<T>(rule.l1)),
+        twice_l2_shrinkage(static_cast<T>(2.0 * rule.l2_shrinkage)) {
     const double t = static_cast<double>(rule.step);
     if (rule.slots.kind == RuleKind::kAdam || rule.slots.kind == RuleKind::kAdamAmsgrad) {
       alpha = static_cast<T>(rule.learning_rate * std::sqrt(1.0 - std::pow(rule.beta_2, t)) /
                              (1.0 - std::pow(rule.beta_1, t)));
+    }
+    if (rule.slots.kind == RuleKind::kFtrl) {
+      twice_l2 = static_cast<T>(2.0 * (rule.l2 + rule.beta / (2.0 * rule.learning_rate)));
     }
   }
 
@@ -52,7 +66,13 @@ struct RuleConstants {
   T epsilon;
   T one_minus_beta_1;
   T one_minus_beta_2;
-  T alpha = 0;  // Adam: h sqrt(1 - beta_2^t) / (1 - beta_1^t)
+  T rho;
+  T one_minus_rho;
+  T power;  // Ftrl: -learning_rate_power
+  T l1;
+  T twice_l2_shrinkage;
+  T twice_l2 = 0;  // Ftrl: 2 l2 + beta / h
+  T alpha = 0;     // Adam: h sqrt(1 - beta_2^t) / (1 - beta_1^t)
 };
 
 // w -= h g
@@ -123,6 +143,46 @@ TF_EMBED_HOST_DEVICE inline void ApplyAdamAmsgrad(const RuleConstants<T>& c, siz
   }
 }
 
+// v = rho v + (1 - rho) g^2; w -= h g / sqrt(v + epsilon)
+// Centered: a = rho a + (1 - rho) g, and v - a^2 in place of v under the root. With momentum:
+// m = momentum m + h g / sqrt(...); w -= m.      (Hinton, 2012, lecture 6; as Keras)
+template <bool kMomentum, bool kCentered, typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyRmsprop(const RuleConstants<T>& c, size_t dim, const T* g,
+                                              T* w, T* v, T* m, T* a) {
+  for (size_t i = 0; i < dim; ++i) {
+    v[i] = c.rho * v[i] + c.one_minus_rho * (g[i] * g[i]);
+    T variance = v[i];
+    if constexpr (kCentered) {
+      a[i] = c.rho * a[i] + c.one_minus_rho * g[i];
+      variance -= a[i] * a[i];
+    }
+    const T increment = c.h * g[i] / std::sqrt(variance + c.epsilon);
+    if constexpr (kMomentum) {
+      m[i] = c.momentum * m[i] + increment;
+      w[i] -= m[i];
+    } else {
+      w[i] -= increment;
+    }
+  }
+}
+
+// n' = n + g^2; z += g + 2 l2_shrinkage w - (n'^p - n^p) / h w, where p = -learning_rate_power;
+// w = (clip(z, -l1, l1) - z) / (n'^p / h + 2 l2 + beta / h)
+// (McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013; as Keras).
+template <bool kSquareRoot, typename T>
+TF_EMBED_HOST_DEVICE inline void ApplyFtrl(const RuleConstants<T>& c, size_t dim, const T* g, T* w,
+                                           T* n, T* z) {
+  const auto power = [&c](T x) { return kSquareRoot ? std::sqrt(x) : std::pow(x, c.power); };
+  for (size_t i = 0; i < dim; ++i) {
+    const T new_n = n[i] + g[i] * g[i];
+    const T new_power = power(new_n);
+    z[i] += g[i] + c.twice_l2_shrinkage * w[i] - (new_power - power(n[i])) / c.h * w[i];
+    const T clipped = z[i] > c.l1 ? c.l1 : z[i] < -c.l1 ? -c.l1 : z[i];
+    w[i] = (clipped - z[i]) / (new_power / c.h + c.twice_l2);
+    n[i] = new_n;
+  }
+}
+
 // One step of a fused rule on one row. `slots` are rule.slots.slots_per_row() values.
 template <typename T>
 TF_EMBED_HOST_DEVICE inline void ApplyRule(const Rule& rule, const RuleConstants<T>& c, size_t dim,
@@ -146,6 +206,17 @@ TF_EMBED_HOST_DEVICE inline void ApplyRule(const Rule& rule, const RuleConstants
       return ApplyAdam(c, dim, g, w, slots, slots + dim);
     case RuleKind::kAdamAmsgrad:
       return ApplyAdamAmsgrad(c, dim, g, w, slots, slots + dim, slots + 2 * dim);
+    case RuleKind::kRmsprop:
+      return ApplyRmsprop<false, false, T>(c, dim, g, w, slots, nullptr, nullptr);
+    case RuleKind::kRmspropMomentum:
+      return ApplyRmsprop<true, false, T>(c, dim, g, w, slots, slots + dim, nullptr);
+    case RuleKind::kRmspropCentered:
+      return ApplyRmsprop<false, true, T>(c, dim, g, w, slots, nullptr, slots + dim);
+    case RuleKind::kRmspropCenteredMomentum:
+      return ApplyRmsprop<true, true, T>(c, dim, g, w, slots, slots + dim, slots + 2 * dim);
+    case RuleKind::kFtrl:
+      return rule.learning_rate_power == -0.5 ? ApplyFtrl<true>(c, dim, g, w, slots, slots + dim)
+                                              : ApplyFtrl<false>(c, dim, g, w, slots, slots + dim);
   }
 }
 

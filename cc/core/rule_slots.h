@@ -25,6 +25,11 @@ enum class RuleKind : uint8_t {
   kRowwiseAdagrad = 4,
   kAdam = 5,
   kAdamAmsgrad = 6,
+  kRmsprop = 7,
+  kRmspropMomentum = 8,
+  kRmspropCentered = 9,
+  kRmspropCenteredMomentum = 10,
+  kFtrl = 11,
   kExternal = 12,
 };
 inline constexpr int kRuleKinds = 13;
@@ -65,10 +70,15 @@ inline RuleSlots FusedSlots(RuleKind kind, size_t dim, double initial_value = 0.
       case RuleKind::kMomentum:
       case RuleKind::kAdagrad:
       case RuleKind::kRowwiseAdagrad:
+      case RuleKind::kRmsprop:
         return 1;
       case RuleKind::kAdam:
+      case RuleKind::kRmspropMomentum:
+      case RuleKind::kRmspropCentered:
+      case RuleKind::kFtrl:
         return 2;
       case RuleKind::kAdamAmsgrad:
+      case RuleKind::kRmspropCenteredMomentum:
         return 3;
     }
     return 0;

@@ -121,11 +121,12 @@ class Table {
   virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
                        const bool* exists) = 0;
 
-  // One step of `rule`: gradients [batch, dim] of equal keys are summed in the order of the batch,
+  // One step of `rule`: gradients [batch, dim], of the value type or of float beside float16 and
+  // bfloat16 weights, are summed over equal keys in the order of the batch,
   // absent keys get their defaults, and the rule runs once a row. A rule other than the present one
   // replaces all slots first. An external rule can't be applied.
   virtual Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
-                       const Rule& rule) = 0;
+                       DataType gradient_type, const Rule& rule) = 0;
 
   // Removes keys. Absent ones are no error.
   virtual Status Erase(const ExecContext& context, const KeyBatch& batch) = 0;

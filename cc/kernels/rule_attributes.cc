@@ -16,9 +16,17 @@ struct RuleName {
   RuleKind kind;
 };
 constexpr RuleName kRuleNames[] = {
-    {"sgd", RuleKind::kSgd},           {"momentum", RuleKind::kMomentum},
-    {"adagrad", RuleKind::kAdagrad},   {"rowwise_adagrad", RuleKind::kRowwiseAdagrad},
-    {"adam", RuleKind::kAdam},         {"adam_amsgrad", RuleKind::kAdamAmsgrad},
+    {"sgd", RuleKind::kSgd},
+    {"momentum", RuleKind::kMomentum},
+    {"adagrad", RuleKind::kAdagrad},
+    {"rowwise_adagrad", RuleKind::kRowwiseAdagrad},
+    {"adam", RuleKind::kAdam},
+    {"adam_amsgrad", RuleKind::kAdamAmsgrad},
+    {"rmsprop", RuleKind::kRmsprop},
+    {"rmsprop_momentum", RuleKind::kRmspropMomentum},
+    {"rmsprop_centered", RuleKind::kRmspropCentered},
+    {"rmsprop_centered_momentum", RuleKind::kRmspropCenteredMomentum},
+    {"ftrl", RuleKind::kFtrl},
     {"external", RuleKind::kExternal},
 };
 

@@ -64,6 +64,11 @@ absl::Status CheckRows(const tf::Tensor& rows, const char* argument, const Table
                                 tf::DataTypeString(table.signature().value_dtype),
                                 ". Received: ", tf::DataTypeString(rows.dtype()), ".");
   }
+  return CheckRowsShape(rows, argument, table, keys);
+}
+
+absl::Status CheckRowsShape(const tf::Tensor& rows, const char* argument,
+                            const TableResource& table, const KeysInput& keys) {
   const tf::TensorShape expected = keys.RowsShape(table);
   if (rows.shape() != expected) {
     return InvalidArgumentError("`", argument, "` of table '", table.name(), "' must have shape ",

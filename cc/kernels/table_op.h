@@ -44,6 +44,10 @@ class KeysInput {
   ShardSplit split_;
 };
 
+// Checks that an input has one row for each key.
+absl::Status CheckRowsShape(const tensorflow::Tensor& rows, const char* argument,
+                            const TableResource& table, const KeysInput& keys);
+
 // Checks that an input has the table's value type and one row for each key.
 absl::Status CheckRows(const tensorflow::Tensor& rows, const char* argument,
                        const TableResource& table, const KeysInput& keys);

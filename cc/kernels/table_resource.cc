@@ -13,25 +13,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-DataType CoreType(tf::DataType type) {
-  switch (type) {
-    case tf::DT_HALF:
-      return DataType::kHalf;
-    case tf::DT_BFLOAT16:
-      return DataType::kBFloat16;
-    case tf::DT_DOUBLE:
-      return DataType::kDouble;
-    case tf::DT_INT8:
-      return DataType::kInt8;
-    case tf::DT_INT32:
-      return DataType::kInt32;
-    case tf::DT_INT64:
-      return DataType::kInt64;
-    default:
-      return DataType::kFloat;
-  }
-}
-
 absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim,
                              RowInitializer* initializer) {
   std::string kind, text;
@@ -91,6 +72,25 @@ class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);
 
 }  // namespace
+
+DataType CoreType(tf::DataType type) {
+  switch (type) {
+    case tf::DT_HALF:
+      return DataType::kHalf;
+    case tf::DT_BFLOAT16:
+      return DataType::kBFloat16;
+    case tf::DT_DOUBLE:
+      return DataType::kDouble;
+    case tf::DT_INT8:
+      return DataType::kInt8;
+    case tf::DT_INT32:
+      return DataType::kInt32;
+    case tf::DT_INT64:
+      return DataType::kInt64;
+    default:
+      return DataType::kFloat;
+  }
+}
 
 absl::Status ReadNumbers(const std::string& text, const char* attribute,
                          std::vector<double>* numbers) {

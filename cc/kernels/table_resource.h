@@ -15,6 +15,9 @@
 
 namespace tf_embed {
 
+// The type of the core for one of TensorFlow that a table can hold.
+DataType CoreType(tensorflow::DataType type);
+
 // How a status of the core is told to TensorFlow.
 absl::Status ToTensorFlow(const Status& status);
 

@@ -47,30 +47,79 @@ class AccumOp : public TableOp {
   }
 };
 
+int64_t NumbersOfHyper(RuleKind kind) {
+  switch (kind) {
+    case RuleKind::kNone:
+    case RuleKind::kExternal:
+      return 0;
+    case RuleKind::kSgd:
+      return 2;
+    case RuleKind::kMomentum:
+    case RuleKind::kAdagrad:
+    case RuleKind::kRowwiseAdagrad:
+      return 4;
+    case RuleKind::kAdam:
+    case RuleKind::kAdamAmsgrad:
+    case RuleKind::kRmsprop:
+    case RuleKind::kRmspropMomentum:
+    case RuleKind::kRmspropCentered:
+    case RuleKind::kRmspropCenteredMomentum:
+      return 5;
+    case RuleKind::kFtrl:
+      return 8;
+  }
+  return 0;
+}
+
 // Makes a rule of `hyper`, the vector of TfEmbedApply, in the order that the op's documentation
 // gives.
 absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& tensor, Rule* rule) {
   const double* const hyper = tensor.flat<double>().data();
-  const bool is_adagrad = kind == RuleKind::kAdagrad || kind == RuleKind::kRowwiseAdagrad;
-  const bool is_adam = kind == RuleKind::kAdam || kind == RuleKind::kAdamAmsgrad;
-  const int64_t wanted = kind == RuleKind::kSgd ? 2 : is_adam ? 5 : 4;
-  if (tensor.NumElements() != wanted) {
-    return InvalidArgumentError("`hyper` of this rule must have ", wanted,
+  if (tensor.NumElements() != NumbersOfHyper(kind)) {
+    return InvalidArgumentError("`hyper` of this rule must have ", NumbersOfHyper(kind),
                                 " numbers. Received: ", tensor.NumElements(), ".");
   }
-  rule->slots = FusedSlots(kind, dim, is_adagrad ? hyper[2] : 0.0);
   rule->learning_rate = hyper[0];
   rule->weight_decay = hyper[1];
-  if (kind == RuleKind::kMomentum) {
-    rule->momentum = hyper[2];
-    rule->nesterov = hyper[3] != 0.0;
-  } else if (is_adagrad) {
-    rule->epsilon = hyper[3];
-  } else if (is_adam) {
-    rule->beta_1 = hyper[2];
-    rule->beta_2 = hyper[3];
-    rule->epsilon = hyper[4];
+  double initial_slot = 0.0;
+  switch (kind) {
+    case RuleKind::kNone:
+    case RuleKind::kExternal:
+    case RuleKind::kSgd:
+      break;
+    case RuleKind::kMomentum:
+      rule->momentum = hyper[2];
+      rule->nesterov = hyper[3] != 0.0;
+      break;
+    case RuleKind::kAdagrad:
+    case RuleKind::kRowwiseAdagrad:
+      initial_slot = hyper[2];
+      rule->epsilon = hyper[3];
+      break;
+    case RuleKind::kAdam:
+    case RuleKind::kAdamAmsgrad:
+      rule->beta_1 = hyper[2];
+      rule->beta_2 = hyper[3];
+      rule->epsilon = hyper[4];
+      break;
+    case RuleKind::kRmsprop:
+    case RuleKind::kRmspropMomentum:
+    case RuleKind::kRmspropCentered:
+    case RuleKind::kRmspropCenteredMomentum:
+      rule->rho = hyper[2];
+      rule->momentum = hyper[3];
+      rule->epsilon = hyper[4];
+      break;
+    case RuleKind::kFtrl:
+      initial_slot = hyper[2];
+      rule->learning_rate_power = hyper[3];
+      rule->l1 = hyper[4];
+      rule->l2 = hyper[5];
+      rule->l2_shrinkage = hyper[6];
+      rule->beta = hyper[7];
+      break;
   }
+  rule->slots = FusedSlots(kind, dim, initial_slot);
   return absl::OkStatus();
 }
 
@@ -85,7 +134,7 @@ class ApplyOp : public TableOp {
     KeysInput keys(table->allocator());
     const tf::Tensor& gradients = context->input(3);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
-    TF_RETURN_IF_ERROR(CheckRows(gradients, "gradients", *table, keys));
+    TF_RETURN_IF_ERROR(CheckRowsShape(gradients, "gradients", *table, keys));
     Rule rule;
     TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
     const tf::Tensor& step = context->input(5);
@@ -99,7 +148,7 @@ class ApplyOp : public TableOp {
     }
     const ExecContext exec = ThreadPoolOf(context);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return shard->Apply(exec, batch, gradients.data(), rule);
+      return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     });
   }
 

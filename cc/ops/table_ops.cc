@@ -191,13 +191,15 @@ REGISTER_OP("TfEmbedApply")
     .Input("table: resource")
     .Input("keys: key_dtype")
     .Input("owners: int32")
-    .Input("gradients: value_dtype")
+    .Input("gradients: gradient_dtype")
     .Input("hyper: double")
     .Input("step: int64")
     .Attr("key_dtype: {int64, int32, uint64}")
-    .Attr("value_dtype: {float, half, bfloat16, double}")
+    .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
-    .Attr("rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad'}")
+    .Attr(
+        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
+        "'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl'}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       TF_RETURN_IF_ERROR(RowsInputShape(c));
@@ -209,12 +211,16 @@ REGISTER_OP("TfEmbedApply")
 One step of an optimizer. Gradients of equal keys are summed in position order, absent keys get
 their initial row, and the rule runs on each row once.
 
-gradients: keys.shape + [dim].
+gradients: keys.shape + [dim], of the table's value type, or of float32 for float16 and bfloat16
+  tables, whose sums and rules are in float32 either way.
 hyper: Hyper-parameters of the rule.
   sgd: [learning_rate, weight_decay].
   momentum: [learning_rate, weight_decay, momentum, nesterov (0 or 1)].
   adagrad, rowwise_adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon].
   adam, adam_amsgrad: [learning_rate, weight_decay, beta_1, beta_2, epsilon].
+  rmsprop and its variants: [learning_rate, weight_decay, rho, momentum, epsilon].
+  ftrl: [learning_rate, weight_decay, initial_accumulator_value, learning_rate_power, l1, l2,
+    l2_shrinkage, beta].
 step: The number of this step; the first is 1.
 rule: A rule other than the table's present one replaces the slots and keeps the weights.
 )doc");
@@ -333,6 +339,7 @@ REGISTER_OP("TfEmbedRowsOfOtherRule")
     .Output("rows: int64")
     .Attr(
         "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
+        "'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl', "
         "'external'}")
     .Attr("rule_id: int = 0")
     .Attr("slot_widths: list(int) = []")

@@ -26,6 +26,17 @@ RULES = {
     "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8], reference.RowWiseAdagrad()),
     "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
     "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
+    "rmsprop": ([0.1, 0.0, 0.9, 0.0, 1e-7], reference.RMSprop()),
+    "rmsprop_momentum": ([0.1, 0.0, 0.8, 0.5, 1e-7], reference.RMSprop(0.8, 0.5)),
+    "rmsprop_centered": ([0.1, 0.0, 0.9, 0.0, 1e-3], reference.RMSprop(centered=True)),
+    "rmsprop_centered_momentum": (
+        [0.1, 0.0, 0.8, 0.5, 1e-3],
+        reference.RMSprop(0.8, 0.5, centered=True),
+    ),
+    "ftrl": (
+        [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0],
+        reference.Ftrl(0.2, -0.4, 0.25, 0.125, 0.0625, 1.0),
+    ),
 }
 
 
@@ -251,6 +262,11 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         ("rowwise_adagrad", 1),
         ("adam", 8),
         ("adam_amsgrad", 12),
+        ("rmsprop", 4),
+        ("rmsprop_momentum", 8),
+        ("rmsprop_centered", 8),
+        ("rmsprop_centered_momentum", 12),
+        ("ftrl", 8),
     )
     def test_a_row_carries_the_slots_of_its_rule(self, rule, slots):
         table = RawTable(4)
@@ -463,8 +479,9 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_hyper_parameters_and_steps_that_do_not_fit_are_refused(self):
         table = RawTable(1)
-        with self.refused("`hyper` of this rule must have 5 numbers. Received: 2"):
-            table.apply([1], [[1.0]], "adam", hyper=[0.1, 0.0])
+        for rule, (hyper, _) in RULES.items():
+            with self.refused(f"`hyper` of this rule must have {len(hyper)} numbers. Received: 3"):
+                table.apply([1], [[1.0]], rule, hyper=[0.1, 0.0, 0.0])
         with self.refused("`step` must be at least 1. Received: 0"):
             table.apply([1], [[1.0]], step=0)
         for step in ([], [1], [1, 2]):

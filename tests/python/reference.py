@@ -139,6 +139,48 @@ class Adam:
         w -= alpha * m / (np.sqrt(v_max if self.amsgrad else v) + self.epsilon)
 
 
+class RMSprop:
+    def __init__(self, rho: float = 0.9, momentum: float = 0.0, centered: bool = False) -> None:
+        self.rho, self.momentum, self.centered = rho, momentum, centered
+        self.epsilon = 1e-3 if centered else 1e-7  # the variance of one gradient is 0
+
+    def slots(self, dim: int) -> list[np.ndarray]:
+        return [np.zeros(dim) for _ in range(3)]
+
+    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
+        v, m, a = slots
+        v[:] = self.rho * v + (1.0 - self.rho) * g * g
+        a[:] = self.rho * a + (1.0 - self.rho) * g
+        variance = v - a * a if self.centered else v
+        m[:] = self.momentum * m + h * g / np.sqrt(variance + self.epsilon)
+        w -= m
+
+
+class Ftrl:
+    def __init__(
+        self,
+        initial: float = 0.1,
+        power: float = -0.5,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        l2_shrinkage: float = 0.0,
+        beta: float = 0.0,
+    ) -> None:
+        self.initial, self.power, self.beta = initial, -power, beta
+        self.l1, self.l2, self.l2_shrinkage = l1, l2, l2_shrinkage
+
+    def slots(self, dim: int) -> list[np.ndarray]:
+        return [np.full(dim, self.initial), np.zeros(dim)]
+
+    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
+        n, z = slots
+        new_power = (n + g * g) ** self.power
+        z += g + 2.0 * self.l2_shrinkage * w - (new_power - n**self.power) / h * w
+        w[:] = np.clip(z, -self.l1, self.l1) - z
+        w /= new_power / h + 2.0 * self.l2 + self.beta / h
+        n += g * g
+
+
 # The table.
 
 

@@ -137,11 +137,13 @@ class Verbs {
          }},
         {"Apply", false,
          [=](Table* t) {
-           return t->Apply(serial, batch, values.data(), MakeRule(kRule.kind, kDim, 0.5));
+           return t->Apply(serial, batch, values.data(), DataType::kFloat,
+                           MakeRule(kRule.kind, kDim, 0.5));
          }},
         {"Apply of another rule", false,
          [=](Table* t) {
-           return t->Apply(serial, batch, values.data(), MakeRule(RuleKind::kAdagrad, kDim, 0.25));
+           return t->Apply(serial, batch, values.data(), DataType::kFloat,
+                           MakeRule(RuleKind::kAdagrad, kDim, 0.25));
          }},
         {"Erase", true, [=](Table* t) { return t->Erase(serial, batch); }},
         {"Clear", true, [=](Table* t) { return t->Clear(); }},

@@ -69,7 +69,12 @@ class CheckedTable {
   void Apply(const Batch& batch, const Rule& rule) {
     const std::vector<T> gradients = Values(batch);
     oracle.Apply(batch, gradients.data(), rule);
-    ExpectOk(table->Apply(context, batch, gradients.data(), rule));
+    ExpectOk(table->Apply(context, batch, gradients.data(), TypeOf<T>(), rule));
+  }
+  void ApplyFloats(const Batch& batch, const Rule& rule) {
+    const auto gradients = RandomValues<float>(batch.places * oracle.dim, &random);
+    oracle.Apply(batch, gradients.data(), rule);
+    ExpectOk(table->Apply(context, batch, gradients.data(), DataType::kFloat, rule));
   }
   void Erase(const Batch& batch) {
     oracle.Erase(batch);

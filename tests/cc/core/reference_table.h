@@ -68,6 +68,50 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
         w -= alpha * m / (std::sqrt(largest_v) + epsilon);
         break;
       }
+      case RuleKind::kRmsprop:
+      case RuleKind::kRmspropMomentum:
+      case RuleKind::kRmspropCentered:
+      case RuleKind::kRmspropCenteredMomentum: {
+        const bool centered = rule.slots.kind == RuleKind::kRmspropCentered ||
+                              rule.slots.kind == RuleKind::kRmspropCenteredMomentum;
+        const bool with_momentum = rule.slots.kind == RuleKind::kRmspropMomentum ||
+                                   rule.slots.kind == RuleKind::kRmspropCenteredMomentum;
+        const C rho = static_cast<C>(rule.rho);
+        const C rest = static_cast<C>(1.0 - rule.rho);
+        C& velocity = (*slots)[i];
+        velocity = rho * velocity + rest * (g[i] * g[i]);
+        C denominator = velocity + epsilon;
+        if (centered) {
+          C& average = slots->at(slots->size() - dim + i);  // the last group
+          average = rho * average + rest * g[i];
+          denominator = velocity - average * average + epsilon;
+        }
+        C increment = h * g[i] / std::sqrt(denominator);
+        if (with_momentum) {
+          C& m = slots->at(dim + i);
+          m = momentum * m + increment;
+          increment = m;
+        }
+        w -= increment;
+        break;
+      }
+      case RuleKind::kFtrl: {
+        const auto power = [&](C x) {
+          return rule.learning_rate_power == -0.5
+                     ? std::sqrt(x)
+                     : std::pow(x, static_cast<C>(-rule.learning_rate_power));
+        };
+        const C l1 = static_cast<C>(rule.l1);
+        const C shrinkage = static_cast<C>(2.0 * rule.l2_shrinkage);
+        const C l2 = static_cast<C>(2.0 * (rule.l2 + rule.beta / (2.0 * rule.learning_rate)));
+        C& n = slots->at(i);
+        C& z = slots->at(dim + i);
+        const C new_n = n + g[i] * g[i];
+        z += g[i] + shrinkage * w - (power(new_n) - power(n)) / h * w;
+        w = (std::min(std::max(z, -l1), l1) - z) / (power(new_n) / h + l2);
+        n = new_n;
+        break;
+      }
     }
   }
 }
@@ -144,17 +188,19 @@ class ReferenceTable {
     }
   }
 
-  void Apply(const Batch& batch, const T* gradients, const Rule& applied) {
+  // G: T, or float where that is wider.
+  template <typename G>
+  void Apply(const Batch& batch, const G* gradients, const Rule& applied) {
     if constexpr (std::is_same_v<Compute, Slot>) {
       SetRule(applied.slots);
       std::map<int64_t, std::vector<Compute>> sums;
       for (size_t i = 0; i < batch.size(); ++i) {
-        const T* const gradient = gradients + batch.Position(i) * dim;
+        const G* const gradient = gradients + batch.Position(i) * dim;
         const bool first = sums.count(batch.keys[i]) == 0;
         std::vector<Compute>& sum = sums[batch.keys[i]];
         if (first) sum.resize(dim);
         for (size_t j = 0; j < dim; ++j) {
-          const Compute g = Number<T>::Load(gradient[j]);
+          const Compute g = Number<G>::Load(gradient[j]);
           sum[j] = first ? g : sum[j] + g;
         }
       }

@@ -228,7 +228,7 @@ TEST_P(TableConcurrency, ApplyLosesNoUpdate) {
       for (int step = 0; step < 300; ++step) {
         const Batch batch = RandomKeys(500, 0, kKeys - 1, &random);
         for (int64_t key : batch.keys) ++counts[thread][static_cast<size_t>(key)];
-        ASSERT_TRUE(table->Apply(serial, batch, gradients.data(), rule).ok());
+        ASSERT_TRUE(table->Apply(serial, batch, gradients.data(), DataType::kDouble, rule).ok());
       }
       --applying;
     } else {
@@ -246,14 +246,14 @@ TEST_P(TableConcurrency, AccumAndSlotsLoseNoUpdate) {
   rule.learning_rate = 0.0;  // the slots count, the weights are left to accum
   const std::vector<int64_t> keys = KeysFrom(0, 100);
   const std::vector<double> ones(keys.size() * kDim, 1.0);
-  ASSERT_TRUE(table->Apply(serial, Batch(keys), ones.data(), rule).ok());
+  ASSERT_TRUE(table->Apply(serial, Batch(keys), ones.data(), DataType::kDouble, rule).ok());
   InThreads(4, [&](size_t thread) {
     const auto exists = std::make_unique<bool[]>(keys.size());
     std::fill_n(exists.get(), keys.size(), true);
     for (int step = 0; step < 500; ++step) {
-      const Status status = thread % 2 == 0
-                                ? table->Apply(serial, Batch(keys), ones.data(), rule)
-                                : table->Accum(serial, Batch(keys), ones.data(), exists.get());
+      const Status status =
+          thread % 2 == 0 ? table->Apply(serial, Batch(keys), ones.data(), DataType::kDouble, rule)
+                          : table->Accum(serial, Batch(keys), ones.data(), exists.get());
       ASSERT_TRUE(status.ok());
     }
   });
@@ -415,7 +415,7 @@ TEST_P(TableConcurrency, DifferentRulesAtOnceTakeTurns) {
                                     : RuleKind::kSgd;
     const Rule rule = MakeRule(kind, kDim);
     for (int step = 0; step < 50; ++step) {
-      ASSERT_TRUE(table->Apply(serial, keys, gradients.data(), rule).ok());
+      ASSERT_TRUE(table->Apply(serial, keys, gradients.data(), DataType::kDouble, rule).ok());
     }
   });
   EXPECT_EQ(keys.size(), table->size());
@@ -430,7 +430,7 @@ TEST_P(TableConcurrency, VerbsOfManyThreadsMayThemselvesUseThreads) {
   const std::vector<double> gradients(keys.size() * kDim, -1.0);
   InThreads(3, [&](size_t) {
     for (int step = 0; step < 4; ++step) {
-      ASSERT_TRUE(table->Apply(threads, keys, gradients.data(), rule).ok());
+      ASSERT_TRUE(table->Apply(threads, keys, gradients.data(), DataType::kDouble, rule).ok());
     }
   });
   for (double number : Look(keys)) ASSERT_EQ(12.0, number);

@@ -171,7 +171,7 @@ TEST_P(TableContract, ApplySumsGradientsOfEqualKeysBeforeTheRule) {
   rule.epsilon = 0.0;
   Put({1}, {0, 0});
   const float gradients[] = {1, 2, 2, 2};
-  ASSERT_TRUE(table->Apply(serial, Batch{1, 1}, gradients, rule).ok());
+  ASSERT_TRUE(table->Apply(serial, Batch{1, 1}, gradients, DataType::kFloat, rule).ok());
   EXPECT_EQ((std::vector<float>{9, 16}), Slots()[1]);  // (1 + 2)^2, (2 + 2)^2
   EXPECT_EQ((std::vector<float>{-1, -1}), Row(1));
 }
@@ -180,16 +180,19 @@ TEST_P(TableContract, ApplyInsertsAbsentKeysWithTheirInitialRows) {
   Rule rule = MakeRule(RuleKind::kSgd, 2);
   rule.learning_rate = 1.0;
   const float gradients[] = {1, 2};
-  ASSERT_TRUE(table->Apply(serial, Batch{6}, gradients, rule).ok());
+  ASSERT_TRUE(table->Apply(serial, Batch{6}, gradients, DataType::kFloat, rule).ok());
   EXPECT_EQ((std::vector<float>{InitialRow(6)[0] - 1, InitialRow(6)[1] - 2}), Row(6));
 }
 
 TEST_P(TableContract, ApplyOfAnotherRuleReplacesSlotsAndKeepsWeights) {
   const float zeros[] = {0, 0, 0, 0};
   Put({1, 2}, {1, 2, 3, 4});
-  ASSERT_TRUE(table->Apply(serial, Batch{1}, zeros, MakeRule(RuleKind::kAdam, 2)).ok());
+  ASSERT_TRUE(
+      table->Apply(serial, Batch{1}, zeros, DataType::kFloat, MakeRule(RuleKind::kAdam, 2)).ok());
   EXPECT_EQ(4u, Slots()[2].size());
-  ASSERT_TRUE(table->Apply(serial, Batch{1}, zeros, MakeRule(RuleKind::kAdagrad, 2, 0.5)).ok());
+  ASSERT_TRUE(
+      table->Apply(serial, Batch{1}, zeros, DataType::kFloat, MakeRule(RuleKind::kAdagrad, 2, 0.5))
+          .ok());
   EXPECT_EQ(RuleKind::kAdagrad, table->rule().kind);
   EXPECT_EQ((std::vector<float>{0.5, 0.5}), Slots()[1]);
   EXPECT_EQ((std::vector<float>{0.5, 0.5}), Slots()[2]);
@@ -237,7 +240,8 @@ TEST_P(TableContract, ApplyRefusesIntegerWeights) {
   options.value_type = DataType::kInt32;
   const auto counts = GetParam().create(options);
   const int32_t gradient = 1;
-  const Status status = counts->Apply(serial, Batch{1}, &gradient, MakeRule(RuleKind::kSgd, 1));
+  const Status status =
+      counts->Apply(serial, Batch{1}, &gradient, DataType::kInt32, MakeRule(RuleKind::kSgd, 1));
   EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
   EXPECT_NE(std::string::npos, status.message().find("counts"));
   EXPECT_EQ(0u, counts->size());
@@ -362,6 +366,45 @@ TEST_P(TableContract, EveryRuleAgreesWithTheOracle) {
       RunAllVerbs(&halves, 300, rule);
       CheckedTable<BFloat16> narrow(GetParam(), dim);
       RunAllVerbs(&narrow, 300, rule);
+    }
+  }
+}
+
+TEST_P(TableContract, NarrowWeightsTakeFloatGradients) {
+  const auto check = [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    for (const Rule& rule : AllRules(7)) {
+      SCOPED_TRACE("rule " + std::to_string(static_cast<int>(rule.slots.kind)));
+      CheckedTable<T> both(GetParam(), 7);
+      for (int step = 0; step < 3; ++step) {
+        both.ApplyFloats(Scattered(RandomKeys(300, 0, 100, &both.random), &both.random), rule);
+        both.Apply(RandomKeys(300, 0, 100, &both.random), rule);
+      }
+      both.ExpectSame();
+    }
+  };
+  check(TypeTag<Half>());
+  check(TypeTag<BFloat16>());
+}
+
+TEST_P(TableContract, ApplyRefusesGradientsOfAnotherType) {
+  constexpr DataType kTypes[] = {DataType::kFloat, DataType::kHalf, DataType::kBFloat16,
+                                 DataType::kDouble, DataType::kInt32};
+  const double gradient[] = {0.0, 0.0};
+  for (DataType value_type : {DataType::kFloat, DataType::kHalf, DataType::kDouble}) {
+    TableOptions options;
+    options.name = "items";
+    options.value_type = value_type;
+    options.dim = 2;
+    for (DataType type : kTypes) {
+      const auto items = GetParam().create(options);
+      const bool fits =
+          type == value_type || (value_type == DataType::kHalf && type == DataType::kFloat);
+      const Status status =
+          items->Apply(serial, Batch{1}, gradient, type, MakeRule(RuleKind::kAdam, 2));
+      EXPECT_EQ(fits ? StatusCode::kOk : StatusCode::kInvalidArgument, status.code());
+      EXPECT_EQ(fits, status.message().find("'items'") == std::string::npos);
+      EXPECT_EQ(fits ? 1u : 0u, items->size());
     }
   }
 }

@@ -114,7 +114,7 @@ TEST_P(TableSlots, AnExternalRuleIsNotApplied) {
   Rule step;
   step.slots = rule;
   const float gradient[] = {1, 1};
-  const Status status = table->Apply(serial, Batch{1}, gradient, step);
+  const Status status = table->Apply(serial, Batch{1}, gradient, DataType::kFloat, step);
   EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
   EXPECT_NE(std::string::npos, status.message().find("'users'"));
   EXPECT_EQ(0u, table->size());

@@ -185,6 +185,8 @@ inline Rule MakeRule(RuleKind kind, size_t dim, double initial_value = 0.0) {
   rule.epsilon = 1e-7;
   rule.beta_1 = 0.9;
   rule.beta_2 = 0.999;
+  rule.rho = 0.9;
+  rule.learning_rate_power = -0.5;
   return rule;
 }
 
@@ -205,13 +207,25 @@ inline std::vector<Rule> AllRules(size_t dim) {
                              MakeRule(RuleKind::kAdagrad, dim, 0.1),
                              MakeRule(RuleKind::kRowwiseAdagrad, dim, 0.25),
                              MakeRule(RuleKind::kAdam, dim),
-                             MakeRule(RuleKind::kAdamAmsgrad, dim)};
+                             MakeRule(RuleKind::kAdamAmsgrad, dim),
+                             MakeRule(RuleKind::kRmsprop, dim),
+                             MakeRule(RuleKind::kRmspropMomentum, dim),
+                             MakeRule(RuleKind::kRmspropCentered, dim),
+                             MakeRule(RuleKind::kRmspropCenteredMomentum, dim),
+                             MakeRule(RuleKind::kFtrl, dim, 0.1)};
   rules.push_back(MakeRule(RuleKind::kMomentum, dim));
   rules.back().nesterov = true;
   rules.push_back(MakeRule(RuleKind::kAdam, dim));
   rules.back().weight_decay = 0.01;
   rules.push_back(MakeRule(RuleKind::kSgd, dim));
   rules.back().weight_decay = 0.1;
+  rules.push_back(MakeRule(RuleKind::kFtrl, dim, 0.25));
+  rules.back().learning_rate_power = -0.3;
+  rules.back().weight_decay = 0.01;
+  rules.back().l1 = 0.5;
+  rules.back().l2 = 0.25;
+  rules.back().l2_shrinkage = 0.125;
+  rules.back().beta = 0.75;
   return rules;
 }
 
