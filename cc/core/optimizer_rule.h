@@ -52,8 +52,12 @@ struct RuleConstants {
         twice_l2_shrinkage(static_cast<T>(2.0 * rule.l2_shrinkage)) {
     const double t = static_cast<double>(rule.step);
     if (rule.slots.kind == RuleKind::kAdam || rule.slots.kind == RuleKind::kAdamAmsgrad) {
-      alpha = static_cast<T>(rule.learning_rate * std::sqrt(1.0 - std::pow(rule.beta_2, t)) /
-                             (1.0 - std::pow(rule.beta_1, t)));
+      // Keras rounds the betas to float here, whatever the variable's type, and only here. At 0.999
+      // that changes alpha by 6e-6 of itself, which twenty steps would show.
+      const double beta_1 = static_cast<float>(rule.beta_1);
+      const double beta_2 = static_cast<float>(rule.beta_2);
+      alpha = static_cast<T>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, t)) /
+                             (1.0 - std::pow(beta_1, t)));
     }
     if (rule.slots.kind == RuleKind::kFtrl) {
       twice_l2 = static_cast<T>(2.0 * (rule.l2 + rule.beta / (2.0 * rule.learning_rate)));

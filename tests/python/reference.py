@@ -135,7 +135,9 @@ class Adam:
         m += (g - m) * (1.0 - self.beta_1)
         v += (g * g - v) * (1.0 - self.beta_2)
         np.maximum(v_max, v, out=v_max)
-        alpha = h * math.sqrt(1.0 - self.beta_2**t) / (1.0 - self.beta_1**t)
+        # Keras rounds the betas to float32 here, and only here.
+        beta_1, beta_2 = float(np.float32(self.beta_1)), float(np.float32(self.beta_2))
+        alpha = h * math.sqrt(1.0 - beta_2**t) / (1.0 - beta_1**t)
         w -= alpha * m / (np.sqrt(v_max if self.amsgrad else v) + self.epsilon)
 
 

@@ -115,7 +115,8 @@ class FusedTrainer:
             numbers += [optimizer.initial_accumulator_value, optimizer.epsilon]
         else:
             numbers += [optimizer.beta_1, optimizer.beta_2, optimizer.epsilon]
-        return tf.stack([tf.cast(number, tf.float64) for number in numbers])
+        # tf.cast would make float32 of a Python number on the way.
+        return tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])
 
     def step(self) -> tf.Tensor:
         """Number of this step, from 1; int64 scalar."""

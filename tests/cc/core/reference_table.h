@@ -23,9 +23,9 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
   const C momentum = static_cast<C>(rule.momentum);
   const C rest_1 = static_cast<C>(1.0 - rule.beta_1);
   const C rest_2 = static_cast<C>(1.0 - rule.beta_2);
-  const C alpha =
-      static_cast<C>(rule.learning_rate * std::sqrt(1.0 - std::pow(rule.beta_2, rule.step)) /
-                     (1.0 - std::pow(rule.beta_1, rule.step)));
+  const double beta_1 = static_cast<float>(rule.beta_1), beta_2 = static_cast<float>(rule.beta_2);
+  const C alpha = static_cast<C>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, rule.step)) /
+                                 (1.0 - std::pow(beta_1, rule.step)));
   C mean_square = 0;
   for (C value : g) mean_square += value * value;
   mean_square /= static_cast<C>(dim);
