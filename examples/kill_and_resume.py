@@ -37,7 +37,9 @@ from absl import app, flags, logging
 
 import tf_embed
 
-_KILLS = flags.DEFINE_integer("kills", 3, "Number of children to kill each way.", lower_bound=1)
+_KILLS = flags.DEFINE_integer(
+    "kills", 3, "Number of children to kill each way.", lower_bound=1, upper_bound=9
+)
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", "build/kill_and_resume", "Folder for checkpoints.")
 _CHILD = flags.DEFINE_list("child", None, "For a child: door and tables, see `train`.")
 
@@ -218,7 +220,7 @@ def compare(door: str, tables: str, output_dir: pathlib.Path) -> None:
     require(list(losses) == list(range(1, STEPS + 1)), "the unbroken run left steps out.")
     for number in range(_KILLS.value + 1):
         last = number == _KILLS.value
-        kill_after = None if last else random.randrange(2, STEPS // (_KILLS.value + 1))
+        kill_after = None if last else random.randrange(SAVE_STEPS, STEPS // (_KILLS.value + 1))
         some = run_child(door, tables, resumed, kill_after)
         end = "and came to its end" if last else "and was killed"
         print(f"  a child made steps {min(some)} to {max(some)} {end}", flush=True)
