@@ -1,0 +1,373 @@
+"""tf.train.Checkpoint where it is not plain: kept by a manager, deferred, damaged, of SavedModels.
+
+Plain ones are in saving_test.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from reference import SEED
+
+import tf_embed
+from tf_embed.layers import DynamicEmbedding
+
+IDS = np.arange(60).reshape(20, 3)
+WAYS = ("wrapper", "own")
+
+
+def pooled(own: Any, **options: Any) -> DynamicEmbedding:
+    initializer = keras.initializers.RandomUniform(seed=1)  # all models begin alike
+    return DynamicEmbedding(
+        3, combiner="sum", initializer=initializer, optimizer=own, name="mine", **options
+    )
+
+
+class Pooled(keras.Model):
+    """A subclassed model, whose layers are built when it is first called.
+
+    Without a Dense: Keras loses the kernel of one that is restored before it is built.
+    """
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.embed = pooled(own)
+
+    def call(self, ids: Any) -> Any:
+        return keras.ops.sum(self.embed(ids), axis=-1)
+
+
+def compiled(way: str, kind: str = "functional", shards: int = 1) -> keras.Model:
+    own = keras.optimizers.Adam(0.1) if way == "own" else None
+    if kind == "subclassed":
+        model = Pooled(own)
+    else:
+        layer = pooled(own, devices=["/CPU:0"] * shards)
+        head = keras.layers.Dense(1, kernel_initializer="ones")
+        inputs = [keras.Input([3], dtype="int64")] if kind == "functional" else []
+        model = keras.Sequential([*inputs, layer, head])
+    wrapped = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
+    model.compile("adam" if way == "own" else wrapped, "mse")
+    return model
+
+
+def fit(model: keras.Model, seed: int = 0) -> None:
+    rng = np.random.default_rng([SEED, seed])
+    ids, labels = rng.integers(0, 40, [24, 3]), rng.normal(size=24)
+    model.fit(ids, labels, batch_size=8, shuffle=False, verbose=0)
+
+
+def trained(way: str, kind: str = "functional", shards: int = 1) -> keras.Model:
+    model = compiled(way, kind, shards)
+    fit(model)
+    return model
+
+
+def layer_of(model: keras.Model) -> DynamicEmbedding:
+    return model.get_layer("mine")
+
+
+def content(table: Any) -> list[np.ndarray]:
+    """What is in a table, sorted by key."""
+    keys, values, slots, meta = table.export()
+    order = np.argsort(keys)
+    return [tf.gather(one, order).numpy() for one in (keys, values, slots)] + [meta.numpy()]
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+class CheckpointTestCase(tf.test.TestCase, parameterized.TestCase):
+    def folder(self) -> str:
+        return tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def assert_same(self, one: keras.Model, other: keras.Model) -> None:
+        for a, b in zip(
+            content(layer_of(one).variable.table),
+            content(layer_of(other).variable.table),
+            strict=True,
+        ):
+            self.assertAllEqual(a, b)
+        self.assertAllEqual(one(IDS), other(IDS))
+        self.assertEqual(int(one.optimizer.iterations), int(other.optimizer.iterations))
+        if layer_of(one).optimizer is not None:
+            self.assertEqual(
+                int(layer_of(one).optimizer.iterations), int(layer_of(other).optimizer.iterations)
+            )
+
+
+class RestoreTest(CheckpointTestCase):
+    @parameterized.parameters(*WAYS)
+    @pytest.mark.smoke
+    def test_all_is_consumed_once_the_optimizer_is_built(self, way):
+        model, other = trained(way), compiled(way)
+        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(
+            self.folder() + "/c"
+        )
+        status = tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+        other.optimizer.build(other.trainable_variables)
+        status.assert_consumed()
+        self.assert_same(model, other)
+        fit(model, 1)
+        fit(other, 1)
+        self.assert_same(model, other)
+
+    @parameterized.product(way=WAYS, kind=("sequential", "subclassed"))
+    @pytest.mark.smoke
+    def test_what_is_not_built_yet_is_restored_when_it_is(self, way, kind):
+        model, other = trained(way, kind), compiled(way, kind)
+        path = tf.train.Checkpoint(model=model).save(self.folder() + "/c")
+        status = tf.train.Checkpoint(model=other).restore(path)
+        other(IDS[:1])
+        self.assertEqual(int(layer_of(other).variable.size()), int(layer_of(model).variable.size()))
+        fit(model, 1)
+        fit(other, 1)
+        status.assert_consumed()
+        self.assert_same(model, other)
+
+    @parameterized.parameters(*WAYS)
+    def test_shards_from_one_to_three_to_two(self, way):
+        model, folder = trained(way), self.folder()
+        for shards in (3, 2):
+            other = compiled(way, shards=shards)
+            path = tf.train.Checkpoint(model=model).save(f"{folder}/{shards}")
+            tf.train.Checkpoint(model=other).restore(path)
+            other.optimizer.build(other.trainable_variables)
+            self.assert_same(model, other)
+            fit(other, shards)
+            model = other
+        one = trained(way)
+        for shards in (3, 2):
+            fit(one, shards)
+        self.assert_same(one, model)
+
+    @parameterized.parameters(*WAYS)
+    def test_a_manager_keeps_the_last_ones_and_restores_the_latest(self, way):
+        model, folder = compiled(way), self.folder()
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(m=model), folder, max_to_keep=2)
+        for epoch in range(4):
+            fit(model, epoch)
+            manager.save()
+        self.assertLen(manager.checkpoints, 2)
+        other = compiled(way)
+        again = tf.train.CheckpointManager(tf.train.Checkpoint(m=other), folder, max_to_keep=2)
+        self.assertEqual(again.restore_or_initialize(), manager.latest_checkpoint)
+        other.optimizer.build(other.trainable_variables)
+        self.assert_same(model, other)
+
+    def test_a_manager_sweeps_rows_that_were_removed_meanwhile(self):
+        v, folder = tf_embed.Variable(dim=2), self.folder()
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(v=v), folder, max_to_keep=3)
+        for keys in ([1, 2, 3], [], [4]):
+            v.clear()
+            v.upsert(np.array(keys, np.int64), np.ones([len(keys), 2]))
+            manager.save()
+        other = tf_embed.Variable(dim=2)
+        for path, keys in zip(manager.checkpoints, ([1, 2, 3], [], [4]), strict=True):
+            tf.train.Checkpoint(v=other).restore(path).expect_partial()
+            self.assertAllEqual(np.sort(other.export()[0]), keys)
+
+    @parameterized.parameters(*WAYS)
+    @pytest.mark.smoke
+    def test_backup_and_restore_goes_on_as_if_nothing_had_stopped(self, way):
+        rng = np.random.default_rng(SEED)
+        ids, labels = rng.integers(0, 40, [24, 3]), rng.normal(size=24)
+        options = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": 4}
+
+        class Stop(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                if epoch == 2:
+                    raise InterruptedError
+
+        unbroken = compiled(way)
+        unbroken.fit(ids, labels, **options)
+        backup = keras.callbacks.BackupAndRestore(self.folder() + "/backup")
+        with self.assertRaises(InterruptedError):
+            compiled(way).fit(ids, labels, callbacks=[backup, Stop()], **options)
+        resumed = compiled(way)
+        resumed.fit(ids, labels, callbacks=[backup], **options)
+        self.assert_same(unbroken, resumed)
+
+    @parameterized.product(way=WAYS, weights_only=(False, True))
+    def test_model_checkpoint_keeps_the_best_whole_model_or_its_weights(self, way, weights_only):
+        path = f"{self.folder()}/best{'.weights.h5' if weights_only else '.keras'}"
+        values = iter([3.0, 1.0, 2.0])
+        predicted: list[np.ndarray] = []
+
+        class Record(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                logs["value"] = next(values)
+                predicted.append(self.model(IDS).numpy())
+
+        rng = np.random.default_rng(SEED)
+        model = compiled(way)
+        keep = keras.callbacks.ModelCheckpoint(
+            path, "value", save_best_only=True, save_weights_only=weights_only, mode="min"
+        )
+        model.fit(
+            rng.integers(0, 40, [24, 3]),
+            rng.normal(size=24),
+            batch_size=8,
+            epochs=3,
+            verbose=0,
+            callbacks=[Record(), keep],
+        )
+        if weights_only:
+            best = compiled(way)
+            best.load_weights(path)
+        else:
+            best = keras.models.load_model(path)
+        self.assertAllEqual(best(IDS), predicted[1])
+        counts = layer_of(best).optimizer if way == "own" else best.optimizer
+        self.assertEqual(int(counts.iterations), 6)
+
+    @pytest.mark.smoke
+    def test_tensorboard_writes_its_histograms(self):
+        if importlib.util.find_spec("tensorboard") is None:
+            self.skipTest("tensorboard is not installed")
+        folder = self.folder()
+        board = keras.callbacks.TensorBoard(folder, histogram_freq=1, write_graph=False)
+        rng = np.random.default_rng(SEED)
+        compiled("own").fit(
+            rng.integers(0, 40, [24, 3]), rng.normal(size=24), verbose=0, callbacks=[board]
+        )
+        self.assertNotEmpty(list(pathlib.Path(folder).rglob("events*")))
+
+
+class DamageTest(CheckpointTestCase):
+    def saved(self) -> tuple[str, keras.Model]:
+        model = trained("own")
+        return tf.train.Checkpoint(m=model).write(self.folder() + "/ckpt"), model
+
+    def restore(self, path: str, model: keras.Model) -> None:
+        tf.train.Checkpoint(m=model).read(path)
+
+    @pytest.mark.smoke
+    def test_any_flipped_byte_of_the_data_raises_and_changes_nothing(self):
+        path, _ = self.saved()
+        other = trained("own")
+        fit(other, 1)
+        before = content(layer_of(other).variable.table)
+        (data,) = pathlib.Path(path).parent.glob("ckpt.data*")
+        whole = data.read_bytes()
+        for place in np.random.default_rng(SEED).integers(0, len(whole), 40):
+            damaged = bytearray(whole)
+            damaged[place] ^= 0x04
+            data.write_bytes(damaged)
+            with self.assertRaisesRegex(tf.errors.OpError, f"{path}.*Checksum does not match"):
+                self.restore(path, other)
+            self.assertTrue(same(content(layer_of(other).variable.table), before))
+
+    def test_any_flipped_byte_of_the_index_raises_or_does_not_matter(self):
+        path, model = self.saved()
+        other = compiled("own")
+        table = layer_of(other).variable.table
+        wanted = content(layer_of(model).variable.table)
+        index = pathlib.Path(path + ".index")
+        whole = index.read_bytes()
+        for place in np.random.default_rng(SEED).integers(0, len(whole), 40):
+            damaged = bytearray(whole)
+            damaged[place] ^= 0x04
+            index.write_bytes(damaged)
+            before = content(table)
+            try:
+                self.restore(path, other)
+            except (tf.errors.OpError, ValueError, IndexError, KeyError):
+                self.assertTrue(same(content(table), before))
+            else:
+                self.assertTrue(same(content(table), wanted))
+                table.clear()
+
+    @parameterized.parameters(0.0, 0.1, 0.5, 0.95)
+    def test_data_that_was_cut_off_raises_and_changes_nothing(self, part):
+        path, model = self.saved()
+        (data,) = pathlib.Path(path).parent.glob("ckpt.data*")
+        whole = data.read_bytes()
+        data.write_bytes(whole[: int(len(whole) * part)])
+        before = content(layer_of(model).variable.table)
+        with self.assertRaises((tf.errors.OpError, IndexError)):
+            self.restore(path, model)
+        self.assertTrue(same(content(layer_of(model).variable.table), before))
+
+    @parameterized.parameters("index", "data-00000-of-00001")
+    def test_a_missing_file_raises_and_changes_nothing(self, extension):
+        path, model = self.saved()
+        os.remove(f"{path}.{extension}")
+        before = content(layer_of(model).variable.table)
+        with self.assertRaisesRegex(tf.errors.OpError, path):
+            self.restore(path, model)
+        self.assertTrue(same(content(layer_of(model).variable.table), before))
+
+    @parameterized.parameters(
+        ({"dim": 3}, "table 'other' must have shape .*,3.*Received: .*,2"),
+        ({"value_dtype": "float64"}, "v/_table/.*values; expected dtype double .* dtype float"),
+        ({"value_dtype": "float16"}, "v/_table/.*values; expected dtype half .* dtype float"),
+        ({"key_dtype": "int32"}, "v/_table/.*keys; expected dtype int32 .* dtype int64"),
+        ({"key_dtype": "uint64"}, "v/_table/.*keys; expected dtype uint64 .* dtype int64"),
+    )
+    def test_rows_of_another_kind_of_table_raise_with_names(self, options, message):
+        v = tf_embed.Variable(dim=2, name="one")
+        v.upsert([1], [[1.0, 2.0]])
+        path = tf.train.Checkpoint(v=v).write(self.folder() + "/ckpt")
+        other = tf_embed.Variable(**{"dim": 2, "name": "other", **options})
+        other.upsert([7], np.ones([1, other.dim]))
+        before = content(other.table)
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+            tf.train.Checkpoint(v=other).read(path)
+        self.assertTrue(same(content(other.table), before))
+
+    def test_an_empty_table_of_another_dim_raises_too(self):
+        path = tf.train.Checkpoint(v=tf_embed.Variable(dim=2)).write(self.folder() + "/ckpt")
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "table 'other' must have shape"
+        ):
+            tf.train.Checkpoint(v=tf_embed.Variable(dim=3, name="other")).read(path)
+
+
+class SavedModelTest(CheckpointTestCase):
+    @pytest.mark.smoke
+    def test_checkpoints_of_loaded_savedmodels_carry_rows(self):
+        class Module(tf.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.v = tf_embed.Variable(dim=2, name="served", initializer="uniform")
+
+            @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+            def lookup(self, keys: tf.Tensor) -> tf.Tensor:
+                return self.v.lookup(keys)
+
+            @tf.function(
+                input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 2])]
+            )
+            def upsert(self, keys: tf.Tensor, rows: tf.Tensor) -> None:
+                self.v.upsert(keys, rows)
+
+        module, folder = Module(), self.folder()
+        module.upsert(tf.constant([1, 2], tf.int64), tf.ones([2, 2]))
+        tf.saved_model.save(module, folder)
+        one, two = tf.saved_model.load(folder), tf.saved_model.load(folder)
+        one.upsert(tf.constant([2, 3], tf.int64), tf.fill([2, 2], 7.0))
+        path = tf.train.Checkpoint(m=one).write(folder + "/ckpt")
+        keys = tf.constant([1, 2, 3, 4], tf.int64)
+        self.assertAllEqual(two.lookup(keys)[:2], tf.ones([2, 2]))
+        tf.train.Checkpoint(m=two).read(path)
+        self.assertAllEqual(two.lookup(keys), one.lookup(keys))
+        one.upsert(tf.constant([1], tf.int64), tf.zeros([1, 2]))  # still two tables
+        self.assertAllEqual(two.lookup(keys)[0], [1.0, 1.0])
+        other = Module()  # and it goes into the class it came from
+        tf.train.Checkpoint(m=other).read(path).assert_existing_objects_matched()
+        self.assertAllEqual(other.lookup(keys), two.lookup(keys))
+
+
+if __name__ == "__main__":
+    tf.test.main()
