@@ -15,6 +15,8 @@ and weight decay, does not reach the table. What would make rows wrong is refuse
 from __future__ import annotations
 
 import inspect
+import types
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import keras
@@ -86,7 +88,16 @@ class Anchor(keras.Variable):
         return True
 
     def numpy(self) -> np.ndarray:
-        """An array of shape (0, dim) that carries the rows, for `get_weights`."""
+        """An array of shape (0, dim) that carries the rows, for `get_weights`.
+
+        Raises:
+            ValueError: keras.callbacks.OrbaxCheckpoint asks, which would drop the rows.
+        """
+        if any(_is_orbax_checkpoint(frame.f_locals.get("self")) for frame in _callers()):
+            raise ValueError(
+                f"keras.callbacks.OrbaxCheckpoint does not save the rows of {self.table_name!r}: "
+                "use keras.callbacks.ModelCheckpoint or tf.train.CheckpointManager."
+            )
         return snapshot.take(self._table)
 
     def __array__(self, dtype: Any = None) -> np.ndarray:
@@ -96,7 +107,7 @@ class Anchor(keras.Variable):
             ValueError: A Keras layer that is no DynamicEmbedding wants to write it to a file,
                 which would drop the rows.
         """
-        if _is_in_save_own_variables():
+        if any(frame.f_code.co_name == "save_own_variables" for frame in _callers()):
             raise ValueError(
                 f"The rows of {self.table_name!r} are not saved in Keras files with a layer that "
                 "has its anchor as a weight: use a tf_embed.layers.DynamicEmbedding in the layer, "
@@ -225,11 +236,18 @@ def calling_optimizers() -> list[keras.optimizers.Optimizer]:
     return found
 
 
-def _is_in_save_own_variables() -> bool:
-    """Whether a Keras layer is writing its weights to a file, which it tells its weights not."""
+def _callers() -> Iterator[types.FrameType]:
+    """The frames in which this call stands, innermost first.
+
+    A variable is not told who asks for its value and what for, so these are looked at where an
+    answer would drop rows.
+    """
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_code.co_name == "save_own_variables":
-            return True
+        yield frame
         frame = frame.f_back
-    return False
+
+
+def _is_orbax_checkpoint(caller: Any) -> bool:
+    kind = getattr(keras.callbacks, "OrbaxCheckpoint", None)
+    return kind is not None and isinstance(caller, kind)

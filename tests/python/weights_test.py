@@ -251,7 +251,7 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
             other.set_state_tree(model.get_state_tree())
 
 
-class CustomLayerTest(tf.test.TestCase):
+class RefusedTest(tf.test.TestCase):
     def test_a_custom_layer_with_a_table_among_its_weights_is_not_saved_without_rows(self):
         class Custom(keras.layers.Layer):
             def build(self, input_shape: Any = None) -> None:
@@ -270,6 +270,19 @@ class CustomLayerTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "rows of 'custom_rows' .*DynamicEmbedding"):
                 model.save(path) if name.endswith(".keras") else model.save_weights(path)
         self.assertEqual(np.asarray(model.layers[1].anchor).shape, (0, 2))
+
+
+    def test_orbax_checkpoints_which_would_drop_rows_are_refused(self):
+        kind = getattr(keras.callbacks, "OrbaxCheckpoint", None)
+        if kind is None:
+            self.skipTest("this Keras has no OrbaxCheckpoint")
+        callback = kind.__new__(kind)  # orbax need not be installed
+        callback.__dict__.update(
+            monitor_op=np.less, save_freq="epoch", save_best_only=False, save_weights_only=False
+        )
+        callback.set_model(trained())
+        with self.assertRaisesRegex(ValueError, "OrbaxCheckpoint does not save the rows of"):
+            callback.on_epoch_end(0)
 
 
 class ModelsTest(tf.test.TestCase, parameterized.TestCase):
