@@ -271,7 +271,6 @@ class RefusedTest(tf.test.TestCase):
                 model.save(path) if name.endswith(".keras") else model.save_weights(path)
         self.assertEqual(np.asarray(model.layers[1].anchor).shape, (0, 2))
 
-
     def test_orbax_checkpoints_which_would_drop_rows_are_refused(self):
         kind = getattr(keras.callbacks, "OrbaxCheckpoint", None)
         if kind is None:
