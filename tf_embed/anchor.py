@@ -4,7 +4,7 @@ It has the shape (0, dim), so it counts no parameters and saves nothing. Its val
 lookup, so `tape.gradient` finds it and gives, for it, the gradients of the rows at their keys: a
 tf.IndexedSlices. From there two ways lead into the table:
 
-- `tf_embed.DynamicEmbeddingOptimizer` hands the slices to `update` with its own rule.
+- `tf_embed.DynamicEmbeddingOptimizer` takes `slices_of` it, for its own rule.
 - Any other Keras optimizer sees `overwrite_with_gradient` and assigns the gradient to the
   variable instead of updating it, so `assign` runs a step of the table's own optimizer.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import keras
@@ -28,17 +28,10 @@ from tf_embed.table import Table
 
 
 class Trainer(Protocol):
-    """An optimizer as a table sees it; `optimizers/rules.py` has it."""
+    """An optimizer as a table sees it; `optimizers/trainer.py` has it."""
 
-    @property
-    def rule(self) -> str:
-        """Name of the rule."""
-
-    def hyper(self, variable: Any) -> tf.Tensor:
-        """Hyper-parameters of this step, float64 vector."""
-
-    def step(self) -> tf.Tensor:
-        """Number of this step, from 1; int64 scalar."""
+    def train(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim]."""
 
     def advance(self) -> None:
         """Goes to the next step."""
@@ -49,21 +42,23 @@ class Anchor(keras.Variable):
 
     Args:
         table: The table.
-        trainable: Whether it is trained; as in any Keras variable, it may change later.
         name: Name of the variable.
     """
 
-    def __init__(self, table: Table, trainable: bool = True, name: str = "embeddings") -> None:
+    def __init__(self, table: Table, name: str = "embeddings") -> None:
         options = table.options
         super().__init__(
             initializer="zeros",
             shape=(0, options.dim),
             dtype=options.value_dtype.name,
-            trainable=trainable,
+            trainable=True,
             autocast=False,
             name=name,
         )
         self._table = table
+        self._frozen = False
+        with tf.init_scope():
+            self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
         self.own_trainer: Trainer | None = None
 
     @property
@@ -77,14 +72,48 @@ class Anchor(keras.Variable):
         return self._table.options.name
 
     @property
+    def trainable(self) -> bool:
+        """True, so that a step that Keras has traced goes on to ask for the gradient.
+
+        To set it is to set `frozen`, which a traced step obeys at once.
+        """
+        return True
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        self.frozen = not trainable
+
+    @property
+    def frozen(self) -> bool:
+        """Whether gradients are ignored."""
+        return self._frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        self._frozen = bool(frozen)
+        self._is_trained.assign(not self._frozen)
+
+    @property
+    def value(self) -> Any:
+        """The variable of shape (0, dim).
+
+        Raises:
+            ValueError: A Keras optimizer that is being built on it can't train this table.
+        """
+        # An optimizer without slots asks for `overwrite_with_gradient` at its first step only. But
+        # each asks for this when it is built, where a refusal is of more use.
+        if _is_asked_by_build():
+            self._check_outer_optimizers()
+        return super().value
+
+    @property
     def overwrite_with_gradient(self) -> bool:
         """True: a Keras optimizer assigns the gradient, and makes no slots.
 
         Raises:
             ValueError: The Keras optimizer that asks can't train this table.
         """
-        for optimizer in calling_optimizers():
-            self._check_outer_optimizer(optimizer)
+        self._check_outer_optimizers()
         return True
 
     def numpy(self) -> np.ndarray:
@@ -130,56 +159,51 @@ class Anchor(keras.Variable):
                 of its own; or there are no rows with the value, or rows of another kind of table.
         """
         if isinstance(value, tf.IndexedSlices):
-            if self.own_trainer is None:
-                raise ValueError(self._no_optimizer())
-            if self.trainable:
-                self.update(value, self.own_trainer)
-                self.own_trainer.advance()
+            self._train(value)
             return value
         if isinstance(value, tf.Tensor):
-            self.check_gradient(value)
+            self.slices_of(value)
         snapshot.put(self._table, value.numpy() if isinstance(value, Anchor) else value)
         return value
 
-    def update(self, gradient: Any, trainer: Trainer) -> None:
-        """Runs one step of an optimizer on the rows that a gradient names.
-
-        Args:
-            gradient: tf.IndexedSlices, values [n, dim] and the keys as indices [n].
-            trainer: The optimizer. It does not advance.
-
-        Raises:
-            ValueError: The gradient is none, or this is a replica of several.
-        """
-        slices = self.check_gradient(gradient)
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if replicas > 1:
-            raise ValueError(
-                f"The table of {self.table_name!r} can't be trained by several replicas yet: use "
-                f"one. Received: a tf.distribute strategy with {replicas} replicas"
-            )
-        options = self._table.options
-        self._table.apply(
-            ops.keys_of(slices, options.key_dtype),
-            tf.cast(slices.values, options.value_dtype),
-            rule=trainer.rule,
-            hyper=trainer.hyper(self),
-            step=trainer.step(),
-        )
-
-    def check_gradient(self, gradient: Any) -> tf.IndexedSlices:
-        """The gradient, where it is one of rows.
+    def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """The keys [n] and row gradients [n, dim] of a gradient; none where the table is frozen.
 
         Raises:
             ValueError: It is dense, so its keys are lost.
         """
-        if isinstance(gradient, tf.IndexedSlices):
-            return gradient
-        raise ValueError(
-            f"The gradient of {self.table_name!r} must be a tf.IndexedSlices, whose indices are "
-            "the keys; a dense one has lost them. It becomes dense where it is added to a tensor "
-            f"or leaves a loop such as tf.vectorized_map. Received: {gradient!r}"
+        if not isinstance(gradient, tf.IndexedSlices):
+            raise ValueError(
+                f"The gradient of {self.table_name!r} must be a tf.IndexedSlices, whose indices "
+                "are the keys; a dense one has lost them. It becomes dense where it is added to a "
+                f"tensor or leaves a loop such as tf.vectorized_map. Received: {gradient!r}"
+            )
+        keys = ops.keys_of(gradient, self._table.options.key_dtype)
+        count = tf.where(self._is_trained, tf.size(keys), 0)
+        return keys[:count], gradient.values[:count]
+
+    def _train(self, gradient: tf.IndexedSlices) -> None:
+        """One step of the table's own optimizer."""
+        keys, gradients = self.slices_of(gradient)
+        trainer = self.own_trainer
+        if trainer is None:
+            if not self.frozen:
+                raise ValueError(self._no_optimizer())
+            # This step may be traced now and run when the table is no longer frozen.
+            tf.debugging.assert_equal(tf.size(keys), 0, self._no_optimizer())
+            return
+
+        def train(keys: tf.Tensor, gradients: tf.Tensor) -> None:
+            trainer.train(keys, gradients)
+            trainer.advance()
+
+        once_for_all_replicas(
+            lambda *tensors: self.unless_frozen(lambda: train(*tensors)), keys, gradients
         )
+
+    def unless_frozen(self, step: Callable[[], None]) -> None:
+        """Runs a step of an optimizer, or nothing at all where the table is frozen."""
+        run_if(self._is_trained, step)
 
     # There is nothing in it, but in a SavedModel it is a variable like any other. While Keras
     # builds a model symbolically it has no value yet, and could not be restored by Keras's hooks.
@@ -198,9 +222,16 @@ class Anchor(keras.Variable):
             "tf_embed.DynamicEmbeddingOptimizer(optimizer)."
         )
 
+    def _check_outer_optimizers(self) -> None:
+        """Refuses Keras optimizers that would leave the table untrained or its rows wrong."""
+        for optimizer in calling_optimizers():
+            if not getattr(optimizer, "trains_dynamic_tables", False):
+                self._check_outer_optimizer(optimizer)
+
     def _check_outer_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Refuses a Keras optimizer that would leave the table untrained or its rows wrong."""
         if self.own_trainer is None:
+            if self.frozen:
+                return
             raise ValueError(self._no_optimizer())
         refused = {
             option: value
@@ -216,6 +247,50 @@ class Anchor(keras.Variable):
                 f"dynamic table of its own optimizer, {self.table_name!r}: Keras applies it to "
                 f"dense variables only. Received: {option}={value!r}"
             )
+
+
+def _is_asked_by_build() -> bool:
+    """Whether the caller's caller is asked by a Keras optimizer for the key of a variable."""
+    frame = inspect.currentframe()
+    asker = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    if asker is None or asker.f_code.co_name != "_var_key" or asker.f_back is None:
+        return False
+    return asker.f_back.f_code.co_name == "build"
+
+
+def run_if(condition: Any, action: Callable[[], None]) -> None:
+    """Runs something now, or in the graph, if a bool scalar is true."""
+
+    def run() -> tf.Tensor:
+        action()
+        return tf.constant(True)
+
+    tf.cond(tf.convert_to_tensor(condition), run, lambda: tf.constant(False))
+
+
+def once_for_all_replicas(train: Callable[..., None], *tensors: Any) -> None:
+    """Runs a step once on what all replicas of a tf.distribute strategy have.
+
+    A table is one for all replicas, so a step in each would be several steps.
+
+    Args:
+        train: Called once with the tensors of all replicas, concatenated.
+        *tensors: Tensors of this replica, or lists of them.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        train(*tensors)
+        return
+
+    def merged(strategy: tf.distribute.Strategy, *all_tensors: Any) -> None:
+        train(
+            *tf.nest.map_structure(
+                lambda tensor: tf.concat(strategy.experimental_local_results(tensor), 0),
+                all_tensors,
+            )
+        )
+
+    context.merge_call(merged, args=tensors)
 
 
 def calling_optimizers() -> list[keras.optimizers.Optimizer]:

@@ -54,6 +54,7 @@ def anchor_value(variable: Variable) -> tf.Tensor | None:
 
     The value and not the variable: of a handle the tape would see nothing.
     """
-    if not variable.trainable:
+    # A frozen table's too: the step that is traced now may run when it is frozen no longer.
+    if variable.anchor is None:
         return None
-    return tf.convert_to_tensor(variable.anchor.value)  # type: ignore[union-attr]
+    return tf.convert_to_tensor(variable.anchor.value)

@@ -61,8 +61,9 @@ class Variable(tf.Module):
 
     Raises:
         TypeError: A dtype or a type that is not supported.
-        ValueError: A value out of range, a device that has no tables, or an initializer that
-            can't give rows of this dtype and dim.
+        ValueError: A value out of range, a device that has no tables, an initializer that can't
+            give rows of this dtype and dim, or a tf.distribute strategy other than MirroredStrategy
+            and OneDeviceStrategy.
 
     Example:
         >>> import tf_embed
@@ -105,6 +106,7 @@ class Variable(tf.Module):
         value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
         dim = arguments.positive_int(dim, "dim")
         device_names = _device_names(devices)
+        _check_strategy()
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
         self._variable_name = name
         self._device_names = device_names
@@ -129,9 +131,7 @@ class Variable(tf.Module):
                 device=device_names[0],
             )
         )
-        self._anchor = (
-            Anchor(self._table, trainable=bool(trainable)) if value_dtype.is_floating else None
-        )
+        self._anchor = Anchor(self._table) if trainable and value_dtype.is_floating else None
 
     # What it is.
 
@@ -178,7 +178,7 @@ class Variable(tf.Module):
     @property
     def trainable(self) -> bool:
         """Whether optimizers may change rows."""
-        return self._anchor is not None and self._anchor.trainable
+        return self._anchor is not None and not self._anchor.frozen
 
     @property
     def table(self) -> Table:
@@ -196,14 +196,14 @@ class Variable(tf.Module):
     def anchor(self) -> Anchor | None:
         """The Keras variable that stands for the table on a tf.GradientTape.
 
-        None where the rows can't be trained because they hold integers.
+        None where the rows are not trained.
         """
         return self._anchor
 
     @property
     def trainable_variables(self) -> tuple[Anchor, ...]:
         """What to take gradients of and to hand to an optimizer: the anchor, if trainable."""
-        return (self._anchor,) if self._anchor is not None and self._anchor.trainable else ()
+        return (self._anchor,) if self._anchor is not None and self.trainable else ()
 
     @property
     def trainable_store(self) -> dict[str, Anchor]:
@@ -433,6 +433,21 @@ def _device_names(devices: Sequence[str] | str | None) -> tuple[str, ...]:
                 f"Received: devices={devices!r}"
             )
     return names
+
+
+def _check_strategy() -> None:
+    """Refuses a tf.distribute strategy whose replicas could not share a table.
+
+    Raises:
+        ValueError: The table would be made under such a one. Named.
+    """
+    strategy = tf.distribute.get_strategy()
+    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
+    if tf.distribute.has_strategy() and not isinstance(strategy, known):
+        raise ValueError(
+            "Dynamic tables may be made under tf.distribute.MirroredStrategy and "
+            f"OneDeviceStrategy so far. Received: {type(strategy).__name__}"
+        )
 
 
 def _init_size() -> int:

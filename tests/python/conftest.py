@@ -13,6 +13,11 @@ from reference import SEED
 
 import tf_embed
 
+# Two logical CPUs for the tests of replicas; it must be said before TensorFlow starts.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
 
 def pytest_report_header() -> str:
     return f"tensorflow {tf.__version__}, keras {keras.__version__}, TF_EMBED_TEST_SEED={SEED}"

@@ -15,7 +15,8 @@ from tf_embed.initializers import with_own_seed
 from tf_embed.layers.ids import cast_ids, check_integers
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.lookup import anchor_value
-from tf_embed.optimizers.rules import FusedTrainer, optimizer_of, step_variable
+from tf_embed.optimizers.rules import step_variable
+from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
 from tf_embed.variable import Variable
 
 _TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
@@ -123,7 +124,7 @@ class DynamicEmbedding(keras.layers.Layer):
                 f"combiner={combiner!r}"
             )
         self.combiner = combiner
-        self.optimizer = _own_optimizer(optimizer)
+        self.optimizer = None if optimizer is None else own_optimizer(optimizer)
         self.padding_id = None if padding_id is None else self._padding_id(padding_id)
         self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
         self.partitioner = _deserialized(partitioner)
@@ -136,19 +137,9 @@ class DynamicEmbedding(keras.layers.Layer):
         self._load_error: Exception | None = None
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the table. Its shape does not depend on that of the ids.
-
-        Raises:
-            ValueError: The dtype policy is mixed_float16.
-        """
+        """Makes the table. Its shape does not depend on that of the ids."""
         if self._variable is not None:
             return
-        if self.dtype_policy.name == "mixed_float16":
-            raise ValueError(
-                f"{self.name!r} can't be of the dtype policy mixed_float16, whose loss scaling "
-                'does not reach dynamic tables: use "mixed_bfloat16", or dtype="float32" for the '
-                "whole model. Received: dtype=mixed_float16"
-            )
         variable = Variable(
             key_dtype=self.key_dtype,
             value_dtype=self.value_dtype,
@@ -167,11 +158,12 @@ class DynamicEmbedding(keras.layers.Layer):
             self._variable = variable
             # As an attribute of the layer it is one of the layer's weights.
             self._anchor = anchor
-        # Keras keeps the variables of a frozen layer among the trainable ones, so only now:
-        anchor.trainable = self.trainable
+        anchor.frozen = not self.trainable
         if self.optimizer is not None:
-            anchor.own_trainer = FusedTrainer(self.optimizer)
-            variable.table.bind_rule(anchor.own_trainer.rule)
+            trainer = TableTrainer(anchor, self.optimizer)
+            trainer.check_strategy()
+            trainer.bind()
+            anchor.own_trainer = self._trainer = trainer
         self.built = True
 
     @property
@@ -382,19 +374,6 @@ class DynamicEmbedding(keras.layers.Layer):
                 f"shape={row.shape}"
             )
         return row.astype(np.float64)
-
-
-def _own_optimizer(optimizer: Any) -> keras.optimizers.Optimizer | None:
-    """A copy of an optimizer, or the one of that name, checked."""
-    if optimizer is None:
-        return None
-    optimizer = optimizer_of(optimizer)
-    FusedTrainer(optimizer)
-    config = optimizer.get_config()
-    rate = config["learning_rate"]
-    if isinstance(rate, dict) and rate.get("class_name") in ("function", "__lambda__"):
-        config["learning_rate"] = lambda: optimizer.learning_rate  # a callable, which stays one
-    return type(optimizer).from_config(config)
 
 
 def _serialized(value: Any) -> Any:

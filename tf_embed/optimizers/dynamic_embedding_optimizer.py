@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from tf_embed.anchor import Anchor, calling_optimizers
-from tf_embed.optimizers.rules import FusedTrainer, check_fused, optimizer_of, step_variable
+from tf_embed.anchor import Anchor, calling_optimizers, once_for_all_replicas, run_if
+from tf_embed.optimizers import gradients as row_gradients
+from tf_embed.optimizers.rules import optimizer_of, step_variable
+from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +23,37 @@ class _Split:
     variables: list[Any]
     anchors: list[Anchor]
     dense: list[Any]
+    guard: keras.Variable | None = None  # where there is a loss scale optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class _TableGradient:
+    """The gradient of one table at a step."""
+
+    anchor: Anchor
+    trainer: TableTrainer
+    keys: tf.Tensor
+    values: tf.Tensor
+    is_summed: bool = False  # keys are distinct, and nothing is to be done but the rule
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the table has an optimizer of its own, which counts its steps itself."""
+        return self.anchor.own_trainer is not None
+
+    def summed(self, scale: Any) -> _TableGradient:
+        """With the gradients of equal keys summed, and without the loss scale."""
+        keys, values = self.trainer.sums(self.keys, self.values, scale)
+        return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
+
+    def train(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
+        """One step, by these keys and values, which are those of all replicas."""
+        if self.is_summed:
+            self.trainer.train_sums(keys, values)
+        else:
+            self.trainer.train(keys, values, scale)
+        if self.is_own:
+            self.trainer.advance()
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -30,17 +65,30 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     rows that a step touches change, also by weight decay, and gradients of equal keys are summed
     first. A table that has an optimizer of its own is trained by that.
 
+    The rule is the optimizer on a dense variable of the rows that a step touches, with the dense
+    gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowWiseAdagrad, Adam, AdamW and Ftrl
+    run in the table. Any other optimizer, also your own, runs on the rows gathered; statistics that
+    it takes over a variable (Lamb's norms, Adafactor's) are over these rows.
+
+    Options, as in Keras, but over touched rows: clipping of the summed gradient, `global_clipnorm`
+    with dense variables and tables together; `weight_decay` and `use_ema` change a row only in
+    steps that touch it, and the end of `fit` puts the averages in place of all rows;
+    `gradient_accumulation_steps`; `loss_scale_factor`. For mixed_float16 give a
+    keras.optimizers.LossScaleOptimizer to this one, and compile with `auto_scale_loss=False`.
+
+    Under tf.distribute.MirroredStrategy a table makes one step of the gradients of all replicas.
+    The optimizer must then be one whose rule runs in the table, without `global_clipnorm`,
+    `use_ema`, `gradient_accumulation_steps` and LossScaleOptimizer.
+
     Args:
-        keras_optimizer: SGD, Adagrad, Adam or AdamW of keras.optimizers,
-            `tf_embed.optimizers.RowWiseAdagrad`, or the name of one. Its options clipnorm,
-            clipvalue, global_clipnorm, use_ema, loss_scale_factor and
-            gradient_accumulation_steps are not supported yet.
+        keras_optimizer: A Keras optimizer or its name. Not MultiOptimizer.
         bp_v2: Stored. Rows are always updated in place, which is what bp_v2 is for.
         synchronous: Stored. There is one process so far.
         name: Name of the optimizer.
 
     Raises:
-        ValueError: The optimizer has no rule for tables, or an unsupported option.
+        TypeError: It is no Keras optimizer.
+        ValueError: The optimizer, or a pair of its options, can't train tables.
 
     Example:
         >>> import keras, numpy as np, tf_embed
@@ -55,6 +103,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         3
     """
 
+    trains_dynamic_tables = True  # for anchors, which refuse other optimizers
+
     def __init__(
         self,
         keras_optimizer: Any,
@@ -63,12 +113,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         name: str | None = None,
     ) -> None:
         keras_optimizer = optimizer_of(keras_optimizer)
-        trainer = FusedTrainer(keras_optimizer)
+        check_optimizer(_rule_optimizer(keras_optimizer))
         super().__init__(learning_rate=0.0, name=name or "dynamic_embedding_optimizer")
         self.inner_optimizer = keras_optimizer
         self.bp_v2 = bool(bp_v2)
         self.synchronous = bool(synchronous)
-        self._trainer = trainer
+        self.table_trainers: list[TableTrainer] = []
         self._split: _Split | None = None
 
     def build(self, variables: list[Any]) -> None:
@@ -78,24 +128,39 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             variables: The trainable variables of the model.
 
         Raises:
-            ValueError: A keras.optimizers.LossScaleOptimizer wraps this one.
+            ValueError: A keras.optimizers.LossScaleOptimizer wraps this one, or the strategy is a
+                MirroredStrategy and the optimizer can't train tables under it.
         """
         if self.built:
             return
         for outer in calling_optimizers():
             if isinstance(outer, keras.optimizers.LossScaleOptimizer):
                 raise ValueError(
-                    f"{self.name!r} must not be wrapped in a LossScaleOptimizer, as "
-                    "model.compile does where the dtype policy is mixed_float16: use "
-                    f'"mixed_bfloat16", or compile(auto_scale_loss=False). Received: {outer.name!r}'
+                    f"{self.name!r} must not be in a LossScaleOptimizer, as model.compile puts it "
+                    "where the dtype policy is mixed_float16: compile with auto_scale_loss=False "
+                    "and tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.LossScaleOptimizer("
+                    f"optimizer)). Received: {outer.name!r}"
                 )
-        check_fused(self.inner_optimizer)  # an option may have been set since
+        rule_optimizer = self._rule_optimizer
+        check_optimizer(rule_optimizer)  # an option may have been set since
         split = _split(variables)
+        trainers = [
+            TableTrainer(anchor, rule_optimizer)
+            for anchor in split.anchors
+            if anchor.own_trainer is None
+        ]
+        self._check_strategy(trainers)
         super().build(split.variables)
-        self.inner_optimizer.build(split.dense)
-        for anchor in split.anchors:
-            if anchor.own_trainer is None:
-                anchor.table.bind_rule(self._trainer.rule)
+        dense = split.dense
+        if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
+            with tf.init_scope():
+                guard = keras.Variable(0.0, dtype="float32", name="loss_scale_guard")
+            split = dataclasses.replace(split, guard=guard)
+            dense = [*dense, guard]
+        self.inner_optimizer.build(dense)
+        for trainer in trainers:
+            trainer.bind()
+        self.table_trainers = trainers
         self._split = split
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -108,7 +173,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 optimizer was built with.
 
         Raises:
-            ValueError: A gradient of a table is not a tf.IndexedSlices.
+            ValueError: A gradient of a table is not a tf.IndexedSlices, or the optimizer was built
+                without this table.
         """
         grads = list(grads)
         if not grads:
@@ -130,18 +196,27 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             self.build(trainable_variables)
         if all(gradient is None for gradient in grads):
             raise ValueError("`grads` must have a gradient for some variable. Received: only None")
-        dense_grads: list[Any] = []
         dense: list[Any] = []
+        dense_grads: list[Any] = []
+        tables: list[_TableGradient] = []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             if not isinstance(variable, Anchor):
                 dense_grads.append(gradient)
                 dense.append(variable)
             elif gradient is not None:
-                self._update(variable, gradient)
+                keys, values = variable.slices_of(gradient)
+                tables.append(_TableGradient(variable, self._trainer_of(variable), keys, values))
+        if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
+            self._apply_loss_scaled(tables, dense_grads, dense)
+            return
+        scale = self.inner_optimizer.loss_scale_factor or 1.0
+        if self._rule_optimizer.global_clipnorm:
+            tables, dense_grads = self._clip_together(tables, dense_grads, scale)
+        _train(tables, scale)
         if any(gradient is not None for gradient in dense_grads):
             self.inner_optimizer.apply(dense_grads, dense)
-        else:
-            self._trainer.advance()
+        elif self.table_trainers:
+            self.table_trainers[0].advance()
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
         """As `apply`, from pairs. Gives `iterations`."""
@@ -149,12 +224,125 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
 
-    def _update(self, anchor: Anchor, gradient: Any) -> None:
-        anchor.check_gradient(gradient)
+    def minimize(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> Any:
+        """Computes the gradients of a loss, and applies them.
+
+        Args:
+            loss: A callable without arguments that gives the loss; or the loss, a tensor, with the
+                `tape` that saw how it was made.
+            var_list: The variables and anchors to train, or a callable that gives them, which is
+                called after the loss.
+            tape: The tape of a loss that is a tensor.
+
+        Returns:
+            `iterations`.
+
+        Raises:
+            ValueError: The loss is a tensor and there is no tape.
+
+        Example:
+            >>> import keras, tf_embed
+            >>> v = tf_embed.Variable(dim=1)
+            >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+            >>> loss = lambda: tf.reduce_sum(tf_embed.embedding_lookup(v, [3, 4]))
+            >>> int(optimizer.minimize(loss, v.trainable_variables))
+            1
+            >>> v.lookup([3]).numpy().tolist()
+            [[-0.5]]
+        """
+        if callable(loss):
+            tape = tf.GradientTape() if tape is None else tape
+            with tape:
+                loss = loss()
+                variables = list(var_list() if callable(var_list) else var_list)
+                loss = self.scale_loss(loss)
+        elif tape is None:
+            raise ValueError(
+                "`tape` must be given where `loss` is no callable: the tf.GradientTape that saw "
+                f"how it was made. Received: loss={loss!r}, tape=None"
+            )
+        else:
+            variables = list(var_list() if callable(var_list) else var_list)
+            with tape:
+                loss = self.scale_loss(loss)
+        return self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss as the inner optimizer scales it, for the gradients to be taken of."""
+        return self.inner_optimizer.scale_loss(loss)
+
+    def _clip_together(
+        self, tables: list[_TableGradient], dense_grads: list[Any], scale: Any
+    ) -> tuple[list[_TableGradient], list[Any]]:
+        """Clips gradients by the norm of all of them together.
+
+        Those of tables come out summed and without the loss scale. What the inner optimizer then
+        clips by the norm of the dense ones alone is within the bound already.
+        """
+        summed = [table if table.is_own else table.summed(scale) for table in tables]
+        dense_squares = row_gradients.sum_of_squares(one for one in dense_grads if one is not None)
+        table_squares = row_gradients.sum_of_squares(
+            table.values for table in summed if not table.is_own
+        )
+        factor = row_gradients.norm_factor(
+            dense_squares / tf.square(tf.cast(scale, tf.float32)) + table_squares,
+            self._rule_optimizer.global_clipnorm,
+        )
+        tables = [
+            table
+            if table.is_own
+            else dataclasses.replace(table, values=row_gradients.scaled(table.values, factor))
+            for table in summed
+        ]
+        return tables, [
+            None if one is None else row_gradients.scaled(one, factor) for one in dense_grads
+        ]
+
+    def _apply_loss_scaled(
+        self, tables: list[_TableGradient], dense_grads: list[Any], dense: list[Any]
+    ) -> None:
+        """A step of a LossScaleOptimizer: none where some gradient is not finite.
+
+        It learns of the tables' gradients by that of one more variable, the guard.
+        """
+        scale = tf.identity(self.inner_optimizer.dynamic_scale)
+        tables_finite = row_gradients.all_finite(table.values for table in tables)
+        dense_finite = row_gradients.all_finite(
+            one.values if isinstance(one, tf.IndexedSlices) else one
+            for one in dense_grads
+            if one is not None
+        )
+        if self._rule_optimizer.global_clipnorm:
+            tables, dense_grads = self._clip_together(tables, dense_grads, scale)
+        run_if(
+            tf.logical_and(tables_finite, dense_finite), functools.partial(_train, tables, scale)
+        )
+        guard_grad = tf.where(tables_finite, 0.0, float("nan"))
+        guard = self._split.guard  # type: ignore[union-attr]
+        self.inner_optimizer.apply([*dense_grads, guard_grad], [*dense, guard])
+
+    def _trainer_of(self, anchor: Anchor) -> TableTrainer:
         if anchor.own_trainer is not None:
-            anchor.assign(gradient)
-        elif anchor.trainable:
-            anchor.update(gradient, self._trainer)
+            return anchor.own_trainer  # type: ignore[return-value]
+        for trainer in self.table_trainers:
+            if trainer.table is anchor.table:
+                return trainer
+        raise ValueError(
+            f"The optimizer {self.name!r} was built without the table {anchor.table_name!r}: make "
+            "another one, or build it with all variables."
+        )
+
+    def _check_strategy(self, trainers: list[TableTrainer]) -> None:
+        if trainers and isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
+            refuse_if_mirrored("LossScaleOptimizer")
+        if trainers and (norm := self._rule_optimizer.global_clipnorm):
+            refuse_if_mirrored(f"global_clipnorm={norm}")
+        for trainer in trainers:
+            trainer.check_strategy()
+
+    @property
+    def _rule_optimizer(self) -> Any:
+        return _rule_optimizer(self.inner_optimizer)
 
     @property
     def iterations(self) -> Any:
@@ -172,20 +360,23 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[Any]:
-        """The inner optimizer's variables."""
-        return self.inner_optimizer.variables
+        """The inner optimizer's variables, and what it keeps for whole tables."""
+        state = [variable for trainer in self.table_trainers for variable in trainer.state]
+        return [*self.inner_optimizer.variables, *state]
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Keeps variables and tables from weight decay; as in Keras."""
-        self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
+        self._rule_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        """What Keras calls when training ends."""
+        """What Keras calls when training ends: averages take the place of weights, if so asked."""
         self.inner_optimizer.finalize_variable_values(_split(var_list).dense)
+        for trainer in self.table_trainers:
+            trainer.finalize()
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the step; Keras saves the inner optimizer, an attribute, by itself."""
-        store["step"] = step_variable(self.inner_optimizer).numpy()
+        store["step"] = step_variable(self._rule_optimizer).numpy()
 
     def load_own_variables(self, store: Any) -> None:
         """Makes ready for Keras to load the inner optimizer, and sees to the step.
@@ -198,7 +389,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         model = _loading_model(self)
         if model is not None and not self.built:
             self.build(model.trainable_variables)
-        step_variable(self.inner_optimizer).assign(store["step"])
+        step_variable(self._rule_optimizer).assign(store["step"])
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
@@ -218,6 +409,26 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             config["keras_optimizer"], custom_objects=custom_objects
         )
         return cls(**{**config, "keras_optimizer": inner})
+
+
+def _rule_optimizer(optimizer: Any) -> Any:
+    """The optimizer whose rule and options count."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.inner_optimizer
+    return optimizer
+
+
+def _train(tables: list[_TableGradient], scale: Any) -> None:
+    """One step of each table, by the gradients of all replicas."""
+
+    def train(all_keys: list[tf.Tensor], all_values: list[tf.Tensor]) -> None:
+        for table, keys, values in zip(tables, all_keys, all_values, strict=True):
+            table.anchor.unless_frozen(functools.partial(table.train, keys, values, scale))
+
+    keys = [table.keys for table in tables]
+    values = [table.values for table in tables]
+    if tables:
+        once_for_all_replicas(train, keys, values)
 
 
 def _split(variables: Any) -> _Split:

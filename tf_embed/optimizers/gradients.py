@@ -1,0 +1,95 @@
+"""What Keras optimizers do to gradients before the rule, done to gradients of rows.
+
+All of it is defined on the gradient of the variable, so gradients of equal keys are summed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def sum_equal_keys(
+    keys: tf.Tensor, gradients: tf.Tensor, dtype: tf.DType
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Distinct keys and the sums of their gradients, in the order in which they first come.
+
+    Args:
+        keys: [n].
+        gradients: [n, dim].
+        dtype: What sums are taken in.
+
+    Returns:
+        Keys [m] and sums [m, dim], m at most n.
+    """
+    distinct, which = tf.unique(keys)
+    sums = tf.math.unsorted_segment_sum(tf.cast(gradients, dtype), which, tf.size(distinct))
+    return distinct, sums
+
+
+def clips(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer clips gradients."""
+    return any(_clipping(optimizer))
+
+
+def clip(optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor) -> tf.Tensor:
+    """The gradient of one variable, clipped; of several options the first counts, as in Keras.
+
+    Args:
+        optimizer: Whose options are meant. For the global norm there is no other variable.
+        gradient: Of a whole variable: of distinct rows, [n, dim].
+    """
+    norm, global_norm, value = _clipping(optimizer)
+    if norm or global_norm:
+        squares = tf.reduce_sum(tf.square(gradient))
+        return gradient * tf.cast(norm_factor(squares, norm or global_norm), gradient.dtype)
+    return tf.clip_by_value(gradient, -value, value)
+
+
+def norm_factor(squares: tf.Tensor, largest: float) -> tf.Tensor:
+    """What a gradient is multiplied with so that its norm is at most `largest`.
+
+    Args:
+        squares: Sum of the squares of the gradient, scalar. Where it is infinite or NaN, so is the
+            factor NaN.
+    """
+    norm = tf.sqrt(squares)
+    factor = largest / tf.maximum(norm, tf.cast(largest, norm.dtype))
+    return factor + (norm - norm)
+
+
+def sum_of_squares(gradients: Iterable[Any]) -> tf.Tensor:
+    """Of all numbers of some gradients; float32 scalar.
+
+    Args:
+        gradients: Dense tensors, or tf.IndexedSlices of dense variables.
+    """
+    total = tf.constant(0.0)
+    for gradient in gradients:
+        if isinstance(gradient, tf.IndexedSlices):
+            _, gradient = sum_equal_keys(gradient.indices, gradient.values, gradient.values.dtype)
+        total += tf.reduce_sum(tf.square(tf.cast(gradient, tf.float32)))
+    return total
+
+
+def scaled(gradient: Any, factor: Any) -> Any:
+    """A gradient of a dense variable, dense or tf.IndexedSlices, times a number."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values * tf.cast(factor, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def all_finite(gradients: Iterable[tf.Tensor]) -> tf.Tensor:
+    """Whether there is neither an infinity nor a NaN in some tensors; bool scalar."""
+    finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
+    return tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)
+
+
+def _clipping(optimizer: Any) -> tuple[float, float, float]:
+    """`clipnorm`, `global_clipnorm`, `clipvalue`, 0 where there is none."""
+    options = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
+    return tuple(option if option and option > 0 else 0.0 for option in options)  # type: ignore[return-value]

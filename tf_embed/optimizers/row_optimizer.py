@@ -1,0 +1,292 @@
+"""Any Keras optimizer on the rows of a table: the general way to train, beside the fused rules.
+
+A copy of the optimizer is built on variables whose first dimension is open. At each step they take
+the rows and slots that the step touches, the copy's own `apply` runs on them, and what it leaves is
+read back. So a table's rows get exactly what a dense variable of these rows would get, from
+Keras's own code. Statistics that an optimizer takes over a variable are taken over these rows.
+
+What an optimizer keeps of the shape of the variable, or of one number or vector for each of its
+rows, is a slot and lies in the table. What has no row dimension is state of the whole table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.ops import ExternalRule
+from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
+
+# Weights of a probe row, which tell slots that start at the weights from those that start at a
+# number. No optimizer starts from these.
+_PROBE = (0.7310585786, -1.3132616875)
+
+# Those whose steps were tried, and need not be traced for each table to see whether they can be.
+_TRIED = (
+    keras.optimizers.SGD,
+    keras.optimizers.RMSprop,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adadelta,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.Adamax,
+    keras.optimizers.Adafactor,
+    keras.optimizers.Nadam,
+    keras.optimizers.Ftrl,
+    keras.optimizers.Lion,
+    keras.optimizers.Lamb,
+    RowWiseAdagrad,
+)
+
+
+class RowsVariable(keras.Variable):
+    """A Keras variable with an open first dimension, for rows that come and go.
+
+    Args:
+        row_shape: Shape of one row.
+        initializer: What its rows start from while the optimizer is built.
+        dtype: float32 or float64.
+        name: Name of the variable.
+    """
+
+    def __init__(self, row_shape: tuple[int, ...], initializer: Any, dtype: str, name: str) -> None:
+        # Keras wants a shape without None; what it makes has no rows and is never used.
+        super().__init__(
+            "zeros", shape=(0, *row_shape), dtype=dtype, trainable=True, autocast=False, name=name
+        )
+        with tf.init_scope():
+            self.row_shape = row_shape
+            self._rows = tf.Variable(
+                initializer((1, *row_shape), dtype=dtype),
+                shape=tf.TensorShape([None, *row_shape]),
+                dtype=dtype,
+                trainable=False,
+                name=name,
+            )
+
+    @property
+    def value(self) -> tf.Variable:
+        """The rows."""
+        return self._rows
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape, with None for the number of rows."""
+        return tf.TensorShape([None, *self.row_shape])
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return math.prod(self.row_shape)
+
+    def assign(self, value: Any) -> Any:
+        """Takes other rows, of any number."""
+        return self._rows.assign(tf.cast(value, self._rows.dtype))
+
+
+class _RowsMixin(keras.optimizers.Optimizer):
+    """What makes an optimizer's slots RowsVariables.
+
+    A class of an optimizer and of this one has the optimizer's own methods first, and these in
+    place of those of keras.optimizers.Optimizer.
+    """
+
+    row_slots: list[RowsVariable]
+
+    def add_variable(
+        self,
+        shape: Any,
+        initializer: Any = "zeros",
+        dtype: Any = None,
+        aggregation: str = "none",
+        layout: Any = None,
+        name: str | None = None,
+    ) -> Any:
+        """Makes a slot, where the shape has rows, or state of the table."""
+        shape = tuple(shape)
+        if not shape or shape[0] is not None:
+            return super().add_variable(
+                shape, initializer, dtype, aggregation=aggregation, layout=layout, name=name
+            )
+        slot = RowsVariable(
+            shape[1:],
+            keras.initializers.get(initializer),
+            keras.backend.standardize_dtype(dtype or keras.backend.floatx()),
+            name or "slot",
+        )
+        self.__dict__.setdefault("_row_slots", []).append(slot)
+        return slot
+
+    def add_variable_from_reference(
+        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+    ) -> Any:
+        """Makes a slot like a variable."""
+        return self.add_variable(
+            reference_variable.shape, initializer, reference_variable.dtype, name=name
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Copy:
+    """The copy and its variables, in an object that neither Keras nor TensorFlow looks into."""
+
+    optimizer: Any
+    rows: RowsVariable
+    slots: list[RowsVariable]
+    follows_learning_rate: bool
+
+
+class RowOptimizer:
+    """A Keras optimizer that trains rows.
+
+    Args:
+        optimizer: The optimizer. Its learning rate, schedule and number of steps are followed;
+            other hyper-parameters are taken as they are now. What acts on gradients before the
+            rule (clipping, accumulation, loss scale) and moving averages are not done here.
+        dim: Number of weights in a row.
+        dtype: What is computed in, float32 or float64.
+        weight_decay: Whether its weight decay applies.
+
+    Raises:
+        ValueError: The optimizer can't be copied from its config, or keeps what no row can keep.
+    """
+
+    def __init__(self, optimizer: Any, dim: int, dtype: tf.DType, weight_decay: bool) -> None:
+        self._optimizer = optimizer
+        with tf.init_scope():
+            copied, follows = _copy(optimizer)
+            rows = RowsVariable(
+                (dim,),
+                lambda shape, dtype: tf.constant(_probe(shape), dtype),
+                dtype.name,
+                "embeddings",
+            )
+            if not weight_decay:
+                copied.exclude_from_weight_decay(var_list=[rows])
+            copied.build([rows])
+            slots = copied.__dict__.get("_row_slots", [])
+            self._copy = _Copy(copied, rows, slots, follows)
+            initial_values = tuple(self._initial_value(slot) for slot in slots)
+            known = {id(rows), id(copied.iterations), id(copied.learning_rate)}
+            self._state = [
+                variable
+                for variable in copied.variables
+                if not isinstance(variable, RowsVariable) and id(variable) not in known
+            ]
+        widths = tuple(slot.width for slot in slots)
+        if type(optimizer) not in _TRIED:
+            self._try(dim, dtype)
+        self.rule = ExternalRule(
+            id=_fingerprint(type(optimizer), [slot.name for slot in slots], widths),
+            widths=widths,
+            initial_values=initial_values,
+        )
+
+    @property
+    def state(self) -> list[Any]:
+        """What it keeps for the whole table; Keras variables."""
+        return list(self._state)
+
+    def step(self, rows: tf.Tensor, slots: tf.Tensor, gradients: tf.Tensor) -> tuple[Any, Any]:
+        """One step.
+
+        Args:
+            rows: Weights [n, dim]; n is not 0.
+            slots: Slots [n, sum of the rule's widths].
+            gradients: [n, dim].
+
+        Returns:
+            Weights and slots after the step.
+        """
+        parts = self._copy
+        parts.rows.assign(rows)
+        begin = 0
+        for slot in parts.slots:
+            slot.assign(tf.reshape(slots[:, begin : begin + slot.width], [-1, *slot.row_shape]))
+            begin += slot.width
+        if parts.follows_learning_rate:
+            parts.optimizer.learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
+        parts.optimizer.iterations.assign(self._optimizer.iterations)
+        parts.optimizer.apply([gradients], [parts.rows])
+        left = [tf.reshape(slot.value, [-1, slot.width]) for slot in parts.slots]
+        after = tf.concat(left, axis=1) if left else slots
+        return tf.convert_to_tensor(parts.rows.value), after
+
+    def _try(self, dim: int, dtype: tf.DType) -> None:
+        """Traces a step of a number of rows that is not known beforehand."""
+        width = sum(slot.width for slot in self._copy.slots)
+        rows, slots = (tf.TensorSpec([None, columns], dtype) for columns in (dim, width))
+        try:
+            with tf.init_scope():
+                tf.function(self.step).get_concrete_function(rows, slots, rows)
+        except Exception as error:
+            raise ValueError(
+                f"Dynamic tables can't be trained by {_name(type(self._optimizer))} as it is: its "
+                "step fails on a number of rows that is not known beforehand. "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _initial_value(self, slot: RowsVariable) -> float:
+        """What the slots of a new row start from; NaN for its weights."""
+        value = np.asarray(slot.value, np.float64).reshape(-1)
+        probe = np.asarray(self._copy.rows.value, np.float64).reshape(-1)
+        if value.shape == probe.shape and np.array_equal(value, probe):
+            return math.nan
+        if value.size and (value == value[0]).all():
+            return float(value[0])
+        raise ValueError(
+            f"Dynamic tables can't be trained by {_name(type(self._optimizer))}: its variable "
+            f"{slot.name!r} starts neither from a number nor from the weights."
+        )
+
+
+def learning_rate_is_number(config: dict[str, Any]) -> bool:
+    """Whether an optimizer's learning rate is neither a schedule nor a callable."""
+    return not isinstance(config.get("learning_rate"), dict)
+
+
+def _copy(optimizer: Any) -> tuple[Any, bool]:
+    """An optimizer of the same kind for rows, and whether its learning rate must be set."""
+    kind = type(optimizer)
+    config = dict(optimizer.get_config())
+    follows = learning_rate_is_number(config)
+    # A schedule or a callable stays a callable: some optimizers ask which of the two it is.
+    config["learning_rate"] = 0.0 if follows else lambda: optimizer.learning_rate
+    config.update(
+        clipnorm=None,
+        clipvalue=None,
+        global_clipnorm=None,
+        use_ema=False,
+        ema_overwrite_frequency=None,
+        loss_scale_factor=None,
+        gradient_accumulation_steps=None,
+    )
+    rows_kind: Any = type(f"{kind.__name__}OfRows", (kind, _RowsMixin), {})
+    try:
+        return rows_kind.from_config(config), follows
+    except Exception as error:
+        raise ValueError(
+            f"Dynamic tables can't be trained by {_name(kind)}: no copy of it can be made from "
+            f"its `get_config()`. {type(error).__name__}: {error}"
+        ) from error
+
+
+def _probe(shape: Any) -> np.ndarray:
+    return np.linspace(*_PROBE, num=int(np.prod(shape))).reshape(shape)
+
+
+def _fingerprint(kind: type, names: list[str], widths: tuple[int, ...]) -> int:
+    """A number that tells this optimizer's slots from those of others; the same in any process."""
+    text = repr((kind.__module__.split(".")[0], kind.__qualname__, names, widths))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,328 @@
+"""`TableTrainer`: one Keras optimizer training one table.
+
+A step, in the order that Keras has for a dense variable: the loss scale is taken off; gradients
+are accumulated, if so asked, and only each k-th step goes on; equal keys are summed and the sums
+clipped; then the rule runs, fused in the table or Keras's own on gathered rows; then the moving
+average.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed.anchor import Anchor, run_if
+from tf_embed.initializers import RowInitializer
+from tf_embed.ops import ExternalRule
+from tf_embed.optimizers import gradients as row_gradients
+from tf_embed.optimizers.row_optimizer import RowOptimizer, learning_rate_is_number
+from tf_embed.optimizers.rules import fused_rule, hyper_parameters, optimizer_of, step_variable
+from tf_embed.table import Table, TableOptions
+
+# Together they would need what Keras does not say: its own accumulated gradients, and averages of
+# steps that change nothing.
+_EXCLUSIVE = ("global_clipnorm", "use_ema")
+_REFUSED = (
+    keras.optimizers.LossScaleOptimizer,
+    keras.optimizers.MultiOptimizer,
+)
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuses what can't train a table.
+
+    Raises:
+        TypeError: It is no Keras optimizer.
+        ValueError: It is one that hands variables to others, or has options that do not go
+            together.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer={optimizer!r}"
+        )
+    if isinstance(optimizer, _REFUSED) or getattr(optimizer, "trains_dynamic_tables", False):
+        raise ValueError(
+            f"Dynamic tables can't be trained by {type(optimizer).__name__}, which hands variables "
+            "to other optimizers: give a table its own, tf_embed.layers.DynamicEmbedding(..., "
+            f"optimizer=...). Received: {optimizer.name!r}"
+        )
+    if optimizer.gradient_accumulation_steps:
+        for option in _EXCLUSIVE:
+            if value := getattr(optimizer, option):
+                raise ValueError(
+                    f"Dynamic tables can't be trained with both `gradient_accumulation_steps` and "
+                    f"`{option}`. Received: {type(optimizer).__name__}("
+                    f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, "
+                    f"{option}={value!r})"
+                )
+
+
+def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
+    """A copy of an optimizer, or the one of that name, for one table alone.
+
+    Raises:
+        TypeError: It is no Keras optimizer.
+        ValueError: It can't train a table, or has options that take the model's to work.
+    """
+    optimizer = optimizer_of(identifier)
+    check_optimizer(optimizer)
+    for option in ("use_ema", "loss_scale_factor"):
+        if value := getattr(optimizer, option):
+            raise ValueError(
+                f"A table's own optimizer must not have `{option}`, which takes the model's: wrap "
+                "the model's optimizer, tf_embed.DynamicEmbeddingOptimizer(...). Received: "
+                f"{type(optimizer).__name__}({option}={value!r})"
+            )
+    config = optimizer.get_config()
+    if not learning_rate_is_number(config):
+        rate = config["learning_rate"]
+        if rate.get("class_name") in ("function", "__lambda__"):
+            config["learning_rate"] = lambda: optimizer.learning_rate  # a callable stays one
+    return type(optimizer).from_config(config)
+
+
+def refuse_if_mirrored(received: str) -> None:
+    """Raises under a MirroredStrategy, whose replicas can't train a table with what there is."""
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
+        raise ValueError(
+            "Under tf.distribute.MirroredStrategy dynamic tables are trained by optimizers whose "
+            "rule runs in the table (SGD, RMSprop, Adagrad, RowWiseAdagrad, Adam, AdamW, Ftrl), "
+            "without global_clipnorm, use_ema, gradient_accumulation_steps and "
+            f"LossScaleOptimizer. Received: {received}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """What TensorFlow must not save with the trainer, since it is saved elsewhere."""
+
+    table: Table
+    optimizer: Any
+    weight_decay: bool
+    rows: RowOptimizer | None
+
+
+class TableTrainer(tf.Module):
+    """A Keras optimizer as the trainer of one table; an `anchor.Trainer`.
+
+    Args:
+        anchor: The table's anchor.
+        optimizer: The optimizer. Its learning rate and `iterations` are read at each step, so
+            changes and schedules are followed.
+
+    Attributes:
+        state: Keras variables that the optimizer keeps for the whole table.
+        accumulator: The table of the gradients that wait for their step, or None.
+    """
+
+    def __init__(self, anchor: Anchor, optimizer: keras.optimizers.Optimizer) -> None:
+        super().__init__()
+        check_optimizer(optimizer)
+        options = anchor.table.options
+        # exclude_from_weight_decay is public in Keras, what it chose is not.
+        decay = optimizer._use_weight_decay(anchor)
+        rows = None
+        if optimizer.use_ema or fused_rule(optimizer) is None:
+            rows = RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)
+        self._parts = _Parts(anchor.table, optimizer, decay, rows)
+        self.state = [] if rows is None else rows.state
+        self.accumulator = _accumulator(options) if optimizer.gradient_accumulation_steps else None
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        """The optimizer."""
+        return self._parts.optimizer
+
+    @property
+    def rule(self) -> str | ExternalRule:
+        """What the table's slots belong to."""
+        rows = self._parts.rows
+        if rows is None:
+            return fused_rule(self._parts.optimizer)  # type: ignore[return-value]
+        return self._external_rule(rows)
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self._parts.table
+
+    def bind(self) -> None:
+        """Tells the table which rule it will be trained with."""
+        self._parts.table.bind_rule(self.rule)
+
+    def check_strategy(self) -> None:
+        """Refuses a MirroredStrategy where the replicas can't train the table together.
+
+        Raises:
+            ValueError: The present tf.distribute strategy is one, and the optimizer has no rule in
+                the table or an option that needs more than that.
+        """
+        optimizer = self._parts.optimizer
+        for option in ("use_ema", "gradient_accumulation_steps"):
+            if value := getattr(optimizer, option):
+                refuse_if_mirrored(f"{option}={value!r}")
+        if self._parts.rows is not None:
+            refuse_if_mirrored(f"{type(optimizer).__name__}, whose rule runs outside of the table")
+
+    def advance(self) -> None:
+        """Goes to the next step."""
+        step_variable(self._parts.optimizer).assign_add(1)
+
+    def sums(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any) -> Any:
+        """Distinct keys and the sums of their gradients, in the dtype that rules compute in.
+
+        Args:
+            keys: [n].
+            gradients: [n, dim].
+            scale: What the loss was multiplied with.
+        """
+        dtype = self._parts.table.options.slot_dtype
+        keys, sums = row_gradients.sum_equal_keys(keys, gradients, dtype)
+        return keys, sums / tf.cast(scale, dtype)
+
+    def train(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0) -> None:
+        """One step, without `advance`.
+
+        Args:
+            keys: [n]; keys may repeat.
+            gradients: [n, dim].
+            scale: What the loss was multiplied with.
+        """
+        steps = self._parts.optimizer.gradient_accumulation_steps
+        if steps and self.accumulator is not None:
+            self._accumulate(self.accumulator, keys, gradients, scale, steps)
+        elif self._parts.rows is None and not row_gradients.clips(self._parts.optimizer):
+            if not isinstance(scale, float) or scale != 1.0:
+                dtype = self._parts.table.options.slot_dtype
+                gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
+            self._run_rule(keys, gradients)
+        else:
+            self._clip_and_run_rule(*self.sums(keys, gradients, scale))
+
+    def train_sums(self, keys: tf.Tensor, sums: tf.Tensor) -> None:
+        """One step of gradients that need no more than the rule, without `advance`.
+
+        Args:
+            keys: [n], distinct.
+            sums: [n, dim].
+        """
+        self._run_rule(keys, sums)
+
+    def finalize(self) -> None:
+        """Replaces the weights of all rows by their moving averages, where the optimizer has them.
+
+        A row that was never trained keeps its weights.
+        """
+        if not self._parts.optimizer.use_ema:
+            return
+        table, rows = self._parts.table, self._parts.rows
+        assert rows is not None  # as there are averages
+        rule = self._external_rule(rows)
+        no_keys = tf.zeros([0], table.options.key_dtype)
+        table.find_slots(no_keys, rule)  # slots are this rule's, even if no step was made yet
+        keys, weights, slots, meta = table.export()
+        averages = tf.cast(slots[:, -table.options.dim :], weights.dtype)
+        table.import_(keys, tf.where(tf.math.is_nan(averages), weights, averages), slots, meta)
+
+    def _external_rule(self, rows: RowOptimizer) -> ExternalRule:
+        """The rule of gathered rows, with the averages behind the optimizer's own slots."""
+        if not self._parts.optimizer.use_ema:
+            return rows.rule
+        return ExternalRule(
+            id=rows.rule.id ^ 1,
+            widths=(*rows.rule.widths, self._parts.table.options.dim),
+            initial_values=(*rows.rule.initial_values, float("nan")),
+        )
+
+    def _accumulate(
+        self, accumulator: Table, keys: tf.Tensor, gradients: tf.Tensor, scale: Any, steps: int
+    ) -> None:
+        """Adds to the accumulator, and takes it all out in each `steps`-th step."""
+        dtype = self._parts.table.options.slot_dtype
+        add = tf.constant([-1.0, 0.0], tf.float64)  # a step of SGD, w -= -1 * g
+        one = tf.constant(1, tf.int64)
+        gradients = tf.cast(gradients, dtype) / (tf.cast(scale, dtype) * steps)
+        accumulator.apply(keys, gradients, rule="sgd", hyper=add, step=one)
+
+        def update() -> None:
+            keys, sums, _, _ = accumulator.export(with_slots=False)
+            accumulator.clear()
+            self._clip_and_run_rule(keys, sums)
+
+        run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
+
+    def _clip_and_run_rule(self, keys: tf.Tensor, sums: tf.Tensor) -> None:
+        if row_gradients.clips(self._parts.optimizer):
+            sums = row_gradients.clip(self._parts.optimizer, sums)
+        self._run_rule(keys, sums)
+
+    def _run_rule(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        table, optimizer, rows = self._parts.table, self._parts.optimizer, self._parts.rows
+        if rows is None:
+            table.apply(
+                keys,
+                gradients,
+                rule=fused_rule(optimizer),  # type: ignore[arg-type]
+                hyper=hyper_parameters(optimizer, weight_decay=self._parts.weight_decay),
+                step=tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1,
+            )
+        else:
+            self._run_on_rows(rows, keys, gradients)
+
+    def _run_on_rows(self, rows: RowOptimizer, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        table, optimizer, rule = self._parts.table, self._parts.optimizer, self._external_rule(rows)
+        dtype, dim = table.options.slot_dtype, table.options.dim
+        stored, slots, _ = table.find_slots(keys, rule)
+        weights = tf.cast(stored, dtype)
+        slots = _start_at_weights(slots, weights, rule)
+        # Without rows, statistics over them are NaN, and so would the state be: a row of zeros with
+        # the gradient 0 stands in.
+        count = tf.shape(weights)[0]
+        stand_in = [[0, tf.cast(tf.equal(count, 0), tf.int32)], [0, 0]]
+        width = sum(rows.rule.widths)
+        after, left = rows.step(
+            tf.pad(weights, stand_in),
+            tf.pad(slots[:, :width], stand_in),
+            tf.pad(gradients, stand_in),
+        )
+        after, left = after[:count], left[:count]
+        if optimizer.use_ema:
+            # As Keras: the first average is the variable itself.
+            momentum = tf.where(tf.equal(optimizer.iterations, 0), 0.0, optimizer.ema_momentum)
+            momentum = tf.cast(momentum, dtype)
+            average = momentum * slots[:, width:] + (1 - momentum) * after
+            left = tf.concat([left, average], axis=1)
+        after = tf.ensure_shape(tf.cast(after, stored.dtype), [None, dim])
+        table.assign_slots(keys, after, left, rule)
+        if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+            every = optimizer.ema_overwrite_frequency
+            run_if(tf.equal((optimizer.iterations + 1) % every, 0), self.finalize)
+
+
+def _accumulator(options: TableOptions) -> Table:
+    """A table of gradients: 0 for a key that has none."""
+    dtype = options.slot_dtype
+    return Table(
+        dataclasses.replace(
+            options,
+            name=f"{options.name}/gradient_accumulator",
+            value_dtype=dtype,
+            init_size=0,
+            initializer=RowInitializer(),
+        )
+    )
+
+
+def _start_at_weights(slots: tf.Tensor, weights: tf.Tensor, rule: ExternalRule) -> tf.Tensor:
+    """Slots [n, slots of a row], where those of new rows that start at the weights do."""
+    groups, begin = [], 0
+    for width, initial_value in zip(rule.widths, rule.initial_values, strict=True):
+        group = slots[:, begin : begin + width]
+        if initial_value != initial_value:
+            group = tf.where(tf.math.is_nan(group), weights, group)
+        groups.append(group)
+        begin += width
+    return tf.concat(groups, axis=1) if groups else slots
