@@ -160,7 +160,7 @@ class DynamicEmbedding(keras.layers.Layer):
             self._anchor = anchor
         anchor.frozen = not self.trainable
         if self.optimizer is not None:
-            trainer = TableTrainer(anchor, self.optimizer)
+            trainer = TableTrainer(anchor, self.optimizer, is_own=True)
             trainer.check_strategy()
             trainer.bind()
             anchor.own_trainer = self._trainer = trainer

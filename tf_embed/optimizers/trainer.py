@@ -112,18 +112,21 @@ class TableTrainer(tf.Module):
         anchor: The table's anchor.
         optimizer: The optimizer. Its learning rate and `iterations` are read at each step, so
             changes and schedules are followed.
+        is_own: Whether the optimizer is the table's own and the anchor new.
 
     Attributes:
         state: Keras variables that the optimizer keeps for the whole table.
         accumulator: The table of the gradients that wait for their step, or None.
     """
 
-    def __init__(self, anchor: Anchor, optimizer: keras.optimizers.Optimizer) -> None:
+    def __init__(
+        self, anchor: Anchor, optimizer: keras.optimizers.Optimizer, is_own: bool = False
+    ) -> None:
         super().__init__()
         check_optimizer(optimizer)
         options = anchor.table.options
         # exclude_from_weight_decay is public in Keras, what it chose is not.
-        decay = optimizer._use_weight_decay(anchor)
+        decay = optimizer._use_weight_decay(_stand_in(anchor) if is_own else anchor)
         rows = None
         if optimizer.use_ema or fused_rule(optimizer) is None:
             rows = RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)
@@ -300,6 +303,12 @@ class TableTrainer(tf.Module):
         if optimizer.use_ema and optimizer.ema_overwrite_frequency:
             every = optimizer.ema_overwrite_frequency
             run_if(tf.equal((optimizer.iterations + 1) % every, 0), self.finalize)
+
+
+def _stand_in(anchor: Anchor) -> tf.Variable:
+    """A variable of the anchor's name, for one that Keras may not have given a value yet."""
+    with tf.init_scope():
+        return tf.Variable(0.0, trainable=False, name=anchor.name)
 
 
 def _accumulator(options: TableOptions) -> Table:
