@@ -19,6 +19,7 @@ from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
 from tf_embed.variable import Variable
 
+_TRAINER = "optimizer_"  # what its arrays in a file begin with
 _TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
 
 
@@ -134,6 +135,7 @@ class DynamicEmbedding(keras.layers.Layer):
         self.bp_v2 = bool(bp_v2)
         self.unknown_value = self._unknown_row(unknown_value)
         self._variable: Variable | None = None
+        self._trainer: TableTrainer | None = None
         self._load_error: Exception | None = None
 
     def build(self, input_shape: Any = None) -> None:
@@ -264,8 +266,11 @@ class DynamicEmbedding(keras.layers.Layer):
         """
         if self._variable is None:
             return
-        step = {} if self.optimizer is None else {"step": step_variable(self.optimizer).numpy()}
-        stored_rows.save(self._variable.table, store, step)
+        beside = {}
+        if self._trainer is not None:
+            step = step_variable(self._trainer.optimizer).numpy()
+            beside = {"step": step, **self._trainer.arrays(_TRAINER)}
+        stored_rows.save(self._variable.table, store, beside)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads what `save_own_variables` wrote, in place of what is in the table.
@@ -278,7 +283,7 @@ class DynamicEmbedding(keras.layers.Layer):
             return  # saved before it was built
         self.build()
         try:
-            step = stored_rows.load(self.variable.table, store).get("step")
+            beside = stored_rows.load(self.variable.table, store)
         except Exception as error:
             # Keras tries again wherever else it meets the layer, where the file has nothing of it,
             # and tells the last error alone.
@@ -290,8 +295,9 @@ class DynamicEmbedding(keras.layers.Layer):
         self._load_error = None
         # Keras loads the optimizer too, but not into one that has a schedule where the other has
         # a number, or the other way round.
-        if self.optimizer is not None and step is not None:
-            step_variable(self.optimizer).assign(step)
+        if self._trainer is not None and "step" in beside:
+            step_variable(self._trainer.optimizer).assign(beside["step"])
+            self._trainer.load(beside, _TRAINER)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""

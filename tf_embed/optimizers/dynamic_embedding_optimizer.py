@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import stored_rows
 from tf_embed.anchor import Anchor, calling_optimizers, once_for_all_replicas, run_if
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.rules import optimizer_of, step_variable
@@ -24,6 +25,14 @@ class _Split:
     anchors: list[Anchor]
     dense: list[Any]
     guard: keras.Variable | None = None  # where there is a loss scale optimizer
+
+
+class _Trainers(tf.Module):
+    """A list that is there before its members, so that a checkpoint can wait for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainers: list[TableTrainer] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +127,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer = keras_optimizer
         self.bp_v2 = bool(bp_v2)
         self.synchronous = bool(synchronous)
-        self.table_trainers: list[TableTrainer] = []
+        self._tables = _Trainers()
         self._split: _Split | None = None
 
     def build(self, variables: list[Any]) -> None:
@@ -160,7 +169,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.build(dense)
         for trainer in trainers:
             trainer.bind()
-        self.table_trainers = trainers
+        self._tables.trainers.extend(trainers)
         self._split = split
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -341,6 +350,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             trainer.check_strategy()
 
     @property
+    def table_trainers(self) -> list[TableTrainer]:
+        """What trains each table that has no optimizer of its own, once this one is built."""
+        return list(self._tables.trainers)
+
+    @property
     def _rule_optimizer(self) -> Any:
         return _rule_optimizer(self.inner_optimizer)
 
@@ -375,8 +389,14 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             trainer.finalize()
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the step; Keras saves the inner optimizer, an attribute, by itself."""
-        store["step"] = step_variable(self._rule_optimizer).numpy()
+        """Writes the step, and what is kept for tables besides their rows and slots.
+
+        Keras saves the inner optimizer, an attribute, by itself.
+        """
+        arrays = {"step": step_variable(self._rule_optimizer).numpy()}
+        for i, trainer in enumerate(self.table_trainers):
+            arrays.update(trainer.arrays(f"table_{i}_"))
+        stored_rows.write(store, arrays)
 
     def load_own_variables(self, store: Any) -> None:
         """Makes ready for Keras to load the inner optimizer, and sees to the step.
@@ -389,7 +409,10 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         model = _loading_model(self)
         if model is not None and not self.built:
             self.build(model.trainable_variables)
-        step_variable(self._rule_optimizer).assign(store["step"])
+        arrays = stored_rows.read(store, self.name)
+        step_variable(self._rule_optimizer).assign(arrays["step"])
+        for i, trainer in enumerate(self.table_trainers):
+            trainer.load(arrays, f"table_{i}_")
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""

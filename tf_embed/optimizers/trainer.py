@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import stored_rows
 from tf_embed.anchor import Anchor, run_if
 from tf_embed.initializers import RowInitializer
 from tf_embed.ops import ExternalRule
@@ -229,6 +230,34 @@ class TableTrainer(tf.Module):
         keys, weights, slots, meta = table.export()
         averages = tf.cast(slots[:, -table.options.dim :], weights.dtype)
         table.import_(keys, tf.where(tf.math.is_nan(averages), weights, averages), slots, meta)
+
+    def arrays(self, prefix: str) -> dict[str, Any]:
+        """What is to be saved besides the table, for `stored_rows.write`.
+
+        Args:
+            prefix: What the names begin with.
+        """
+        arrays = {f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)}
+        if self.accumulator is not None:
+            arrays.update(stored_rows.arrays_of(self.accumulator, f"{prefix}accumulator_"))
+        return arrays
+
+    def load(self, arrays: dict[str, Any], prefix: str) -> None:
+        """Takes over what `arrays` gave. Where another optimizer has saved, it starts anew.
+
+        Args:
+            arrays: What `stored_rows.read` gave.
+            prefix: As in `arrays`.
+        """
+        for i, variable in enumerate(self.state):
+            saved = arrays.get(f"{prefix}state_{i}")
+            if saved is not None and saved.shape == tuple(variable.shape):
+                variable.assign(saved)
+        if self.accumulator is not None:
+            if f"{prefix}accumulator_keys" in arrays:
+                stored_rows.import_into(self.accumulator, arrays, f"{prefix}accumulator_")
+            else:
+                self.accumulator.clear()
 
     def _external_rule(self, rows: RowOptimizer) -> ExternalRule:
         """The rule of gathered rows, with the averages behind the optimizer's own slots."""

@@ -1,0 +1,122 @@
+"""What an optimizer keeps besides the rows and slots of a table, in every way of saving."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from reference import SEED
+
+import tf_embed
+from tf_embed.layers import DynamicEmbedding
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    # One number, and one vector for the whole table.
+    "nadam": lambda: keras.optimizers.Nadam(0.05),
+    "adafactor": lambda: keras.optimizers.Adafactor(0.05),
+    # Gradients that wait for their step: 3 steps are made before saving, so one waits.
+    "accumulation": lambda: keras.optimizers.Adam(0.05, gradient_accumulation_steps=2),
+    "ema": lambda: keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.05, centered=True, momentum=0.5),
+    "lion": lambda: keras.optimizers.Lion(0.05),
+}
+CASES = [
+    (way, kind)
+    for way in ("wrapper", "own")
+    for kind in OPTIMIZERS
+    if (way, kind) != ("own", "ema")
+]
+IDS = np.random.default_rng(SEED).integers(0, 20, [56, 3])
+LABELS = np.random.default_rng(SEED + 1).normal(size=[56, 1])
+
+
+def compiled(way: str, kind: str, devices: Any = None) -> keras.Model:
+    own = OPTIMIZERS[kind]() if way == "own" else None
+    layer = DynamicEmbedding(3, optimizer=own, name="mine", devices=devices)
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential(
+        [keras.Input([3], dtype="int64"), layer, keras.layers.Flatten(), dense]
+    )
+    outer: Any = keras.optimizers.SGD(0.05)
+    if way == "wrapper":
+        outer = tf_embed.DynamicEmbeddingOptimizer(OPTIMIZERS[kind]())
+    model.compile(outer, "mse")
+    return model
+
+
+def train(model: keras.Model, begin: int, end: int) -> None:
+    """Steps of 8 lines, without the end of `fit`, which puts averages in place of weights."""
+    for step in range(begin, end):
+        lines = slice(8 * step, 8 * step + 8)
+        model.train_on_batch(IDS[lines], LABELS[lines])
+
+
+class StateTest(tf.test.TestCase, parameterized.TestCase):
+    def assert_same(self, one: keras.Model, other: keras.Model) -> None:
+        self.assertAllEqual(one.layers[-1].kernel, other.layers[-1].kernel)
+        tables = [model.layers[0].variable.table.export() for model in (one, other)]
+        orders = [np.argsort(table[0]) for table in tables]
+        for a, b in zip(*(table[:3] for table in tables), strict=True):
+            self.assertAllEqual(np.asarray(a)[orders[0]], np.asarray(b)[orders[1]])
+
+    @parameterized.parameters(*CASES)
+    @pytest.mark.smoke
+    def test_training_goes_on_to_the_bit_from_a_keras_file(self, way, kind):
+        path = os.path.join(self.get_temp_dir(), "model.keras")
+        model = compiled(way, kind)
+        train(model, 0, 3)
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        train(model, 3, 7)
+        train(loaded, 3, 7)
+        self.assert_same(model, loaded)
+
+    @parameterized.parameters(*CASES)
+    def test_training_goes_on_to_the_bit_from_weights(self, way, kind):
+        path = os.path.join(self.get_temp_dir(), "model.weights.h5")
+        model = compiled(way, kind)
+        train(model, 0, 3)
+        model.save_weights(path)
+        other = compiled(way, kind, devices=["/CPU:0"] * 2)
+        other.load_weights(path)
+        train(model, 3, 7)
+        train(other, 3, 7)
+        self.assert_same(model, other)
+
+    @parameterized.product(case=CASES, deferred=(False, True))
+    def test_training_goes_on_to_the_bit_from_a_checkpoint(self, case, deferred):
+        model = compiled(*case)
+        train(model, 0, 3)
+        path = tf.train.Checkpoint(model=model).save(os.path.join(self.get_temp_dir(), "c"))
+        other = compiled(*case)
+        if not deferred:
+            other.optimizer.build(other.trainable_variables)
+        status = tf.train.Checkpoint(model=other).restore(path)
+        if not deferred:
+            status.assert_consumed()
+        train(other, 3, 7)
+        status.assert_consumed()
+        train(model, 3, 7)
+        self.assert_same(model, other)
+
+    def test_what_another_optimizer_kept_is_not_taken_over(self):
+        path = os.path.join(self.get_temp_dir(), "model.weights.h5")
+        model = compiled("own", "nadam")
+        train(model, 0, 3)
+        model.save_weights(path)
+        other = compiled("own", "adafactor")
+        other.load_weights(path)
+        state = other.layers[0].variable.anchor.own_trainer.state
+        self.assertAllEqual(state[0], np.zeros(3))
+        train(other, 3, 4)
+        self.assertAllInRange(other.layers[0](IDS), -5.0, 5.0)
+
+
+if __name__ == "__main__":
+    tf.test.main()
