@@ -39,7 +39,7 @@ class DynamicEmbedding(keras.layers.Layer):
     step; `model.export` and tf.saved_model.save carry the rows. `get_weights` and `set_weights`,
     and so keras.callbacks.EarlyStopping(restore_best_weights=True), carry the rows and, as for any
     weight, nothing of the optimizer; arrays that NumPy made of those of `get_weights` are refused.
-    `layer.trainable = False` stops updates. `model.export` makes a signature for dense ids, so a
+    `layer.trainable = False` stops updates, also of a step that Keras has traced. `model.export` makes a signature for dense ids, so a
     model that is served takes dense ids with `padding_id` in place of ragged ones.
 
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
@@ -59,11 +59,13 @@ class DynamicEmbedding(keras.layers.Layer):
         combiner: None, or how rows are pooled over the last axis of ids: "sum"; "mean", which
             divides by the sum of the weights; or "sqrtn", which divides by the root of the sum of
             their squares. An empty bag is 0.
-        optimizer: The table's own optimizer: a Keras optimizer of the kinds that
-            `tf_embed.DynamicEmbeddingOptimizer` takes, or a name ("adam", "rowwise_adagrad").
-            The layer keeps a copy, so one may be given to several layers; what to change later
-            is `layer.optimizer.learning_rate`. The model's optimizer then leaves the table
-            alone: its clipping, decay and schedule do not reach the table.
+        optimizer: The table's own optimizer: a Keras optimizer, or a name ("adam",
+            "rowwise_adagrad"); see `tf_embed.DynamicEmbeddingOptimizer` for what they do. Not with
+            `use_ema` and `loss_scale_factor`, which take the model's. The layer keeps a copy, so
+            one may be given to several layers; what to change later is
+            `layer.optimizer.learning_rate`. The model's optimizer then leaves the table alone: its
+            clipping, decay and schedule do not reach the table, and a `global_clipnorm` of its own
+            is the norm of this table's gradient.
         padding_id: An id that stands for nothing: its row is zeros, it is never stored and
             trains nothing, and pooling does not count it. Makes a mask where there is no
             combiner.
@@ -80,7 +82,7 @@ class DynamicEmbedding(keras.layers.Layer):
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An argument out of range, or an optimizer that tables have no rule for.
+        ValueError: An argument out of range, or an optimizer that can't train tables.
 
     Example:
         >>> import tensorflow as tf, tf_embed
