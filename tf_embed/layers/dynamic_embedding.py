@@ -39,8 +39,9 @@ class DynamicEmbedding(keras.layers.Layer):
     step; `model.export` and tf.saved_model.save carry the rows. `get_weights` and `set_weights`,
     and so keras.callbacks.EarlyStopping(restore_best_weights=True), carry the rows and, as for any
     weight, nothing of the optimizer; arrays that NumPy made of those of `get_weights` are refused.
-    `layer.trainable = False` stops updates, also of a step that Keras has traced. `model.export` makes a signature for dense ids, so a
-    model that is served takes dense ids with `padding_id` in place of ragged ones.
+    `layer.trainable = False` stops updates, also in a step that Keras has traced. `model.export`
+    makes a signature for dense ids, so a model that is served takes dense ids with `padding_id` in
+    place of ragged ones.
 
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
