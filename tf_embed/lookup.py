@@ -6,17 +6,27 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import arguments, lookup_gradient
 from tf_embed.variable import Variable
 
 
 def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.Tensor:
     """Looks up rows, differentiably.
 
-    The gradient of `params.trainable_variables` is a tf.IndexedSlices: its indices are the ids,
-    its values the gradients of their rows. An optimizer that knows dynamic tables,
-    `tf_embed.DynamicEmbeddingOptimizer`, takes it from there. Ids may repeat, and one variable
-    may be looked up many times in a step: gradients of equal ids are summed.
+    The gradient of `params.trainable_variables` is a tf.IndexedSlices: its indices are the ids
+    (int64 of the same bits for uint64 ids), its values the gradients of their rows. An optimizer
+    that knows dynamic tables, `tf_embed.DynamicEmbeddingOptimizer`, takes it from there. Ids may
+    repeat, and one variable may be looked up many times in a step: gradients of equal ids are
+    summed.
+
+    A lookup may stand in the loops, maps and conditions of TensorFlow and Keras, in a tf.function,
+    or in a tf.data pipeline; the tape may be inside or outside.
+
+    The gradient has no dense form, for a table has no number of rows, so what makes a tensor of it
+    is refused: dense ops such as tf.norm (take them of its `values`), tape.jacobian (take it with
+    respect to the rows), tf.recompute_grad, keras.remat, and a tf.function that a loop of a graph
+    calls, where it does the lookup and the tape is outside. Where TensorFlow added up or carried
+    the slices before, it is TensorFlow that refuses: "num_segments is -1".
 
     Args:
         params: The variable.
@@ -45,16 +55,13 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
         raise TypeError(f"`params` must be a tf_embed.Variable. Received: params={params!r}")
     with tf.name_scope(name or "embedding_lookup"):
         keys = arguments.tensor_of(ids, params.key_dtype, "ids", params.name)
-        rows, _ = params.table.find(keys, anchor=anchor_value(params))
+        rows, _ = params.table.find(keys, token=gradient_token(params))
         return rows
 
 
-def anchor_value(variable: Variable) -> tf.Tensor | None:
-    """What a lookup takes so that a tape sees it; None where nothing may be trained.
-
-    The value and not the variable: of a handle the tape would see nothing.
-    """
+def gradient_token(variable: Variable) -> tf.Tensor | None:
+    """What a lookup takes so that a tape sees it; None where nothing can be trained."""
     # A frozen table's too: the step that is traced now may run when it is frozen no longer.
     if variable.anchor is None:
         return None
-    return tf.convert_to_tensor(variable.anchor.value)
+    return lookup_gradient.token_of(variable.anchor.value, variable.key_dtype)

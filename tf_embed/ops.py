@@ -91,7 +91,7 @@ def find(
     keys: tf.Tensor,
     owners: tf.Tensor,
     defaults: tf.Tensor,
-    anchor: tf.Tensor | None,
+    token: tf.Tensor | None,
     *,
     dim: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -100,8 +100,8 @@ def find(
     Args:
         defaults: Rows of absent keys: [0] for the table's initializer, [dim] for one row for
             all, or keys.shape + [dim].
-        anchor: The value [0, dim] of the variable that stands for the table on a gradient tape;
-            None where no gradient is wanted.
+        token: What the gradient of the rows goes to: the anchor's value, or in a graph a `token` of
+            it; None where none is wanted.
 
     Returns:
         The rows, keys.shape + [dim], and whether the table holds each key, keys.shape.
@@ -111,7 +111,7 @@ def find(
         keys=keys,
         owners=owners,
         defaults=defaults,
-        anchor=[] if anchor is None else [anchor],
+        tokens=[] if token is None else [token],
         dim=dim,
     )
 
@@ -306,46 +306,36 @@ def import_(
     )
 
 
-def _decimal_numbers(numbers: Sequence[float]) -> str:
-    """The text of numbers, which keeps every bit; eager TensorFlow takes no tensor attribute."""
-    return " ".join(repr(float(number)) for number in numbers)
+def token(anchor: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
+    """What a lookup takes so that its gradient reaches the anchor; a variant scalar.
 
+    Made outside of the loops and conditions that a lookup is in, it carries gradients out of them;
+    see cc/ops/gradient_ops.cc.
 
-@tf.RegisterGradient("TfEmbedFind")
-def _find_gradient(
-    op: tf.Operation, values_gradient: Any, exists_gradient: Any
-) -> list[tf.IndexedSlices | None]:
-    """For the anchor, the gradients of the rows at their keys; for all else, none.
-
-    `tape.gradient` concatenates those of several lookups of one table. The dense_shape is that of
-    the anchor, int32, as TensorFlow makes it for the branch of a tf.cond that looks nothing up.
+    Args:
+        anchor: The value [0, dim] of the variable that stands for the table on a gradient tape.
+        key_dtype: Dtype of the table's keys.
     """
-    del exists_gradient
-    gradients: list[tf.IndexedSlices | None] = [None] * len(op.inputs)
-    if not op.get_attr("num_anchors"):
-        return gradients
-    graphs = _gradient_graphs()
-    if "_WhileBodyGradFuncGraph" in graphs:
-        # TensorFlow would add up the gradients of the iterations as dense tensors of the anchor's
-        # shape, which has no rows. A tape within the loop's body is sound, and does not come here.
-        raise ValueError(
-            "The gradient of a dynamic embedding can't leave a loop: its rows were looked up "
-            "inside tf.while_loop, tf.map_fn, tf.vectorized_map or a loop of a tf.function, and "
-            "the tf.GradientTape is outside. Look up the ids of all iterations before the loop (a "
-            "lookup takes ids of any rank), or put the tape into the loop's body. Received: the "
-            f"lookup {op.name!r}"
-        )
-    # An input of the forward op, handed back as it is, breaks a tape outside the tf.function.
-    keys = tf.identity(tf.reshape(op.inputs[1], [-1]))
-    if "_CondGradFuncGraph" in graphs and keys.dtype == tf.uint64:
-        keys = tf.bitcast(keys, tf.int64)  # tf.cond merges indices of int32 and int64 only
-    dim = op.get_attr("dim")
-    gradients[4] = tf.IndexedSlices(
-        values=tf.reshape(values_gradient, [-1, dim]),
-        indices=keys,
-        dense_shape=tf.constant([0, dim], tf.int32),
+    return _raw.tf_embed_token(anchor=anchor, key_dtype=key_dtype, dim=anchor.shape[1])
+
+
+def row_gradients(keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Gradients of rows as one variant scalar, of which TensorFlow makes sums and zeros.
+
+    Args:
+        keys: [n].
+        values: [n, dim].
+    """
+    return _raw.tf_embed_row_gradients(keys=keys, values=values)
+
+
+def unpack_row_gradients(
+    gradients: tf.Tensor, *, key_dtype: tf.DType, value_dtype: tf.DType, dim: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The keys [n] and the gradients [n, dim] in such a variant."""
+    return _raw.tf_embed_unpack_row_gradients(
+        gradients=gradients, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
     )
-    return gradients
 
 
 def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
@@ -356,15 +346,6 @@ def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
     return tf.cast(keys, key_dtype)
 
 
-def _gradient_graphs() -> set[str]:
-    """Classes of the graphs that are being built, innermost to outermost; none in eager execution.
-
-    TensorFlow has no public word for the graph of a loop's or a condition's gradient, so a test
-    watches over the names of the classes.
-    """
-    names: set[str] = set()
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None:
-        names.add(type(graph).__name__)
-        graph = getattr(graph, "outer_graph", None)
-    return names
+def _decimal_numbers(numbers: Sequence[float]) -> str:
+    """The text of numbers, which keeps every bit; eager TensorFlow takes no tensor attribute."""
+    return " ".join(repr(float(number)) for number in numbers)

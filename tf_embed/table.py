@@ -125,14 +125,14 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Verbs.
 
     def find(
-        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, anchor: tf.Tensor | None = None
+        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, token: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Looks rows up and changes nothing.
 
         Args:
             keys: Any shape.
             defaults: Rows of absent keys, [dim] or keys.shape + [dim]; None for initial ones.
-            anchor: The anchor's value where the rows take part in a gradient.
+            token: What the gradient of the rows goes to, see `ops.token`; None where none does.
 
         Returns:
             Rows, keys.shape + [dim], and whether each key is there, keys.shape.
@@ -140,7 +140,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         owners = self._owners(keys)
         if defaults is None:
             defaults = self._initial_rows(keys, owners)
-        return ops.find(self.resource_handle, keys, owners, defaults, anchor, dim=self.options.dim)
+        return ops.find(self.resource_handle, keys, owners, defaults, token, dim=self.options.dim)
 
     def find_or_insert(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """As `find`, and inserts the initial rows of absent keys."""

@@ -111,12 +111,13 @@ REGISTER_OP("TfEmbedFind")
     .Input("keys: key_dtype")
     .Input("owners: int32")
     .Input("defaults: value_dtype")
-    .Input("anchor: num_anchors * value_dtype")
+    .Input("tokens: num_tokens * token_dtype")
     .Output("values: value_dtype")
     .Output("exists: bool")
     .Attr("key_dtype: {int64, int32, uint64}")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
-    .Attr("num_anchors: int >= 0 = 0")
+    .Attr("num_tokens: int >= 0 = 0")
+    .Attr("token_dtype: {variant, float, half, bfloat16, double} = DT_VARIANT")
     .Attr("dim: int >= 1")
     .SetIsStateful()
     .SetShapeFn(FindShape)
@@ -125,7 +126,7 @@ Looks rows up and changes nothing.
 
 defaults: Rows of absent keys: empty for the table's initializer, [dim] for one row for all,
   keys.shape + [dim] for a row each.
-anchor: None, or the value of the variable that stands for the table on a gradient tape.
+tokens: None; or one, which gets the gradient of the rows: of TfEmbedToken, or the anchor itself.
 values: keys.shape + [dim].
 exists: keys.shape; whether the table holds the key.
 )doc");

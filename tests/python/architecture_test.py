@@ -20,6 +20,7 @@ PYTHON_LAYERS = (
     {"_version"},
     {"_library"},
     {"ops"},
+    {"lookup_gradient"},
     {"arguments", "initializers", "policies", "storage", "table_meta"},
     {"distributed"},
     {"table"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import keras
 import numpy as np
@@ -243,117 +242,6 @@ class PolicyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(model(np.array([[3]])).dtype, tf.bfloat16)
         model.fit(np.array([[3]]), np.zeros([1, 2]), verbose=0)
         self.assertAllEqual(layer.variable.lookup([3]), np.full([1, 2], 1.0 - 0.25 * (1 + 2.0**-7)))
-
-
-class LoopTest(tf.test.TestCase, parameterized.TestCase):
-    """Lookups inside loops: right, or one clear error, never a gradient that is lost."""
-
-    def setUp(self):
-        super().setUp()
-        self.layer = DynamicEmbedding(2, initializer="ones")
-        self.layer.build()
-        self.anchor = self.layer.variable.anchor
-        self.ids = tf.constant([[1, 2], [2, 3]], tf.int64)
-
-    def gradient(self, lookup: Any) -> Any:
-        @tf.function
-        def of_a_function() -> Any:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(lookup(self.ids))
-            slices = tape.gradient(loss, self.anchor.value)
-            if not isinstance(slices, tf.IndexedSlices):
-                raise AssertionError(f"A gradient was lost: {slices}")
-            return tf.math.unsorted_segment_sum(slices.values, slices.indices, 4)
-
-        return of_a_function()
-
-    def loops(self) -> dict[str, Any]:
-        def while_loop(ids: tf.Tensor) -> tf.Tensor:
-            return tf.while_loop(
-                lambda i, total: i < 2,
-                lambda i, total: (i + 1, total + tf.reduce_sum(self.layer(ids[i]))),
-                (0, 0.0),
-            )[1]
-
-        def python_loop(ids: tf.Tensor) -> tf.Tensor:
-            total = 0.0
-            for i in tf.range(2):
-                total += tf.reduce_sum(self.layer(ids[i]))
-            return total
-
-        def nested(ids: tf.Tensor) -> tf.Tensor:
-            return tf.map_fn(
-                lambda line: tf.map_fn(self.layer, line, fn_output_signature=tf.float32),
-                ids,
-                fn_output_signature=tf.float32,
-            )
-
-        return {
-            "while_loop": while_loop,
-            "python_loop": python_loop,
-            "map_fn": lambda ids: tf.map_fn(self.layer, ids, fn_output_signature=tf.float32),
-            "nested": nested,
-            "vectorized_map": lambda ids: tf.vectorized_map(self.layer, ids),
-        }
-
-    @parameterized.parameters("while_loop", "python_loop", "map_fn", "nested", "vectorized_map")
-    def test_a_loop_looks_up_and_its_gradient_is_right_or_refused(self, name):
-        lookup = self.loops()[name]
-        self.assertAllEqual(tf.reduce_sum(tf.function(lookup)(self.ids)), 8.0)
-        try:
-            self.assertAllEqual(self.gradient(lookup), [[0, 0], [1, 1], [2, 2], [1, 1]])
-        except ValueError as error:
-            self.assertIn("The gradient of a dynamic embedding can't leave a loop", str(error))
-
-    @parameterized.parameters("map_fn", "vectorized_map")
-    def test_fit_with_a_lookup_in_a_loop_trains_or_says_why_not(self, name):
-        lookup = self.loops()[name]
-
-        class Looping(keras.Model):
-            def __init__(self, layer: Any) -> None:
-                super().__init__()
-                self.layer = layer
-
-            def call(self, ids: tf.Tensor) -> tf.Tensor:
-                return lookup(ids)
-
-        model = Looping(self.layer)
-        model.compile(tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0)), "mse")
-        try:
-            model.fit(self.ids, np.zeros([2, 2, 2]), verbose=0)
-            self.assertEqual(int(self.layer.variable.size()), 3)
-        except ValueError as error:
-            self.assertRegex(str(error), "can't leave a loop|tf.IndexedSlices")
-
-    def test_tf_cond_has_a_gradient(self):
-        def lookup(ids: tf.Tensor) -> tf.Tensor:
-            return tf.cond(
-                tf.reduce_sum(ids) > 0, lambda: self.layer(ids), lambda: 3.0 * self.layer(ids)
-            )
-
-        self.assertAllEqual(self.gradient(lookup), [[0, 0], [1, 1], [2, 2], [1, 1]])
-
-    def test_a_tape_inside_the_loop_is_sound(self):
-        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
-        optimizer.build([self.anchor])
-
-        @tf.function
-        def train() -> None:
-            for i in tf.range(2):
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_sum(self.layer(self.ids[i]))
-                optimizer.apply(tape.gradient(loss, [self.anchor]), [self.anchor])
-
-        train()
-        self.assertAllEqual(self.layer(tf.range(4))[:, 0], [1.0, 0.0, -1.0, 0.0])
-
-    def test_a_gradient_outside_of_the_function_that_looked_up(self):
-        lookup = tf.function(self.layer)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(lookup(self.ids))
-        slices = tape.gradient(loss, self.anchor.value)
-        self.assertAllEqual(slices.indices, [1, 2, 2, 3])
-        self.assertAllEqual(slices.values, tf.ones([4, 2]))
 
 
 if __name__ == "__main__":

@@ -376,7 +376,8 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             loss = tf.reduce_sum(rows * tf.reshape(tf.range(8.0), [2, 2, 2]))
         (gradient,) = tape.gradient(loss, v.trainable_variables)
         self.assertIsInstance(gradient, tf.IndexedSlices)
-        self.assertAllEqual(gradient.indices, ids.ravel())
+        wanted = ids.view(np.int64) if key_dtype == "uint64" else ids  # as TensorFlow merges them
+        self.assertAllEqual(gradient.indices, wanted.ravel())
         self.assertAllEqual(gradient.values, tf.reshape(tf.range(8.0), [4, 2]))
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
         optimizer.apply([gradient], v.trainable_variables)

@@ -14,7 +14,7 @@ from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import with_own_seed
 from tf_embed.layers.ids import cast_ids, check_integers
 from tf_embed.layers.pooling import COMBINERS, Embedder
-from tf_embed.lookup import anchor_value
+from tf_embed.lookup import gradient_token
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
 from tf_embed.variable import Variable
@@ -47,8 +47,8 @@ class DynamicEmbedding(keras.layers.Layer):
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
     not fit the key dtype are refused.
 
-    Lookups in a loop of a tf.function (tf.while_loop, tf.map_fn, a keras.layers.RNN cell) have no
-    gradient outside of it, which is said when it is asked for.
+    A layer may be called in loops, maps and conditions (tf.while_loop, tf.map_fn, tf.cond, a
+    keras.layers.RNN cell), but not in keras.remat; see `tf_embed.embedding_lookup`.
 
     Args:
         dim: Number of weights in a row, at least 1.
@@ -354,7 +354,7 @@ class DynamicEmbedding(keras.layers.Layer):
         if self.unknown_value is not None and not training:
             row = np.broadcast_to(self.unknown_value, [self.dim])
             defaults = tf.cast(tf.constant(row), variable.value_dtype)
-        rows, _ = variable.table.find(keys, defaults, anchor_value(variable))
+        rows, _ = variable.table.find(keys, defaults, gradient_token(variable))
         return rows
 
     def _padding_id(self, padding_id: Any) -> int:

@@ -1,0 +1,106 @@
+// The ops that carry gradients of rows through loops and conditions; see row_gradients.h.
+#include <cstring>
+
+#include "cc/kernels/row_gradients.h"
+#include "cc/kernels/table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+absl::Status Give(tf::OpKernelContext* context, RowGradients gradients) {
+  tf::Tensor* output;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+  output->scalar<tf::Variant>()() = std::move(gradients);
+  return absl::OkStatus();
+}
+
+class TokenOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Give(context, RowGradients()));
+  }
+};
+
+class RowGradientsOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& keys = context->input(0);
+    const tf::Tensor& values = context->input(1);
+    OP_REQUIRES(context,
+                keys.dims() == 1 && values.dims() == 2 && keys.dim_size(0) == values.dim_size(0),
+                InvalidArgumentError("`values` must have one row for each of `keys`. Received: ",
+                                     values.shape().DebugString(), " for keys of shape ",
+                                     keys.shape().DebugString(), "."));
+    OP_REQUIRES_OK(context, Give(context, RowGradients::Of(keys, values)));
+  }
+};
+
+class UnpackOp : public tf::OpKernel {
+ public:
+  explicit UnpackOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("dim", &dim_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& input = context->input(0);
+    const RowGradients* const gradients = tf::TensorShapeUtils::IsScalar(input.shape())
+                                              ? input.scalar<tf::Variant>()().get<RowGradients>()
+                                              : nullptr;
+    OP_REQUIRES(context, gradients != nullptr,
+                InvalidArgumentError("`gradients` must be a variant of ", RowGradients::kTypeName,
+                                     ". Received: ", input.DebugString(), "."));
+    OP_REQUIRES_OK(context, Unpack(context, gradients->parts()));
+  }
+
+ private:
+  absl::Status Unpack(tf::OpKernelContext* context, const std::vector<RowGradients::Part>& parts) {
+    int64_t count = 0;
+    for (const RowGradients::Part& part : parts) {
+      if (part.keys.dtype() != output_type(0) || part.values.dtype() != output_type(1) ||
+          part.values.dim_size(1) != dim_) {
+        return InvalidArgumentError("`gradients` must be of one table. Received: keys of ",
+                                    tf::DataTypeString(part.keys.dtype()), " and rows of ",
+                                    tf::DataTypeString(part.values.dtype()), " ",
+                                    part.values.shape().DebugString(), ".");
+      }
+      count += part.keys.dim_size(0);
+    }
+    if (parts.size() == 1) {
+      context->set_output(0, parts.front().keys);
+      context->set_output(1, parts.front().values);
+      return absl::OkStatus();
+    }
+    tf::Tensor* keys;
+    tf::Tensor* values;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {count}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {count, dim_}, &values));
+    char* key_bytes = static_cast<char*>(keys->data());
+    char* value_bytes = static_cast<char*>(values->data());
+    for (const RowGradients::Part& part : parts) {
+      key_bytes = Append(part.keys, key_bytes);
+      value_bytes = Append(part.values, value_bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  static char* Append(const tf::Tensor& from, char* to) {
+    const size_t size = from.tensor_data().size();
+    if (size != 0) std::memcpy(to, from.tensor_data().data(), size);
+    return to + size;
+  }
+
+  int64_t dim_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedToken").Device(tf::DEVICE_CPU), TokenOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRowGradients").Device(tf::DEVICE_CPU), RowGradientsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedUnpackRowGradients").Device(tf::DEVICE_CPU), UnpackOp);
+
+}  // namespace
+}  // namespace tf_embed

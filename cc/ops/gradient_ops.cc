@@ -1,0 +1,80 @@
+// How gradients of rows leave loops and conditions, where TensorFlow would add them up as dense
+// tensors of the anchor's shape, which has no rows.
+//
+//   anchor --TfEmbedToken--> token --> [loop: ... TfEmbedFind ...]
+//
+// The token is made outside of the loop. Inside, its gradient is made by TfEmbedRowGradients, a
+// variant, of which TensorFlow adds up those of all iterations. Outside, TfEmbedUnpackRowGradients
+// gives the keys and the rows of the anchor's gradient.
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_embed {
+
+using absl::Status;
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("TfEmbedToken")
+    .Input("anchor: value_dtype")
+    .Output("token: variant")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {half, bfloat16, float, double}")
+    .Attr("dim: int >= 1")
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Gives what a lookup takes so that its gradient reaches the anchor.
+
+anchor: The value [0, dim] of the variable that stands for a table on a gradient tape.
+token: No gradients of rows; only its gradient matters.
+key_dtype: Type of the table's keys.
+dim: Number of weights in a row.
+)doc");
+
+REGISTER_OP("TfEmbedRowGradients")
+    .Input("keys: key_dtype")
+    .Input("values: value_dtype")
+    .Output("gradients: variant")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {half, bfloat16, float, double}")
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle keys, values;
+      DimensionHandle rows;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &keys));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &values));
+      TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(values, 0), &rows));
+      c->set_output(0, c->Scalar());
+      return Status();
+    })
+    .Doc(R"doc(
+Makes one value of the gradients of rows. The sum of two is one list after the other.
+
+keys: [n].
+values: [n, dim].
+)doc");
+
+REGISTER_OP("TfEmbedUnpackRowGradients")
+    .Input("gradients: variant")
+    .Output("keys: key_dtype")
+    .Output("values: value_dtype")
+    .Attr("key_dtype: {int64, int32, uint64}")
+    .Attr("value_dtype: {half, bfloat16, float, double}")
+    .Attr("dim: int >= 1")
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      int64_t dim;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+      const DimensionHandle rows = c->UnknownDim();
+      c->set_output(0, c->Vector(rows));
+      c->set_output(1, c->Matrix(rows, c->MakeDim(dim)));
+      return Status();
+    })
+    .Doc(R"doc(
+Gives the keys [n] and the gradients [n, dim] of all rows; keys may repeat.
+)doc");
+
+}  // namespace tf_embed
