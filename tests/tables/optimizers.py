@@ -75,7 +75,9 @@ class Tables:
     def cell(self, answer: cases.Answer, where: str) -> str:
         """What stands in a cell."""
         if answer.refusal is not None:
-            return str(self.refusals.setdefault(answer.refusal, len(self.refusals) + 1))
+            # One footnote for all optimizers that are refused in the same words.
+            sentence = re.sub(r"Received: \w+\((?=\w+=)", "Received: <optimizer>(", answer.refusal)
+            return str(self.refusals.setdefault(sentence, len(self.refusals) + 1))
         if answer.difference is not None:
             self.largest = max(self.largest, answer.difference)
             return "equal"
@@ -121,14 +123,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--way", action="append", choices=(*cases.WAYS, "outer"))
     parser.add_argument("--kind", action="append", choices=list(cases.KINDS))
     parser.add_argument("--option", action="append", choices=list(cases.OPTIONS))
-    parser.add_argument("--eager", action="store_true", help="no tf.function around a step")
+    parser.add_argument("--mode", choices=cases.MODES, default="graph")
     return parser.parse_args()
 
 
 def main() -> int:
     """Prints, and writes where it is told to."""
     arguments = _arguments()
-    traced = not arguments.eager
+    mode = arguments.mode
     ways = arguments.way or [*cases.WAYS, "outer"]
     kinds = arguments.kind or list(cases.KINDS)
     options = arguments.option or list(cases.OPTIONS)
@@ -145,15 +147,15 @@ def main() -> int:
     )
     if "wrapper" in ways:
         text += WRAPPER + tables.table(
-            kinds, options, lambda k, o: cases.check("wrapper", k, o, traced), "wrapper"
+            kinds, options, lambda k, o: cases.check("wrapper", k, o, mode), "wrapper"
         )
     if "own" in ways:
         text += OWN + tables.table(
-            kinds, inside, lambda k, o: cases.check("own", k, o, traced), "own"
+            kinds, inside, lambda k, o: cases.check("own", k, o, mode), "own"
         )
     if "outer" in ways:
         text += OUTER + tables.table(
-            ("plain", "wrapper"), inside, lambda k, o: cases.check_outer(k, o, traced), "outer"
+            ("plain", "wrapper"), inside, lambda k, o: cases.check_outer(k, o, mode), "outer"
         ).replace(FIRST_COLUMN, "outer optimizer", 1)
     text += tables.foot()
     print(text)
