@@ -176,7 +176,9 @@ class Anchor(keras.Variable):
             raise ValueError(
                 f"The gradient of {self.table_name!r} must be a tf.IndexedSlices, whose indices "
                 "are the keys; a dense one has lost them. It becomes dense where it is added to a "
-                f"tensor or leaves a loop such as tf.vectorized_map. Received: {gradient!r}"
+                "tensor, where a tf.function that looks up is called in a loop and the tape is "
+                "outside, and where `unconnected_gradients` asks for zeros. Received: "
+                f"{gradient!r}"
             )
         keys = ops.keys_of(gradient, self._table.options.key_dtype)
         count = tf.where(self._is_trained, tf.size(keys), 0)

@@ -13,6 +13,8 @@ from absl.testing import parameterized
 from places import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
 from reference import SEED
 
+import tf_embed
+
 # Each takes an embedding and gives what the dense one must give too.
 
 IN_ORDER = tf.constant([[0, 1, 2], [3, 4, 5]])  # so that the slices are the rows of the matrix
@@ -307,6 +309,38 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         embed = Dynamic()
         with self.assertRaisesRegex(error, message):
             tf.function(lambda: function(embed))()
+
+    @parameterized.parameters(False, True)
+    def test_a_zero_for_a_table_that_was_not_looked_up_is_no_gradient(self, in_function):
+        embed = Dynamic()
+        optimizer = tf_embed.DynamicEmbeddingOptimizer("adam")
+        (anchor,) = embed.trainable_variables
+        optimizer.build([anchor])
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.constant(1.0)
+            zero = tape.gradient(loss, anchor.value, unconnected_gradients="zero")
+            optimizer.apply([zero], [anchor])
+
+        with self.assertRaisesRegex(ValueError, "must be a tf.IndexedSlices.*asks for zeros"):
+            tf.function(step)() if in_function else step()
+
+    def test_a_gradient_that_a_loop_has_lost_trains_nothing(self):
+        embed = Dynamic()
+        optimizer = tf_embed.DynamicEmbeddingOptimizer("sgd")
+        variables = embed.trainable_variables
+        optimizer.build(variables)
+
+        @tf.function
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                rows = places.map_fn(tf.function(embed), tf.constant(IDS))
+                loss = tf.reduce_sum(rows)
+            optimizer.apply(tape.gradient(loss, variables), variables)
+
+        with self.assertRaisesRegex(ValueError, "a tf.function that looks up is called in a loop"):
+            step()
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ class DynamicEmbedding(keras.layers.Layer):
         key_dtype: "int64", "int32" or "uint64". Ids of another integer dtype are cast; one that
             does not fit is an error.
         value_dtype: "float32", "float16", "bfloat16" or "float64": how weights are stored. The
-            output has the compute dtype of the layer's dtype policy.
+            output has the compute dtype of the layer's dtype policy. Narrow weights are trained in
+            float32 and rounded after each step, so a step that is small beside the weight, less
+            than 1/512 of it in bfloat16, 1/4096 in float16, can be lost.
         initializer: The row of an id that has none; see `tf_embed.Variable`.
         combiner: None, or how rows are pooled over the last axis of ids: "sum"; "mean", which
             divides by the sum of the weights; or "sqrtn", which divides by the root of the sum of
