@@ -184,6 +184,13 @@ class Anchor(keras.Variable):
         count = tf.where(self._is_trained, tf.size(keys), 0)
         return keys[:count], gradient.values[:count]
 
+    def no_rows(self) -> tf.IndexedSlices:
+        """The gradient of a step that looked nothing up."""
+        options = self._table.options
+        return tf.IndexedSlices(
+            tf.zeros([0, options.dim], options.value_dtype), tf.zeros([0], options.key_dtype)
+        )
+
     def _train(self, gradient: tf.IndexedSlices) -> None:
         """One step of the table's own optimizer."""
         keys, gradients = self.slices_of(gradient)

@@ -45,7 +45,6 @@ REFUSED = {
     ("", "", "EMA, accumulation"): "`gradient_accumulation_steps` and `use_ema`",
     ("", "", "global_clipnorm, accumulation"): "_accumulation_steps` and `global_clipnorm`",
 }
-TRACEBACK = "Muon, embeddings too"
 # As tables' own: what differs there from the wrapper.
 OWN = (
     *("SGD", "Adam, amsgrad", "Ftrl", "Adafactor", "Nadam", "Muon", "ScheduleFreeAdamW"),
@@ -166,15 +165,11 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
             self.assertRegex(answer.refusal or "not refused", wanted, case)
 
     @parameterized.parameters(
-        *itertools.product(["wrapper"], [kind for kind in KINDS if kind != TRACEBACK]),
+        *itertools.product(["wrapper"], KINDS),
         *itertools.product(["own"], OWN),
     )
     def test_every_optimizer_equals_keras_or_is_refused(self, way, kind):
         self.check(way, kind, "plain")
-
-    @pytest.mark.xfail(reason="the sentence carries a traceback")
-    def test_the_refusal_of_muon_is_a_sentence(self):
-        self.check("wrapper", TRACEBACK, "plain")
 
     @parameterized.parameters(
         *itertools.product(["wrapper"], SORTS, [*INSIDE, "LossScaleOptimizer outside"]),
@@ -325,19 +320,10 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
                 )
 
     @parameterized.parameters(
-        *itertools.product(["graph"], ["Adam", "Nadam", "Lamb"]),
-        *itertools.product(["eager"], ["Adam", "Adafactor", "Lamb"]),
+        *itertools.product(["graph", "eager"], ["Adam", "Nadam", "Adafactor", "Lamb"]),
     )
     def test_a_step_that_touches_no_row_changes_nothing_in_the_table(self, mode, kind):
         self.train_with_gaps(mode, kind)
-
-    @pytest.mark.xfail(reason="a table without a gradient does not advance Nadam's product")
-    def test_nadams_product_goes_on_in_a_step_without_a_gradient(self):
-        self.train_with_gaps("eager", "Nadam")
-
-    @pytest.mark.xfail(reason="a batch of no keys counts as a row of gradient 0")
-    def test_adafactors_columns_stay_in_a_step_without_a_row(self):
-        self.train_with_gaps("graph", "Adafactor")
 
     def train_with_gaps(self, mode: str, kind: str) -> None:
         """A step gives a table no rows in a graph; eagerly it gives it no gradient."""

@@ -212,9 +212,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             if not isinstance(variable, Anchor):
                 dense_grads.append(gradient)
                 dense.append(variable)
-            elif gradient is not None:
-                keys, values = variable.slices_of(gradient)
-                tables.append(_TableGradient(variable, self._trainer_of(variable), keys, values))
+                continue
+            trainer = self._trainer_of(variable)
+            if gradient is None and (variable.own_trainer or not trainer.needs_every_step):
+                continue
+            keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
+            tables.append(_TableGradient(variable, trainer, keys, values))
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             self._apply_loss_scaled(tables, dense_grads, dense)
             return

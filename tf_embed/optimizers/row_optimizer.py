@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import warnings
 from typing import Any
 
 import keras
@@ -226,10 +227,11 @@ class RowOptimizer:
             with tf.init_scope():
                 tf.function(self.step).get_concrete_function(rows, slots, rows)
         except Exception as error:
+            # What TensorFlow says here is a traceback; it is in the cause.
             raise ValueError(
                 f"Dynamic tables can't be trained by {_name(type(self._optimizer))} as it is: its "
-                "step fails on a number of rows that is not known beforehand. "
-                f"{type(error).__name__}: {error}"
+                f"step fails with {type(error).__name__} on a number of rows that is not known "
+                "beforehand."
             ) from error
 
     def _initial_value(self, slot: RowsVariable) -> float:
@@ -246,6 +248,13 @@ class RowOptimizer:
         )
 
 
+def config_of(optimizer: Any) -> dict[str, Any]:
+    """An optimizer's config, without Keras's warning that a callable in it can't go into a file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return dict(optimizer.get_config())
+
+
 def learning_rate_is_number(config: dict[str, Any]) -> bool:
     """Whether an optimizer's learning rate is neither a schedule nor a callable."""
     return not isinstance(config.get("learning_rate"), dict)
@@ -254,7 +263,7 @@ def learning_rate_is_number(config: dict[str, Any]) -> bool:
 def _copy(optimizer: Any) -> tuple[Any, bool]:
     """An optimizer of the same kind for rows, and whether its learning rate must be set."""
     kind = type(optimizer)
-    config = dict(optimizer.get_config())
+    config = config_of(optimizer)
     follows = learning_rate_is_number(config)
     # A schedule or a callable stays a callable: some optimizers ask which of the two it is.
     config["learning_rate"] = 0.0 if follows else lambda: optimizer.learning_rate

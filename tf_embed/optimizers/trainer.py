@@ -19,7 +19,7 @@ from tf_embed.anchor import Anchor, run_if
 from tf_embed.initializers import RowInitializer
 from tf_embed.ops import ExternalRule
 from tf_embed.optimizers import gradients as row_gradients
-from tf_embed.optimizers.row_optimizer import RowOptimizer, learning_rate_is_number
+from tf_embed.optimizers.row_optimizer import RowOptimizer, config_of, learning_rate_is_number
 from tf_embed.optimizers.rules import fused_rule, hyper_parameters, optimizer_of, step_variable
 from tf_embed.table import Table, TableOptions
 
@@ -47,8 +47,9 @@ def check_optimizer(optimizer: Any) -> None:
     if isinstance(optimizer, _REFUSED) or getattr(optimizer, "trains_dynamic_tables", False):
         raise ValueError(
             f"Dynamic tables can't be trained by {type(optimizer).__name__}, which hands variables "
-            "to other optimizers: give a table its own, tf_embed.layers.DynamicEmbedding(..., "
-            f"optimizer=...). Received: {optimizer.name!r}"
+            "to other optimizers: give each table the one that is to train it, "
+            "tf_embed.layers.DynamicEmbedding(..., optimizer=...). Received: "
+            f"{optimizer.name!r}"
         )
     if optimizer.gradient_accumulation_steps:
         for option in _EXCLUSIVE:
@@ -77,7 +78,7 @@ def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
                 "the model's optimizer, tf_embed.DynamicEmbeddingOptimizer(...). Received: "
                 f"{type(optimizer).__name__}({option}={value!r})"
             )
-    config = optimizer.get_config()
+    config = config_of(optimizer)
     if not learning_rate_is_number(config):
         rate = config["learning_rate"]
         if rate.get("class_name") in ("function", "__lambda__"):
@@ -156,6 +157,11 @@ class TableTrainer(tf.Module):
     def bind(self) -> None:
         """Tells the table which rule it will be trained with."""
         self._parts.table.bind_rule(self.rule)
+
+    @property
+    def needs_every_step(self) -> bool:
+        """Whether a step without a gradient for the table is a step of its optimizer still."""
+        return bool(self.state)
 
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy where the replicas can't train the table together.
@@ -276,13 +282,13 @@ class TableTrainer(tf.Module):
         dtype = self._parts.table.options.slot_dtype
         add = tf.constant([-1.0, 0.0], tf.float64)  # a step of SGD, w -= -1 * g
         one = tf.constant(1, tf.int64)
-        gradients = tf.cast(gradients, dtype) / (tf.cast(scale, dtype) * steps)
+        gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
         accumulator.apply(keys, gradients, rule="sgd", hyper=add, step=one)
 
         def update() -> None:
             keys, sums, _, _ = accumulator.export(with_slots=False)
             accumulator.clear()
-            self._clip_and_run_rule(keys, sums)
+            self._clip_and_run_rule(keys, sums / steps)
 
         run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
 
@@ -310,16 +316,23 @@ class TableTrainer(tf.Module):
         stored, slots, _ = table.find_slots(keys, rule)
         weights = tf.cast(stored, dtype)
         slots = _start_at_weights(slots, weights, rule)
-        # Without rows, statistics over them are NaN, and so would the state be: a row of zeros with
-        # the gradient 0 stands in.
+        # Without rows, statistics over them are NaN: a row of zeros with the gradient 0 stands in.
+        # What is a number goes on, as a count of steps would; what has columns is of rows, and is
+        # put back.
         count = tf.shape(weights)[0]
-        stand_in = [[0, tf.cast(tf.equal(count, 0), tf.int32)], [0, 0]]
+        none = tf.equal(count, 0)
+        stand_in = [[0, tf.cast(none, tf.int32)], [0, 0]]
+        columns = [
+            (variable, tf.identity(variable.value)) for variable in self.state if variable.ndim
+        ]
         width = sum(rows.rule.widths)
         after, left = rows.step(
             tf.pad(weights, stand_in),
             tf.pad(slots[:, :width], stand_in),
             tf.pad(gradients, stand_in),
         )
+        for variable, before in columns:
+            variable.assign(tf.where(none, before, variable.value))
         after, left = after[:count], left[:count]
         if optimizer.use_ema:
             # As Keras: the first average is the variable itself.
