@@ -121,16 +121,21 @@ def put(table: Table, value: Any) -> None:
             f"{name!r} has {kind}, and takes rows of such a table only. Received: {received}, of "
             f"{rows.name!r}"
         )
-    present_keys, _, present_slots, present_meta = table.export()
-    meta = TableMeta.of(present_meta)
-    slots = np.tile(meta.initial_slots(present_slots.dtype), (rows.keys.shape[0], 1))
-    places, found = _places(present_keys.numpy(), rows.keys.numpy())
-    slots[found] = present_slots.numpy()[places]
-    table.import_(rows.keys, rows.values, tf.constant(slots), meta.with_seed_of(rows.meta))
+    table.import_(rows.keys, rows.values, *_slots_and_meta(table, rows))
 
 
 def _kind(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
     return f"key_dtype {key_dtype.name}, value_dtype {value_dtype.name}, dim {dim}"
+
+
+def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
+    """What a table keeps for rows: their slots, initial ones where it lacks a row, and its meta."""
+    keys, _, present, numbers = table.export()
+    meta = TableMeta.of(numbers)
+    slots = np.tile(meta.initial_slots(present.dtype), (rows.keys.shape[0], 1))
+    places, found = _places(keys.numpy(), rows.keys.numpy())
+    slots[found] = np.asarray(memoryview(present))[places]  # not .numpy(), which copies
+    return tf.constant(slots), meta.with_seed_of(rows.meta)
 
 
 def _places(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
