@@ -105,12 +105,15 @@ $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
 	$(OLD_VENV)/bin/python -m pip install -q pytest
 
-# The wheel is installed, not the tree: the library in the tree is built for $(TF). pytest starts in
-# a folder of its own so that the tree's package is not found there either.
-.PHONY: test-tf216
-test-tf216: $(OLD_VENV)/.tensorflow | system
+# The wheel is installed, not the tree: the library in the tree is built for $(TF). What uses it starts
+# in a folder of its own, so that the tree's package is not found there either.
+.PHONY: wheel-tf216
+wheel-tf216: $(OLD_VENV)/.tensorflow | system
 	@mkdir -p build/tf216
 	$(OLD_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+
+.PHONY: test-tf216
+test-tf216: wheel-tf216
 	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest -m smoke $(CURDIR)/tests/python
 
 .PHONY: sanitize
@@ -140,8 +143,13 @@ bench: configured
 	$(BAZEL) run //benchmarks:host_table_benchmark
 
 .PHONY: tables
-tables: $(VENV)/.ready
+tables: $(VENV)/.ready wheel-tf216
 	$(VENV)/bin/python tests/tables/optimizers.py --write docs/optimizers.md
+	$(VENV)/bin/python tests/tables/doors.py --json build/doors/$(TF).json
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/python $(CURDIR)/tests/tables/doors.py \
+	    --json $(CURDIR)/build/doors/$(OLD_TF).json
+	$(VENV)/bin/python tests/tables/doors.py --write docs/doors.md \
+	    --merge build/doors/$(TF).json build/doors/$(OLD_TF).json
 
 .PHONY: clean
 clean:

@@ -120,12 +120,14 @@ class Anchor(keras.Variable):
         """An array of shape (0, dim) that carries the rows, for `get_weights`.
 
         Raises:
-            ValueError: keras.callbacks.OrbaxCheckpoint asks, which would drop the rows.
+            ValueError: `get_state_tree` asks, which has the optimizer's variables too; and Orbax,
+                which is given its arrays, would drop even the rows.
         """
-        if any(_is_orbax_checkpoint(frame.f_locals.get("self")) for frame in _callers()):
+        if any(frame.f_code.co_name == "get_state_tree" for frame in _callers()):
             raise ValueError(
-                f"keras.callbacks.OrbaxCheckpoint does not save the rows of {self.table_name!r}: "
-                "use keras.callbacks.ModelCheckpoint or tf.train.CheckpointManager."
+                f"`get_state_tree` does not carry what an optimizer keeps for {self.table_name!r}, "
+                "and keras.callbacks.OrbaxCheckpoint not even its rows: use `get_weights`, "
+                "keras.callbacks.ModelCheckpoint or tf.train.CheckpointManager."
             )
         return snapshot.take(self._table)
 
@@ -330,8 +332,3 @@ def _callers() -> Iterator[types.FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _is_orbax_checkpoint(caller: Any) -> bool:
-    kind = getattr(keras.callbacks, "OrbaxCheckpoint", None)
-    return kind is not None and isinstance(caller, kind)

@@ -238,17 +238,12 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(f"{size} rows of 'dynamic_embedding", repr(weight))
         self.assertNotIn("rows of", repr(weight[:]))
 
-    def test_a_state_tree_of_arrays_carries_rows_and_one_of_tensors_raises(self):
-        model, other = trained(), compiled("wrapper", name="dynamic_embedding")
-        other = keras.models.clone_model(model)
-        other.compile(adam(), "mse")
-        fit(other, 1)
-        tree = model.get_state_tree("numpy_array")
-        other.set_state_tree(tree)
-        self.assertAllEqual(other(IDS), model(IDS))
-        self.assertEqual(int(other.optimizer.iterations), int(model.optimizer.iterations))
+    def test_a_state_tree_which_has_no_slots_of_tables_raises(self):
+        model = trained()
+        with self.assertRaisesRegex(ValueError, "`get_state_tree` does not carry .* 'dynamic_emb"):
+            model.get_state_tree("numpy_array")
         with self.assertRaisesRegex(ValueError, "The rows of .* are not in"):
-            other.set_state_tree(model.get_state_tree())
+            model.set_state_tree(model.get_state_tree())
 
 
 class RefusedTest(tf.test.TestCase):
@@ -280,8 +275,16 @@ class RefusedTest(tf.test.TestCase):
             monitor_op=np.less, save_freq="epoch", save_best_only=False, save_weights_only=False
         )
         callback.set_model(trained())
-        with self.assertRaisesRegex(ValueError, "OrbaxCheckpoint does not save the rows of"):
+        with self.assertRaisesRegex(ValueError, "OrbaxCheckpoint not even its rows"):
             callback.on_epoch_end(0)
+
+    def test_swap_ema_weights_which_would_leave_the_rows_out_is_refused(self):
+        model = compiled("wrapper")
+        adam = keras.optimizers.Adam(0.1, use_ema=True)
+        model.compile(tf_embed.DynamicEmbeddingOptimizer(adam), "mse")
+        self.assertIs(model.optimizer.inner_optimizer, adam)
+        with self.assertRaisesRegex(ValueError, "SwapEMAWeights does not reach the rows"):
+            fit(model, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)])
 
 
 class ModelsTest(tf.test.TestCase, parameterized.TestCase):

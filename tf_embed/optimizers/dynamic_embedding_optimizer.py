@@ -124,7 +124,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         keras_optimizer = optimizer_of(keras_optimizer)
         check_optimizer(_rule_optimizer(keras_optimizer))
         super().__init__(learning_rate=0.0, name=name or "dynamic_embedding_optimizer")
-        self.inner_optimizer = keras_optimizer
+        self._inner_optimizer = keras_optimizer
         self.bp_v2 = bool(bp_v2)
         self.synchronous = bool(synchronous)
         self._tables = _Trainers()
@@ -165,6 +165,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             with tf.init_scope():
                 guard = keras.Variable(0.0, dtype="float32", name="loss_scale_guard")
             split = dataclasses.replace(split, guard=guard)
+            self._guard = guard  # where checkpoints find it
             dense = [*dense, guard]
         self.inner_optimizer.build(dense)
         for trainer in trainers:
@@ -362,6 +363,23 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return _rule_optimizer(self.inner_optimizer)
 
     @property
+    def inner_optimizer(self) -> Any:
+        """The Keras optimizer.
+
+        Raises:
+            ValueError: keras.callbacks.SwapEMAWeights asks, to swap its variables itself.
+        """
+        frame = inspect.currentframe()
+        caller = frame.f_back.f_locals.get("self") if frame is not None and frame.f_back else None
+        if isinstance(caller, keras.callbacks.SwapEMAWeights) and self.table_trainers:
+            raise ValueError(
+                "keras.callbacks.SwapEMAWeights does not reach the rows of dynamic tables: leave "
+                "it out. Averages take the place of weights at the end of `fit` and, where "
+                "`ema_overwrite_frequency` is set, while it runs."
+            )
+        return self._inner_optimizer
+
+    @property
     def iterations(self) -> Any:
         """Number of steps made: the inner optimizer's."""
         return self.inner_optimizer.iterations
@@ -407,8 +425,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         Keras skips an optimizer that is not built, with a warning, as one that a model has not used
         yet. The tables would have slots of another step then.
         """
-        if "step" not in store.keys():  # noqa: SIM118, a store is no dict
-            return
+        if not {"step", "checksum"}.intersection(store.keys()):
+            return  # saved with another kind of optimizer
         model = _loading_model(self)
         if model is not None and not self.built:
             self.build(model.trainable_variables)

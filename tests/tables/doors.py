@@ -1,0 +1,200 @@
+"""Every door times what should come through it, and damaged files: prints docs/doors.md.
+
+Each cell is "kept", or what a door does not carry by its nature, or the sentence with which it
+raises. Anything else is WRONG, is said on standard error, and makes the exit status 1. A run is of
+the TensorFlow at hand; runs of several are put into one table.
+
+Example:
+    python tests/tables/doors.py --json build/doors/2.21.0.json
+    python tests/tables/doors.py --merge build/doors/*.json --write docs/doors.md
+    python tests/tables/doors.py --door EarlyStopping
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+
+HEAD = """# Doors
+
+Every way in which a trained model is saved, copied or taken up again. For each, a model is trained,
+goes through the door, and what comes out is compared with it, to the last bit: its *rows*, their
+optimizer *slots*, the optimizer's *step*, and the initial rows of *unknown ids*, that no table has
+seen. Where the door leads into a model made beforehand, that one has other rows and another seed
+until then. A cell holds for a table of its own optimizer and for one under
+`tf_embed.DynamicEmbeddingOptimizer`, and for all these runs:
+
+{runs}
+
+A number is that of a sentence below. There is no fourth kind of cell besides *kept*, *not carried*
+and *raises*: `{command}`, which printed this, fails on one.
+"""
+
+HARM = """
+## Damaged files, and files of another table
+
+In each case the model raises, and its table is as it was.
+"""
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=pathlib.Path, help="write the run here")
+    parser.add_argument("--merge", type=pathlib.Path, nargs="+", help="read runs, and run nothing")
+    parser.add_argument("--write", type=pathlib.Path, help="write the table here too")
+    parser.add_argument("--door", help="only doors whose name has this")
+    return parser.parse_args()
+
+
+def run(part: str) -> dict[str, Any]:
+    """Tries all doors and damages with the TensorFlow at hand.
+
+    Args:
+        part: What the name of a door must have.
+
+    Returns:
+        Versions, and what every door and damage gave each way.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import damage_cases
+    import door_cases
+    import keras
+    import tensorflow as tf
+
+    doors: dict[str, dict[str, dict[str, str]]] = {}
+    for door in door_cases.DOORS:
+        if part in door.name:
+            doors[door.name] = {way: door_cases.outcome(door, way) for way in door_cases.WAYS}
+            print(door.name, file=sys.stderr, flush=True)
+    harms: dict[str, dict[str, dict[str, str]]] = {}
+    for harm in damage_cases.HARMS:
+        if not part or part in harm:
+            harms[harm] = {
+                way: {kind: damage_cases.outcome(kind, harm, way) for kind in damage_cases.FORMATS}
+                for way in door_cases.WAYS
+            }
+            print(harm, file=sys.stderr, flush=True)
+    versions = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
+    return {
+        "versions": f"{versions}, Python {platform.python_version()}",
+        "date": datetime.date.today().isoformat(),
+        "doors": doors,
+        "harms": harms,
+    }
+
+
+class Sentences:
+    """The sentences, numbered as they come."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def cell(self, said: dict[str, str]) -> str:
+        """A cell from what each run and way said; what they all said stands once."""
+        cells = {who: self._short(what) for who, what in said.items()}
+        if len(set(cells.values())) == 1:
+            return next(iter(cells.values()))
+        return "; ".join(f"{who}: {cell}" for who, cell in cells.items())
+
+    def _short(self, what: str) -> str:
+        kind, _, sentence = what.partition(": ")
+        if kind not in ("not carried", "raises"):
+            return what
+        sentence = re.sub(r"\d{6,}", "...", sentence)  # checksums and sizes differ
+        return f"{kind} ({self.numbers.setdefault(sentence, len(self.numbers) + 1)})"
+
+    def foot(self) -> str:
+        """The list of them."""
+        lines = [f"{number}. {_markdown(text)}" for text, number in self.numbers.items()]
+        return "\n## Sentences\n\n" + "\n".join(lines) + "\n"
+
+
+def _markdown(sentence: str) -> str:
+    """A sentence that Markdown leaves as it is, but for what is code."""
+    parts = re.split(r"(`[^`]*`)", sentence)
+    return "".join(p if p.startswith("`") else re.sub(r"([*<>|\[\]_])", r"\\\1", p) for p in parts)
+
+
+def table(
+    title: str, runs: list[dict[str, Any]], part: str, columns: Iterable[str], said: Sentences
+) -> str:
+    """A Markdown table of one part of all runs."""
+    columns = list(columns)
+    lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name in runs[0][part]:
+        cells = []
+        for column in columns:
+            answers = {
+                f"{one['versions'].split(',')[0]}, {way}": answer[column]
+                for one in runs
+                for way, answer in one[part][name].items()
+            }
+            cells.append(said.cell(answers))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def text_of(runs: list[dict[str, Any]]) -> str:
+    """The document."""
+    said = Sentences()
+    text = HEAD.format(
+        command="make tables",
+        runs="\n".join(f"- {one['versions']}, on {one['date']}" for one in runs),
+    )
+    for title, part, head in (("door", "doors", ""), ("harm", "harms", HARM)):
+        if runs[0][part]:
+            first = next(iter(next(iter(runs[0][part].values())).values()))
+            text += head + table(title, runs, part, first, said)
+    return text + said.foot()
+
+
+def wrong_in(runs: list[dict[str, Any]]) -> list[str]:
+    """What is WRONG, a line each."""
+    return [
+        f"{one['versions']}: {name}, {way}, {column}: {what}"
+        for one in runs
+        for part in ("doors", "harms")
+        for name, ways in one[part].items()
+        for way, answer in ways.items()
+        for column, what in answer.items()
+        if what.startswith("WRONG")
+    ]
+
+
+def main() -> int:
+    """Runs or reads, prints, and writes where it is told to."""
+    arguments = _arguments()
+    if arguments.merge:
+        runs = [json.loads(path.read_text()) for path in arguments.merge]
+        if any(one["doors"].keys() != runs[0]["doors"].keys() for one in runs):
+            raise SystemExit("The runs are of different doors: make all of them again.")
+    else:
+        runs = [run(arguments.door or "")]
+    wrong = wrong_in(runs)
+    if wrong:
+        print(f"{len(wrong)} cells are WRONG:", *wrong, sep="\n", file=sys.stderr)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(runs[0], indent=1) + "\n")
+    else:
+        print(text_of(runs))
+    if wrong:
+        return 1
+    if arguments.write:
+        arguments.write.parent.mkdir(parents=True, exist_ok=True)
+        arguments.write.write_text(text_of(runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
