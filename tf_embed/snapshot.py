@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.table import Table
+from tf_embed.table import Table, kind_of
 from tf_embed.table_meta import TableMeta
 
 
@@ -110,22 +110,16 @@ def put(table: Table, value: Any) -> None:
     if rows is None:
         raise ValueError(
             f"The rows of {name!r} are not in the value: assign what `get_weights` gave, or a copy "
-            "or pickle of it; NumPy's functions leave the rows behind. Received: a "
+            "or pickle of it; NumPy's functions leave the rows behind. Received: "
             f"{type(value).__name__}"
         )
-    options = table.options
-    kind = _kind(options.key_dtype, options.value_dtype, options.dim)
-    received = _kind(rows.keys.dtype, rows.values.dtype, rows.values.shape[1])
-    if kind != received:
+    kind = kind_of(rows.keys.dtype, rows.values.dtype, rows.values.shape[1])
+    if kind != table.options.kind:
         raise ValueError(
-            f"{name!r} has {kind}, and takes rows of such a table only. Received: {received}, of "
-            f"{rows.name!r}"
+            f"{name!r} can't take the rows of {rows.name!r}: it has {table.options.kind}, and they "
+            f"have {kind}."
         )
     table.import_(rows.keys, rows.values, *_slots_and_meta(table, rows))
-
-
-def _kind(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
-    return f"key_dtype {key_dtype.name}, value_dtype {value_dtype.name}, dim {dim}"
 
 
 def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:

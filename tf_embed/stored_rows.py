@@ -2,9 +2,9 @@
 
 Keras gives an object a mapping from names to arrays, its store, to write what it has. A table
 writes keys [n], values [n, dim], slots [n, slots of a row] and meta, as `Table.export` gives them,
-and its dtypes, as text. bfloat16 is written as the integers of its bits, which HDF5 knows. Beside
-all arrays of a store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of
-it is taken over.
+and its kind, as text. bfloat16 is written as the integers of its bits, which HDF5 knows. Beside all
+arrays of a store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is
+taken over.
 
 Large arrays are handed on one at a time and without copies of ours, so that there are no more of
 them in memory than Keras and TensorFlow make.
@@ -23,7 +23,7 @@ import tensorflow as tf
 from tf_embed.table import Table
 
 _ROWS = ("keys", "values", "slots", "meta")
-_DTYPES = "dtypes"
+_KIND = "kind"
 _CHECKSUM = "checksum"
 
 
@@ -35,7 +35,7 @@ def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
         prefix: What the names begin with.
     """
     arrays = dict(zip(_ROWS, table.export(), strict=True))
-    arrays[_DTYPES] = np.frombuffer(_dtypes(table).encode(), np.uint8)
+    arrays[_KIND] = np.frombuffer(table.options.kind.encode(), np.uint8)
     return {prefix + name: array for name, array in arrays.items()}
 
 
@@ -95,15 +95,13 @@ def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -
         ValueError: There is no table, or one of another dim or dtype. Nothing is changed then.
     """
     name, options = table.options.name, table.options
-    missing = [one for one in (*_ROWS, _DTYPES) if prefix + one not in arrays]
+    missing = [one for one in (*_ROWS, _KIND) if prefix + one not in arrays]
     if missing:
         raise ValueError(f"The file has no rows for {name!r}: {', '.join(missing)} missing.")
-    dtypes = arrays.pop(prefix + _DTYPES).tobytes().decode(errors="replace")
-    dim = arrays[prefix + "values"].shape[-1]
-    if dtypes != _dtypes(table) or dim != options.dim:
+    kind = arrays.pop(prefix + _KIND).tobytes().decode(errors="replace")
+    if kind != options.kind:
         raise ValueError(
-            f"{name!r} must have the dtypes and dim of the file. Received: {_dtypes(table)}, dim "
-            f"{options.dim}; the file has {dtypes}, dim {dim}"
+            f"{name!r} can't be loaded: it has {options.kind}, and the file has {kind}."
         )
     table.import_(
         **{one: _tensor_of(arrays.pop(prefix + one), options, one) for one in _ROWS},
@@ -151,10 +149,6 @@ def _checksum(checksum: int, name: str, array: np.ndarray) -> int:
 
 def _damaged(owner: str, how: str) -> ValueError:
     return ValueError(f"What the file has of {owner!r} is damaged, and was not loaded: {how}.")
-
-
-def _dtypes(table: Table) -> str:
-    return f"key {table.options.key_dtype.name}, value {table.options.value_dtype.name}"
 
 
 def refuse_old_format(layer_name: str) -> None:

@@ -29,6 +29,11 @@ from tf_embed.initializers import RowInitializer
 from tf_embed.ops import ExternalRule
 
 
+def kind_of(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
+    """The kind of rows, as messages and files have it."""
+    return f"key {key_dtype.name}, value {value_dtype.name}, dim {dim}"
+
+
 @dataclasses.dataclass(frozen=True)
 class TableOptions:
     """What a table is.
@@ -54,6 +59,11 @@ class TableOptions:
     initializer: RowInitializer = RowInitializer()
     partition_fn: sharding.PartitionFn = sharding.default_partition_fn
     device: str = "/CPU:0"
+
+    @property
+    def kind(self) -> str:
+        """What rows must have to go into the table; saved with them."""
+        return kind_of(self.key_dtype, self.value_dtype, self.dim)
 
     @property
     def slot_dtype(self) -> tf.DType:
@@ -299,6 +309,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         return self.import_(**restored_tensors)
+
+    def _copy_trackable_to_cpu(self, object_map: dict[Any, Any]) -> None:
+        """Refuses what TensorFlow asks for to save while training goes on.
+
+        Without this it would save the rows of a later step than that of the dense variables.
+        """
+        raise ValueError(
+            f"The table of {self.options.name!r} can't be saved by an asynchronous checkpoint: "
+            "leave tf.train.CheckpointOptions(enable_async=True) out."
+        )
 
     def _owners(self, keys: tf.Tensor) -> tf.Tensor:
         options = self.options

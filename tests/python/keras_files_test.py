@@ -172,20 +172,20 @@ class FilesTest(FileTestCase):
 
 class MismatchTest(FileTestCase):
     @parameterized.parameters(
-        ({"dim": 3}, "dim 3; the file has .* dim 2"),
-        ({"value_dtype": "float64"}, "value float64, .* the file has .* value float32"),
-        ({"value_dtype": "bfloat16"}, "value bfloat16, .* the file has .* value float32"),
-        ({"key_dtype": "int32"}, "key int32, .* the file has key int64"),
-        ({"key_dtype": "uint64"}, "key uint64, .* the file has key int64"),
+        ({"dim": 3}, "key int64, value float32, dim 3"),
+        ({"value_dtype": "float64"}, "key int64, value float64, dim 2"),
+        ({"value_dtype": "bfloat16"}, "key int64, value bfloat16, dim 2"),
+        ({"key_dtype": "int32"}, "key int32, value float32, dim 2"),
+        ({"key_dtype": "uint64"}, "key uint64, value float32, dim 2"),
     )
-    def test_rows_of_another_kind_of_table_are_refused_with_names(self, options, message):
+    def test_rows_of_another_kind_of_table_are_refused_with_names(self, options, kind):
         path = self.path()
         trained().save_weights(path)
         other = compiled(**options)
         other.layers[0].variable.upsert([5], np.ones([1, other.layers[0].dim]))
-        other.layers[-1].kernel.assign(tf.zeros_like(other.layers[-1].kernel))
         before = content(other)
-        with self.assertRaisesRegex(ValueError, f"'mine' must have .* {message}"):
+        message = f"'mine' .* has {kind}, .* has key int64, value float32, dim 2"
+        with self.assertRaisesRegex(ValueError, message):
             other.load_weights(path)
         self.assertTrue(same(content(other), before))
 
@@ -194,7 +194,7 @@ class MismatchTest(FileTestCase):
         trained().save_weights(path)
         other = trained(dim=3)
         before = content(other)
-        with self.assertWarnsRegex(UserWarning, "'mine' must have .* dim 3; the file has .* dim 2"):
+        with self.assertWarnsRegex(UserWarning, "'mine' .* dim 3, and the file has .* dim 2"):
             other.load_weights(path, skip_mismatch=True)
         self.assertTrue(same(content(other), before))
 
@@ -218,7 +218,7 @@ class DamageTest(FileTestCase):
         model.load_weights(path)
         return content(model)
 
-    @parameterized.parameters("keys", "values", "slots", "meta", "dtypes", "checksum")
+    @parameterized.parameters("keys", "values", "slots", "meta", "kind", "checksum")
     @pytest.mark.smoke
     def test_a_flipped_bit_of_a_table_raises_with_its_name_and_changes_nothing(self, name):
         import h5py

@@ -208,9 +208,9 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(other(IDS), model(IDS))
 
     @parameterized.parameters(
-        ({"value_dtype": "float64"}, "value_dtype float64.*value_dtype float32"),
-        ({"value_dtype": "bfloat16"}, "value_dtype bfloat16.*value_dtype float32"),
-        ({"key_dtype": "int32"}, "key_dtype int32.*key_dtype int64"),
+        ({"value_dtype": "float64"}, "value float64.*value float32"),
+        ({"value_dtype": "bfloat16"}, "value bfloat16.*value float32"),
+        ({"key_dtype": "int32"}, "key int32.*key int64"),
         ({"dim": 3}, r"\(0, 3\) is not compatible .* \(0, 2\)"),
     )
     def test_rows_of_another_kind_of_table_are_refused_with_names(self, options, message):

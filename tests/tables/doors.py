@@ -101,16 +101,18 @@ class Sentences:
 
     def cell(self, said: dict[str, str]) -> str:
         """A cell from what each run and way said; what they all said stands once."""
-        cells = {who: self._short(what) for who, what in said.items()}
-        if len(set(cells.values())) == 1:
-            return next(iter(cells.values()))
-        return "; ".join(f"{who}: {cell}" for who, cell in cells.items())
+        cells: dict[str, list[str]] = {}
+        for who, what in said.items():
+            cells.setdefault(self._short(what), []).append(who)
+        if len(cells) == 1:
+            return next(iter(cells))
+        return "; ".join(f"{', '.join(who)}: {cell}" for cell, who in cells.items())
 
     def _short(self, what: str) -> str:
         kind, _, sentence = what.partition(": ")
         if kind not in ("not carried", "raises"):
             return what
-        sentence = re.sub(r"\d{6,}", "...", sentence)  # checksums and sizes differ
+        sentence = re.sub(r"\d{3,}", "...", sentence)  # checksums and sizes differ
         return f"{kind} ({self.numbers.setdefault(sentence, len(self.numbers) + 1)})"
 
     def foot(self) -> str:
@@ -134,11 +136,15 @@ def table(
     for name in runs[0][part]:
         cells = []
         for column in columns:
-            answers = {
-                f"{one['versions'].split(',')[0]}, {way}": answer[column]
-                for one in runs
-                for way, answer in one[part][name].items()
-            }
+            answers: dict[str, str] = {}
+            for way in runs[0][part][name]:
+                given = {
+                    one["versions"].split(",")[0]: one[part][name][way][column] for one in runs
+                }
+                if len(set(given.values())) == 1:
+                    answers[way] = next(iter(given.values()))
+                else:
+                    answers.update((f"{way} on {who}", what) for who, what in given.items())
             cells.append(said.cell(answers))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n" + "\n".join(lines) + "\n"
