@@ -26,7 +26,7 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
     is refused: dense ops such as tf.norm (take them of its `values`), tape.jacobian (take it with
     respect to the rows), tf.recompute_grad, keras.remat, and a tf.function that a loop of a graph
     calls, where it does the lookup and the tape is outside. Where TensorFlow added up or carried
-    the slices before, it is TensorFlow that refuses: "num_segments is -1".
+    the slices before, it is TensorFlow that refuses: "num_segments == -1".
 
     Args:
         params: The variable.

@@ -16,6 +16,10 @@ import tensorflow as tf
 
 from tf_embed import ops
 
+# Graphs of loops and conditions. TensorFlow has no public word for them, so tests watch over the
+# names of their classes. In a loop that is not known here, gradients are refused.
+_CONTROL_FLOW = ("WhileBodyFuncGraph", "CondBranchFuncGraph")
+
 
 def token_of(anchor: Any, key_dtype: tf.DType) -> tf.Tensor:
     """What a lookup takes so that its gradient reaches the anchor.
@@ -27,10 +31,8 @@ def token_of(anchor: Any, key_dtype: tf.DType) -> tf.Tensor:
     """
     if tf.executing_eagerly():
         return tf.convert_to_tensor(anchor)
-    # TensorFlow has no public word for the graphs of loops and conditions, so a test watches over
-    # the names of their classes. In one that is not known here, the gradient is refused.
     graph = tf.compat.v1.get_default_graph()
-    while type(graph).__name__ in ("WhileBodyFuncGraph", "CondBranchFuncGraph"):
+    while type(graph).__name__ in _CONTROL_FLOW:
         graph = graph.outer_graph
     with graph.as_default():
         return ops.token(tf.convert_to_tensor(anchor), key_dtype=key_dtype)

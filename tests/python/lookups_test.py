@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from places import DIM, IDS, PLACES, ROWS, STEPS, VOCABULARY, Dense, Dynamic, loss_of
+from places import DIM, IDS, PLACES, ROWS, STEPS, VOCABULARY, Cell, Dense, Dynamic, loss_of
 from reference import SEED
 
 import tf_embed
@@ -162,6 +162,25 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllClose(dense[2], ROWS, atol=0.05)
         for one, other in zip(dynamic, dense, strict=True):
             self.assertAllClose(one, other, rtol=1e-4, atol=1e-5)
+
+    @parameterized.parameters("rnn", "time_distributed")
+    def test_functional_models_with_the_lookup_inside_a_layer(self, kind):
+        def trained(embed: Any, optimizer: Any) -> Any:
+            if kind == "rnn":
+                layer = keras.layers.RNN(Cell(embed), return_sequences=True)
+            else:
+                layer = keras.layers.TimeDistributed(embed)
+            inputs = keras.Input([3, 1], dtype="int64")
+            outputs = keras.layers.Reshape([3, DIM])(layer(inputs))
+            model = keras.Model(inputs, outputs)
+            model.compile(optimizer, "mse", jit_compile=False)
+            model.fit(IDS[..., np.newaxis], LABELS, epochs=3, verbose=0)
+            return embed(tf.range(VOCABULARY))
+
+        sgd = keras.optimizers.SGD
+        rows = trained(Dynamic(), tf_embed.DynamicEmbeddingOptimizer(sgd(0.5)))
+        self.assertAllClose(rows, trained(Dense(), sgd(0.5)), rtol=1e-4, atol=1e-5)
+        self.assertNotAllClose(rows, ROWS, atol=0.05)
 
     def test_a_table_of_its_own_optimizer_is_trained_through_a_loop_once_a_step(self):
         embed = Dynamic(optimizer=keras.optimizers.SGD(0.5))

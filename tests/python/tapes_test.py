@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from places import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
 from reference import SEED
 
 import tf_embed
+from tf_embed import lookup_gradient
 
 # Each takes an embedding and gives what the dense one must give too.
 
@@ -341,6 +343,15 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
 
         with self.assertRaisesRegex(ValueError, "a tf.function that looks up is called in a loop"):
             step()
+
+    @parameterized.parameters("for_loop", "map_fn", "scan")
+    def test_a_loop_of_a_kind_that_is_not_known_is_refused(self, place):
+        embed = Dynamic()
+        with (
+            unittest.mock.patch.object(lookup_gradient, "_CONTROL_FLOW", ()),
+            self.assertRaisesRegex(TypeError, f"{OURS}|NOT CONVERTIBLE TO TENSOR"),
+        ):
+            tf.function(lambda: gradient(embed, PLACES[place]))()
 
 
 if __name__ == "__main__":
