@@ -417,6 +417,11 @@ def deferred_checkpoint(way: str, folder: pathlib.Path) -> Any:
     return model, other
 
 
+def asynchronous_checkpoint(way: str, folder: pathlib.Path) -> Any:
+    options = tf.train.CheckpointOptions(enable_async=True)
+    tf.train.Checkpoint(model=trained(way)).save(str(folder / "async"), options=options)
+
+
 def checkpoint_manager(way: str, folder: pathlib.Path) -> Any:
     model, other = untrained(way), untrained(way, seed=2)
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(m=model), folder, max_to_keep=1)
@@ -549,6 +554,11 @@ DOORS = (
     Door("`tf.train.Checkpoint`, 1 to 3 to 2 shards", checkpoint("functional", 3, 2)),
     Door("`tf.train.Checkpoint` before the layer is built", deferred_checkpoint),
     Door("`tf.train.CheckpointManager`", checkpoint_manager),
+    Door(
+        "`tf.train.CheckpointOptions(enable_async=True)`",
+        asynchronous_checkpoint,
+        raises="The table of 'mine' can't be saved by an async",
+    ),
     Door("`model.export`", exported(), _SERVING),
     Door("`model.export`, loaded twice", exported(times=2), _SERVING),
     Door("`model.export`, `TFSMLayer`", exported(layer=True), _SERVING),
