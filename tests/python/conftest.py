@@ -13,6 +13,9 @@ from reference import SEED
 
 import tf_embed
 
+# Programs that tests run, with command-line flags of their own.
+collect_ignore = ["golden/write_golden.py", "killed_training.py"]
+
 # Two logical CPUs for the tests of replicas; it must be said before TensorFlow starts.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
