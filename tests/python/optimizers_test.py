@@ -283,6 +283,15 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
         optimizer = tf_embed.DynamicEmbeddingOptimizer("rowwise_adagrad")
         self.assertIsInstance(optimizer.inner_optimizer, tf_embed.optimizers.RowWiseAdagrad)
 
+    def test_the_wrapper_counts_steps_also_where_all_tables_have_their_own_optimizer(self):
+        layer = DynamicEmbedding(1, optimizer="sgd")
+        layer.build()
+        optimizer = tf_embed.DynamicEmbeddingOptimizer("adam")
+        for _ in range(2):
+            optimizer.apply([slices([1], np.ones([1, 1]))], layer.trainable_variables)
+        self.assertEqual(int(optimizer.iterations), 2)
+        self.assertEqual(int(layer.optimizer.iterations), 2)
+
     def test_what_is_no_keras_optimizer_or_another_one_inside_is_refused(self):
         nested = optimizers.LossScaleOptimizer(optimizers.LossScaleOptimizer(optimizers.SGD()))
         for optimizer, error in (

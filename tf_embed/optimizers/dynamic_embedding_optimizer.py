@@ -228,8 +228,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         _train(tables, scale)
         if any(gradient is not None for gradient in dense_grads):
             self.inner_optimizer.apply(dense_grads, dense)
-        elif self.table_trainers:
-            self.table_trainers[0].advance()
+        else:
+            step_variable(self._rule_optimizer).assign_add(1)
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
         """As `apply`, from pairs. Gives `iterations`."""
