@@ -491,14 +491,11 @@ def saved_model(checkpointed: bool) -> Callable[..., Any]:
     return run
 
 
-_WEIGHTS = {
-    "slots": "not carried: weights have none; the model's own stay",
-    "step": "not carried: weights have none; the model's own stays",
-}
-_SERVING = {
-    "slots": "not carried: it serves",
-    "step": "not carried: it serves",
-}
+_WEIGHTS = dict.fromkeys(
+    ("slots", "step"),
+    "not carried: Weights have nothing of the optimizer; what the model has stays, as in Keras.",
+)
+_SERVING = dict.fromkeys(("slots", "step"), "not carried: What is served is not trained.")
 
 DOORS = (
     *(Door(f"`model.save('m.keras')`, {kind}", keras_file(kind)) for kind in KINDS),

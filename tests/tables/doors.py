@@ -99,11 +99,16 @@ class Sentences:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def cell(self, said: dict[str, str]) -> str:
-        """A cell from what each run and way said; what they all said stands once."""
+    def cell(self, said: dict[str, dict[str, str]]) -> str:
+        """A cell from what each run of each way said; what all of them said stands once."""
         cells: dict[str, list[str]] = {}
-        for who, what in said.items():
-            cells.setdefault(self._short(what), []).append(who)
+        for way, runs in said.items():
+            given = {run: self._short(what) for run, what in runs.items()}
+            if len(set(given.values())) == 1:
+                cells.setdefault(next(iter(given.values())), []).append(way)
+                continue
+            for run, cell in given.items():
+                cells.setdefault(cell, []).append(f"{way} on {run}")
         if len(cells) == 1:
             return next(iter(cells))
         return "; ".join(f"{', '.join(who)}: {cell}" for cell, who in cells.items())
@@ -136,16 +141,11 @@ def table(
     for name in runs[0][part]:
         cells = []
         for column in columns:
-            answers: dict[str, str] = {}
-            for way in runs[0][part][name]:
-                given = {
-                    one["versions"].split(",")[0]: one[part][name][way][column] for one in runs
-                }
-                if len(set(given.values())) == 1:
-                    answers[way] = next(iter(given.values()))
-                else:
-                    answers.update((f"{way} on {who}", what) for who, what in given.items())
-            cells.append(said.cell(answers))
+            said_there = {
+                way: {one["versions"].split(",")[0]: one[part][name][way][column] for one in runs}
+                for way in runs[0][part][name]
+            }
+            cells.append(said.cell(said_there))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n" + "\n".join(lines) + "\n"
 

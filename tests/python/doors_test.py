@@ -1,0 +1,81 @@
+"""What tests/tables/doors.py says can be wrong: planted losses are found."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import damage_cases
+import door_cases
+import tensorflow as tf
+from absl.testing import parameterized
+from door_cases import ASPECTS, Door
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tables"))
+import doors
+
+
+def lost(way: str, folder: Any) -> Any:
+    return door_cases.trained(way), door_cases.untrained(way, seed=2)
+
+
+def whole(way: str, folder: Any) -> Any:
+    model = door_cases.trained(way)
+    return model, model
+
+
+def failing(way: str, folder: Any) -> Any:
+    raise KeyError("something else")
+
+
+class DoorsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*door_cases.WAYS)
+    def test_what_is_lost_is_wrong(self, way):
+        cells = door_cases.outcome(Door("lost", lost), way)
+        self.assertEqual(cells, dict.fromkeys(ASPECTS, "WRONG: lost"))
+
+    def test_what_is_kept_is_kept(self):
+        cells = door_cases.outcome(Door("whole", whole), "own")
+        self.assertEqual(cells, dict.fromkeys(ASPECTS, "kept"))
+
+    def test_what_a_door_is_said_to_lack_must_be_lacking(self):
+        door = Door("whole", whole, {"slots": "not carried: ..."})
+        self.assertEqual(door_cases.outcome(door, "own")["slots"], "WRONG: kept")
+
+    def test_an_error_must_be_the_one_that_is_said(self):
+        for raises in ((), "another"):
+            cells = door_cases.outcome(Door("failing", failing, raises=raises), "own")
+            self.assertEqual(cells["rows"], "WRONG: 'something else'")
+        cells = door_cases.outcome(Door("failing", failing, raises="'something"), "own")
+        self.assertEqual(cells["rows"], "raises: 'something else'")
+        cells = door_cases.outcome(Door("whole", whole, raises="'something"), "own")
+        self.assertEqual(cells["rows"], "WRONG: does not raise")
+
+    def test_a_file_that_is_not_harmed_is_wrongly_read(self):
+        damage_cases.HARMS["nothing"] = (lambda path, model: None, {})
+        try:
+            for kind in damage_cases.FORMATS:
+                said = damage_cases.outcome(kind, "nothing", "own")
+                self.assertEqual(said, "WRONG: it was read")
+        finally:
+            del damage_cases.HARMS["nothing"]
+
+    def test_cells_that_differ_say_where_and_what_is_wrong_is_counted(self):
+        def run(version: str, own: str) -> dict[str, Any]:
+            answers = {"wrapper": {"rows": "kept"}, "own": {"rows": own}}
+            return {"versions": version, "date": "today", "doors": {"a door": answers}, "harms": {}}
+
+        same = [run("A, x", "kept"), run("B, x", "kept")]
+        self.assertIn("| a door | kept |", doors.text_of(same))
+        self.assertEmpty(doors.wrong_in(same))
+        other = [run("A, x", "kept"), run("B, x", "WRONG: lost")]
+        self.assertIn("wrapper, own on A: kept; own on B: WRONG: lost", doors.text_of(other))
+        self.assertLen(doors.wrong_in(other), 1)
+        raising = [run("A, x", "raises: No 123456."), run("B, x", "raises: No 654321.")]
+        self.assertIn("wrapper: kept; own: raises (1)", doors.text_of(raising))
+        self.assertIn("1. No ....", doors.text_of(raising))
+
+
+if __name__ == "__main__":
+    tf.test.main()
