@@ -301,6 +301,14 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 rows,
             )
 
+    @tf.autograph.experimental.do_not_convert
+    def drop_slots(self) -> None:
+        """Removes the optimizer slots of all rows. The next step gives them initial ones."""
+        with tf.init_scope():
+            if int(ops.rows_of_other_rule(self.resource_handle, rule="sgd")):  # which has no slots
+                logging.info("%r has a new optimizer: its slots start anew.", self.options.name)
+                self.import_(*self.export(with_slots=False))
+
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:

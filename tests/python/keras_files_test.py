@@ -170,6 +170,45 @@ class FilesTest(FileTestCase):
             other.load_weights(again)
 
 
+class NewOptimizerTest(FileTestCase):
+    @parameterized.parameters("compiled", "loaded")
+    @pytest.mark.smoke
+    def test_a_new_optimizer_starts_anew_as_with_dense_variables(self, way):
+        # The oracle is a dense Embedding of the same ids, which starts from the same rows.
+        start = np.random.default_rng(SEED).normal(size=[24, 2]).astype(np.float32)
+        ids = np.arange(24).reshape(8, 3)  # each id once: Keras squares before it sums
+        rows = []
+        for table in (True, False):
+            embedding = DynamicEmbedding(2) if table else keras.layers.Embedding(24, 2)
+            dense = keras.layers.Dense(1, kernel_initializer="ones")
+            layers = [embedding, keras.layers.Flatten(), dense]
+            model = keras.Sequential([keras.Input([3], dtype="int64"), *layers])
+            if table:
+                embedding.variable.upsert(np.arange(24), start)
+            else:
+                embedding.set_weights([start])
+            for _ in range(2):
+                optimizer: Any = adam()
+                if table:
+                    optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizer)
+                model.compile(optimizer, "mse")
+                model.fit(ids, np.ones(8), batch_size=8, epochs=3, verbose=0)
+                if way == "loaded":
+                    path = self.path("model.keras")
+                    model.save(path)
+                    model = keras.models.load_model(path, compile=False)
+            rows.append(model.layers[0](np.arange(24)))
+        self.assertAllClose(*rows, rtol=2e-5, atol=2e-6)
+
+    def test_an_optimizer_that_made_steps_goes_on_with_its_slots(self):
+        model = trained()
+        before = content(model)
+        inner = model.optimizer.inner_optimizer
+        model.compile(tf_embed.DynamicEmbeddingOptimizer(inner), "mse")
+        model.optimizer.build(model.trainable_variables)
+        self.assertTrue(same(content(model), before))
+
+
 class MismatchTest(FileTestCase):
     @parameterized.parameters(
         ({"dim": 3}, "key int64, value float32, dim 3"),

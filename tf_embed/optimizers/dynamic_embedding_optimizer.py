@@ -72,7 +72,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     Dense variables are trained by the optimizer itself. The rows of tables are trained by the
     same rule with the same hyper-parameters, learning rate, schedule and step, in the table: only
     rows that a step touches change, also by weight decay, and gradients of equal keys are summed
-    first. A table that has an optimizer of its own is trained by that.
+    first. A table that has an optimizer of its own is trained by that. In a model that is compiled
+    again with a new optimizer, the slots of tables start anew, as those of dense variables.
 
     The rule is the optimizer on a dense variable of the rows that a step touches, with the dense
     gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowWiseAdagrad, Adam, AdamW and Ftrl
@@ -168,8 +169,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             self._guard = guard  # where checkpoints find it
             dense = [*dense, guard]
         self.inner_optimizer.build(dense)
+        with tf.init_scope():
+            is_new = int(tf.convert_to_tensor(step_variable(rule_optimizer))) == 0
         for trainer in trainers:
             trainer.bind()
+            if is_new:  # as dense variables, the tables have nothing of an optimizer before
+                trainer.table.drop_slots()
         self._tables.trainers.extend(trainers)
         self._split = split
 
@@ -427,11 +432,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         if not {"step", "checksum"}.intersection(store.keys()):
             return  # saved with another kind of optimizer
+        arrays = stored_rows.read(store, self.name)
+        step_variable(self._rule_optimizer).assign(arrays["step"])
         model = _loading_model(self)
         if model is not None and not self.built:
             self.build(model.trainable_variables)
-        arrays = stored_rows.read(store, self.name)
-        step_variable(self._rule_optimizer).assign(arrays["step"])
         for i, trainer in enumerate(self.table_trainers):
             trainer.load(arrays, f"table_{i}_")
 
