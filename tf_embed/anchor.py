@@ -36,6 +36,9 @@ class Trainer(Protocol):
     def advance(self) -> None:
         """Goes to the next step."""
 
+    def check_strategy(self) -> None:
+        """Refuses a strategy whose replicas can't train the table together."""
+
 
 class Anchor(keras.Variable):
     """The variable of shape (0, dim) through which a table is trained.
@@ -203,6 +206,8 @@ class Anchor(keras.Variable):
             # This step may be traced now and run when the table is no longer frozen.
             tf.debugging.assert_equal(tf.size(keys), 0, self._no_optimizer())
             return
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            trainer.check_strategy()
 
         def train(keys: tf.Tensor, gradients: tf.Tensor) -> None:
             trainer.train(keys, gradients)
@@ -244,11 +249,9 @@ class Anchor(keras.Variable):
             if self.frozen:
                 return
             raise ValueError(self._no_optimizer())
-        refused = {
-            option: value
-            for option in ("loss_scale_factor", "gradient_accumulation_steps", "use_ema")
-            if (value := getattr(optimizer, option, None))
-        }
+        options = ("loss_scale_factor", "gradient_accumulation_steps", "use_ema")
+        refused = {option: getattr(optimizer, option, None) for option in options}
+        refused = {option: value for option, value in refused.items() if value}
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             refused["LossScaleOptimizer"] = optimizer.name
         if refused:

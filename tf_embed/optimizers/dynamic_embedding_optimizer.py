@@ -50,13 +50,24 @@ class _TableGradient:
         """Whether the table has an optimizer of its own, which counts its steps itself."""
         return self.anchor.own_trainer is not None
 
+    def train_unless_frozen(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
+        """One step, by these keys and values, which are those of all replicas.
+
+        Of a frozen table there are none, but what counts steps for all tables goes on.
+        """
+        step = functools.partial(self._train, keys, values, scale)
+        trainer = self.trainer
+        if trainer.needs_every_step and not (self.is_own or trainer.changes_every_row):
+            step()
+        else:
+            self.anchor.unless_frozen(step)
+
     def summed(self, scale: Any) -> _TableGradient:
         """With the gradients of equal keys summed, and without the loss scale."""
         keys, values = self.trainer.sums(self.keys, self.values, scale)
         return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
 
-    def train(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
-        """One step, by these keys and values, which are those of all replicas."""
+    def _train(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
         if self.is_summed:
             self.trainer.train_sums(keys, values)
         else:
@@ -85,6 +96,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     steps that touch it, and the end of `fit` puts the averages in place of all rows;
     `gradient_accumulation_steps`; `loss_scale_factor`. For mixed_float16 give a
     keras.optimizers.LossScaleOptimizer to this one, and compile with `auto_scale_loss=False`.
+
+    As any Keras optimizer it is for one thread at a time.
 
     Under tf.distribute.MirroredStrategy a table makes one step of the gradients of all replicas.
     The optimizer must then be one whose rule runs in the table, without `global_clipnorm`,
@@ -159,7 +172,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             for anchor in split.anchors
             if anchor.own_trainer is None
         ]
-        self._check_strategy(trainers)
+        self._check_strategy(split.anchors, trainers)
         super().build(split.variables)
         dense = split.dense
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
@@ -224,6 +237,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 continue
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
             tables.append(_TableGradient(variable, trainer, keys, values))
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:  # it may be built elsewhere
+            self._check_strategy(
+                [table.anchor for table in tables],
+                [table.trainer for table in tables if not table.is_own],
+            )
         if isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             self._apply_loss_scaled(tables, dense_grads, dense)
             return
@@ -350,13 +368,18 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             "another one, or build it with all variables."
         )
 
-    def _check_strategy(self, trainers: list[TableTrainer]) -> None:
-        if trainers and isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
+    def _check_strategy(self, anchors: list[Anchor], trainers: list[TableTrainer]) -> None:
+        """Refuses several replicas for tables, and those of them that have no own optimizer."""
+        if anchors and isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
             refuse_if_mirrored("LossScaleOptimizer")
-        if trainers and (norm := self._rule_optimizer.global_clipnorm):
+        norm = self._rule_optimizer.global_clipnorm
+        if trainers and norm:
             refuse_if_mirrored(f"global_clipnorm={norm}")
         for trainer in trainers:
             trainer.check_strategy()
+        for anchor in anchors:
+            if anchor.own_trainer is not None:
+                anchor.own_trainer.check_strategy()
 
     @property
     def table_trainers(self) -> list[TableTrainer]:
@@ -405,14 +428,24 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return [*self.inner_optimizer.variables, *state]
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Keeps variables and tables from weight decay; as in Keras."""
+        """Keeps variables and tables from weight decay; as in Keras.
+
+        Raises:
+            ValueError: The optimizer is built, and its tables would not hear of it.
+        """
+        if self.built:
+            raise ValueError(
+                f"`exclude_from_weight_decay` of {self.name!r} must be called before the optimizer "
+                "is built, which its first step does."
+            )
         self._rule_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         """What Keras calls when training ends: averages take the place of weights, if so asked."""
         self.inner_optimizer.finalize_variable_values(_split(var_list).dense)
-        for trainer in self.table_trainers:
-            trainer.finalize()
+        for anchor in _split(var_list).anchors:
+            if anchor.own_trainer is None and not anchor.frozen:
+                self._trainer_of(anchor).finalize()
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the step, and what is kept for tables besides their rows and slots.
@@ -472,7 +505,7 @@ def _train(tables: list[_TableGradient], scale: Any) -> None:
 
     def train(all_keys: list[tf.Tensor], all_values: list[tf.Tensor]) -> None:
         for table, keys, values in zip(tables, all_keys, all_values, strict=True):
-            table.anchor.unless_frozen(functools.partial(table.train, keys, values, scale))
+            table.train_unless_frozen(keys, values, scale)
 
     keys = [table.keys for table in tables]
     values = [table.values for table in tables]

@@ -28,6 +28,8 @@ from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
 # number. No optimizer starts from these.
 _PROBE = (0.7310585786, -1.3132616875)
 
+_MOST_SLOTS = 16  # variables; a row of a table has no more groups of slots
+
 # Those whose steps were tried, and need not be traced for each table to see whether they can be.
 _TRIED = (
     keras.optimizers.SGD,
@@ -153,15 +155,24 @@ class RowOptimizer:
         dim: Number of weights in a row.
         dtype: What is computed in, float32 or float64.
         weight_decay: Whether its weight decay applies.
+        is_trial: Whether this one is made to try the optimizer, and for nothing else.
 
     Raises:
         ValueError: The optimizer can't be copied from its config, or keeps what no row can keep.
     """
 
-    def __init__(self, optimizer: Any, dim: int, dtype: tf.DType, weight_decay: bool) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        dim: int,
+        dtype: tf.DType,
+        weight_decay: bool,
+        is_trial: bool = False,
+    ) -> None:
         self._optimizer = optimizer
+        self._dtype = dtype
         with tf.init_scope():
-            copied, follows = _copy(optimizer)
+            copied = _copy(optimizer)
             rows = RowsVariable(
                 (dim,),
                 lambda shape, dtype: tf.constant(_probe(shape), dtype),
@@ -170,8 +181,21 @@ class RowOptimizer:
             )
             if not weight_decay:
                 copied.exclude_from_weight_decay(var_list=[rows])
-            copied.build([rows])
+            try:
+                copied.build([rows])
+            except Exception as error:
+                raise ValueError(
+                    f"Dynamic tables can't be trained by {_name(type(optimizer))}: it can't be "
+                    f"built on a number of rows that is open. {type(error).__name__}: {error}"
+                ) from error
             slots = copied.__dict__.get("_row_slots", [])
+            if len(slots) > _MOST_SLOTS:
+                raise ValueError(
+                    f"Dynamic tables can't be trained by {_name(type(optimizer))}: it has "
+                    f"{len(slots)} variables for each of the model's, and rows keep at most "
+                    f"{_MOST_SLOTS}."
+                )
+            follows = isinstance(copied.learning_rate, keras.Variable)
             self._copy = _Copy(copied, rows, slots, follows)
             initial_values = tuple(self._initial_value(slot) for slot in slots)
             known = {id(rows), id(copied.iterations), id(copied.learning_rate)}
@@ -180,9 +204,9 @@ class RowOptimizer:
                 for variable in copied.variables
                 if not isinstance(variable, RowsVariable) and id(variable) not in known
             ]
+        if type(optimizer) not in _TRIED and not is_trial:
+            RowOptimizer(optimizer, dim, dtype, weight_decay, is_trial=True)._try()
         widths = tuple(slot.width for slot in slots)
-        if type(optimizer) not in _TRIED:
-            self._try(dim, dtype)
         self.rule = ExternalRule(
             id=_fingerprint(type(optimizer), [slot.name for slot in slots], widths),
             widths=widths,
@@ -215,17 +239,26 @@ class RowOptimizer:
             parts.optimizer.learning_rate = tf.cast(self._optimizer.learning_rate, tf.float32)
         parts.optimizer.iterations.assign(self._optimizer.iterations)
         parts.optimizer.apply([gradients], [parts.rows])
-        left = [tf.reshape(slot.value, [-1, slot.width]) for slot in parts.slots]
+        left = [
+            tf.cast(tf.reshape(slot.value, [-1, slot.width]), self._dtype) for slot in parts.slots
+        ]
         after = tf.concat(left, axis=1) if left else slots
         return tf.convert_to_tensor(parts.rows.value), after
 
-    def _try(self, dim: int, dtype: tf.DType) -> None:
-        """Traces a step of a number of rows that is not known beforehand."""
-        width = sum(slot.width for slot in self._copy.slots)
-        rows, slots = (tf.TensorSpec([None, columns], dtype) for columns in (dim, width))
+    def _try(self) -> None:
+        """Makes steps of several numbers of rows, after which this one is of no more use.
+
+        A variable that the optimizer made without Keras's help, with a row for each that there was
+        when it was built, fails them.
+        """
+        columns = (self._copy.rows.width, sum(slot.width for slot in self._copy.slots))
         try:
             with tf.init_scope():
+                rows, slots = (tf.TensorSpec([None, width], self._dtype) for width in columns)
                 tf.function(self.step).get_concrete_function(rows, slots, rows)
+                for count in (2, 3):
+                    rows, slots = (tf.ones([count, width], self._dtype) for width in columns)
+                    tf.ensure_shape(self.step(rows, slots, rows)[0], rows.shape)
         except Exception as error:
             # What TensorFlow says here is a traceback; it is in the cause.
             raise ValueError(
@@ -260,13 +293,13 @@ def learning_rate_is_number(config: dict[str, Any]) -> bool:
     return not isinstance(config.get("learning_rate"), dict)
 
 
-def _copy(optimizer: Any) -> tuple[Any, bool]:
-    """An optimizer of the same kind for rows, and whether its learning rate must be set."""
+def _copy(optimizer: Any) -> Any:
+    """An optimizer of the same kind for rows. What is no number of its learning rate is called."""
     kind = type(optimizer)
     config = config_of(optimizer)
-    follows = learning_rate_is_number(config)
-    # A schedule or a callable stays a callable: some optimizers ask which of the two it is.
-    config["learning_rate"] = 0.0 if follows else lambda: optimizer.learning_rate
+    if not learning_rate_is_number(config):
+        # A schedule or a callable stays a callable: some optimizers ask which of the two it is.
+        config["learning_rate"] = lambda: optimizer.learning_rate
     config.update(
         clipnorm=None,
         clipvalue=None,
@@ -278,12 +311,15 @@ def _copy(optimizer: Any) -> tuple[Any, bool]:
     )
     rows_kind: Any = type(f"{kind.__name__}OfRows", (kind, _RowsMixin), {})
     try:
-        return rows_kind.from_config(config), follows
+        copied = rows_kind.from_config(config)
+        if not isinstance(copied.learning_rate, keras.Variable):
+            copied.learning_rate = lambda: optimizer.learning_rate  # of the optimizer's own step
     except Exception as error:
         raise ValueError(
             f"Dynamic tables can't be trained by {_name(kind)}: no copy of it can be made from "
             f"its `get_config()`. {type(error).__name__}: {error}"
         ) from error
+    return copied
 
 
 def _probe(shape: Any) -> np.ndarray:

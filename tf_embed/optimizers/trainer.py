@@ -53,7 +53,8 @@ def check_optimizer(optimizer: Any) -> None:
         )
     if optimizer.gradient_accumulation_steps:
         for option in _EXCLUSIVE:
-            if value := getattr(optimizer, option):
+            value = getattr(optimizer, option)
+            if value:
                 raise ValueError(
                     f"Dynamic tables can't be trained with both `gradient_accumulation_steps` and "
                     f"`{option}`. Received: {type(optimizer).__name__}("
@@ -72,7 +73,8 @@ def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
     optimizer = optimizer_of(identifier)
     check_optimizer(optimizer)
     for option in ("use_ema", "loss_scale_factor"):
-        if value := getattr(optimizer, option):
+        value = getattr(optimizer, option)
+        if value:
             raise ValueError(
                 f"A table's own optimizer must not have `{option}`, which takes the model's: wrap "
                 "the model's optimizer, tf_embed.DynamicEmbeddingOptimizer(...). Received: "
@@ -161,7 +163,12 @@ class TableTrainer(tf.Module):
     @property
     def needs_every_step(self) -> bool:
         """Whether a step without a gradient for the table is a step of its optimizer still."""
-        return bool(self.state)
+        return bool(self.state) or self.changes_every_row
+
+    @property
+    def changes_every_row(self) -> bool:
+        """Whether there are steps that change rows which they do not touch."""
+        return self.accumulator is not None or bool(self.optimizer.ema_overwrite_frequency)
 
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy where the replicas can't train the table together.
@@ -172,7 +179,8 @@ class TableTrainer(tf.Module):
         """
         optimizer = self._parts.optimizer
         for option in ("use_ema", "gradient_accumulation_steps"):
-            if value := getattr(optimizer, option):
+            value = getattr(optimizer, option)
+            if value:
                 refuse_if_mirrored(f"{option}={value!r}")
         if self._parts.rows is not None:
             refuse_if_mirrored(f"{type(optimizer).__name__}, whose rule runs outside of the table")
@@ -202,15 +210,17 @@ class TableTrainer(tf.Module):
             scale: What the loss was multiplied with.
         """
         steps = self._parts.optimizer.gradient_accumulation_steps
-        if steps and self.accumulator is not None:
-            self._accumulate(self.accumulator, keys, gradients, scale, steps)
+        accumulator = self.accumulator
+        if steps and accumulator is not None:
+            self._accumulate(accumulator, keys, gradients, scale, steps)
         elif self._parts.rows is None and not row_gradients.clips(self._parts.optimizer):
             if not isinstance(scale, float) or scale != 1.0:
                 dtype = self._parts.table.options.slot_dtype
                 gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
             self._run_rule(keys, gradients)
         else:
-            self._clip_and_run_rule(*self.sums(keys, gradients, scale))
+            keys, sums = self.sums(keys, gradients, scale)
+            self.train_sums(keys, self._clipped(sums))
 
     def train_sums(self, keys: tf.Tensor, sums: tf.Tensor) -> None:
         """One step of gradients that need no more than the rule, without `advance`.
@@ -226,8 +236,10 @@ class TableTrainer(tf.Module):
 
         A row that was never trained keeps its weights.
         """
-        if not self._parts.optimizer.use_ema:
-            return
+        if self._parts.optimizer.use_ema:
+            self._take_averages()
+
+    def _take_averages(self) -> None:
         table, rows = self._parts.table, self._parts.rows
         assert rows is not None  # as there are averages
         rule = self._external_rule(rows)
@@ -288,14 +300,13 @@ class TableTrainer(tf.Module):
         def update() -> None:
             keys, sums, _, _ = accumulator.export(with_slots=False)
             accumulator.clear()
-            self._clip_and_run_rule(keys, sums / steps)
+            self._run_rule(keys, self._clipped(sums / steps))
 
         run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
 
-    def _clip_and_run_rule(self, keys: tf.Tensor, sums: tf.Tensor) -> None:
-        if row_gradients.clips(self._parts.optimizer):
-            sums = row_gradients.clip(self._parts.optimizer, sums)
-        self._run_rule(keys, sums)
+    def _clipped(self, sums: tf.Tensor) -> tf.Tensor:
+        optimizer = self._parts.optimizer
+        return row_gradients.clip(optimizer, sums) if row_gradients.clips(optimizer) else sums
 
     def _run_rule(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         table, optimizer, rows = self._parts.table, self._parts.optimizer, self._parts.rows
@@ -344,7 +355,7 @@ class TableTrainer(tf.Module):
         table.assign_slots(keys, after, left, rule)
         if optimizer.use_ema and optimizer.ema_overwrite_frequency:
             every = optimizer.ema_overwrite_frequency
-            run_if(tf.equal((optimizer.iterations + 1) % every, 0), self.finalize)
+            run_if(tf.equal((optimizer.iterations + 1) % every, 0), self._take_averages)
 
 
 def _stand_in(anchor: Anchor) -> tf.Variable:
