@@ -118,6 +118,27 @@ class StateTest(tf.test.TestCase, parameterized.TestCase):
         train(other, 3, 4)
         self.assertAllInRange(other.layers[0](IDS), -5.0, 5.0)
 
+    @parameterized.parameters("nadam", "lion", "accumulation")
+    @pytest.mark.smoke
+    def test_a_subclassed_model_which_keras_builds_symbolically_has_it_too(self, kind):
+        class Subclassed(keras.Model):
+            def __init__(self) -> None:
+                super().__init__()
+                optimizer = OPTIMIZERS[kind]()
+                self.embed = DynamicEmbedding(3, initializer="ones", optimizer=optimizer)
+
+            def call(self, ids: Any) -> Any:
+                return keras.ops.sum(self.embed(ids), axis=(1, 2))
+
+        models = [Subclassed() for _ in range(2)]
+        for model in models:
+            model.compile("sgd", "mse")
+        models[0](IDS[:1])  # built eagerly, the other one by fit
+        for model in models:
+            model.fit(IDS, LABELS, batch_size=8, shuffle=False, verbose=0)
+        self.assertAllEqual(models[0].embed(IDS), models[1].embed(IDS))
+        self.assertGreater(int(models[1].embed.variable.size()), 0)
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -8,7 +8,9 @@ average.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -133,7 +135,9 @@ class TableTrainer(tf.Module):
         decay = optimizer._use_weight_decay(_stand_in(anchor) if is_own else anchor)
         rows = None
         if optimizer.use_ema or fused_rule(optimizer) is None:
-            rows = RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)
+            rows = _in_own_thread(
+                lambda: RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)
+            )
         self._parts = _Parts(anchor.table, optimizer, decay, rows)
         self.state = [] if rows is None else rows.state
         self.accumulator = _accumulator(options) if optimizer.gradient_accumulation_steps else None
@@ -362,6 +366,16 @@ def _stand_in(anchor: Anchor) -> tf.Variable:
     """A variable of the anchor's name, for one that Keras may not have given a value yet."""
     with tf.init_scope():
         return tf.Variable(0.0, trainable=False, name=anchor.name)
+
+
+def _in_own_thread(make: Callable[[], Any]) -> Any:
+    """What a function gives, called where no scope of Keras is open.
+
+    A layer may be built while Keras goes through a model symbolically, and then no optimizer can be
+    made. Such scopes are of a thread.
+    """
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(make).result()
 
 
 def _accumulator(options: TableOptions) -> Table:
