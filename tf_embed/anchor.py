@@ -30,6 +30,10 @@ from tf_embed.table import Table
 class Trainer(Protocol):
     """An optimizer as a table sees it; `optimizers/trainer.py` has it."""
 
+    @property
+    def optimizer(self) -> Any:
+        """The Keras optimizer."""
+
     def train(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim]."""
 
@@ -43,12 +47,16 @@ class Trainer(Protocol):
 class Anchor(keras.Variable):
     """The variable of shape (0, dim) through which a table is trained.
 
+    Checkpoints that reach it carry the table and its optimizer too: Keras leaves layers in lists
+    and dicts out of checkpoints, and then there is only the way by the model's optimizer.
+
     Args:
         table: The table.
+        checkpoint: Whether checkpoints carry the table.
         name: Name of the variable.
     """
 
-    def __init__(self, table: Table, name: str = "embeddings") -> None:
+    def __init__(self, table: Table, checkpoint: bool = True, name: str = "embeddings") -> None:
         options = table.options
         super().__init__(
             initializer="zeros",
@@ -62,7 +70,10 @@ class Anchor(keras.Variable):
         self._frozen = False
         with tf.init_scope():
             self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
-        self.own_trainer: Trainer | None = None
+        self._own_trainer: Trainer | None = None
+        self._checkpoint = checkpoint
+        if checkpoint:
+            self._track_trackable(table, "table")
 
     @property
     def table(self) -> Table:
@@ -73,6 +84,18 @@ class Anchor(keras.Variable):
     def table_name(self) -> str:
         """The name that messages use."""
         return self._table.options.name
+
+    @property
+    def own_trainer(self) -> Trainer | None:
+        """The table's own optimizer."""
+        return self._own_trainer
+
+    @own_trainer.setter
+    def own_trainer(self, trainer: Trainer) -> None:
+        self._own_trainer = trainer
+        if self._checkpoint:
+            self._track_trackable(trainer, "trainer", overwrite=True)
+            self._track_trackable(trainer.optimizer, "optimizer", overwrite=True)
 
     @property
     def trainable(self) -> bool:
@@ -223,6 +246,9 @@ class Anchor(keras.Variable):
 
     # There is nothing in it, but in a SavedModel it is a variable like any other. While Keras
     # builds a model symbolically it has no value yet, and could not be restored by Keras's hooks.
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         return {"VARIABLE_VALUE": tf.zeros(self.shape, self.dtype)}

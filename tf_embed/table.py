@@ -86,6 +86,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # one still in each copy of a SavedModel that is loaded.
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
             self._rule: str | ExternalRule | None = None
+            self._track_trackable(_Kind(options), "kind")
             # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
             eagerly = self._destruction_context
             weakref.finalize(self, _destroy, self.resource_handle, eagerly).atexit = False
@@ -318,6 +319,12 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         return self.import_(**restored_tensors)
 
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        children = dict(super()._trackable_children(save_type, **kwargs))
+        if save_type != "checkpoint":
+            children.pop("kind")
+        return children
+
     def _copy_trackable_to_cpu(self, object_map: dict[Any, Any]) -> None:
         """Refuses what TensorFlow asks for to save while training goes on.
 
@@ -358,6 +365,33 @@ class Table(tf.saved_model.experimental.TrackableResource):
             absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), options.dim]
         )
         return tf.reshape(rows, tf.concat([tf.shape(keys), [options.dim]], 0))
+
+
+class _Kind(tf.train.experimental.PythonState):
+    """The kind of a table in a checkpoint, to refuse the rows of another kind with its name.
+
+    TensorFlow reads it before any tensor, of which it would only say where another dtype was found.
+    """
+
+    def __init__(self, options: TableOptions) -> None:
+        self._options = options
+
+    def serialize(self) -> str:
+        """What is saved."""
+        return self._options.kind
+
+    def deserialize(self, string_value: Any) -> None:
+        """Compares with what was saved.
+
+        Raises:
+            ValueError: It is another kind.
+        """
+        saved = tf.compat.as_text(string_value)
+        if saved != self._options.kind:
+            raise ValueError(
+                f"{self._options.name!r} can't be restored: it has {self._options.kind}, and the "
+                f"checkpoint has {saved}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

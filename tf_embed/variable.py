@@ -131,8 +131,8 @@ class Variable(tf.Module):
                 device=device_names[0],
             )
         )
-        self._anchor = Anchor(self._table) if trainable and value_dtype.is_floating else None
-        self._kind = _Kind(self._table.options)
+        is_trained = trainable and value_dtype.is_floating
+        self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
 
     # What it is.
 
@@ -389,8 +389,6 @@ class Variable(tf.Module):
         children = dict(super()._trackable_children(save_type, **kwargs))
         if save_type == "checkpoint" and not self.checkpoint:
             children.pop("_table")
-        if save_type != "checkpoint" or not self.checkpoint:
-            children.pop("_kind")
         return children
 
     def __repr__(self) -> str:
@@ -406,33 +404,6 @@ class Variable(tf.Module):
         rows = arguments.tensor_of(rows, self.value_dtype, argument, self.name)
         arguments.check_rows(keys, rows, self.dim, argument, self.name)
         return rows
-
-
-class _Kind(tf.train.experimental.PythonState):
-    """The kind of a table in a checkpoint, to refuse the rows of another kind with its name.
-
-    TensorFlow reads it before any tensor, of which it would only say where another dtype was found.
-    """
-
-    def __init__(self, options: TableOptions) -> None:
-        self._options = options
-
-    def serialize(self) -> str:
-        """What is saved."""
-        return self._options.kind
-
-    def deserialize(self, string_value: Any) -> None:
-        """Compares with what was saved.
-
-        Raises:
-            ValueError: It is another kind.
-        """
-        saved = tf.compat.as_text(string_value)
-        if saved != self._options.kind:
-            raise ValueError(
-                f"{self._options.name!r} can't be restored: it has {self._options.kind}, and the "
-                f"checkpoint has {saved}."
-            )
 
 
 def _default_devices() -> tuple[str, ...]:

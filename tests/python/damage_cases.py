@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import door_cases as doors
+import door_models as doors
 import keras
 import numpy as np
 import tensorflow as tf
+from door_cases import plain
 
 FORMATS = ("`m.weights.h5`", "`m.keras`", "`tf.train.Checkpoint`")
 
@@ -92,6 +93,6 @@ def outcome(kind: str, harm: str, way: str) -> str:
             _load(other, kind, pathlib.Path(folder))
         except Exception as error:
             same = all(map(np.array_equal, before, doors.content(other)))
-            sentence = f"{type(error).__name__}: {doors.plain(error, folder)}"
+            sentence = f"{type(error).__name__}: {plain(error, folder)}"
             return f"raises: {sentence}" if same else f"WRONG: the table was changed. {sentence}"
     return "WRONG: it was read"

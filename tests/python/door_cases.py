@@ -25,106 +25,25 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from door_models import (
+    ASPECTS,
+    FIT,
+    IDS,
+    KINDS,
+    LABELS,
+    UNKNOWN,
+    content,
+    embedding,
+    head,
+    kept,
+    layer_of,
+    step_of,
+    trained,
+    untrained,
+)
 
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
-
-ASPECTS = ("rows", "slots", "step", "unknown ids")
-WAYS = ("wrapper", "own")
-KINDS = ("sequential", "functional", "subclassed")
-
-IDS = np.random.default_rng(7).integers(0, 40, [24, 3])
-LABELS = np.random.default_rng(8).normal(size=24)
-UNKNOWN = np.arange(1000, 1060).reshape(20, 3)
-FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
-
-
-@keras.saving.register_keras_serializable(package="door_cases")
-class Subclassed(keras.Model):
-    """A subclassed model; its class is registered, which is its author's matter."""
-
-    def __init__(self, way: str, seed: int = 1, **options: Any) -> None:
-        super().__init__(**options)
-        self.way, self.seed = way, seed
-        self.mine = embedding(way, seed)
-        self.head = head()
-
-    def call(self, ids: Any) -> Any:
-        return self.head(keras.ops.reshape(self.mine(ids), [-1, 6]))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "way": self.way, "seed": self.seed}
-
-
-def embedding(way: str, seed: int = 1, **options: Any) -> DynamicEmbedding:
-    return DynamicEmbedding(
-        **{
-            "dim": 2,
-            "initializer": keras.initializers.RandomUniform(seed=seed),
-            "optimizer": keras.optimizers.Adam(0.1) if way == "own" else None,
-            "name": "mine",
-            **options,
-        }
-    )
-
-
-def head() -> Any:
-    return keras.layers.Dense(1, kernel_initializer="ones")
-
-
-def untrained(way: str, kind: str = "functional", seed: int = 1, **options: Any) -> keras.Model:
-    """A compiled model. Of another seed, its unknown ids have other rows."""
-    if kind == "subclassed":
-        model = Subclassed(way, seed)
-        model(IDS[:1])
-    else:
-        ids = keras.Input([3], dtype=options.get("key_dtype", "int64"))
-        layers = [embedding(way, seed, **options), keras.layers.Flatten(), head()]
-        if kind == "sequential":
-            model = keras.Sequential([ids, *layers])
-        else:
-            outputs: Any = ids
-            for layer in layers:
-                outputs = layer(outputs)
-            model = keras.Model(ids, outputs)
-    wrapped = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
-    model.compile("sgd" if way == "own" else wrapped, "mse")
-    return model
-
-
-def trained(way: str, kind: str = "functional", seed: int = 1, **options: Any) -> keras.Model:
-    model = untrained(way, kind, seed, **options)
-    model.fit(IDS, LABELS, **FIT)
-    return model
-
-
-def layer_of(model: keras.Model) -> DynamicEmbedding:
-    return model.get_layer("mine")
-
-
-def content(model: keras.Model) -> list[np.ndarray]:
-    """Keys, rows and slots, sorted by key."""
-    keys, values, slots, _ = layer_of(model).variable.table.export()
-    order = np.argsort(keys)
-    return [tf.gather(one, order).numpy() for one in (keys, values, slots)]
-
-
-def step_of(model: keras.Model) -> int:
-    optimizer = layer_of(model).optimizer or model.optimizer
-    return int(optimizer.iterations)
-
-
-def kept(model: keras.Model, other: keras.Model) -> dict[str, bool]:
-    """Which aspects of a model another one has, to the last bit."""
-    keys, rows, slots = content(model)
-    other_keys, other_rows, other_slots = content(other)
-    lookups = [layer_of(one).variable.lookup(UNKNOWN).numpy() for one in (model, other)]
-    return {
-        "rows": np.array_equal(keys, other_keys) and np.array_equal(rows, other_rows),
-        "slots": np.array_equal(slots, other_slots),
-        "step": step_of(model) == step_of(other),
-        "unknown ids": np.array_equal(*lookups),
-    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,9 +116,9 @@ def keras_file_in_a_new_process(way: str, folder: pathlib.Path) -> Any:
         import keras, numpy as np, tf_embed
         for kind in sys.argv[1:]:
             if kind == "subclassed":
-                import door_cases  # its class is registered by whoever wrote it
+                import door_models  # its class is registered by whoever wrote it
             model = keras.models.load_model(f"{kind}.keras")
-            layer = model.get_layer("mine")
+            layer = door_models.layer_of(model) if kind == "list" else model.get_layer("mine")
             keys, rows, slots, _ = layer.variable.table.export()
             step = int((layer.optimizer or model.optimizer).iterations)
             unknown = layer.variable.lookup(np.arange(1000, 1060).reshape(20, 3))
@@ -407,7 +326,7 @@ def checkpoint(kind: str, *shards: int) -> Callable[..., Any]:
     def run(way: str, folder: pathlib.Path) -> Any:
         model = first = trained(way, kind)
         for number in shards or (1,):
-            options = {} if kind == "subclassed" else {"devices": ["/CPU:0"] * number}
+            options = {} if kind in ("subclassed", "list") else {"devices": ["/CPU:0"] * number}
             other = untrained(way, kind, seed=2, **options)
             other.optimizer.build(other.trainable_variables)
             path = tf.train.Checkpoint(model=model).save(str(folder / f"{number}"))

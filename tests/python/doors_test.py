@@ -8,20 +8,22 @@ from typing import Any
 
 import damage_cases
 import door_cases
+import door_models
 import tensorflow as tf
 from absl.testing import parameterized
-from door_cases import ASPECTS, Door
+from door_cases import Door
+from door_models import ASPECTS
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tables"))
 import doors
 
 
 def lost(way: str, folder: Any) -> Any:
-    return door_cases.trained(way), door_cases.untrained(way, seed=2)
+    return door_models.trained(way), door_models.untrained(way, seed=2)
 
 
 def whole(way: str, folder: Any) -> Any:
-    model = door_cases.trained(way)
+    model = door_models.trained(way)
     return model, model
 
 
@@ -30,7 +32,7 @@ def failing(way: str, folder: Any) -> Any:
 
 
 class DoorsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*door_cases.WAYS)
+    @parameterized.parameters(*door_models.WAYS)
     def test_what_is_lost_is_wrong(self, way):
         cells = door_cases.outcome(Door("lost", lost), way)
         self.assertEqual(cells, dict.fromkeys(ASPECTS, "WRONG: lost"))

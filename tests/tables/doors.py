@@ -68,20 +68,21 @@ def run(part: str) -> dict[str, Any]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import damage_cases
     import door_cases
+    import door_models
     import keras
     import tensorflow as tf
 
     doors: dict[str, dict[str, dict[str, str]]] = {}
     for door in door_cases.DOORS:
         if part in door.name:
-            doors[door.name] = {way: door_cases.outcome(door, way) for way in door_cases.WAYS}
+            doors[door.name] = {way: door_cases.outcome(door, way) for way in door_models.WAYS}
             print(door.name, file=sys.stderr, flush=True)
     harms: dict[str, dict[str, dict[str, str]]] = {}
     for harm in damage_cases.HARMS:
         if not part or part in harm:
             harms[harm] = {
                 way: {kind: damage_cases.outcome(kind, harm, way) for kind in damage_cases.FORMATS}
-                for way in door_cases.WAYS
+                for way in door_models.WAYS
             }
             print(harm, file=sys.stderr, flush=True)
     versions = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"

@@ -39,7 +39,8 @@ class DynamicEmbedding(keras.layers.Layer):
     step; `model.export` and tf.saved_model.save carry the rows. `get_weights` and `set_weights`,
     and so keras.callbacks.EarlyStopping(restore_best_weights=True), carry the rows and, as for any
     weight, nothing of the optimizer; arrays that NumPy made of those of `get_weights` are refused.
-    `layer.trainable = False` stops updates, also in a step that Keras has traced. `model.export`
+    tf.train.Checkpoint finds layers in lists and dicts by the model's optimizer alone, once that is
+    built: Keras leaves them out. `layer.trainable = False` stops updates, also in a step that Keras has traced. `model.export`
     makes a signature for dense ids, so a model that is served takes dense ids with `padding_id` in
     place of ragged ones.
 

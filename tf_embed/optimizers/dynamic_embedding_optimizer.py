@@ -27,11 +27,12 @@ class _Split:
     guard: keras.Variable | None = None  # where there is a loss scale optimizer
 
 
-class _Trainers(tf.Module):
-    """A list that is there before its members, so that a checkpoint can wait for them."""
+class _Tables(tf.Module):
+    """Lists that are there before their members, so that a checkpoint can wait for them."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.anchors: list[Anchor] = []
         self.trainers: list[TableTrainer] = []
 
 
@@ -141,7 +142,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         self._inner_optimizer = keras_optimizer
         self.bp_v2 = bool(bp_v2)
         self.synchronous = bool(synchronous)
-        self._tables = _Trainers()
+        self._tables = _Tables()
         self._split: _Split | None = None
 
     def build(self, variables: list[Any]) -> None:
@@ -188,6 +189,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             trainer.bind()
             if is_new:  # as dense variables, the tables have nothing of an optimizer before
                 trainer.table.drop_slots()
+        self._tables.anchors.extend(split.anchors)
         self._tables.trainers.extend(trainers)
         self._split = split
 

@@ -1,0 +1,125 @@
+"""The models that go through doors, and what of one model another has.
+
+They look three ids up in one table. Of another seed, ids that were never seen have other rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_embed
+from tf_embed.layers import DynamicEmbedding
+
+ASPECTS = ("rows", "slots", "step", "unknown ids")
+WAYS = ("wrapper", "own")
+KINDS = ("sequential", "functional", "subclassed", "list")
+
+IDS = np.random.default_rng(7).integers(0, 40, [24, 3])
+LABELS = np.random.default_rng(8).normal(size=24)
+UNKNOWN = np.arange(1000, 1060).reshape(20, 3)
+FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
+
+
+@keras.saving.register_keras_serializable(package="door_cases")
+class Subclassed(keras.Model):
+    """A subclassed model; its class is registered, which is its author's matter."""
+
+    def __init__(self, way: str, seed: int = 1, **options: Any) -> None:
+        super().__init__(**options)
+        self.way, self.seed = way, seed
+        self.mine = embedding(way, seed)
+        self.head = head()
+
+    def call(self, ids: Any) -> Any:
+        return self.head(keras.ops.reshape(self.mine(ids), [-1, 6]))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "way": self.way, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable(package="door_cases")
+class Listed(Subclassed):
+    """One with its table in a dict of a list, where Keras does not look for a checkpoint."""
+
+    def __init__(self, way: str, seed: int = 1, **options: Any) -> None:
+        super().__init__(way, seed, **options)
+        self.tables = [{"mine": self.mine}]
+        del self.mine
+
+    def call(self, ids: Any) -> Any:
+        return self.head(keras.ops.reshape(self.tables[0]["mine"](ids), [-1, 6]))
+
+
+def embedding(way: str, seed: int = 1, **options: Any) -> DynamicEmbedding:
+    return DynamicEmbedding(
+        **{
+            "dim": 2,
+            "initializer": keras.initializers.RandomUniform(seed=seed),
+            "optimizer": keras.optimizers.Adam(0.1) if way == "own" else None,
+            "name": "mine",
+            **options,
+        }
+    )
+
+
+def head() -> Any:
+    return keras.layers.Dense(1, kernel_initializer="ones")
+
+
+def untrained(way: str, kind: str = "functional", seed: int = 1, **options: Any) -> keras.Model:
+    """A compiled model. Of another seed, its unknown ids have other rows."""
+    if kind in ("subclassed", "list"):
+        model = (Subclassed if kind == "subclassed" else Listed)(way, seed)
+        model(IDS[:1])
+    else:
+        ids = keras.Input([3], dtype=options.get("key_dtype", "int64"))
+        layers = [embedding(way, seed, **options), keras.layers.Flatten(), head()]
+        if kind == "sequential":
+            model = keras.Sequential([ids, *layers])
+        else:
+            outputs: Any = ids
+            for layer in layers:
+                outputs = layer(outputs)
+            model = keras.Model(ids, outputs)
+    wrapped = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
+    model.compile("sgd" if way == "own" else wrapped, "mse")
+    return model
+
+
+def trained(way: str, kind: str = "functional", seed: int = 1, **options: Any) -> keras.Model:
+    model = untrained(way, kind, seed, **options)
+    model.fit(IDS, LABELS, **FIT)
+    return model
+
+
+def layer_of(model: keras.Model) -> DynamicEmbedding:
+    return model.tables[0]["mine"] if isinstance(model, Listed) else model.get_layer("mine")
+
+
+def content(model: keras.Model) -> list[np.ndarray]:
+    """Keys, rows and slots, sorted by key."""
+    keys, values, slots, _ = layer_of(model).variable.table.export()
+    order = np.argsort(keys)
+    return [tf.gather(one, order).numpy() for one in (keys, values, slots)]
+
+
+def step_of(model: keras.Model) -> int:
+    optimizer = layer_of(model).optimizer or model.optimizer
+    return int(tf.convert_to_tensor(optimizer.iterations))
+
+
+def kept(model: keras.Model, other: keras.Model) -> dict[str, bool]:
+    """Which aspects of a model another one has, to the last bit."""
+    keys, rows, slots = content(model)
+    other_keys, other_rows, other_slots = content(other)
+    lookups = [layer_of(one).variable.lookup(UNKNOWN).numpy() for one in (model, other)]
+    return {
+        "rows": np.array_equal(keys, other_keys) and np.array_equal(rows, other_rows),
+        "slots": np.array_equal(slots, other_slots),
+        "step": step_of(model) == step_of(other),
+        "unknown ids": np.array_equal(*lookups),
+    }
