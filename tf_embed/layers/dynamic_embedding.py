@@ -40,9 +40,9 @@ class DynamicEmbedding(keras.layers.Layer):
     and so keras.callbacks.EarlyStopping(restore_best_weights=True), carry the rows and, as for any
     weight, nothing of the optimizer; arrays that NumPy made of those of `get_weights` are refused.
     tf.train.Checkpoint finds layers in lists and dicts by the model's optimizer alone, once that is
-    built: Keras leaves them out. `layer.trainable = False` stops updates, also in a step that Keras has traced. `model.export`
-    makes a signature for dense ids, so a model that is served takes dense ids with `padding_id` in
-    place of ragged ones.
+    built: Keras leaves them out. `layer.trainable = False` stops updates, also in a step that Keras
+    has traced. `model.export` makes a signature for dense ids, so a model that is served takes
+    dense ids with `padding_id` in place of ragged ones.
 
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
