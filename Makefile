@@ -57,7 +57,8 @@ help:
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'
-	@echo 'make bench       the benchmarks'
+	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
+	@echo 'make bench-quick what the goals are about, in less than ten minutes'
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
@@ -137,10 +138,17 @@ format: $(VENV)/.ready
 	$(VENV)/bin/ruff format .
 	clang-format -i $(CC_FILES)
 
-.PHONY: bench
-bench: configured
-	@[ -f benchmarks/BUILD ] || { echo 'There are no benchmarks in this version yet.' >&2; exit 1; }
-	$(BAZEL) run //benchmarks:host_table_benchmark
+# The peers are installed once, what is in the tree each time.
+.PHONY: bench-environments
+bench-environments: | system
+	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	PYTHON="$(PYTHON)" benchmarks/environments.sh peers
+	PYTHON= benchmarks/environments.sh ours
+
+.PHONY: bench bench-quick
+bench bench-quick: bench-environments
+	.venv/bench216/bin/python benchmarks/run.py $(if $(filter %-quick,$@),--quick) \
+	    $(if $(SECTIONS),--sections=$(SECTIONS))
 
 .PHONY: tables
 tables: $(VENV)/.ready wheel-tf216

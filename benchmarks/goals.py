@@ -1,0 +1,108 @@
+"""What tf_embed is after, in one table."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """One figure.
+
+    Attributes:
+        name: Its name in JSON.
+        section: What measures it.
+        what: What it is.
+        goal: What is aimed at.
+        must: The least that counts as done; None where nothing was fixed.
+        at_most: Whether smaller is better.
+    """
+
+    name: str
+    section: str
+    what: str
+    goal: float
+    must: float | None
+    at_most: bool = False
+
+    def worse(self, one: float, other: float) -> float:
+        """The one of two values that is farther from the goal."""
+        return max(one, other) if self.at_most else min(one, other)
+
+    def reaches(self, value: float, bound: float) -> bool:
+        return value <= bound if self.at_most else value >= bound
+
+
+_OPTIMIZERS = "TFRA's optimizer / ours"
+_ZIPF = "Zipf 1.2"
+
+GOALS = (
+    Goal("adam_vs_tfra_uniform", "adam", f"Adam step, uniform: {_OPTIMIZERS}", 9, 6),
+    Goal("adam_vs_tfra_zipf", "adam", f"Adam step, {_ZIPF}: {_OPTIMIZERS}", 4.5, 3),
+    Goal("adam_vs_tfra_worst", "adam", "Adam step, worst of dims 16, 64, 128 and 8k, 64k", 3, 2.5),
+    Goal("adam_vs_tfra_handwritten_uniform", "adam", "leanest flow of TFRA's ops, uniform", 7, 5),
+    Goal("adam_vs_tfra_handwritten_zipf", "adam", f"leanest flow of TFRA's ops, {_ZIPF}", 3, 2.2),
+    Goal("adagrad_vs_tfra_uniform", "adagrad", f"Adagrad step, uniform: {_OPTIMIZERS}", 7, 5),
+    Goal("adagrad_vs_tfra_zipf", "adagrad", f"Adagrad step, {_ZIPF}: {_OPTIMIZERS}", 3.5, 2.3),
+    Goal("sgd_vs_tfra_uniform", "sgd", f"SGD step, uniform: {_OPTIMIZERS}", 4.5, 3),
+    Goal("sgd_vs_tfra_zipf", "sgd", f"SGD step, {_ZIPF}: {_OPTIMIZERS}", 3, 1.8),
+    Goal(
+        "pooled_adam_vs_tfra", "pooled", f"3,277 bags of 20 ids and an Adam step, {_ZIPF}", 8, None
+    ),
+    Goal("lookup_vs_tfra", "lookup", "lookup, lower of 10^6 and 10^7 keys: TFRA / ours", 4, 3),
+    Goal("lookup_vs_tfra_8k", "lookup", "lookup of 8k ids, 10^6 keys: TFRA / ours", 2.5, 2),
+    Goal("upsert_vs_tfra", "lookup", "upsert, lower of 10^6 and 10^7 keys: TFRA / ours", 3, 1.8),
+    Goal("accum_vs_tfra", "lookup", "accum, lower of 10^6 and 10^7 keys: TFRA / ours", 4, 2.5),
+    Goal("lookup_vs_mht", "mht", "lookup: MutableHashTable / ours", 9, 6),
+    Goal("insert_vs_mht", "mht", "insert: MutableHashTable / ours", 9, 6),
+    Goal(
+        "lookup_share_of_floor", "core", "core lookup: gather and one index line / ours", 0.85, 0.75
+    ),
+    Goal("step_vs_fbgemm_uniform", "fbgemm", "lower of Adagrad and row-wise, uniform", 10, 6),
+    Goal("step_vs_fbgemm_zipf", "fbgemm", f"lower of Adagrad and row-wise, {_ZIPF}", 4, 2.5),
+    Goal("forward_vs_fbgemm", "fbgemm", "FBGEMM's forward of an array / our lookup", 1.0, 0.9),
+    Goal(
+        "overhead_bytes_per_key",
+        "memory",
+        "bytes beyond key, weights and slots",
+        22,
+        28,
+        at_most=True,
+    ),
+    Goal(
+        "growth_peak_over_final",
+        "growth",
+        "peak memory of growing / final",
+        1.05,
+        1.10,
+        at_most=True,
+    ),
+    Goal("growth_vs_tfra", "growth", "growing to 10^7 keys: TFRA / ours", 5, 3),
+    Goal(
+        "growth_worst_over_median", "growth", "worst batch of growing / median", 3, 5, at_most=True
+    ),
+    Goal(
+        "concurrent_reads_vs_tfra", "concurrency", "2 readers beside 1 updater: ours / TFRA", 4.5, 3
+    ),
+    Goal("concurrent_reads_kept", "concurrency", "reads beside an updater / without", 0.85, 0.7),
+    Goal("torn_rows", "concurrency", "torn rows that readers saw", 0, 0, at_most=True),
+    Goal("eager256_vs_tfra", "small", "eager lookup of 256 ids: TFRA / ours", 10, 5),
+    Goal(
+        "ingraph_op_over_noop",
+        "small",
+        "lookup op in a graph / no-op custom op",
+        3,
+        4,
+        at_most=True,
+    ),
+    Goal(
+        "scaling_worst_step",
+        "scaling",
+        "a step in keys or ids, beyond gather's",
+        1.3,
+        None,
+        at_most=True,
+    ),
+)
+
+BY_NAME = {goal.name: goal for goal in GOALS}

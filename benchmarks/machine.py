@@ -1,0 +1,114 @@
+"""The machine: what it is, what else runs on it, how much memory a process holds. Linux only."""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import pathlib
+import platform
+import re
+import time
+from collections.abc import Sequence
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What else a machine did during a measurement.
+
+    Attributes:
+        average: The load average of one minute at its beginning. The benchmark itself is in it.
+        others: Cores that something else kept busy meanwhile, in the mean: other processes, and
+            the host of a virtual machine. The benchmark itself is not in it.
+    """
+
+    average: float
+    others: float
+
+
+def _busy_seconds() -> float:
+    """Seconds that all cores together were busy or stolen since the machine began."""
+    line = pathlib.Path("/proc/stat").read_text().partition("\n")[0]
+    user, nice, system, _, _, irq, softirq, steal = (int(field) for field in line.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND
+
+
+def _process_seconds(pid: int) -> float:
+    """Processor seconds of a process and of the children that it has waited for."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:15]) / _TICKS_PER_SECOND
+
+
+class LoadWatch:
+    """Measures the load from when it is made; `pids` are the processes of the benchmark."""
+
+    def __init__(self, pids: Sequence[int] = ()) -> None:
+        self._pids = pids or (os.getpid(),)
+        self._average = os.getloadavg()[0]
+        self._begin = self._seconds()
+
+    def _seconds(self) -> tuple[float, float, float]:
+        return time.monotonic(), _busy_seconds(), sum(map(_process_seconds, self._pids))
+
+    def load(self) -> Load:
+        """The load since the beginning."""
+        elapsed, busy, own = (
+            now - then for now, then in zip(self._seconds(), self._begin, strict=True)
+        )
+        return Load(self._average, max(0.0, busy - own) / max(elapsed, 1e-9))
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is there, huge pages included."""
+    return _kilobytes("/proc/self/smaps_rollup", "Rss") * 1024
+
+
+def peak_resident_bytes() -> int:
+    """The highest resident memory since `forget_peak`."""
+    return _kilobytes("/proc/self/status", "VmHWM") * 1024
+
+
+def forget_peak() -> None:
+    """Lets `peak_resident_bytes` begin anew."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping."""
+    return _kilobytes("/proc/meminfo", "MemAvailable") * 1024
+
+
+def touch_memory(size_bytes: int) -> None:
+    """Writes to so much memory once and gives it back.
+
+    The host of a virtual machine provides a page when it is first touched, which takes longer than
+    anything that a table does with it, and whoever came first would pay.
+    """
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for offset in range(0, size_bytes, _PAGE_BYTES):
+            memory[offset] = 1
+
+
+def description() -> dict[str, str]:
+    """The machine in a few words."""
+    cpu = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.*)$", cpu, re.MULTILINE)
+    return {
+        "processor": model.group(1) if model else platform.processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{_kilobytes('/proc/meminfo', 'MemTotal') / 2**20:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def _kilobytes(path: str, name: str) -> int:
+    text = pathlib.Path(path).read_text()
+    found = re.search(rf"^{name}:\s*(\d+) kB$", text, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"{path} has no line {name}.")
+    return int(found.group(1))

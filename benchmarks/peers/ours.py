@@ -1,0 +1,66 @@
+"""tf_embed, as a user writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import tf_embed
+from peers.verbs import Verbs
+
+OPTIMIZERS = {
+    "Adam": lambda: keras.optimizers.Adam(1e-3),
+    "Adagrad": lambda: keras.optimizers.Adagrad(1e-2, initial_accumulator_value=0.1),
+    "SGD": lambda: keras.optimizers.SGD(1e-2),
+    "row-wise Adagrad": lambda: tf_embed.optimizers.RowWiseAdagrad(1e-2),
+}
+
+
+class Table(Verbs):
+    """A table without an optimizer."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(tf_embed.Variable(dim=dim, initializer=0.0))
+
+
+class Trainer:
+    """A table and an optimizer; a step is a lookup, its gradient, and the update."""
+
+    def __init__(self, dim: int, optimizer: str) -> None:
+        self.variable = tf_embed.Variable(dim=dim, initializer=0.0)
+        self.optimizer = tf_embed.DynamicEmbeddingOptimizer(OPTIMIZERS[optimizer]())
+        self.optimizer.build(self.variable.trainable_variables)
+        self.step = tf.function(self._step)
+
+    def _step(self, ids: tf.Tensor, gradients: tf.Tensor) -> tf.Tensor:
+        variables = self.variable.trainable_variables
+        with tf.GradientTape() as tape:
+            rows = tf_embed.embedding_lookup(self.variable, ids)
+        self.optimizer.apply(tape.gradient(rows, variables, output_gradients=gradients), variables)
+        return rows
+
+    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.variable.lookup(ids)
+
+
+class PooledTrainer:
+    """A Keras layer that pools, and an optimizer."""
+
+    def __init__(self, dim: int, optimizer: str) -> None:
+        self.layer = tf_embed.layers.DynamicEmbedding(dim, initializer="zeros", combiner="sum")
+        self.layer.build()
+        self.optimizer = tf_embed.DynamicEmbeddingOptimizer(OPTIMIZERS[optimizer]())
+        self.optimizer.build(self.layer.trainable_variables)
+        self.step = tf.function(self._step)
+
+    def _step(self, ids: Any, gradients: tf.Tensor) -> tf.Tensor:
+        variables = self.layer.trainable_variables
+        with tf.GradientTape() as tape:
+            bags = self.layer(ids)
+        self.optimizer.apply(tape.gradient(bags, variables, output_gradients=gradients), variables)
+        return bags
+
+    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.layer.variable.lookup(ids)

@@ -1,0 +1,94 @@
+"""TensorFlow Recommenders Addons, dynamic_embedding.
+
+Its optimizer takes those of tf_keras, or TensorFlow's own old Keras, which is used here: importing
+tf_keras beside Keras 3 would need another process.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import tensorflow as tf
+from tensorflow.python.keras.optimizer_v2 import adagrad, adam, gradient_descent
+from tensorflow_recommenders_addons import dynamic_embedding as de
+
+from peers.verbs import Verbs
+
+OPTIMIZERS = {
+    "Adam": lambda: adam.Adam(1e-3),
+    "Adagrad": lambda: adagrad.Adagrad(1e-2, initial_accumulator_value=0.1),
+    "SGD": lambda: gradient_descent.SGD(1e-2),
+}
+_numbers = itertools.count()
+
+
+def _variable(dim: int) -> de.Variable:
+    # A name of its own: get_variable would give the table of an earlier one.
+    return de.get_variable(f"table_{next(_numbers)}", dim=dim, initializer=0.0)
+
+
+class Table(Verbs):
+    """A table without an optimizer."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(_variable(dim))
+
+
+class Trainer:
+    """A table and TFRA's optimizer. Ids must be made unique by hand, else gradients are lost."""
+
+    def __init__(self, dim: int, optimizer: str) -> None:
+        self.variable = _variable(dim)
+        self.shadow = de.shadow_ops.ShadowVariable(self.variable, name=f"shadow_{next(_numbers)}")
+        self.optimizer = de.DynamicEmbeddingOptimizer(OPTIMIZERS[optimizer]())
+        self.step = tf.function(self._step)
+
+    def _step(self, ids: tf.Tensor, gradients: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            unique, places = tf.unique(ids)
+            rows = tf.gather(de.shadow_ops.embedding_lookup(self.shadow, unique), places)
+        (gradient,) = tape.gradient(rows, [self.shadow], output_gradients=gradients)
+        self.optimizer.apply_gradients([(gradient, self.shadow)])
+        return rows
+
+    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.variable.lookup(ids)
+
+
+class HandWrittenAdam:
+    """The leanest Adam step of TFRA's ops: one lookup and one upsert for each of its tables."""
+
+    def __init__(self, dim: int) -> None:
+        self.variable = _variable(dim)
+        self.slots = _variable(dim), _variable(dim)
+        self.steps = tf.Variable(0.0)
+        self.step = tf.function(self._step)
+
+    def _step(self, ids: tf.Tensor, gradients: tf.Tensor) -> tf.Tensor:
+        unique, places = tf.unique(ids)
+        weights = self.variable.lookup(unique)
+        m, v = (slot.lookup(unique) for slot in self.slots)
+        rows = tf.gather(weights, places)
+        sums = tf.math.unsorted_segment_sum(gradients, places, tf.size(unique))
+        step = self.steps.assign_add(1.0)
+        rate = 1e-3 * tf.sqrt(1.0 - 0.999**step) / (1.0 - 0.9**step)
+        m += 0.1 * (sums - m)
+        v += 0.001 * (sums * sums - v)
+        self.variable.upsert(unique, weights - rate * m / (tf.sqrt(v) + 1e-7))
+        self.slots[0].upsert(unique, m)
+        self.slots[1].upsert(unique, v)
+        return rows
+
+    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.variable.lookup(ids)
+
+
+class PooledTrainer(Trainer):
+    """As `Trainer`, with rows pooled by `embedding_lookup_sparse`."""
+
+    def _step(self, ids: tf.SparseTensor, gradients: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            bags = de.embedding_lookup_sparse(self.shadow, ids, None, combiner="sum")
+        (gradient,) = tape.gradient(bags, [self.shadow], output_gradients=gradients)
+        self.optimizer.apply_gradients([(gradient, self.shadow)])
+        return bags

@@ -1,0 +1,123 @@
+"""From rows to figures: which goals are reached, and which can't be judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import goals
+from goals import Goal
+from rows import Row
+
+# A load average of 1.5 is the benchmark's own thread and half a core for others. Others' share is
+# measured itself, since the benchmark's own load is now one core, now two.
+MOST_OTHERS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """What came out for a goal.
+
+    Attributes:
+        goal: The goal.
+        value: The worst of the rows that have a say; None where there is none.
+        why_not: Why it is not judged; "" where it is.
+    """
+
+    goal: Goal
+    value: float | None
+    why_not: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.why_not or self.value is None:
+            return "not judged"
+        if self.goal.reaches(self.value, self.goal.goal):
+            return "reached"
+        if self.goal.must is None:
+            return "missed"
+        return "must" if self.goal.reaches(self.value, self.goal.must) else "missed"
+
+
+def figures(rows: Sequence[Row], failures: Mapping[str, str]) -> list[Figure]:
+    """One figure for each goal.
+
+    Args:
+        rows: All rows.
+        failures: For each section of which a part failed or was left out, why.
+    """
+    return [_figure(goal, rows, failures.get(goal.section, "")) for goal in goals.GOALS]
+
+
+def _figure(goal: Goal, rows: Sequence[Row], failure: str) -> Figure:
+    value = None
+    others = 0.0
+    for row in rows:
+        if goal.name in row.figures:
+            one = row.figures[goal.name]
+            value = one if value is None else goal.worse(value, one)
+            others = max(others, row.load.others)
+    if failure:
+        return Figure(goal, value, failure)
+    if value is None:
+        return Figure(goal, None, "not measured")
+    if others > MOST_OTHERS:
+        return Figure(goal, value, f"other work kept {others:.2f} cores busy")
+    return Figure(goal, value)
+
+
+def table(figures: Iterable[Figure]) -> str:
+    """The figures as a table of Markdown."""
+    lines = [
+        "| figure | value | goal | must | verdict | what |",
+        "|---|---|---|---|---|---|",
+    ]
+    for figure in figures:
+        goal = figure.goal
+        sign = "<=" if goal.at_most else ">="
+        must = "" if goal.must is None else f"{sign} {goal.must:g}"
+        value = "" if figure.value is None else f"{figure.value:.3g}"
+        verdict = f"{figure.verdict}: {figure.why_not}" if figure.why_not else figure.verdict
+        lines.append(
+            f"| {goal.name} | {value} | {sign} {goal.goal:g} | {must} | {verdict} | {goal.what} |"
+        )
+    return "\n".join(lines)
+
+
+def row_table(rows: Iterable[Row]) -> str:
+    """The rows as a table of Markdown."""
+    lines = ["| section | case | values | over ours | load, others |", "|---|---|---|---|---|"]
+    for row in rows:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in row.values.items())
+        ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in row.ratios.items())
+        case = f"{row.case} ({row.note})" if row.note else row.case
+        lines.append(
+            f"| {row.section} | {case} | {values} {row.unit} | {ratios} "
+            f"| {row.load.average:.2f}, {row.load.others:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def summary(figures: Iterable[Figure]) -> str:
+    """How many goals came out how."""
+    counts = {"reached": 0, "must": 0, "missed": 0, "not judged": 0}
+    for figure in figures:
+        counts[figure.verdict] += 1
+    return (
+        f"{counts['reached']} goals reached, {counts['must']} only the least that counts as done, "
+        f"{counts['missed']} missed, {counts['not judged']} not judged"
+    )
+
+
+def json_line(figures: Iterable[Figure]) -> str:
+    """All figures in one line; a number for each name, or null, and why some are not judged."""
+    values: dict[str, object] = {}
+    why_not = {}
+    for figure in figures:
+        value = figure.value
+        values[figure.goal.name] = None if value is None else float(f"{value:.4g}")
+        if figure.why_not:
+            why_not[figure.goal.name] = figure.why_not
+    return json.dumps({**values, "not_judged": why_not})

@@ -1,0 +1,54 @@
+"""What a measurement leaves behind: a row of the table of results."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from machine import Load
+
+OURS = "tf_embed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    Attributes:
+        section: What was measured.
+        case: In which case.
+        unit: Unit of the values.
+        values: The value of each implementation.
+        load: What else the machine did.
+        ratios: The ratio of each other implementation over ours, the median of those of the rounds.
+        figures: The values that this row gives to names of `goals.GOALS`.
+        note: What else is to be said.
+    """
+
+    section: str
+    case: str
+    unit: str
+    values: Mapping[str, float]
+    load: Load
+    ratios: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+    def to_json(self) -> str:
+        """As one line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Row:
+        """What `to_json` wrote."""
+        fields: dict[str, Any] = json.loads(line)
+        return cls(**{**fields, "load": Load(**fields["load"])})
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
+        ratios = ", ".join(f"{name} {ratio:.2f} x" for name, ratio in self.ratios.items())
+        parts = [f"{self.section}: {self.case}", f"{values} {self.unit}", ratios, self.note]
+        loads = f"load {self.load.average:.2f}, others {self.load.others:.2f}"
+        return " | ".join([*filter(None, parts), loads])

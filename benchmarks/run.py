@@ -1,0 +1,108 @@
+"""Runs the benchmarks and reports.
+
+    .venv/bench216/bin/python benchmarks/run.py [--quick] [--sections lookup,adam]
+
+Rows are printed as they come; at the end the table of goals, and a line of JSON with every name in
+`goals.GOALS`. All of it goes to build/bench/results.json, and a chart to build/bench/results.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import goals
+import machine
+import report
+from rows import Row
+from sections import PARTS
+from settings import BUILD, ROOT, TENSORFLOW_PYTHON
+
+
+def run_part(section: str, part: str, quick: bool) -> tuple[list[Row], str]:
+    """The rows of a part, and what went wrong or ""."""
+    command = [os.fspath(TENSORFLOW_PYTHON), os.fspath(ROOT / "benchmarks" / "section.py")]
+    command += [section, part, *(["--quick"] if quick else [])]
+    log = BUILD / "logs" / f"{section}-{part}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    rows = []
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        for line in process.stdout or ():
+            rows.append(Row.from_json(line))
+            print(rows[-1], flush=True)
+    if process.returncode:
+        last = log.read_text().strip().rpartition("\n")[2][:200]
+        return rows, f"{section} {part} failed ({process.returncode}), see {log.name}: {last}"
+    return rows, ""
+
+
+def run_sections(sections: Sequence[str], quick: bool) -> tuple[list[Row], dict[str, str]]:
+    """All rows, and for each section that is not whole, why."""
+    rows: list[Row] = []
+    failures = {goal.section: "left out" for goal in goals.GOALS if goal.section not in sections}
+    for section in sections:
+        parts, more = PARTS[section]
+        for part in parts if quick else (*parts, *more):
+            begin = time.monotonic()
+            print(f"--- {section} {part}: load average {os.getloadavg()[0]:.2f}", flush=True)
+            found, failure = run_part(section, part, quick)
+            rows += found
+            if failure:
+                failures[section] = failure
+                print(f"!!! {failure}", flush=True)
+            print(f"    {time.monotonic() - begin:.0f} s", flush=True)
+    return rows, failures
+
+
+def write_results(
+    rows: Sequence[Row], figures: Sequence[report.Figure], about: dict[str, str]
+) -> None:
+    """Writes what was found to build/bench."""
+    results = {
+        "about": about,
+        "figures": json.loads(report.json_line(figures)),
+        "rows": [json.loads(row.to_json()) for row in rows],
+    }
+    (BUILD / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Runs the benchmarks and reports.")
+    parser.add_argument("--quick", action="store_true", help="only what goals are about")
+    parser.add_argument(
+        "--sections", default=",".join(PARTS), help="some of %(default)s", metavar="NAMES"
+    )
+    options = parser.parse_args()
+    sections = options.sections.split(",")
+    unknown = [section for section in sections if section not in PARTS]
+    if unknown:
+        parser.error(f"There is no section {', '.join(unknown)}: take some of {', '.join(PARTS)}.")
+    begin = time.monotonic()
+    about = {
+        **machine.description(),
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["python", "benchmarks/run.py", *sys.argv[1:]]),
+    }
+    print(", ".join(f"{name}: {value}" for name, value in about.items()))
+    rows, failures = run_sections(sections, options.quick)
+    figures = report.figures(rows, failures)
+    about["minutes"] = f"{(time.monotonic() - begin) / 60:.1f}"
+    write_results(rows, figures, about)
+    print()
+    print(report.table(figure for figure in figures if figure.goal.section in sections))
+    print()
+    print(f"{report.summary(figures)}; {about['minutes']} minutes")
+    print(report.json_line(figures))
+
+
+if __name__ == "__main__":
+    main()

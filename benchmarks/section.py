@@ -1,0 +1,39 @@
+"""Measures one part of one section, in a process of its own.
+
+    python benchmarks/section.py lookup 1e6 [--quick]
+
+Prints a line of JSON for each row; what libraries print goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+# Read when TensorFlow is loaded.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from settings import Settings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures one part of one section.")
+    parser.add_argument("section")
+    parser.add_argument("part")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    section = importlib.import_module(f"sections.{options.section}")
+    for row in section.rows(options.part, Settings(quick=options.quick)):
+        lines.write(row.to_json() + "\n")
+    lines.flush()
+    sys.stdout.flush()
+    # TensorFlow's threads and the tables of peers take seconds to go, and nothing is left to do.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""What is measured: a module for each section, whose `rows` measures one part of it.
+
+Each part has a process of its own. No import here, so that whoever starts them needs no TensorFlow.
+"""
+
+# For each section its parts, and those that the full run has besides.
+PARTS = {
+    "lookup": (("1e6x64", "1e7x64"), ("1e6x16", "1e6x128")),
+    "adam": (("64", "16", "128"), ()),
+    "adagrad": (("64",), ()),
+    "sgd": (("64",), ()),
+}

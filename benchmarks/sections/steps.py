@@ -1,0 +1,73 @@
+"""Steps of an optimizer, for the sections that differ by which: forward, backward and update.
+
+What the loss hands back is a tensor made beforehand, so that only the embedding's work is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ids import distribution
+from peers import ours, tfra
+from rows import OURS, Row
+from sections.work import check_same, fill, side_by_side
+from settings import Settings
+
+KEYS = 10**6
+TFRA = "TFRA"
+SHORT = {"uniform": "uniform", "1.2": "zipf"}  # in names of figures
+
+Case = tuple[int, str]  # number of ids, distribution
+
+
+def trainers(optimizer: str, dim: int) -> dict[str, Any]:
+    """Ours and TFRA's."""
+    return {OURS: ours.Trainer(dim, optimizer), TFRA: tfra.Trainer(dim, optimizer)}
+
+
+def rows(
+    section: str,
+    trainers: Mapping[str, Any],
+    dim: int,
+    cases: Sequence[Case],
+    settings: Settings,
+    figures: Callable[[Case, Mapping[str, float]], Mapping[str, float]],
+) -> Iterator[Row]:
+    """Steps of trainers on tables of 10^6 keys, each of which was trained once."""
+    for trainer in trainers.values():
+        fill(trainer.step, KEYS, dim)
+    for batch, name in cases:
+        ids = distribution(name, KEYS)
+        gradients = tf.random.normal([batch, dim], stddev=0.01)
+        yield side_by_side(
+            section,
+            f"dim {dim}, {batch} ids, {ids.name}",
+            {name: trainer.step for name, trainer in trainers.items()},
+            lambda ids=ids, batch=batch, gradients=gradients: (
+                tf.constant(ids.keys(batch)),
+                gradients,
+            ),
+            ids=batch,
+            rounds=settings.rounds,
+            figures=lambda ratios, case=(batch, name): figures(case, ratios),
+        )
+    check_same(trainers, distribution("uniform", KEYS).keys(1000))
+
+
+def simple_cases(settings: Settings) -> list[Case]:
+    """Batches of 64k ids of both distributions; the full run has small ones too."""
+    batches = (65536, 8192) if settings.more else (65536,)
+    return [(batch, ids) for batch in batches for ids in SHORT]
+
+
+def simple_figures(prefix: str) -> Callable[[Case, Mapping[str, float]], Mapping[str, float]]:
+    """Figures of 64k ids, named after the distribution."""
+
+    def figures(case: Case, ratios: Mapping[str, float]) -> Mapping[str, float]:
+        batch, ids = case
+        return {f"{prefix}_vs_tfra_{SHORT[ids]}": ratios[TFRA]} if batch == 65536 else {}
+
+    return figures

@@ -1,0 +1,78 @@
+"""What sections share: tables filled with keys, batches drawn, a measurement made a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ids import keys_of
+from machine import LoadWatch
+from rows import OURS, Row
+from timing import time_rounds
+
+FILL_BATCH = 65536
+
+
+def fill(verb: Callable[[tf.Tensor, tf.Tensor], Any], keys: int, dim: int) -> None:
+    """Calls a verb of (ids, rows) for the keys of the numbers 0 to keys - 1."""
+    values = tf.random.stateless_normal([FILL_BATCH, dim], seed=[1, 2], stddev=0.01)
+    for first in range(0, keys, FILL_BATCH):
+        ids = keys_of(np.arange(first, min(keys, first + FILL_BATCH)))
+        verb(tf.constant(ids), values[: len(ids)])
+
+
+def check_same(tables: Mapping[str, Any], ids: np.ndarray, tolerance: float = 1e-4) -> None:
+    """Fails where the tables hold different rows: then their times could not be compared.
+
+    The tolerance is that of some dozens of steps in float32, of weights of about 0.01 and more.
+    """
+    ours = tables[OURS].lookup(tf.constant(ids)).numpy()
+    if not ours.any():
+        raise RuntimeError("All rows are 0: nothing was stored.")
+    for name, table in tables.items():
+        difference = np.abs(table.lookup(tf.constant(ids)).numpy() - ours).max()
+        if difference > tolerance:
+            raise RuntimeError(f"Rows of {name} differ from ours by {difference:g}.")
+
+
+def side_by_side(
+    section: str,
+    case: str,
+    calls: Mapping[str, Callable[..., Any]],
+    draw: Callable[[], tuple[Any, ...]],
+    *,
+    ids: int,
+    rounds: int,
+    figures: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda ratios: {},
+) -> Row:
+    """Times implementations on the same batches.
+
+    Args:
+        section: For the row.
+        case: For the row.
+        calls: The implementations, ours among them.
+        draw: Makes the arguments of a call.
+        ids: Number of ids in a call.
+        rounds: How many rounds.
+        figures: Figures from the ratios of the others over ours.
+
+    Returns:
+        Nanoseconds an id.
+    """
+    watch = LoadWatch()
+    timed = time_rounds(
+        calls, draw, rounds=rounds, calls_per_round=max(1, min(8, 65536 // ids)), warm_up=2
+    )
+    ratios = {name: timed.ratio(name, OURS) for name in calls if name != OURS}
+    return Row(
+        section=section,
+        case=case,
+        unit="ns/id",
+        values={name: timed.median(name) / ids * 1e9 for name in calls},
+        load=watch.load(),
+        ratios=ratios,
+        figures=figures(ratios),
+    )

@@ -1,0 +1,32 @@
+"""How thoroughly to measure, and where the built things lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "bench"
+TENSORFLOW_PYTHON = ROOT / ".venv" / "bench216" / "bin" / "python"
+FBGEMM_PYTHON = ROOT / ".venv" / "benchfbgemm" / "bin" / "python"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Options of a run.
+
+    Attributes:
+        quick: Whether only the cases are measured that goals are about, in fewer rounds.
+    """
+
+    quick: bool = False
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a measurement."""
+        return 7 if self.quick else 11
+
+    @property
+    def more(self) -> bool:
+        """Whether cases are measured that no goal is about."""
+        return not self.quick

@@ -1,0 +1,191 @@
+"""The benchmarks' own arithmetic: rounds, ratios, and what is judged. No peer is needed here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+import goals
+import ids
+import machine
+import report
+import timing
+from machine import Load
+from rows import OURS, Row
+
+IDLE = Load(average=1.0, others=0.0)
+
+
+class Clock:
+    """A clock that each call moves on by what it is said to take."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def call(self, seconds, seen):
+        def run(batch):
+            self.now += seconds[len(seen) % len(seconds)]
+            seen.append(batch)
+
+        return run
+
+
+def row(figures, load=IDLE, section="lookup"):
+    return Row(section, "a case", "ns/id", {OURS: 1.0}, load, figures=figures)
+
+
+def figure(name, rows, failures=None):
+    found = report.figures(rows, failures or {})
+    return next(one for one in found if one.goal.name == name)
+
+
+class TimingTest(parameterized.TestCase):
+    def test_ratio_is_the_median_of_the_rounds_ratios(self):
+        rounds = timing.Rounds({OURS: [1.0, 10.0, 2.0], "peer": [3.0, 40.0, 2.0]})
+        self.assertEqual(rounds.ratio("peer", OURS), 3.0)  # of 3, 4 and 1
+        self.assertEqual(rounds.median("peer") / rounds.median(OURS), 1.5)  # which is another
+
+    def test_each_implementation_comes_first_equally_often(self):
+        firsts = [timing.rotated(["a", "b", "c"], number)[0] for number in range(-3, 6)]
+        self.assertEqual(firsts, ["a", "b", "c"] * 3)
+        self.assertEqual(timing.rotated(["a", "b", "c"], 1), ["b", "c", "a"])
+
+    def test_all_get_the_same_fresh_batches_and_warm_up_is_not_counted(self):
+        clock, ours, theirs = Clock(), [], []
+        numbers = iter(range(100))
+        rounds = timing.time_rounds(
+            {OURS: clock.call([9.0, 1.0, 2.0], ours), "peer": clock.call([9.0, 4.0, 4.0], theirs)},
+            lambda: (next(numbers),),
+            rounds=2,
+            warm_up=1,
+            clock=lambda: clock.now,
+        )
+        self.assertEqual(ours, [0, 1, 2])
+        self.assertEqual(theirs, ours)
+        self.assertEqual(rounds.times, {OURS: [1.0, 2.0], "peer": [4.0, 4.0]})
+        self.assertEqual(rounds.ratio("peer", OURS), 3.0)
+
+    def test_a_round_of_several_calls_gives_the_time_of_one(self):
+        clock, seen = Clock(), []
+        rounds = timing.time_rounds(
+            {OURS: clock.call([1.0, 3.0], seen)},
+            lambda: (0,),
+            rounds=1,
+            calls_per_round=2,
+            warm_up=0,
+            clock=lambda: clock.now,
+        )
+        self.assertEqual(rounds.times, {OURS: [2.0]})
+
+
+class IdsTest(parameterized.TestCase):
+    @parameterized.parameters("uniform", "1.2")
+    def test_batches_are_fresh_and_in_range(self, name):
+        drawn = ids.distribution(name, 1000)
+        first, second = drawn.numbers(5000), drawn.numbers(5000)
+        self.assertFalse(np.array_equal(first, second))
+        self.assertBetween(first.min(), 0, 999)
+        self.assertBetween(first.max(), 0, 999)
+
+    def test_zipf_numbers_come_as_often_as_their_ranks_say(self):
+        counts = np.sort(np.bincount(ids.distribution("1.2", 100).numbers(200_000)))[::-1]
+        chances = np.arange(1, 101) ** -1.2
+        expected = chances / chances.sum()
+        # Three standard deviations of the three commonest.
+        np.testing.assert_allclose(counts[:3] / 200_000, expected[:3], atol=0.0035)
+
+    @parameterized.parameters(100, 1000, 10**6)
+    def test_every_zipf_rank_has_a_number_of_its_own(self, count):
+        drawn = ids.Zipf(count, 1.2)
+        numbers = (np.arange(count) * drawn._step()) % count
+        self.assertLen(np.unique(numbers), count)
+
+    def test_keys_are_distinct(self):
+        self.assertLen(np.unique(ids.keys_of(np.arange(10**5))), 10**5)
+
+
+class ReportTest(parameterized.TestCase):
+    def test_of_several_rows_the_lowest_counts(self):
+        rows = [row({"lookup_vs_tfra": 5.0}), row({"lookup_vs_tfra": 3.5})]
+        self.assertEqual(figure("lookup_vs_tfra", rows).value, 3.5)
+
+    def test_where_less_is_better_the_highest_counts(self):
+        rows = [row({"torn_rows": 0.0}), row({"torn_rows": 2.0})]
+        self.assertEqual(figure("torn_rows", rows).value, 2.0)
+
+    @parameterized.parameters((4.0, "reached"), (3.999, "must"), (3.0, "must"), (2.999, "missed"))
+    def test_verdict_on_what_should_be_high(self, value, verdict):
+        self.assertEqual(
+            figure("lookup_vs_tfra", [row({"lookup_vs_tfra": value})]).verdict, verdict
+        )
+
+    @parameterized.parameters((22.0, "reached"), (28.0, "must"), (28.1, "missed"))
+    def test_verdict_on_what_should_be_low(self, value, verdict):
+        name = "overhead_bytes_per_key"
+        self.assertEqual(figure(name, [row({name: value})]).verdict, verdict)
+
+    def test_a_row_taken_beside_other_work_is_not_judged(self):
+        busy = Load(average=1.0, others=report.MOST_OTHERS + 0.01)
+        rows = [row({"lookup_vs_tfra": 9.0}, busy), row({"lookup_vs_tfra": 9.5})]
+        found = figure("lookup_vs_tfra", rows)
+        self.assertEqual(found.verdict, "not judged")
+        self.assertIn("cores busy", found.why_not)
+        self.assertEqual(found.value, 9.0)
+
+    def test_the_load_of_the_benchmark_itself_does_not_count(self):
+        found = figure("lookup_vs_tfra", [row({"lookup_vs_tfra": 9.0}, Load(2.5, 0.1))])
+        self.assertEqual(found.verdict, "reached")
+
+    def test_a_failed_part_leaves_its_section_not_judged(self):
+        rows = [row({"lookup_vs_tfra": 9.0})]
+        found = figure("lookup_vs_tfra", rows, {"lookup": "it failed"})
+        self.assertEqual((found.verdict, found.why_not), ("not judged", "it failed"))
+
+    def test_json_has_every_name_and_says_why_some_are_not_judged(self):
+        line = report.json_line(report.figures([row({"lookup_vs_tfra": 4.56789})], {}))
+        self.assertNotIn("\n", line)
+        found = json.loads(line)
+        self.assertContainsSubset(goals.BY_NAME, found)
+        self.assertEqual(found["lookup_vs_tfra"], 4.568)
+        self.assertIsNone(found["growth_vs_tfra"])
+        self.assertEqual(found["not_judged"]["growth_vs_tfra"], "not measured")
+        self.assertNotIn("lookup_vs_tfra", found["not_judged"])
+
+    def test_rows_survive_json(self):
+        one = Row("lookup", "a", "ns", {OURS: 1.5}, IDLE, {"TFRA": 2.0}, {"lookup_vs_tfra": 2.0})
+        self.assertEqual(Row.from_json(one.to_json()), one)
+
+    def test_goals_ask_for_no_less_than_the_least(self):
+        self.assertLen(goals.BY_NAME, len(goals.GOALS))
+        for goal in goals.GOALS:
+            if goal.must is not None:
+                self.assertTrue(goal.reaches(goal.goal, goal.must), goal.name)
+
+
+class MachineTest(absltest.TestCase):
+    def test_own_work_is_not_the_work_of_others(self):
+        with subprocess.Popen(["sleep", "60"]) as idle:
+            begin = time.monotonic(), time.process_time()
+            as_others, as_own = machine.LoadWatch([idle.pid]), machine.LoadWatch()
+            while time.process_time() - begin[1] < 0.5:
+                pass
+            loads = as_others.load().others, as_own.load().others
+            own = (time.process_time() - begin[1]) / (time.monotonic() - begin[0])
+            idle.kill()
+        # Linux counts hundredths of a second, on each core.
+        self.assertAlmostEqual(loads[0] - loads[1], own, delta=0.1)
+
+    def test_resident_memory_counts_what_is_touched(self):
+        size = 64 << 20
+        before = machine.resident_bytes()
+        array = np.ones(size, np.uint8)
+        self.assertBetween(machine.resident_bytes() - before, 0.9 * size, 1.5 * size)
+        self.assertEqual(array.sum(), size)
+
+
+if __name__ == "__main__":
+    absltest.main()
