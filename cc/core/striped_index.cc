@@ -32,18 +32,19 @@ size_t StripeShare(size_t keys) {
   return static_cast<size_t>(mean + 3.0 * std::sqrt(mean));
 }
 
-// A stripe's first growth is by 1.25 to 1.75, later ones by 1.5, so that stripes do not grow
-// together.
-double GrowthFactor(size_t stripe, bool first) {
-  if (!first) return 1.5;
-  const uint64_t fraction = (stripe * kGolden64) >> 32;
-  return 1.25 + 0.5 * (static_cast<double>(fraction) / 4294967296.0);
+// The next size of a stripe. Each has a sequence of its own, 1.5^(n + phase), with phases that lie
+// evenly between 0 and 1: so the growths of stripes that fill alike are spread evenly over the time
+// in which each grows once. A size that does not come from the sequence joins it by 1.25 to 1.875.
+size_t NextHomeBuckets(size_t stripe, size_t home_buckets) {
+  const double phase = static_cast<double>((stripe * kGolden64) >> 32) / 4294967296.0;
+  const double least = std::log(1.25 * static_cast<double>(home_buckets)) / std::log(1.5);
+  return static_cast<size_t>(std::pow(1.5, std::ceil(least - phase) + phase)) + 1;
 }
 
 }  // namespace
 
 StripedIndex::StripedIndex(Allocator* allocator, size_t size_hint)
-    : allocator_(allocator), stripe_hint_(StripeShare(size_hint)) {}
+    : arena_(allocator), stripe_hint_(StripeShare(size_hint)) {}
 
 StripedIndex::~StripedIndex() {
   DropRetired();
@@ -139,16 +140,48 @@ uint32_t StripedIndex::Erase(int64_t key, uint64_t hash) {
   return entry.slot;
 }
 
-StripedIndex::Array* StripedIndex::NewArray(size_t home_buckets, size_t spare_buckets) const {
-  void* const memory = allocator_->Allocate((1 + home_buckets + spare_buckets) * sizeof(Bucket));
-  if (memory == nullptr) return nullptr;
-  Array* const array = new (memory) Array{home_buckets, spare_buckets, nullptr};
-  for (size_t i = 0; i < array->buckets(); ++i) (new (array->begin() + i) Bucket)->Reset();
-  return array;
+StripedIndex::Array* StripedIndex::NewArray(size_t home_buckets, size_t spare_buckets) {
+  const RegionArena::Block block =
+      arena_.Allocate((1 + home_buckets + spare_buckets) * sizeof(Bucket));
+  if (block.memory == nullptr) return nullptr;
+  return new (block.memory) Array{home_buckets, spare_buckets, nullptr, block.region};
 }
 
-void StripedIndex::FreeArray(Array* array) const {
-  allocator_->Deallocate(array, (1 + array->buckets()) * sizeof(Bucket));
+void StripedIndex::FreeArray(Array* array) {
+  arena_.Deallocate({array, array->region}, (1 + array->buckets()) * sizeof(Bucket));
+}
+
+bool StripedIndex::Fill(Array* array, const Array* old) {
+  // Old buckets hold their keys nearly in the order of their new homes, so the writing goes along
+  // the new array as well, and each line of both passes through the cache once. Until the array is
+  // published a bucket's version is the number of its keys.
+  Bucket* raw = array->begin();  // from here on nothing is written yet
+  const auto begin_buckets = [&](Bucket* end) {
+    while (raw < end) (new (raw++) Bucket)->Reset();
+  };
+  const Bucket* const end = old == nullptr ? nullptr : old->end();
+  for (const Bucket* from = old == nullptr ? nullptr : old->begin(); from != end; ++from) {
+    for (int lane = 0; lane < Bucket::kLanes; ++lane) {
+      const uint32_t slot = from->slots[lane].load(std::memory_order_relaxed);
+      if (slot == kNoSlot) continue;
+      const int64_t key = from->keys[lane].load(std::memory_order_relaxed);
+      Bucket* to = Home(array->begin(), array->home_buckets, HashKey(key));
+      begin_buckets(to + 1);
+      uint32_t word = to->word.load(std::memory_order_relaxed);
+      while (word >= Bucket::kLanes * Bucket::kVersion) {
+        to->word.store(word | Bucket::kOverflowed, std::memory_order_relaxed);
+        if (++to == array->end()) return false;
+        begin_buckets(to + 1);
+        word = to->word.load(std::memory_order_relaxed);
+      }
+      const uint32_t free_lane = word / Bucket::kVersion;
+      to->keys[free_lane].store(key, std::memory_order_relaxed);
+      to->slots[free_lane].store(slot, std::memory_order_relaxed);
+      to->word.store(word + Bucket::kVersion, std::memory_order_relaxed);
+    }
+  }
+  begin_buckets(array->end());
+  return true;
 }
 
 Status StripedIndex::Grow(size_t number) {
@@ -163,13 +196,12 @@ Status StripedIndex::Grow(size_t number) {
     home_buckets = old->home_buckets;
     spare_buckets = 2 * old->spare_buckets;  // a chain that ran over the end
   } else {
-    const double factor = GrowthFactor(number, !stripe.grown);
-    home_buckets = static_cast<size_t>(static_cast<double>(old->home_buckets) * factor) + 1;
+    home_buckets = NextHomeBuckets(number, old->home_buckets);
     spare_buckets = old->spare_buckets;
   }
   Array* array = nullptr;
   // A key may overflow the end of the new array as well: then more spare buckets.
-  for (bool fits = false; !fits; spare_buckets *= 2) {
+  for (;; spare_buckets *= 2) {
     array = NewArray(home_buckets, spare_buckets);
     if (array == nullptr) {
       return Status::ResourceExhausted([&] {
@@ -177,12 +209,8 @@ Status StripedIndex::Grow(size_t number) {
                std::to_string(home_buckets * sizeof(Bucket)) + " bytes).";
       });
     }
-    fits = true;
-    if (old == nullptr) continue;
-    ForEach(number, [&](const Bucket&, int64_t key, uint32_t slot) {
-      fits = fits && Place(array, array->buckets(), key, HashKey(key), slot);
-    });
-    if (!fits) FreeArray(array);
+    if (Fill(array, old)) break;
+    FreeArray(array);
   }
   if (old != nullptr) {
     // From here on whoever holds the old array, reader or writer of rows, is sent to the new one.
@@ -191,7 +219,6 @@ Status StripedIndex::Grow(size_t number) {
     for (Bucket* bucket = old->begin(); bucket != old->end(); ++bucket) {
       bucket->Unlock(bucket->Lock(), Bucket::kMoved);
     }
-    stripe.grown = true;
   }
   Publish(number, array);
   if (old != nullptr) {

@@ -9,10 +9,10 @@
 // for keys in their home bucket: random ones are there by 87% at the highest load, 0.8, and by 97%
 // at 0.5. The rest go on in the lines that follow; the mean at the highest load is 1.26 lines.
 //
-// The map from place to bucket is monotonic. So a stripe grows by any factor (1.5 here) by copying
-// buckets in order from the old array to the new, and stripes grow at different times, because the
-// first growth of each has a factor of its own: no operation pays for more than 1/256 of the index.
-// Growth moves no rows.
+// The map from place to bucket is monotonic. So a stripe grows by any factor (1.5 here) by one pass
+// over the old buckets, which writes the new ones in order as well. Stripes have sizes of their
+// own, such that their growths are spread evenly: no key pays for more than 1/256 of the index, and
+// no batch for much more than its own keys. Growth moves no rows.
 //
 // Keys whose places collide without end (nobody's luck, but an attacker's work) make chains that go
 // on over neighbouring buckets. Spare buckets at the end of a stripe take what overflows there.
@@ -31,6 +31,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/core/bucket.h"
+#include "cc/core/region_arena.h"
 
 namespace tf_embed {
 
@@ -80,6 +81,12 @@ class StripedIndex {
     return stripes_[stripe].size.load(std::memory_order_relaxed);
   }
 
+  // Number of buckets that are some key's home. The stripe's mutex is held.
+  size_t StripeBuckets(size_t stripe) const {
+    const Array* const array = stripes_[stripe].array;
+    return array == nullptr ? 0 : array->home_buckets;
+  }
+
   // Frees outgrown arrays. Nobody else is in the index.
   void DropRetired();
   bool has_retired() const { return retired_.load(std::memory_order_relaxed) != nullptr; }
@@ -91,10 +98,13 @@ class StripedIndex {
     size_t home_buckets;
     size_t spare_buckets;
     Array* next_retired;
+    RegionArena::Region* region;
 
     size_t buckets() const { return home_buckets + spare_buckets; }
     Bucket* begin() { return reinterpret_cast<Bucket*>(this) + 1; }
     Bucket* end() { return begin() + buckets(); }
+    const Bucket* begin() const { return reinterpret_cast<const Bucket*>(this) + 1; }
+    const Bucket* end() const { return begin() + buckets(); }
   };
 
   // What Find reads of a stripe: a pair under a sequence number, in one cache line.
@@ -108,7 +118,6 @@ class StripedIndex {
     mutable std::mutex mutex;
     Array* array = nullptr;
     std::atomic<size_t> size{0};
-    bool grown = false;
   };
 
   static Bucket* Home(Bucket* buckets, size_t home_buckets, uint64_t hash) {
@@ -118,17 +127,22 @@ class StripedIndex {
   // The home bucket of a key, or nullptr in a stripe that has none yet.
   Bucket* HomeOf(uint64_t hash) const;
 
-  Array* NewArray(size_t home_buckets, size_t spare_buckets) const;
-  void FreeArray(Array* array) const;
+  // An array whose buckets are raw memory still.
+  Array* NewArray(size_t home_buckets, size_t spare_buckets);
+  void FreeArray(Array* array);
 
   // Puts a key in the first free lane from its home on; false where there is no room.
   static bool Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash, uint32_t slot);
+
+  // Makes the raw buckets of a new array hold the keys of the old one, if there is one, which
+  // nobody inserts into or erases from. False where they do not fit.
+  static bool Fill(Array* array, const Array* old);
 
   // Gives a stripe more buckets, such that all its keys fit. On failure nothing has changed.
   Status Grow(size_t stripe_number);
   void Publish(size_t stripe_number, Array* array);
 
-  Allocator* const allocator_;
+  RegionArena arena_;
   const size_t stripe_hint_;
   DirectoryEntry directory_[kStripes];
   Stripe stripes_[kStripes];

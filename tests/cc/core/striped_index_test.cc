@@ -72,7 +72,10 @@ class StripedIndexTest : public testing::Test {
   // Inserts `count` keys, takes half of them out and puts them in again.
   template <typename KeyOf>
   void InsertEraseAndReinsert(uint32_t count, const KeyOf& key_of) {
-    for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(Insert(key_of(i), i).ok());
+    for (uint32_t i = 0; i < count; ++i) {
+      ASSERT_TRUE(Insert(key_of(i), i).ok());
+      if (i % 1000 == 999) index.DropRetired();
+    }
     ExpectWhole();
     for (uint32_t i = 0; i < count; i += 2) ASSERT_EQ(i, Erase(key_of(i)));
     for (uint32_t i = 0; i < count; i += 2) ASSERT_EQ(kNoSlot, SlotOf(key_of(i)));
@@ -115,6 +118,60 @@ TEST_F(StripedIndexTest, HoldsExtremeKeys) {
 TEST_F(StripedIndexTest, HoldsManyKeysThroughGrowth) {
   InsertEraseAndReinsert(100000, [](uint32_t i) { return int64_t{i} << 20; });
   EXPECT_LT(allocator.live_bytes(), 100000u * 28) << "16 bytes a key at a load of 0.8";
+}
+
+// Whatever the keys, each growth leaves every key with its slot.
+TEST_F(StripedIndexTest, KeysAndSlotsSurviveEachGrowth) {
+  const std::pair<const char*, int64_t (*)(uint32_t)> kinds[] = {
+      {"sequential", [](uint32_t i) { return static_cast<int64_t>(i); }},
+      {"random", [](uint32_t i) { return static_cast<int64_t>(Mix64(i)); }},
+      {"of one stripe", [](uint32_t i) { return KeyAt(17, i * 2654435761u, 3); }},
+      {"crowded", [](uint32_t i) { return KeyAt(200, i % 7 * 0x1000 + (i % 5 << 29), i); }},
+      {"of the last places", [](uint32_t i) { return KeyAt(44, 0xffffffff - i % 999, i); }}};
+  for (const auto& [name, key_of] : kinds) {
+    SCOPED_TRACE(name);
+    for (const auto& [key, slot] : std::map<int64_t, uint32_t>(slots)) ASSERT_EQ(slot, Erase(key));
+    size_t growths = 0;
+    for (uint32_t i = 0; i < 6000; ++i) {
+      const int64_t key = key_of(i);
+      const size_t stripe = StripedIndex::StripeOf(HashKey(key));
+      const size_t before = index.StripeBuckets(stripe);
+      ASSERT_TRUE(Insert(key, i).ok());
+      if (i % 11 == 3) Erase(key_of(i / 2));  // holes, which a growth must pass over
+      if (index.StripeBuckets(stripe) == before || before == 0) continue;
+      ASSERT_GT(index.StripeBuckets(stripe), before);
+      if (++growths % 16 == 1 || stripe == 17) ExpectWhole();
+    }
+    EXPECT_GT(growths, 5u);
+    ExpectWhole();
+  }
+}
+
+TEST_F(StripedIndexTest, GrowthsOfStripesAreSpreadEvenly) {
+  constexpr uint32_t kKeys = 600000;
+  // Over each hundredth more of keys 256 ln 1.01 / ln 1.5 = 6.3 stripes grow in the mean.
+  size_t moved_keys = 0;
+  size_t growths = 0;
+  uint32_t window_end = kKeys / 8;
+  for (uint32_t i = 0; i < kKeys; ++i) {
+    const int64_t key = static_cast<int64_t>(Mix64(i));
+    const uint64_t hash = HashKey(key);
+    const size_t stripe = StripedIndex::StripeOf(hash);
+    const size_t before = index.StripeBuckets(stripe);
+    ASSERT_TRUE(index.Insert(key, hash, i).ok());
+    if (i >= kKeys / 8 && index.StripeBuckets(stripe) != before) {
+      ++growths;
+      moved_keys += index.StripeSize(stripe);
+    }
+    if (i == window_end) {
+      EXPECT_LE(growths, 20u) << "at " << i << " keys";
+      growths = 0;
+      window_end += window_end / 100;
+      index.DropRetired();
+      EXPECT_LT(allocator.live_bytes(), i * 22 + (6u << 20));
+    }
+  }
+  EXPECT_LT(moved_keys, 3 * kKeys);
 }
 
 // All hashes equal but for 24 bits that the index does not look at.
