@@ -20,6 +20,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "cc/core/platform.h"
+
 namespace tf_embed {
 
 inline constexpr uint32_t kNoSlot = 0xffffffffu;
@@ -73,7 +75,7 @@ struct alignas(64) Bucket {
   }
 
   // Whether nothing has changed since the word was `seen`. Comes after the reads it vouches for.
-  bool Unchanged(uint32_t seen) const {
+  TF_EMBED_INLINE bool Unchanged(uint32_t seen) const {
     std::atomic_thread_fence(std::memory_order_acquire);
     return word.load(std::memory_order_relaxed) == seen;
   }

@@ -17,9 +17,11 @@ enum class DataType : uint8_t { kFloat, kHalf, kBFloat16, kDouble, kInt8, kInt32
 template <typename T>
 struct Number {
   using Compute = T;
-  static TF_EMBED_HOST_DEVICE T Load(T stored) { return stored; }
-  static TF_EMBED_HOST_DEVICE T Store(T computed) { return computed; }
-  static TF_EMBED_HOST_DEVICE T FromDouble(double value) { return static_cast<T>(value); }
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T Load(T stored) { return stored; }
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T Store(T computed) { return computed; }
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T FromDouble(double value) {
+    return static_cast<T>(value);
+  }
 };
 
 template <typename T>

@@ -11,7 +11,7 @@ namespace tf_embed {
 
 // The finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 // generators", 2014): a bijection of 64 bits in which each input bit flips half of the output.
-TF_EMBED_HOST_DEVICE inline uint64_t Mix64(uint64_t x) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t Mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
@@ -20,7 +20,7 @@ TF_EMBED_HOST_DEVICE inline uint64_t Mix64(uint64_t x) {
 // 2^64 divided by the golden ratio: the step of a Weyl sequence that visits every 64-bit number.
 inline constexpr uint64_t kGolden64 = 0x9e3779b97f4a7c15u;
 
-TF_EMBED_HOST_DEVICE inline uint64_t HashKey(int64_t key) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t HashKey(int64_t key) {
   return Mix64(static_cast<uint64_t>(key) + kGolden64);
 }
 

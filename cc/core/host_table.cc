@@ -17,8 +17,10 @@
 namespace tf_embed {
 namespace {
 
-// Keys that are on their way through the pipeline together. Measured flat from 8 to 32.
-constexpr size_t kBlock = 16;
+// A key's bucket and then its row are asked for so many keys ahead.
+constexpr size_t kRowAhead = 12;
+constexpr size_t kBucketAhead = 24;
+constexpr size_t kRing = 32;
 // Rough costs in nanoseconds, by which a thread pool splits work.
 constexpr size_t kFindCost = 60;
 constexpr size_t kWriteCost = 120;
@@ -55,6 +57,7 @@ T Sum(T a, T b) {
 
 HostTable::HostTable(const TableOptions& options)
     : options_(options),
+      loops_(LoopsOf(options.instruction_set)),
       content_(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
                            options.initializer, RuleSlots())) {}
 
@@ -120,9 +123,15 @@ void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, 
     std::memcpy(weights, defaults.Row(position, bytes), bytes);
     return;
   }
+  const RowInitializer& initializer = content.initializer;
+  if (options_.value_type == DataType::kFloat && initializer.is_random()) {
+    return loops_.initialize(initializer.kind, initializer.a, initializer.b,
+                             InitialState(initializer.seed, initializer.table_id, key),
+                             options_.dim, static_cast<float*>(weights));
+  }
   DispatchDataType(options_.value_type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    InitializeWeights(content.initializer, key, options_.dim, static_cast<T*>(weights));
+    InitializeWeights(initializer, key, options_.dim, static_cast<T*>(weights));
   });
 }
 
@@ -135,57 +144,34 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
     if (!SameRule(*slots.rule, content_->rule)) return OtherRule();
     TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &initial_slots));
   }
-  const auto find = [&](size_t begin, size_t end) {
-    FindRange(*content_, batch, begin, end, defaults, static_cast<char*>(weights), exists,
-              static_cast<char*>(slots.slots), initial_slots.data());
+  struct Absent {
+    const HostTable* table;
+    const DefaultRows* defaults;
+    const char* initial_slots;
+  } const absent{this, &defaults, initial_slots.data()};
+  FindRequest request;
+  request.index = &content_->index;
+  request.rows = &content_->rows;
+  request.batch = batch;
+  request.weights = static_cast<char*>(weights);
+  request.exists = exists;
+  request.slots = static_cast<char*>(slots.slots);
+  request.absent_context = &absent;
+  request.absent = [](const FindRequest& request, int64_t key, size_t position) {
+    const Absent& absent = *static_cast<const Absent*>(request.absent_context);
+    const RowLayout& layout = request.rows->layout();
+    absent.table->DefaultRow(*absent.table->content_, *absent.defaults, key, position,
+                             request.weights + position * layout.weight_bytes);
+    if (request.slots != nullptr) {
+      std::memcpy(request.slots + position * layout.slot_bytes, absent.initial_slots,
+                  layout.slot_bytes);
+    }
   };
+  const auto find = [&](size_t begin, size_t end) { loops_.find(request, begin, end); };
   const RowLayout& layout = content_->rows.layout();
   const size_t read_bytes = slots.slots == nullptr ? layout.weight_bytes : layout.stride;
   context.parallel_for(batch.size, kFindCost + read_bytes / 8, std::cref(find));
   return Status();
-}
-
-void HostTable::FindRange(const Content& content, const KeyBatch& batch, size_t begin, size_t end,
-                          const DefaultRows& defaults, char* weights, bool* exists, char* slots,
-                          const char* initial_slots) const {
-  const RowLayout& layout = content.rows.layout();
-  const size_t row_bytes = layout.weight_bytes;
-  const size_t slot_bytes = slots == nullptr ? 0 : layout.slot_bytes;
-  uint64_t hashes[kBlock];
-  StripedIndex::Entry entries[kBlock];
-  for (size_t block = begin; block < end; block += kBlock) {
-    const int64_t* const keys = batch.keys + block;
-    const size_t count = std::min(kBlock, end - block);
-    for (size_t i = 0; i < count; ++i) {
-      hashes[i] = HashKey(keys[i]);
-      content.index.Prefetch(hashes[i]);
-    }
-    for (size_t i = 0; i < count; ++i) {
-      entries[i] = content.index.Find(keys[i], hashes[i]);
-      if (entries[i].found()) {
-        PrefetchRow(content.rows.Row(entries[i].slot),
-                    slots == nullptr ? row_bytes : layout.stride);
-      }
-    }
-    for (size_t i = 0; i < count; ++i) {
-      StripedIndex::Entry& entry = entries[i];
-      const size_t position = batch.Position(block + i);
-      char* const out = weights + position * row_bytes;
-      char* const slots_out = slots == nullptr ? nullptr : slots + position * slot_bytes;
-      while (entry.found()) {
-        const char* const row = content.rows.Row(entry.slot);
-        LoadRow(row, row_bytes, out);
-        if (slot_bytes > 0) LoadRow(row + layout.slot_offset, slot_bytes, slots_out);
-        if (entry.bucket->Unchanged(entry.word)) break;
-        entry = content.index.Find(keys[i], hashes[i]);
-      }
-      if (!entry.found()) {
-        DefaultRow(content, defaults, keys[i], position, out);
-        if (slot_bytes > 0) std::memcpy(slots_out, initial_slots, slot_bytes);
-      }
-      if (exists != nullptr) exists[position] = entry.found();
-    }
-  }
 }
 
 template <typename Work>
@@ -222,23 +208,29 @@ Status HostTable::ForEachPart(const ExecContext& context, const KeyBatch& batch,
   return status;
 }
 
-template <typename KeyOf, typename Visit>
+template <typename KeyOf, typename Approach, typename Visit>
 Status HostTable::ForEachKey(const Content& content, size_t count, const KeyOf& key_of,
-                             const Visit& visit) {
-  const RowLayout& layout = content.rows.layout();
-  Probe probes[kBlock];
-  for (size_t block = 0; block < count; block += kBlock) {
-    const size_t in_block = std::min(kBlock, count - block);
-    for (size_t i = 0; i < in_block; ++i) {
-      probes[i].hash = HashKey(key_of(block + i));
-      content.index.Prefetch(probes[i].hash);
+                             const Approach& approach, const Visit& visit) {
+  const size_t stride = content.rows.layout().stride;
+  Probe ring[kRing];
+  for (size_t i = 0; i < count + kBucketAhead; ++i) {
+    if (i < count) {
+      Probe& probe = ring[i % kRing];
+      probe.hash = HashKey(key_of(i));
+      __builtin_prefetch(content.index.HomeOf(probe.hash), 1);
     }
-    for (size_t i = 0; i < in_block; ++i) {
-      StripedIndex::Entry& entry = probes[i].entry;
-      entry = content.index.Find(key_of(block + i), probes[i].hash);
-      if (entry.found()) PrefetchRow(content.rows.Row(entry.slot), layout.stride);
+    constexpr size_t kBetween = kBucketAhead - kRowAhead;
+    if (i >= kBetween && i - kBetween < count) {
+      const size_t j = i - kBetween;
+      Probe& probe = ring[j % kRing];
+      probe.entry = content.index.Find(key_of(j), probe.hash);
+      if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.slot), stride);
+      approach(j);
     }
-    for (size_t i = 0; i < in_block; ++i) TF_EMBED_RETURN_IF_ERROR(visit(block + i, probes[i]));
+    if (i >= kBucketAhead) {
+      const size_t j = i - kBucketAhead;
+      TF_EMBED_RETURN_IF_ERROR(visit(j, ring[j % kRing]));
+    }
   }
   return Status();
 }
@@ -295,7 +287,7 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
     RowScratch scratch(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
     return ForEachKey(
-        *content, range.size(), [&](size_t i) { return range.begin[i].key; },
+        *content, range.size(), [&](size_t i) { return range.begin[i].key; }, [](size_t) {},
         [&](size_t i, const Probe& probe) {
           // `out` holds the default that Find put there.
           char* const out =
@@ -327,7 +319,7 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
       if (from != nullptr) StoreRow(from, layout.slot_bytes, row + layout.slot_offset);
     };
     return ForEachKey(
-        *content, range.size(), [&](size_t i) { return range.begin[i].key; },
+        *content, range.size(), [&](size_t i) { return range.begin[i].key; }, [](size_t) {},
         [&](size_t i, const Probe& probe) {
           const size_t position = range.begin[i].position;
           return VisitRow(
@@ -346,7 +338,7 @@ Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const
     RowScratch scratch(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
     return ForEachKey(
-        *content, range.size(), [&](size_t i) { return range.begin[i].key; },
+        *content, range.size(), [&](size_t i) { return range.begin[i].key; }, [](size_t) {},
         [&](size_t i, const Probe& probe) {
           const size_t position = range.begin[i].position;
           const char* const value =
@@ -381,6 +373,7 @@ Status HostTable::ApplyPart(Content* content, const KeyRange& range, const G* gr
   const RowLayout& layout = content->rows.layout();
   const size_t dim = layout.dim;
   const RuleConstants<Compute> constants(rule);
+  const StepFunction<Compute> step = loops_.StepOf<Compute>(rule);
   DistinctKeys distinct(options_.allocator);
   RowScratch scratch(options_.allocator);
   Buffer<Compute> sum(options_.allocator);
@@ -389,37 +382,33 @@ Status HostTable::ApplyPart(Content* content, const KeyRange& range, const G* gr
   TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
   TF_EMBED_RETURN_IF_ERROR(sum.Resize(dim));
   if (!std::is_same_v<T, Compute>) TF_EMBED_RETURN_IF_ERROR(wide_weights.Resize(dim));
-  char* const row_copy = scratch.row.data();
-  T* const weights = reinterpret_cast<T*>(row_copy);
-  Compute* const slots = reinterpret_cast<Compute*>(row_copy + layout.slot_offset);
-  const size_t used_bytes = layout.slot_offset + layout.slot_bytes;
 
-  const auto step = [&](const Compute* gradient) {
+  const auto step_row = [&](const Compute* gradient, char* row) {
+    Compute* const slots = reinterpret_cast<Compute*>(row + layout.slot_offset);
     if constexpr (std::is_same_v<T, Compute>) {
-      ApplyRule(rule, constants, dim, gradient, weights, slots);
+      step(constants, dim, gradient, reinterpret_cast<T*>(row), slots);
     } else {
-      for (size_t j = 0; j < dim; ++j) wide_weights[j] = Number<T>::Load(weights[j]);
-      ApplyRule(rule, constants, dim, gradient, wide_weights.data(), slots);
-      for (size_t j = 0; j < dim; ++j) weights[j] = Number<T>::Store(wide_weights[j]);
+      T* const narrow = reinterpret_cast<T*>(scratch.row.data());
+      LoadRow(row, layout.weight_bytes, narrow);
+      for (size_t j = 0; j < dim; ++j) wide_weights[j] = Number<T>::Load(narrow[j]);
+      step(constants, dim, gradient, wide_weights.data(), slots);
+      for (size_t j = 0; j < dim; ++j) narrow[j] = Number<T>::Store(wide_weights[j]);
+      StoreRow(narrow, layout.weight_bytes, row);
     }
   };
   return ForEachKey(
       *content, distinct.size(), [&](size_t i) { return distinct.key(i); },
+      [&](size_t i) { distinct.PrefetchGradient(i, gradients, dim); },
       [&](size_t i, const Probe& probe) {
-        const Compute* const gradient = distinct.SumGradients(i, gradients, dim, sum.data());
+        const Compute* const gradient =
+            distinct.SumGradients(loops_, i, gradients, dim, sum.data());
         return VisitRow(
-            content, distinct.key(i), probe, true,
+            content, distinct.key(i), probe, true, [&](char* row) { step_row(gradient, row); },
             [&](char* row) {
-              LoadRow(row, used_bytes, row_copy);
-              step(gradient);
-              StoreRow(row_copy, used_bytes, row);
-            },
-            [&](char* row) {
-              DefaultRow(*content, DefaultRows(), distinct.key(i), 0, row_copy);
-              StoreRow(scratch.initial_slots.data(), layout.slot_bytes,
-                       row_copy + layout.slot_offset);
-              step(gradient);
-              StoreRow(row_copy, used_bytes, row);
+              DefaultRow(*content, DefaultRows(), distinct.key(i), 0, scratch.row.data());
+              StoreRow(scratch.row.data(), layout.weight_bytes, row);
+              StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
+              step_row(gradient, row);
             });
       });
 }

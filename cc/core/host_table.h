@@ -1,8 +1,9 @@
 // The table in the memory of the host: a StripedIndex from keys to slots, and a RowStore of rows.
 //
 // A find:  hash -> bucket (one cache line) -> slot -> row. The keys of a batch go through these
-// steps in blocks, each step asking for the memory of the next, so that the misses of a block
-// overlap. A row is copied without a lock and the bucket's word checked afterwards.
+// steps one behind the other, each step asking for the memory of the next, so that the misses of a
+// dozen keys overlap (table_loops.h). A row is copied without a lock and the bucket's word checked
+// afterwards.
 //
 // A write: the batch is split by the hash's high bits (KeyPartition), and parts are worked on at
 // once. A present row is changed under the lock of its bucket's word. A new row is made complete in
@@ -28,6 +29,7 @@
 #include "cc/core/row_store.h"
 #include "cc/core/striped_index.h"
 #include "cc/core/table.h"
+#include "cc/core/table_loops.h"
 
 namespace tf_embed {
 
@@ -109,11 +111,6 @@ class HostTable final : public Table {
   void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
                   void* weights) const;
 
-  // `slots` may be null; absent keys get `initial_slots`.
-  void FindRange(const Content& content, const KeyBatch& batch, size_t begin, size_t end,
-                 const DefaultRows& defaults, char* weights, bool* exists, char* slots,
-                 const char* initial_slots) const;
-
   // Runs `work(content, range)` over the parts of a batch, many at once, and returns the first
   // failure. Keys whose `skip` is true are left out.
   // Refuses where `expected` is given and the table has another rule.
@@ -124,10 +121,12 @@ class HostTable final : public Table {
   Status RunParts(const ExecContext& context, const KeyPartition& partition, size_t key_cost,
                   const Work& work);
 
-  // Calls `visit(i, &probe)` for the keys key_of(0) .. key_of(count - 1), having asked for the
-  // memory of their buckets and rows; stops at a failure.
-  template <typename KeyOf, typename Visit>
-  Status ForEachKey(const Content& content, size_t count, const KeyOf& key_of, const Visit& visit);
+  // Calls `visit(i, probe)` for the keys key_of(0) .. key_of(count - 1), having asked for the
+  // memory of their buckets and rows; stops at a failure. `approach(i)` is called some keys before
+  // the visit, to ask for what else it will need.
+  template <typename KeyOf, typename Approach, typename Visit>
+  Status ForEachKey(const Content& content, size_t count, const KeyOf& key_of,
+                    const Approach& approach, const Visit& visit);
 
   // Calls `present(row)` under the row's lock, or `absent(row)` for a new row that nobody sees yet,
   // which then joins the table. With insert false, absent keys are passed over.
@@ -143,6 +142,7 @@ class HostTable final : public Table {
   void DropRetired();
 
   TableOptions options_;
+  const TableLoops& loops_;
   mutable OperationGate writers_;
   mutable OperationGate content_gate_;
   std::unique_ptr<Content> content_;

@@ -32,23 +32,28 @@ struct RowInitializer {
   std::vector<double> row;  // kRow: dim values
   uint64_t seed = 0;
   uint64_t table_id = 0;
+
+  bool is_random() const {
+    return kind != InitializerKind::kConstant && kind != InitializerKind::kRow;
+  }
 };
 
 // Where the stream of a key starts.
-TF_EMBED_HOST_DEVICE inline uint64_t InitialState(uint64_t seed, uint64_t table_id, int64_t key) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InitialState(uint64_t seed, uint64_t table_id,
+                                                           int64_t key) {
   const uint64_t table = Mix64(Mix64(seed + kGolden64) ^ table_id);
   return Mix64(table + Mix64(static_cast<uint64_t>(key) + kGolden64));
 }
 
 // A number in (0, 1): the middle of one of 2^52 equal intervals, so never an end.
-TF_EMBED_HOST_DEVICE inline double UnitNumber(uint64_t state, uint64_t lane) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double UnitNumber(uint64_t state, uint64_t lane) {
   const uint64_t random = Mix64(state + (lane + 1) * kGolden64);
   return (static_cast<double>(random >> 12) + 0.5) * 2.220446049250313e-16;  // 2^-52
 }
 
 // The natural logarithm of a positive normal number, to about 1e-16: the exponent is taken out and
 // the rest, in [sqrt(1/2), sqrt(2)), goes through the series of 2 atanh((x - 1) / (x + 1)).
-TF_EMBED_HOST_DEVICE inline double PortableLog(double x) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double PortableLog(double x) {
   uint64_t bits;
   memcpy(&bits, &x, sizeof(bits));
   int exponent = static_cast<int>(bits >> 52) - 1023;
@@ -67,7 +72,7 @@ TF_EMBED_HOST_DEVICE inline double PortableLog(double x) {
 }
 
 // p[0] + p[1] x + ... + p[7] x^7.
-TF_EMBED_HOST_DEVICE inline double Polynomial7(const double* p, double x) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double Polynomial7(const double* p, double x) {
   double sum = p[7];
   for (int i = 6; i >= 0; --i) sum = sum * x + p[i];
   return sum;
@@ -75,7 +80,7 @@ TF_EMBED_HOST_DEVICE inline double Polynomial7(const double* p, double x) {
 
 // The quantile function of the standard normal distribution, 0 < p < 1: algorithm AS 241, PPND16
 // (Wichura, Applied Statistics 37, 1988); relative error about 1e-16.
-TF_EMBED_HOST_DEVICE inline double NormalQuantile(double p) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double NormalQuantile(double p) {
   const double a[8] = {3.3871328727963666080,   1.3314166789178437745e2, 1.9715909503065514427e3,
                        1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
                        3.3430575583588128105e4, 2.5090809287301226727e3};
@@ -124,8 +129,8 @@ TF_EMBED_HOST_DEVICE inline double NormalQuantile(double p) {
 }
 
 // Lane `lane` of the stream at `state`, for the random kinds.
-TF_EMBED_HOST_DEVICE inline double RandomLane(InitializerKind kind, double a, double b,
-                                              uint64_t state, uint64_t lane) {
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE double RandomLane(InitializerKind kind, double a, double b,
+                                                       uint64_t state, uint64_t lane) {
   const double u = UnitNumber(state, lane);
   if (kind == InitializerKind::kUniform) return a + (b - a) * u;
   // The normal distribution between two standard deviations: the quantiles of that part.
@@ -133,6 +138,18 @@ TF_EMBED_HOST_DEVICE inline double RandomLane(InitializerKind kind, double a, do
   constexpr double kBetween = 0.9544997361036416;  // Phi(2) - Phi(-2)
   const double p = kind == InitializerKind::kTruncatedNormal ? kBelow + kBetween * u : u;
   return a + b * NormalQuantile(p);
+}
+
+// A row of a random kind. `out` [dim].
+template <typename T>
+TF_EMBED_INLINE void InitializeRandom(InitializerKind kind, double a, double b, uint64_t state,
+                                      size_t dim, T* out) {
+  if (kind == InitializerKind::kUniform) {  // a loop of its own, which compilers make packs of
+    for (size_t i = 0; i < dim; ++i)
+      out[i] = Number<T>::FromDouble(a + (b - a) * UnitNumber(state, i));
+    return;
+  }
+  for (size_t i = 0; i < dim; ++i) out[i] = Number<T>::FromDouble(RandomLane(kind, a, b, state, i));
 }
 
 template <typename T>
@@ -147,11 +164,8 @@ void InitializeWeights(const RowInitializer& initializer, int64_t key, size_t di
       for (size_t i = 0; i < dim; ++i) out[i] = Number<T>::FromDouble(initializer.row[i]);
       return;
     default: {
-      const uint64_t state = InitialState(initializer.seed, initializer.table_id, key);
-      for (size_t i = 0; i < dim; ++i) {
-        out[i] = Number<T>::FromDouble(
-            RandomLane(initializer.kind, initializer.a, initializer.b, state, i));
-      }
+      InitializeRandom(initializer.kind, initializer.a, initializer.b,
+                       InitialState(initializer.seed, initializer.table_id, key), dim, out);
     }
   }
 }

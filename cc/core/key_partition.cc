@@ -11,10 +11,10 @@ namespace {
 
 // Below this a batch is one part: waking threads costs more than they bring.
 constexpr size_t kSmallBatch = 4096;
-// A part of this size, with what belongs to it, stays in the second cache.
-constexpr size_t kPartSize = 4096;
+// Parts of this size are many enough to share out evenly, and stay in the first caches.
+constexpr size_t kPartSize = 1024;
 constexpr int kMostPartBits = 6;  // at most as many as a table's stripes
-constexpr size_t kChunkSize = 8192;
+constexpr size_t kChunkSize = 16384;
 constexpr size_t kKeyCost = 5;  // ns
 
 int PartBits(size_t size) {

@@ -1,16 +1,19 @@
-// The optimizer rules, one inline function each, for host and device. A rule sees one row: its
-// weights (w), its slots and the gradient of the step, summed over all positions of the key. All
-// are of one compute type; rows of float16 and bfloat16 are computed in float.
+// The optimizer rules, for host and device. A rule is what happens to one weight (w), its slots (s)
+// and its gradient (g), which is summed over all positions of the key; V is a number of the compute
+// type T, or a pack of them, so one text serves every instruction set. Rows of float16 and bfloat16
+// are computed in float. ApplyRule runs a rule on a row.
 //
 // h is the learning rate, t the number of the step (from 1). Weight decay is decoupled, as in
 // Keras: w -= w * weight_decay * h comes before the rule. Only rows of the step are touched.
 #ifndef TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
 #define TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "cc/core/pack.h"
 #include "cc/core/platform.h"
 #include "cc/core/rule_slots.h"
 
@@ -79,149 +82,139 @@ struct RuleConstants {
   T alpha = 0;     // Adam: h sqrt(1 - beta_2^t) / (1 - beta_1^t)
 };
 
+// Nothing but the decay that comes before each rule.
+struct DecayRule {
+  static constexpr size_t kGroups = 0;
+  template <typename T, typename V>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>&, V, V&, V*) {}
+};
+
 // w -= h g
-template <typename T>
-TF_EMBED_HOST_DEVICE inline void ApplySgd(const RuleConstants<T>& c, size_t dim, const T* g, T* w) {
-  for (size_t i = 0; i < dim; ++i) w[i] -= c.h * g[i];
-}
+struct SgdRule {
+  static constexpr size_t kGroups = 0;
+  template <typename T, typename V>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c, V g, V& w, V*) {
+    w -= c.h * g;
+  }
+};
 
 // m = momentum m - h g; w += m, or w += momentum m - h g with Nesterov.
-template <typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyMomentum(const RuleConstants<T>& c, bool nesterov, size_t dim,
-                                               const T* g, T* w, T* m) {
-  if (nesterov) {
-    for (size_t i = 0; i < dim; ++i) {
-      m[i] = c.momentum * m[i] - c.h * g[i];
-      w[i] += c.momentum * m[i] - c.h * g[i];
-    }
-  } else {
-    for (size_t i = 0; i < dim; ++i) {
-      m[i] = c.momentum * m[i] - c.h * g[i];
-      w[i] += m[i];
-    }
+template <bool kNesterov>
+struct MomentumRule {
+  static constexpr size_t kGroups = 1;
+  template <typename T, typename V>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c, V g, V& w,
+                                                        V* s) {
+    V& m = s[0];
+    m = c.momentum * m - c.h * g;
+    w += kNesterov ? c.momentum * m - c.h * g : m;
   }
-}
+};
 
 // s += g^2; w -= h g / sqrt(s + epsilon)          (Duchi, Hazan and Singer, 2011; as Keras)
-template <typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyAdagrad(const RuleConstants<T>& c, size_t dim, const T* g,
-                                              T* w, T* s) {
-  for (size_t i = 0; i < dim; ++i) {
-    s[i] += g[i] * g[i];
-    w[i] -= c.h * g[i] / std::sqrt(s[i] + c.epsilon);
+struct AdagradRule {
+  static constexpr size_t kGroups = 1;
+  template <typename T, typename V>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c, V g, V& w,
+                                                        V* s) {
+    s[0] += g * g;
+    w -= c.h * g / Sqrt(s[0] + c.epsilon);
   }
-}
-
-// s += mean(g^2); w -= h g / (sqrt(s) + epsilon)  (one s a row; FBGEMM's EXACT_ROWWISE_ADAGRAD)
-template <typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyRowwiseAdagrad(const RuleConstants<T>& c, size_t dim,
-                                                     const T* g, T* w, T* s) {
-  T sum = 0;
-  for (size_t i = 0; i < dim; ++i) sum += g[i] * g[i];
-  *s += sum / static_cast<T>(dim);
-  const T scale = c.h / (std::sqrt(*s) + c.epsilon);
-  for (size_t i = 0; i < dim; ++i) w[i] -= scale * g[i];
-}
+};
 
 // m += (g - m)(1 - beta_1); v += (g^2 - v)(1 - beta_2); w -= alpha m / (sqrt(v) + epsilon)
-// (Kingma and Ba, 2015, section 2; as Keras)
-template <typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyAdam(const RuleConstants<T>& c, size_t dim, const T* g, T* w,
-                                           T* m, T* v) {
-  for (size_t i = 0; i < dim; ++i) {
-    m[i] += (g[i] - m[i]) * c.one_minus_beta_1;
-    v[i] += (g[i] * g[i] - v[i]) * c.one_minus_beta_2;
-    w[i] -= c.alpha * m[i] / (std::sqrt(v[i]) + c.epsilon);
+// (Kingma and Ba, 2015, section 2; as Keras). Amsgrad: the largest v so far in place of v (Reddi,
+// Kale and Kumar, 2018).
+template <bool kAmsgrad>
+struct AdamRule {
+  static constexpr size_t kGroups = kAmsgrad ? 3 : 2;
+  template <typename T, typename V>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c, V g, V& w,
+                                                        V* s) {
+    V& m = s[0];
+    V& v = s[1];
+    m += (g - m) * c.one_minus_beta_1;
+    v += (g * g - v) * c.one_minus_beta_2;
+    V largest = v;
+    if constexpr (kAmsgrad) s[2] = largest = s[2] > v ? s[2] : v;
+    w -= c.alpha * m / (Sqrt(largest) + c.epsilon);
   }
-}
-
-// As Adam, with the largest v so far in place of v     (Reddi, Kale and Kumar, 2018)
-template <typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyAdamAmsgrad(const RuleConstants<T>& c, size_t dim, const T* g,
-                                                  T* w, T* m, T* v, T* v_max) {
-  for (size_t i = 0; i < dim; ++i) {
-    m[i] += (g[i] - m[i]) * c.one_minus_beta_1;
-    v[i] += (g[i] * g[i] - v[i]) * c.one_minus_beta_2;
-    v_max[i] = v_max[i] > v[i] ? v_max[i] : v[i];
-    w[i] -= c.alpha * m[i] / (std::sqrt(v_max[i]) + c.epsilon);
-  }
-}
+};
 
 // v = rho v + (1 - rho) g^2; w -= h g / sqrt(v + epsilon)
 // Centered: a = rho a + (1 - rho) g, and v - a^2 in place of v under the root. With momentum:
 // m = momentum m + h g / sqrt(...); w -= m.      (Hinton, 2012, lecture 6; as Keras)
-template <bool kMomentum, bool kCentered, typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyRmsprop(const RuleConstants<T>& c, size_t dim, const T* g,
-                                              T* w, T* v, T* m, T* a) {
-  for (size_t i = 0; i < dim; ++i) {
-    v[i] = c.rho * v[i] + c.one_minus_rho * (g[i] * g[i]);
-    T variance = v[i];
+// Slots: v, then m, then a.
+template <bool kMomentum, bool kCentered>
+struct RmspropRule {
+  static constexpr size_t kGroups = 1 + kMomentum + kCentered;
+  template <typename T, typename V>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c, V g, V& w,
+                                                        V* s) {
+    s[0] = c.rho * s[0] + c.one_minus_rho * (g * g);
+    V variance = s[0];
     if constexpr (kCentered) {
-      a[i] = c.rho * a[i] + c.one_minus_rho * g[i];
-      variance -= a[i] * a[i];
+      V& a = s[1 + kMomentum];
+      a = c.rho * a + c.one_minus_rho * g;
+      variance -= a * a;
     }
-    const T increment = c.h * g[i] / std::sqrt(variance + c.epsilon);
+    const V increment = c.h * g / Sqrt(variance + c.epsilon);
     if constexpr (kMomentum) {
-      m[i] = c.momentum * m[i] + increment;
-      w[i] -= m[i];
+      s[1] = c.momentum * s[1] + increment;
+      w -= s[1];
     } else {
-      w[i] -= increment;
+      w -= increment;
     }
   }
-}
+};
 
 // n' = n + g^2; z += g + 2 l2_shrinkage w - (n'^p - n^p) / h w, where p = -learning_rate_power;
 // w = (clip(z, -l1, l1) - z) / (n'^p / h + 2 l2 + beta / h)
 // (McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013; as Keras).
-template <bool kSquareRoot, typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyFtrl(const RuleConstants<T>& c, size_t dim, const T* g, T* w,
-                                           T* n, T* z) {
-  const auto power = [&c](T x) { return kSquareRoot ? std::sqrt(x) : std::pow(x, c.power); };
-  for (size_t i = 0; i < dim; ++i) {
-    const T new_n = n[i] + g[i] * g[i];
-    const T new_power = power(new_n);
-    z[i] += g[i] + c.twice_l2_shrinkage * w[i] - (new_power - power(n[i])) / c.h * w[i];
-    const T clipped = z[i] > c.l1 ? c.l1 : z[i] < -c.l1 ? -c.l1 : z[i];
-    w[i] = (clipped - z[i]) / (new_power / c.h + c.twice_l2);
-    n[i] = new_n;
+template <bool kSquareRoot>
+struct FtrlRule {
+  static constexpr size_t kGroups = 2;
+  template <typename T, typename V>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c, V g, V& w,
+                                                        V* s) {
+    V& n = s[0];
+    V& z = s[1];
+    const V new_n = n + g * g;
+    V power, new_power;
+    if constexpr (kSquareRoot) {
+      power = Sqrt(n);
+      new_power = Sqrt(new_n);
+    } else {
+      power = Power(n, c.power);
+      new_power = Power(new_n, c.power);
+    }
+    z += g + c.twice_l2_shrinkage * w - (new_power - power) / c.h * w;
+    const V most = Broadcast<V>(c.l1);
+    const V least = -most;
+    const V below = z < least ? least : z;
+    const V clipped = z > most ? most : below;
+    w = (clipped - z) / (new_power / c.h + c.twice_l2);
+    n = new_n;
   }
-}
+};
 
-// One step of a fused rule on one row. `slots` are rule.slots.slots_per_row() values.
+// s += mean(g^2); w -= h g / (sqrt(s) + epsilon)  (one s a row; FBGEMM's EXACT_ROWWISE_ADAGRAD)
+// The rule that looks at a whole row first. Squares are added up in sixteen sums, of the lanes that
+// are alike modulo 16, and these by halves: the same bits for any width of packs.
+inline constexpr size_t kSquareSums = 16;
 template <typename T>
-TF_EMBED_HOST_DEVICE inline void ApplyRule(const Rule& rule, const RuleConstants<T>& c, size_t dim,
-                                           const T* g, T* w, T* slots) {
-  if (c.decay != T(0)) {
-    for (size_t i = 0; i < dim; ++i) w[i] -= c.decay * w[i];
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T AddHalves(T* sums) {
+  for (size_t half = kSquareSums / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sums[i] += sums[half + i];
   }
-  switch (rule.slots.kind) {
-    case RuleKind::kNone:
-    case RuleKind::kExternal:
-      return;
-    case RuleKind::kSgd:
-      return ApplySgd(c, dim, g, w);
-    case RuleKind::kMomentum:
-      return ApplyMomentum(c, rule.nesterov, dim, g, w, slots);
-    case RuleKind::kAdagrad:
-      return ApplyAdagrad(c, dim, g, w, slots);
-    case RuleKind::kRowwiseAdagrad:
-      return ApplyRowwiseAdagrad(c, dim, g, w, slots);
-    case RuleKind::kAdam:
-      return ApplyAdam(c, dim, g, w, slots, slots + dim);
-    case RuleKind::kAdamAmsgrad:
-      return ApplyAdamAmsgrad(c, dim, g, w, slots, slots + dim, slots + 2 * dim);
-    case RuleKind::kRmsprop:
-      return ApplyRmsprop<false, false, T>(c, dim, g, w, slots, nullptr, nullptr);
-    case RuleKind::kRmspropMomentum:
-      return ApplyRmsprop<true, false, T>(c, dim, g, w, slots, slots + dim, nullptr);
-    case RuleKind::kRmspropCentered:
-      return ApplyRmsprop<false, true, T>(c, dim, g, w, slots, nullptr, slots + dim);
-    case RuleKind::kRmspropCenteredMomentum:
-      return ApplyRmsprop<true, true, T>(c, dim, g, w, slots, slots + dim, slots + 2 * dim);
-    case RuleKind::kFtrl:
-      return rule.learning_rate_power == -0.5 ? ApplyFtrl<true>(c, dim, g, w, slots, slots + dim)
-                                              : ApplyFtrl<false>(c, dim, g, w, slots, slots + dim);
-  }
+  return sums[0];
+}
+// The new s of a row, and what its gradient is multiplied with.
+template <typename T>
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T RowwiseAdagradScale(const RuleConstants<T>& c, size_t dim,
+                                                           T sum_of_squares, T* s) {
+  *s += sum_of_squares / static_cast<T>(dim);
+  return c.h / (Sqrt(*s) + c.epsilon);
 }
 
 }  // namespace tf_embed

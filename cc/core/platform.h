@@ -8,4 +8,17 @@
 #define TF_EMBED_HOST_DEVICE
 #endif
 
+// For functions that files compiled for different instruction sets share: an inline function that
+// is not inlined is one function for the whole program, in whichever file's instructions.
+#define TF_EMBED_INLINE inline __attribute__((always_inline))
+
+// ThreadSanitizer knows an access as atomic only where the compiler does.
+#if defined(__SANITIZE_THREAD__)
+#define TF_EMBED_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TF_EMBED_THREAD_SANITIZER 1
+#endif
+#endif
+
 #endif  // TF_EMBED_CC_CORE_PLATFORM_H_

@@ -21,6 +21,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/core/bucket.h"
+#include "cc/core/platform.h"
 #include "cc/core/row_layout.h"
 
 namespace tf_embed {
@@ -39,10 +40,10 @@ class RowStore {
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
 
-  const RowLayout& layout() const { return layout_; }
+  TF_EMBED_INLINE const RowLayout& layout() const { return layout_; }
 
   // The row of a slot that was taken.
-  char* Row(uint32_t slot) const {
+  TF_EMBED_INLINE char* Row(uint32_t slot) const {
     const Place place = PlaceOf(slot);
     return Slab(place.slab) + place.row * layout_.stride;
   }
@@ -70,7 +71,7 @@ class RowStore {
     std::atomic<char*> slabs[kSlabsPerPage];
   };
 
-  Place PlaceOf(uint32_t slot) const {
+  TF_EMBED_INLINE Place PlaceOf(uint32_t slot) const {
     // Slabs 1, 2, ... of the doubling part hold 2^f, 2^(f+1), ... rows, so with 2^f added the
     // highest bit of a slot tells its slab. From `first_full_slot_` on all have 2^m.
     if (slot >= first_full_slot_) {
@@ -93,7 +94,7 @@ class RowStore {
     return first_full_slot_ + ((slab - first_full_slab_) << full_bits_);
   }
 
-  char* Slab(size_t slab) const {
+  TF_EMBED_INLINE char* Slab(size_t slab) const {
     return pages_[slab / kSlabsPerPage]
         .load(std::memory_order_acquire)
         ->slabs[slab % kSlabsPerPage]

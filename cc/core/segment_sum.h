@@ -3,101 +3,86 @@
 #ifndef TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 #define TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "cc/core/allocator.h"
 #include "cc/core/data_type.h"
-#include "cc/core/hash.h"
 #include "cc/core/key_partition.h"
+#include "cc/core/row_copy.h"
 #include "cc/core/status.h"
+#include "cc/core/table_loops.h"
 
 namespace tf_embed {
 
 class DistinctKeys {
  public:
   explicit DistinctKeys(Allocator* allocator)
-      : chains_(allocator), next_(allocator), buckets_(allocator) {}
+      : keys_(allocator),
+        ends_(allocator),
+        numbers_(allocator),
+        positions_(allocator),
+        buckets_(allocator) {}
 
   // Finds the distinct keys of `range`, in the order in which they first come.
   Status Build(const KeyRange& range);
 
   size_t size() const { return size_; }
-  int64_t key(size_t i) const { return range_.begin[chains_[i].first].key; }
+  int64_t key(size_t i) const { return keys_[i]; }
+
+  // Where key i stands in the batch, in its order; at least one place.
+  const uint32_t* positions(size_t i) const { return positions_.data() + begin(i); }
+  size_t count(size_t i) const { return ends_[i] - begin(i); }
+
+  // The number of the distinct key at record j of the range.
+  uint32_t number(size_t j) const { return numbers_[j]; }
 
   // The sum of the gradients [batch, dim] of key i: a row of `gradients` itself where one suffices,
   // else `sum` [dim].
   template <typename T>
-  const typename Number<T>::Compute* SumGradients(size_t i, const T* gradients, size_t dim,
+  const typename Number<T>::Compute* SumGradients(const TableLoops& loops, size_t i,
+                                                  const T* gradients, size_t dim,
                                                   typename Number<T>::Compute* sum) const;
 
-  // Asks for the first gradient of key i.
+  // Asks for the first gradients of key i.
   template <typename T>
   void PrefetchGradient(size_t i, const T* gradients, size_t dim) const {
-    __builtin_prefetch(gradients + range_.begin[chains_[i].first].position * dim);
+    const size_t end = ends_[i] < begin(i) + kPrefetched ? ends_[i] : begin(i) + kPrefetched;
+    for (size_t j = begin(i); j < end; ++j) {
+      PrefetchRow<false>(reinterpret_cast<const char*>(gradients + positions_[j] * dim),
+                         dim * sizeof(T));
+    }
   }
 
  private:
-  static constexpr uint32_t kEnd = 0xffffffffu;
+  static constexpr size_t kPrefetched = 2;
 
-  // A key's records, as a list by their numbers in the range.
-  struct Chain {
-    uint32_t first;
-    uint32_t last;
-  };
+  size_t begin(size_t i) const { return i == 0 ? 0 : ends_[i - 1]; }
 
-  KeyRange range_ = {nullptr, nullptr};
   size_t size_ = 0;
-  Buffer<Chain> chains_;
-  Buffer<uint32_t> next_;
-  Buffer<uint32_t> buckets_;  // open addressing; number of a chain, or kEnd
+  Buffer<int64_t> keys_;
+  Buffer<uint32_t> ends_;       // of each key's places in positions_
+  Buffer<uint32_t> numbers_;    // of the key of each record
+  Buffer<uint32_t> positions_;  // key by key
+  Buffer<uint32_t> buckets_;    // open addressing; number of a key, or kNone
 };
-
-inline Status DistinctKeys::Build(const KeyRange& range) {
-  range_ = range;
-  size_ = 0;
-  size_t capacity = 16;
-  while (capacity < 2 * range.size()) capacity *= 2;
-  TF_EMBED_RETURN_IF_ERROR(chains_.Resize(range.size()));
-  TF_EMBED_RETURN_IF_ERROR(next_.Resize(range.size()));
-  TF_EMBED_RETURN_IF_ERROR(buckets_.Resize(capacity));
-  std::fill(buckets_.data(), buckets_.data() + capacity, kEnd);
-  for (uint32_t record = 0; record < range.size(); ++record) {
-    const int64_t key = range.begin[record].key;
-    next_[record] = kEnd;
-    size_t bucket = HashKey(key) & (capacity - 1);
-    while (buckets_[bucket] != kEnd && this->key(buckets_[bucket]) != key) {
-      bucket = (bucket + 1) & (capacity - 1);
-    }
-    if (buckets_[bucket] == kEnd) {
-      buckets_[bucket] = static_cast<uint32_t>(size_);
-      chains_[size_++] = Chain{record, record};
-    } else {
-      Chain& chain = chains_[buckets_[bucket]];
-      next_[chain.last] = record;
-      chain.last = record;
-    }
-  }
-  return Status();
-}
 
 template <typename T>
 const typename Number<T>::Compute* DistinctKeys::SumGradients(
-    size_t i, const T* gradients, size_t dim, typename Number<T>::Compute* sum) const {
-  const auto gradient = [&](uint32_t record) {
-    return gradients + static_cast<size_t>(range_.begin[record].position) * dim;
-  };
-  const Chain& chain = chains_[i];
-  const T* const first = gradient(chain.first);
+    const TableLoops& loops, size_t i, const T* gradients, size_t dim,
+    typename Number<T>::Compute* sum) const {
+  const uint32_t* const places = positions(i);
   if constexpr (std::is_same_v<T, typename Number<T>::Compute>) {
-    if (chain.first == chain.last) return first;
-  }
-  for (size_t j = 0; j < dim; ++j) sum[j] = Number<T>::Load(first[j]);
-  for (uint32_t record = next_[chain.first]; record != kEnd; record = next_[record]) {
-    const T* const other = gradient(record);
-    for (size_t j = 0; j < dim; ++j) sum[j] += Number<T>::Load(other[j]);
+    if (count(i) == 1) return gradients + places[0] * dim;
+    loops.Sum<T>()(gradients, places, count(i), dim, sum);
+  } else {
+    const T* const first = gradients + places[0] * dim;
+    for (size_t j = 0; j < dim; ++j) sum[j] = Number<T>::Load(first[j]);
+    for (size_t k = 1; k < count(i); ++k) {
+      const T* const other = gradients + places[k] * dim;
+      for (size_t j = 0; j < dim; ++j) sum[j] += Number<T>::Load(other[j]);
+    }
   }
   return sum;
 }

@@ -53,7 +53,7 @@ StripedIndex::~StripedIndex() {
   }
 }
 
-Bucket* StripedIndex::HomeOf(uint64_t hash) const {
+const Bucket* StripedIndex::WaitForHome(uint64_t hash) const {
   const DirectoryEntry& entry = directory_[StripeOf(hash)];
   for (Backoff backoff;; backoff.Wait()) {
     const uint32_t sequence = entry.sequence.load(std::memory_order_acquire);
@@ -66,12 +66,10 @@ Bucket* StripedIndex::HomeOf(uint64_t hash) const {
   }
 }
 
-void StripedIndex::Prefetch(uint64_t hash) const { __builtin_prefetch(HomeOf(hash)); }
-
 StripedIndex::Entry StripedIndex::Find(int64_t key, uint64_t hash) const {
   Backoff backoff;
   for (;;) {
-    Bucket* bucket = HomeOf(hash);
+    Bucket* bucket = const_cast<Bucket*>(HomeOf(hash));
     if (bucket == nullptr) return Entry();
     for (;;) {
       const uint32_t word = bucket->WaitUnlocked();

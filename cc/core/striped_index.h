@@ -31,6 +31,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/core/bucket.h"
+#include "cc/core/platform.h"
 #include "cc/core/region_arena.h"
 
 namespace tf_embed {
@@ -40,7 +41,7 @@ class StripedIndex {
   static constexpr int kStripeBits = 8;
   static constexpr size_t kStripes = size_t{1} << kStripeBits;
 
-  static size_t StripeOf(uint64_t hash) { return hash >> (64 - kStripeBits); }
+  static TF_EMBED_INLINE size_t StripeOf(uint64_t hash) { return hash >> (64 - kStripeBits); }
 
   // What an index of so many keys takes, roughly: at a load of 0.8, one bucket for four keys.
   static constexpr size_t kBytesPerKey = sizeof(Bucket) / 4;
@@ -60,7 +61,19 @@ class StripedIndex {
   StripedIndex(const StripedIndex&) = delete;
   StripedIndex& operator=(const StripedIndex&) = delete;
 
-  void Prefetch(uint64_t hash) const;
+  // The home bucket of a key, to ask for and to look in; nullptr in a stripe that has none yet.
+  TF_EMBED_INLINE const Bucket* HomeOf(uint64_t hash) const {
+    const DirectoryEntry& entry = directory_[StripeOf(hash)];
+    const uint32_t sequence = entry.sequence.load(std::memory_order_acquire);
+    Bucket* const buckets = entry.buckets.load(std::memory_order_relaxed);
+    const uint32_t home_buckets = entry.home_buckets.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (__builtin_expect(
+            (sequence & 1) != 0 || entry.sequence.load(std::memory_order_relaxed) != sequence, 0)) {
+      return WaitForHome(hash);
+    }
+    return buckets == nullptr ? nullptr : Home(buckets, home_buckets, hash);
+  }
 
   Entry Find(int64_t key, uint64_t hash) const;
 
@@ -120,12 +133,12 @@ class StripedIndex {
     std::atomic<size_t> size{0};
   };
 
-  static Bucket* Home(Bucket* buckets, size_t home_buckets, uint64_t hash) {
+  static TF_EMBED_INLINE Bucket* Home(Bucket* buckets, size_t home_buckets, uint64_t hash) {
     return buckets + ((static_cast<uint64_t>(static_cast<uint32_t>(hash)) * home_buckets) >> 32);
   }
 
-  // The home bucket of a key, or nullptr in a stripe that has none yet.
-  Bucket* HomeOf(uint64_t hash) const;
+  // HomeOf, while a stripe's array is being replaced.
+  const Bucket* WaitForHome(uint64_t hash) const;
 
   // An array whose buckets are raw memory still.
   Array* NewArray(size_t home_buckets, size_t spare_buckets);

@@ -21,7 +21,9 @@
 #include "cc/core/data_type.h"
 #include "cc/core/exec_context.h"
 #include "cc/core/initializer.h"
+#include "cc/core/instruction_set.h"
 #include "cc/core/optimizer_rule.h"
+#include "cc/core/platform.h"
 #include "cc/core/status.h"
 
 namespace tf_embed {
@@ -33,6 +35,8 @@ struct TableOptions {
   size_t init_size = 0;  // rows to make room for
   RowInitializer initializer;
   Allocator* allocator = HostAllocator();
+  // What inner loops are compiled for; results do not depend on it.
+  InstructionSet instruction_set = BestInstructionSet();
 };
 
 // The keys of a batch. Key i belongs to place `positions[i]` of the arrays that come beside the
@@ -42,7 +46,9 @@ struct KeyBatch {
   size_t size = 0;
   const uint32_t* positions = nullptr;
 
-  size_t Position(size_t i) const { return positions == nullptr ? i : positions[i]; }
+  TF_EMBED_INLINE size_t Position(size_t i) const {
+    return positions == nullptr ? i : positions[i];
+  }
 };
 inline constexpr size_t kMaxBatchSize = 0xffffffffu;
 

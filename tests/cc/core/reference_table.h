@@ -26,9 +26,13 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
   const double beta_1 = static_cast<float>(rule.beta_1), beta_2 = static_cast<float>(rule.beta_2);
   const C alpha = static_cast<C>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, rule.step)) /
                                  (1.0 - std::pow(beta_1, rule.step)));
-  C mean_square = 0;
-  for (C value : g) mean_square += value * value;
-  mean_square /= static_cast<C>(dim);
+  // In the order that kSquareSums defines.
+  std::vector<C> squares(kSquareSums, 0);
+  for (size_t i = 0; i < dim; ++i) squares[i % kSquareSums] += g[i] * g[i];
+  for (; squares.size() > 1; squares.resize(squares.size() / 2)) {
+    for (size_t i = 0; i < squares.size() / 2; ++i) squares[i] += squares[squares.size() / 2 + i];
+  }
+  const C mean_square = squares[0] / static_cast<C>(dim);
   if (rule.slots.kind == RuleKind::kRowwiseAdagrad) slots->front() += mean_square;
   for (size_t i = 0; i < dim; ++i) {
     C& w = (*weights)[i];

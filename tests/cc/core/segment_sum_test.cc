@@ -37,8 +37,14 @@ void CheckSums(const Batch& batch, size_t dim, Random* random) {
   std::vector<Compute> sum(dim);
   for (size_t i = 0; i < distinct.size(); ++i) {
     ASSERT_EQ(order[i], distinct.key(i));
-    const Compute* const found = distinct.SumGradients(i, gradients.data(), dim, sum.data());
-    ExpectSameBits(expected[order[i]], std::vector<Compute>(found, found + dim), "sum");
+    for (const InstructionSet set : InstructionSetsHere()) {
+      const Compute* const found =
+          distinct.SumGradients(LoopsOf(set), i, gradients.data(), dim, sum.data());
+      ExpectSameBits(expected[order[i]], std::vector<Compute>(found, found + dim), NameOf(set));
+    }
+  }
+  for (size_t j = 0; j < records.size(); ++j) {
+    EXPECT_EQ(records[j].key, distinct.key(distinct.number(j)));
   }
 }
 
@@ -48,7 +54,9 @@ TEST(DistinctKeys, SumsGradientsInTheOrderOfTheBatch) {
     for (int64_t range : {0, 3, 1000}) {
       const Batch batch = Scattered(RandomKeys(size, -range, range, &random), &random);
       CheckSums<float>(batch, 7, &random);
+      CheckSums<float>(batch, 64 + 16 + 8 + 4 + 1, &random);
       CheckSums<double>(batch, 1, &random);
+      CheckSums<double>(batch, 35, &random);
       CheckSums<Half>(batch, 3, &random);
       CheckSums<BFloat16>(batch, 16, &random);
     }
@@ -69,7 +77,8 @@ TEST(DistinctKeys, OneGradientIsNotCopied) {
   float sum;
   DistinctKeys distinct(HostAllocator());
   ASSERT_TRUE(distinct.Build({records.data(), records.data() + 1}).ok());
-  EXPECT_EQ(gradients + 2, distinct.SumGradients(0, gradients, 1, &sum));
+  EXPECT_EQ(gradients + 2,
+            distinct.SumGradients(LoopsOf(BestInstructionSet()), 0, gradients, 1, &sum));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -22,13 +23,26 @@ namespace tf_embed {
 // A kind of table. Whoever writes a new one adds a line to AllTables.
 struct TableKind {
   const char* name;
-  std::unique_ptr<Table> (*create)(const TableOptions& options);
+  std::function<std::unique_ptr<Table>(const TableOptions& options)> create;
 };
 
+// In memory, by the loops of each instruction set.
 inline std::vector<TableKind> AllTables() {
-  return {{"HostTable", [](const TableOptions& options) -> std::unique_ptr<Table> {
-             return HostTable::Create(options);
-           }}};
+  std::vector<TableKind> kinds;
+  for (const InstructionSet set : InstructionSetsHere()) {
+    static constexpr const char* kNames[] = {"HostTablePlain", "HostTableAvx2", "HostTableAvx512"};
+    const auto create = [set](const TableOptions& given) -> std::unique_ptr<Table> {
+      try {
+        TableOptions options = given;
+        options.instruction_set = set;
+        return HostTable::Create(options);
+      } catch (const std::bad_alloc&) {
+        return nullptr;
+      }
+    };
+    kinds.push_back({kNames[static_cast<int>(set)], create});
+  }
+  return kinds;
 }
 
 inline void PrintTo(const TableKind& kind, std::ostream* out) { *out << kind.name; }

@@ -1,0 +1,66 @@
+#include "cc/core/segment_sum.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "cc/core/hash.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr uint32_t kNone = 0xffffffffu;
+
+// An odd number that differs from process to process, so that nobody can choose keys that meet in
+// one chain. No result depends on it.
+uint64_t Salt() {
+  static const uint64_t salt =
+      Mix64(static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) ^
+            reinterpret_cast<uintptr_t>(&salt)) |
+      1;
+  return salt;
+}
+
+}  // namespace
+
+Status DistinctKeys::Build(const KeyRange& range) {
+  size_ = 0;
+  int bits = 4;
+  while ((size_t{1} << bits) < 2 * range.size()) ++bits;
+  const size_t mask = (size_t{1} << bits) - 1;
+  TF_EMBED_RETURN_IF_ERROR(keys_.Resize(range.size()));
+  TF_EMBED_RETURN_IF_ERROR(ends_.Resize(range.size()));
+  TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(range.size()));
+  TF_EMBED_RETURN_IF_ERROR(positions_.Resize(range.size()));
+  TF_EMBED_RETURN_IF_ERROR(buckets_.Resize(mask + 1));
+  std::fill(buckets_.data(), buckets_.data() + mask + 1, kNone);
+  const uint64_t salt = Salt();
+  for (size_t record = 0; record < range.size(); ++record) {
+    const int64_t key = range.begin[record].key;
+    // The high bits of a product with an odd number, of a hash, since keys may be regular.
+    size_t bucket = (HashKey(key) * salt) >> (64 - bits);
+    while (buckets_[bucket] != kNone && keys_[buckets_[bucket]] != key) {
+      bucket = (bucket + 1) & mask;
+    }
+    uint32_t number = buckets_[bucket];
+    if (number == kNone) {
+      number = buckets_[bucket] = static_cast<uint32_t>(size_++);
+      keys_[number] = key;
+      ends_[number] = 0;
+    }
+    ++ends_[number];
+    numbers_[record] = number;
+  }
+  // From counts to where each key's places begin; as they are written, to where they end.
+  uint32_t begin = 0;
+  for (size_t i = 0; i < size_; ++i) {
+    const uint32_t count = ends_[i];
+    ends_[i] = begin;
+    begin += count;
+  }
+  for (size_t record = 0; record < range.size(); ++record) {
+    positions_[ends_[numbers_[record]]++] = range.begin[record].position;
+  }
+  return Status();
+}
+
+}  // namespace tf_embed

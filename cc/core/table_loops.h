@@ -1,0 +1,80 @@
+// The loops in which a table in memory spends its time, compiled once for each instruction set.
+// What they compute does not depend on the set, to the last bit.
+//
+// table_loops_inl.h is the text; table_loops_plain.cc, _avx2.cc and _avx512.cc compile it. These
+// three are the only files with compiler flags of their own. An inline function that they share
+// with others must be TF_EMBED_INLINE: the linker keeps one copy of any other, of any of the files,
+// and an old machine would run into instructions that it does not have.
+#ifndef TF_EMBED_CC_CORE_TABLE_LOOPS_H_
+#define TF_EMBED_CC_CORE_TABLE_LOOPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/core/initializer.h"
+#include "cc/core/instruction_set.h"
+#include "cc/core/optimizer_rule.h"
+#include "cc/core/row_store.h"
+#include "cc/core/striped_index.h"
+#include "cc/core/table.h"
+
+namespace tf_embed {
+
+// A find: rows of a batch's keys, copied out without a lock.
+struct FindRequest {
+  const StripedIndex* index;
+  const RowStore* rows;
+  KeyBatch batch;
+  char* weights;
+  bool* exists;  // may be null
+  char* slots;   // may be null
+  // Puts what an absent key has in the outputs of a position.
+  void (*absent)(const FindRequest& request, int64_t key, size_t position);
+  const void* absent_context;
+};
+
+// One step of a rule on one row, in place: `weights` [dim], `slots` [rule's slots of a row].
+// `gradient` [dim] is nobody else's to write. Others may read the row meanwhile.
+template <typename T>
+using StepFunction = void (*)(const RuleConstants<T>& constants, size_t dim, const T* gradient,
+                              T* weights, T* slots);
+
+// Sums rows `positions` [count], at least one, of `gradients` [.., dim], in that order.
+template <typename T>
+using SumFunction = void (*)(const T* gradients, const uint32_t* positions, size_t count,
+                             size_t dim, T* sum);
+
+struct TableLoops {
+  void (*find)(const FindRequest& request, size_t begin, size_t end);
+
+  StepFunction<float> (*float_step)(const Rule& rule);
+  StepFunction<double> (*double_step)(const Rule& rule);
+  SumFunction<float> float_sum;
+  SumFunction<double> double_sum;
+
+  // Copies between a row that others may see and memory of the caller's; as LoadRow and StoreRow.
+  void (*load_row)(const char* row, size_t bytes, void* out);
+  void (*store_row)(const void* from, size_t bytes, char* row);
+
+  // InitializeRandom of float.
+  void (*initialize)(InitializerKind kind, double a, double b, uint64_t state, size_t dim,
+                     float* out);
+
+  template <typename T>
+  StepFunction<T> StepOf(const Rule& rule) const {
+    if constexpr (std::is_same_v<T, double>) return double_step(rule);
+    if constexpr (std::is_same_v<T, float>) return float_step(rule);
+  }
+  template <typename T>
+  SumFunction<T> Sum() const {
+    if constexpr (std::is_same_v<T, double>) return double_sum;
+    if constexpr (std::is_same_v<T, float>) return float_sum;
+  }
+};
+
+const TableLoops& LoopsOf(InstructionSet set);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_LOOPS_H_

@@ -1,0 +1,283 @@
+// The text of table_loops.h. Included by the files that compile it for an instruction set, each
+// with a type of its own:
+//
+//     struct Set { static constexpr size_t kPackBytes = ...; }
+#ifndef TF_EMBED_CC_CORE_TABLE_LOOPS_INL_H_
+#define TF_EMBED_CC_CORE_TABLE_LOOPS_INL_H_
+
+#include "cc/core/row_copy.h"
+#include "cc/core/table_loops.h"
+
+namespace tf_embed {
+
+// The lanes of a bucket that hold `key`, as bits. Lanes that are empty may hold it as well.
+template <class Set>
+TF_EMBED_INLINE uint32_t LanesWith(const Bucket& bucket, int64_t key) {
+#if !defined(TF_EMBED_THREAD_SANITIZER)
+#if defined(__AVX512F__)
+  if constexpr (Set::kPackBytes == 64) {
+    const auto line = LoadShared<PackOf<int64_t, 64>::Type>(reinterpret_cast<const char*>(&bucket));
+    return _mm512_mask_cmpeq_epi64_mask(0x1f, (__m512i)line, _mm512_set1_epi64(key));
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (Set::kPackBytes == 32) {
+    const auto four = LoadShared<PackOf<int64_t, 32>::Type>(reinterpret_cast<const char*>(&bucket));
+    const __m256i equal = _mm256_cmpeq_epi64((__m256i)four, _mm256_set1_epi64x(key));
+    const uint32_t last = bucket.keys[4].load(std::memory_order_relaxed) == key ? 16 : 0;
+    return static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(equal))) | last;
+  }
+#endif
+#endif
+  uint32_t lanes = 0;
+  for (int lane = 0; lane < Bucket::kLanes; ++lane) {
+    lanes |= (bucket.keys[lane].load(std::memory_order_relaxed) == key ? 1u : 0u) << lane;
+  }
+  return lanes;
+}
+
+// The slot of `key` in a bucket, or kNoSlot.
+template <class Set>
+TF_EMBED_INLINE uint32_t SlotIn(const Bucket& bucket, int64_t key) {
+  for (uint32_t lanes = LanesWith<Set>(bucket, key); lanes != 0; lanes &= lanes - 1) {
+    const uint32_t slot = bucket.slots[__builtin_ctz(lanes)].load(std::memory_order_relaxed);
+    if (slot != kNoSlot) return slot;
+  }
+  return kNoSlot;
+}
+
+template <class Set>
+struct Loops {
+  // A key on its way: its bucket is asked for kBucketAhead keys before its row is copied, the row
+  // kRowAhead keys before. So many lines are under way at any time; measured flat from 8 to 16.
+  static constexpr size_t kRowAhead = 12;
+  static constexpr size_t kBucketAhead = 2 * kRowAhead;
+  static constexpr size_t kRing = 32;
+  struct Flight {
+    uint64_t hash;
+    const Bucket* bucket;
+    const char* row;  // null for an absent key
+    uint32_t word;
+  };
+
+  // kRowBytes: the size of the weights, or 0 where it is known at run time only.
+  template <size_t kRowBytes>
+  static void FindRows(const FindRequest& request, size_t begin, size_t end) {
+    const StripedIndex& index = *request.index;
+    const RowStore& rows = *request.rows;
+    const int64_t* const keys = request.batch.keys;
+    const size_t row_bytes = kRowBytes > 0 ? kRowBytes : rows.layout().weight_bytes;
+    const size_t slot_offset = rows.layout().slot_offset;
+    const size_t slot_bytes = request.slots == nullptr ? 0 : rows.layout().slot_bytes;
+    const size_t read_bytes = request.slots == nullptr ? row_bytes : rows.layout().stride;
+    Flight ring[kRing];
+
+    const auto take_off = [&](size_t i) {
+      Flight& flight = ring[i % kRing];
+      flight.hash = HashKey(keys[i]);
+      flight.bucket = index.HomeOf(flight.hash);
+      __builtin_prefetch(flight.bucket);
+    };
+    const auto probe = [&](size_t i) {
+      Flight& flight = ring[i % kRing];
+      flight.row = nullptr;
+      if (flight.bucket == nullptr) return;
+      flight.word = flight.bucket->word.load(std::memory_order_acquire);
+      uint32_t slot = SlotIn<Set>(*flight.bucket, keys[i]);
+      if ((flight.word & (Bucket::kLocked | Bucket::kMoved)) != 0 ||
+          (slot == kNoSlot && (flight.word & Bucket::kOverflowed) != 0) ||
+          !flight.bucket->Unchanged(flight.word)) {
+        const StripedIndex::Entry entry = index.Find(keys[i], flight.hash);
+        flight.bucket = entry.bucket;
+        flight.word = entry.word;
+        slot = entry.slot;
+      }
+      if (slot == kNoSlot) return;
+      flight.row = rows.Row(slot);
+      PrefetchRow<false>(flight.row, read_bytes);
+    };
+    const auto land = [&](size_t i) {
+      Flight& flight = ring[i % kRing];
+      const size_t position = request.batch.Position(i);
+      char* const out = request.weights + position * row_bytes;
+      while (flight.row != nullptr) {
+        LoadRow<Set::kPackBytes>(flight.row, row_bytes, out);
+        if (slot_bytes > 0) {
+          LoadRow<Set::kPackBytes>(flight.row + slot_offset, slot_bytes,
+                                   request.slots + position * slot_bytes);
+        }
+        if (__builtin_expect(flight.bucket->Unchanged(flight.word), 1)) break;
+        const StripedIndex::Entry entry = index.Find(keys[i], flight.hash);
+        flight.bucket = entry.bucket;
+        flight.word = entry.word;
+        flight.row = entry.found() ? rows.Row(entry.slot) : nullptr;
+      }
+      if (flight.row == nullptr) request.absent(request, keys[i], position);
+      if (request.exists != nullptr) request.exists[position] = flight.row != nullptr;
+    };
+
+    const size_t count = end - begin;
+    for (size_t i = 0; i < count + kBucketAhead; ++i) {
+      if (i < count) take_off(begin + i);
+      if (i >= kBucketAhead - kRowAhead && i < count + kBucketAhead - kRowAhead) {
+        probe(begin + i - (kBucketAhead - kRowAhead));
+      }
+      if (i >= kBucketAhead) land(begin + i - kBucketAhead);
+    }
+  }
+
+  static void Find(const FindRequest& request, size_t begin, size_t end) {
+    const size_t bytes = request.slots == nullptr ? request.rows->layout().weight_bytes : 0;
+    switch (bytes) {
+      case 32:
+        return FindRows<32>(request, begin, end);
+      case 64:
+        return FindRows<64>(request, begin, end);
+      case 128:
+        return FindRows<128>(request, begin, end);
+      case 256:
+        return FindRows<256>(request, begin, end);
+      case 512:
+        return FindRows<512>(request, begin, end);
+      default:
+        return FindRows<0>(request, begin, end);
+    }
+  }
+
+  template <class R, typename T>
+  static void Step(const RuleConstants<T>& constants, size_t dim, const T* gradient, T* weights,
+                   T* slots) {
+    ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
+      using V = decltype(w);
+      V s[R::kGroups + 1];
+      w = LoadPack<V>(weights + i);
+      for (size_t group = 0; group != R::kGroups; ++group) {
+        s[group] = LoadPack<V>(slots + group * dim + i);
+      }
+      if (constants.decay != T(0)) w -= constants.decay * w;
+      R::Step(constants, LoadPack<V>(gradient + i), w, s);
+      StoreShared(w, weights + i);
+      for (size_t group = 0; group != R::kGroups; ++group) {
+        StoreShared(s[group], slots + group * dim + i);
+      }
+    });
+  }
+
+  template <typename T>
+  static void RowwiseAdagradStep(const RuleConstants<T>& constants, size_t dim, const T* gradient,
+                                 T* weights, T* slots) {
+    using V = typename PackOf<T, Set::kPackBytes>::Type;
+    constexpr size_t kLanes = Set::kPackBytes / sizeof(T);
+    constexpr size_t kPacks = kSquareSums / kLanes;
+    V totals[kPacks] = {};
+    size_t done = 0;
+    for (; done + kSquareSums <= dim; done += kSquareSums) {
+      for (size_t k = 0; k < kPacks; ++k) {
+        const V g = LoadPack<V>(gradient + done + k * kLanes);
+        totals[k] += g * g;
+      }
+    }
+    T sums[kSquareSums];
+    std::memcpy(sums, totals, sizeof(sums));
+    for (size_t i = 0; done + i < dim; ++i) sums[i] += gradient[done + i] * gradient[done + i];
+    T s = *slots;
+    const T scale = RowwiseAdagradScale(constants, dim, AddHalves(sums), &s);
+    StoreShared(s, slots);
+    ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
+      using V = decltype(w);
+      w = LoadPack<V>(weights + i);
+      if (constants.decay != T(0)) w -= constants.decay * w;
+      w -= scale * LoadPack<V>(gradient + i);
+      StoreShared(w, weights + i);
+    });
+  }
+
+  template <typename T>
+  static StepFunction<T> StepOf(const Rule& rule) {
+    switch (rule.slots.kind) {
+      case RuleKind::kNone:
+      case RuleKind::kExternal:
+        break;
+      case RuleKind::kSgd:
+        return Step<SgdRule, T>;
+      case RuleKind::kMomentum:
+        return rule.nesterov ? Step<MomentumRule<true>, T> : Step<MomentumRule<false>, T>;
+      case RuleKind::kAdagrad:
+        return Step<AdagradRule, T>;
+      case RuleKind::kRowwiseAdagrad:
+        return RowwiseAdagradStep<T>;
+      case RuleKind::kAdam:
+        return Step<AdamRule<false>, T>;
+      case RuleKind::kAdamAmsgrad:
+        return Step<AdamRule<true>, T>;
+      case RuleKind::kRmsprop:
+        return Step<RmspropRule<false, false>, T>;
+      case RuleKind::kRmspropMomentum:
+        return Step<RmspropRule<true, false>, T>;
+      case RuleKind::kRmspropCentered:
+        return Step<RmspropRule<false, true>, T>;
+      case RuleKind::kRmspropCenteredMomentum:
+        return Step<RmspropRule<true, true>, T>;
+      case RuleKind::kFtrl:
+        return rule.learning_rate_power == -0.5 ? Step<FtrlRule<true>, T>
+                                                : Step<FtrlRule<false>, T>;
+    }
+    return Step<DecayRule, T>;
+  }
+
+  // Sums stay in registers while the rows pass: a few packs at a time.
+  template <typename T>
+  static void Sum(const T* gradients, const uint32_t* positions, size_t count, size_t dim, T* sum) {
+    constexpr size_t kAhead = 4;
+    constexpr size_t kTogether = 4;
+    using V = typename PackOf<T, Set::kPackBytes>::Type;
+    constexpr size_t kLanes = Set::kPackBytes / sizeof(T);
+    size_t lane = 0;
+    for (; lane + kTogether * kLanes <= dim; lane += kTogether * kLanes) {
+      V total[kTogether];
+      for (size_t k = 0; k < kTogether; ++k) {
+        total[k] = LoadPack<V>(gradients + positions[0] * dim + lane + k * kLanes);
+      }
+      for (size_t i = 1; i < count; ++i) {
+        if (i + kAhead < count) {
+          PrefetchRow<false>(
+              reinterpret_cast<const char*>(gradients + positions[i + kAhead] * dim + lane),
+              kTogether * Set::kPackBytes);
+        }
+        const T* const row = gradients + positions[i] * dim + lane;
+        for (size_t k = 0; k < kTogether; ++k) total[k] += LoadPack<V>(row + k * kLanes);
+      }
+      for (size_t k = 0; k < kTogether; ++k) {
+        std::memcpy(sum + lane + k * kLanes, &total[k], sizeof(V));
+      }
+    }
+    ForEachPack<Set::kPackBytes, T>(dim - lane, [&](size_t i, auto total) {
+      using W = decltype(total);
+      total = LoadPack<W>(gradients + positions[0] * dim + lane + i);
+      for (size_t k = 1; k < count; ++k) {
+        total += LoadPack<W>(gradients + positions[k] * dim + lane + i);
+      }
+      std::memcpy(sum + lane + i, &total, sizeof(W));
+    });
+  }
+
+  static void Load(const char* row, size_t bytes, void* out) {
+    LoadRow<Set::kPackBytes>(row, bytes, out);
+  }
+  static void Store(const void* from, size_t bytes, char* row) {
+    StoreRow<Set::kPackBytes>(from, bytes, row);
+  }
+
+  static void Initialize(InitializerKind kind, double a, double b, uint64_t state, size_t dim,
+                         float* out) {
+    InitializeRandom(kind, a, b, state, dim, out);
+  }
+
+  static constexpr TableLoops kLoops = {
+      Find, StepOf<float>, StepOf<double>, Sum<float>, Sum<double>, Load, Store, Initialize,
+  };
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_LOOPS_INL_H_
