@@ -5,6 +5,7 @@ loads its ops and changes nothing in TensorFlow or Keras.
 
     Variable                    a table, as a TensorFlow object
     embedding_lookup            a lookup in a Variable that takes part in gradients
+    unique_rows                 the same for distinct ids, each row once
     layers.DynamicEmbedding     a table, as a Keras layer
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowWiseAdagrad   an optimizer that Keras lacks
@@ -18,7 +19,7 @@ _library.check_environment()
 from tf_embed import layers, optimizers  # noqa: E402
 from tf_embed._version import __version__  # noqa: E402
 from tf_embed.distributed.sharding import default_partition_fn  # noqa: E402
-from tf_embed.lookup import embedding_lookup  # noqa: E402
+from tf_embed.lookup import embedding_lookup, unique_rows  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.variable import Variable  # noqa: E402
 
@@ -30,4 +31,5 @@ __all__ = [
     "embedding_lookup",
     "layers",
     "optimizers",
+    "unique_rows",
 ]

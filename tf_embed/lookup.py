@@ -6,7 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments, lookup_gradient
+from tf_embed import (
+    arguments,
+    lookup_gradient,
+    ops,
+    pooled_gradient,  # noqa: F401  registers gradients
+)
 from tf_embed.variable import Variable
 
 
@@ -51,12 +56,55 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
         >>> v.lookup([5, 6]).numpy().tolist()
         [[-2.0, -2.0], [-1.0, -1.0]]
     """
+    with tf.name_scope(name or "embedding_lookup"):
+        rows, _ = params.table.find(_keys(params, ids), token=gradient_token(params))
+        return rows
+
+
+def unique_rows(params: Variable, ids: Any, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Looks up the row of each distinct id once, differentiably.
+
+    `tf.gather(rows, inverse)` is what `embedding_lookup` gives. Where ids repeat much, as popular
+    items do, this is less memory and less work for whatever can go on with distinct rows: a
+    projection of the rows, attention over them, a sampled softmax, or rows sent elsewhere. The
+    gradient is that of `embedding_lookup`, with distinct ids as its indices.
+
+    Args:
+        params: The variable.
+        ids: Integers of any shape.
+        name: Name of the operation.
+
+    Returns:
+        rows: [u, dim], those of the distinct ids in the order in which they first come. Ids that
+            have no row get their initial row; nothing is inserted.
+        inverse: int32, ids.shape; which of the rows belongs to each id.
+
+    Raises:
+        TypeError: `params` is no variable, or `ids` are of a wrong dtype.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> v = tf_embed.Variable(dim=2)
+        >>> v.upsert([5, 6], [[1.0, 2.0], [3.0, 4.0]])
+        >>> rows, inverse = tf_embed.unique_rows(v, [[6, 5], [6, 6]])
+        >>> rows.numpy().tolist()
+        [[3.0, 4.0], [1.0, 2.0]]
+        >>> inverse.numpy().tolist()
+        [[0, 1], [0, 0]]
+        >>> projected = tf.gather(tf.matmul(rows, [[1.0], [1.0]]), inverse)  # 2 products, not 4
+        >>> projected.numpy().tolist()
+        [[[7.0], [3.0]], [[7.0], [7.0]]]
+    """
+    with tf.name_scope(name or "unique_rows"):
+        distinct, inverse = ops.unique_keys(_keys(params, ids))
+        rows, _ = params.table.find(distinct, token=gradient_token(params))
+        return rows, inverse
+
+
+def _keys(params: Variable, ids: Any) -> tf.Tensor:
     if not isinstance(params, Variable):
         raise TypeError(f"`params` must be a tf_embed.Variable. Received: params={params!r}")
-    with tf.name_scope(name or "embedding_lookup"):
-        keys = arguments.tensor_of(ids, params.key_dtype, "ids", params.name)
-        rows, _ = params.table.find(keys, token=gradient_token(params))
-        return rows
+    return arguments.tensor_of(ids, params.key_dtype, "ids", params.name)
 
 
 def gradient_token(variable: Variable) -> tf.Tensor | None:

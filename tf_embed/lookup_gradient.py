@@ -65,11 +65,22 @@ def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any)
     # An input of the forward op, handed back as it is, breaks a tape outside the tf.function.
     keys = tf.identity(tf.reshape(op.inputs[1], [-1]))
     values = tf.reshape(values_gradient, [-1, dim])
-    if _is_of_this_graph(op.inputs[4]):
-        gradients[4] = _row_slices(keys, values, dim)
-    else:
-        gradients[4] = ops.row_gradients(keys, values)
+    gradients[4] = gradient_of_token(op.inputs[4], keys, values, dim)
     return gradients
+
+
+def gradient_of_token(token: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, dim: int) -> Any:
+    """The gradient of the token of a lookup: slices, or what becomes them outside of a loop.
+
+    Args:
+        token: What the lookup took.
+        keys: [n].
+        values: The gradients of their rows, [n, dim].
+        dim: Number of weights in a row.
+    """
+    if _is_of_this_graph(token):
+        return _row_slices(keys, values, dim)
+    return ops.row_gradients(keys, values)
 
 
 @tf.RegisterGradient("TfEmbedToken")

@@ -14,13 +14,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tf_embed import _library
 
 _raw = _library.load()
+
+# What makes a bag of keys: () the keys along the last axis; (row splits [bags + 1],) runs of the
+# flattened keys; (indices [keys, rank], dense shape [rank]) of a sparse tensor whose values the
+# keys are, in any order, its lines along the last axis.
+Bags: TypeAlias = tuple[tf.Tensor, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +119,97 @@ def find(
         tokens=[] if token is None else [token],
         dim=dim,
     )
+
+
+def find_pooled(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    token: tf.Tensor | None,
+    bags: Bags,
+    weights: tf.Tensor | None,
+    *,
+    value_dtype: tf.DType,
+    dim: int,
+    combiner: str,
+    padding: int | None,
+) -> tf.Tensor:
+    """Looks rows up, pools those of each bag, and changes nothing.
+
+    Args:
+        defaults: As in `find`.
+        token: As in `find`.
+        bags: What makes a bag.
+        weights: None, or the weight of each key, of `compute_dtype(value_dtype)`.
+        value_dtype: The table's, a floating one.
+        combiner: "sum", "mean" or "sqrtn".
+        padding: None, or a key that counts for nothing, as its number in int64.
+
+    Returns:
+        A row for each bag, the shape of the bags + [dim], of `compute_dtype(value_dtype)`.
+    """
+    return _raw.tf_embed_find_pooled(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        defaults=defaults,
+        tokens=[] if token is None else [token],
+        bags=list(bags),
+        weights=[] if weights is None else [weights],
+        pooled_dtype=compute_dtype(value_dtype),
+        dim=dim,
+        combiner=combiner,
+        padding=[] if padding is None else [padding],
+    )
+
+
+def sum_by_key(
+    keys: tf.Tensor,
+    gradients: tf.Tensor,
+    bags: Bags = (),
+    weights: tf.Tensor | None = None,
+    *,
+    sum_dtype: tf.DType,
+    combiner: str = "none",
+    padding: int | None = None,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Sums the gradients of equal keys, in position order.
+
+    Args:
+        keys: Any shape.
+        gradients: keys.shape + [dim]; or, with a combiner, those of the rows that `find_pooled`
+            gave, whose further arguments are the same here.
+        sum_dtype: Dtype of the sums, with the same `compute_dtype` as the gradients', in which they
+            are taken.
+
+    Returns:
+        The distinct keys [u] in the order in which they first come, the number of each key among
+        them, keys.shape, int32, -1 for padding, and the sums [u, dim].
+    """
+    return _raw.tf_embed_sum_by_key(
+        keys=keys,
+        gradients=gradients,
+        bags=list(bags),
+        weights=[] if weights is None else [weights],
+        sum_dtype=sum_dtype,
+        combiner=combiner,
+        padding=[] if padding is None else [padding],
+    )
+
+
+def unique_keys(keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The distinct keys [u] in the order in which they first come, and the number of each key.
+
+    Returns:
+        The distinct keys and, keys.shape, int32, where each key is among them.
+    """
+    return _raw.tf_embed_unique_keys(keys=keys)
+
+
+def compute_dtype(value_dtype: tf.DType) -> tf.DType:
+    """What rows of a dtype are summed in: float64 for float64, else float32."""
+    return tf.float64 if value_dtype == tf.float64 else tf.float32
 
 
 def find_or_insert(

@@ -153,6 +153,51 @@ class Table(tf.saved_model.experimental.TrackableResource):
             defaults = self._initial_rows(keys, owners)
         return ops.find(self.resource_handle, keys, owners, defaults, token, dim=self.options.dim)
 
+    def find_pooled(
+        self,
+        keys: tf.Tensor,
+        bags: ops.Bags,
+        weights: tf.Tensor | None = None,
+        *,
+        combiner: str,
+        padding: int | None = None,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Looks rows up, pools those of each bag, and changes nothing.
+
+        Args:
+            keys: Any shape.
+            bags: What makes a bag, see `ops.Bags`.
+            weights: None, or the weight of each key.
+            combiner: "sum", "mean" or "sqrtn".
+            padding: None, or a key that counts for nothing.
+            defaults: As in `find`.
+            token: As in `find`.
+
+        Returns:
+            A row for each bag, the shape of the bags + [dim], of `ops.compute_dtype`.
+        """
+        options = self.options
+        owners = self._owners(keys)
+        if defaults is None:
+            defaults = self._initial_rows(keys, owners, padding)
+        if padding is not None and padding >= 2**63:
+            padding -= 2**64  # the op takes its bits
+        return ops.find_pooled(
+            self.resource_handle,
+            keys,
+            owners,
+            defaults,
+            token,
+            bags,
+            weights,
+            value_dtype=options.value_dtype,
+            dim=options.dim,
+            combiner=combiner,
+            padding=padding,
+        )
+
     def find_or_insert(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """As `find`, and inserts the initial rows of absent keys."""
         owners = self._owners(keys)
@@ -339,17 +384,21 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         return sharding.owners(keys, options.num_shards, options.partition_fn, options.name)
 
-    def _initial_rows(self, keys: tf.Tensor, owners: tf.Tensor) -> tf.Tensor:
+    def _initial_rows(
+        self, keys: tf.Tensor, owners: tf.Tensor, padding: int | None = None
+    ) -> tf.Tensor:
         """The `defaults` of the ops for initial rows.
 
         Empty where the table draws them. Else the callable draws one for each new key, and the
-        keys that are there get zeros, which nobody sees.
+        keys that are there, and padding, get zeros, which nobody sees.
         """
         options = self.options
         empty = tf.zeros([0], options.value_dtype)
         if options.initializer.draw is None:
             return empty
         _, exists = ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
+        if padding is not None:
+            exists = tf.logical_or(exists, tf.equal(keys, tf.constant(padding, keys.dtype)))
         absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
         new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
         count = tf.size(new_keys)

@@ -20,8 +20,28 @@ void TableOp::Compute(tf::OpKernelContext* context) {
   }
 }
 
+absl::Status WidenedKeys(const tf::Tensor& tensor, Buffer<int64_t>* widened, const int64_t** keys) {
+  if (tensor.dtype() != tf::DT_INT32) {
+    *keys = static_cast<const int64_t*>(tensor.data());  // uint64 keys by their bits
+    return absl::OkStatus();
+  }
+  const size_t size = static_cast<size_t>(tensor.NumElements());
+  TF_RETURN_IF_ERROR(ToTensorFlow(widened->Resize(size)));
+  const int32_t* const narrow = tensor.flat<int32_t>().data();
+  for (size_t i = 0; i < size; ++i) (*widened)[i] = narrow[i];
+  *keys = widened->data();
+  return absl::OkStatus();
+}
+
 absl::Status KeysInput::Read(tf::OpKernelContext* context, const TableResource& table,
                              KeysInput* keys) {
+  TF_RETURN_IF_ERROR(ReadUnspread(context, table, keys));
+  return ToTensorFlow(keys->split_.Build(keys->keys_, keys->size_, keys->owners_,
+                                         table.num_shards(), keys->unsigned_keys_));
+}
+
+absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, const TableResource& table,
+                                     KeysInput* keys) {
   const tf::Tensor& tensor = context->input(1);
   const tf::Tensor& owners = context->input(2);
   if (tensor.dtype() != table.signature().key_dtype) {
@@ -37,18 +57,9 @@ absl::Status KeysInput::Read(tf::OpKernelContext* context, const TableResource& 
                                 "' must give one shard for each of ", keys->size_,
                                 " keys. Received: ", num_owners, ".");
   }
-  const int64_t* values;
-  if (tensor.dtype() == tf::DT_INT32) {
-    TF_RETURN_IF_ERROR(ToTensorFlow(keys->widened_.Resize(keys->size_)));
-    const int32_t* const narrow = tensor.flat<int32_t>().data();
-    for (size_t i = 0; i < keys->size_; ++i) keys->widened_[i] = narrow[i];
-    values = keys->widened_.data();
-  } else {
-    values = static_cast<const int64_t*>(tensor.data());  // uint64 keys by their bits
-  }
-  return ToTensorFlow(keys->split_.Build(values, keys->size_,
-                                         num_owners == 0 ? nullptr : owners.flat<int32_t>().data(),
-                                         table.num_shards(), tensor.dtype() == tf::DT_UINT64));
+  if (num_owners != 0) keys->owners_ = owners.flat<int32_t>().data();
+  keys->unsigned_keys_ = tensor.dtype() == tf::DT_UINT64;
+  return WidenedKeys(tensor, &keys->widened_, &keys->keys_);
 }
 
 tf::TensorShape KeysInput::RowsShape(const TableResource& table) const {

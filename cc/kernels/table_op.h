@@ -21,17 +21,27 @@ class TableOp : public tensorflow::OpKernel {
   virtual absl::Status Run(tensorflow::OpKernelContext* context, TableResource* table) = 0;
 };
 
+// Gives keys of any key type as int64: those of the tensor, or copied to `widened`.
+absl::Status WidenedKeys(const tensorflow::Tensor& tensor, Buffer<int64_t>* widened,
+                         const int64_t** keys);
+
 // The inputs `keys` and `owners` of an op, spread over a table's shards.
 class KeysInput {
  public:
   // Reads inputs 1 and 2.
   static absl::Status Read(tensorflow::OpKernelContext* context, const TableResource& table,
                            KeysInput* keys);
+  // As Read, for whoever spreads the keys by himself: shard() has none, and no owner is checked.
+  static absl::Status ReadUnspread(tensorflow::OpKernelContext* context, const TableResource& table,
+                                   KeysInput* keys);
 
   explicit KeysInput(Allocator* allocator) : widened_(allocator), split_(allocator) {}
 
   size_t size() const { return size_; }
   const tensorflow::TensorShape& shape() const { return shape_; }
+  const int64_t* keys() const { return keys_; }
+  const int32_t* owners() const { return owners_; }  // null: the table chooses
+  bool unsigned_keys() const { return unsigned_keys_; }
   KeyBatch shard(size_t number) const { return split_.shard(number); }
 
   // keys.shape + [dim].
@@ -40,6 +50,9 @@ class KeysInput {
  private:
   size_t size_ = 0;
   tensorflow::TensorShape shape_;
+  const int64_t* keys_ = nullptr;
+  const int32_t* owners_ = nullptr;
+  bool unsigned_keys_ = false;
   Buffer<int64_t> widened_;  // int32 keys
   ShardSplit split_;
 };

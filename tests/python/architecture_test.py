@@ -21,6 +21,7 @@ PYTHON_LAYERS = (
     {"_library"},
     {"ops"},
     {"lookup_gradient"},
+    {"pooled_gradient"},
     {"arguments", "initializers", "policies", "storage", "table_meta"},
     {"distributed"},
     {"table"},

@@ -15,6 +15,7 @@ from tf_embed.initializers import with_own_seed
 from tf_embed.layers.ids import cast_ids, check_integers
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.lookup import gradient_token
+from tf_embed.ops import Bags, compute_dtype
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
 from tf_embed.variable import Variable
@@ -219,7 +220,7 @@ class DynamicEmbedding(keras.layers.Layer):
         """
         embedder = Embedder(
             rows=lambda keys: self._rows(keys, bool(training)),
-            is_padding=None if self.padding_id is None else self._is_padding,
+            pooled=lambda keys, bags, weights: self._pooled(keys, bags, weights, bool(training)),
             dim=self.dim,
             combiner=self.combiner,
             name=self.name,
@@ -353,12 +354,33 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def _find(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         variable = self.variable
-        defaults = None
-        if self.unknown_value is not None and not training:
-            row = np.broadcast_to(self.unknown_value, [self.dim])
-            defaults = tf.cast(tf.constant(row), variable.value_dtype)
-        rows, _ = variable.table.find(keys, defaults, gradient_token(variable))
+        rows, _ = variable.table.find(keys, self._defaults(training), gradient_token(variable))
         return rows
+
+    def _pooled(
+        self, keys: tf.Tensor, bags: Bags, weights: tf.Tensor | None, training: bool
+    ) -> tf.Tensor:
+        """A row for each bag; padding counts for nothing."""
+        variable = self.variable
+        assert self.combiner is not None  # or there are no bags
+        if weights is not None:
+            weights = tf.cast(weights, compute_dtype(variable.value_dtype))
+        return variable.table.find_pooled(
+            keys,
+            bags,
+            weights,
+            combiner=self.combiner,
+            padding=self.padding_id,
+            defaults=self._defaults(training),
+            token=gradient_token(variable),
+        )
+
+    def _defaults(self, training: bool) -> tf.Tensor | None:
+        """The row of ids that have none; None for their initial rows."""
+        if self.unknown_value is None or training:
+            return None
+        row = np.broadcast_to(self.unknown_value, [self.dim])
+        return tf.cast(tf.constant(row), self.variable.value_dtype)
 
     def _padding_id(self, padding_id: Any) -> int:
         key_dtype = tf.as_dtype(self.key_dtype)

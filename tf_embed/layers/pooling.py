@@ -2,7 +2,8 @@
 
 A *bag* is the ids along the last axis: a line of a dense tensor, the innermost list of a ragged
 one, a line of a sparse one. Ids come here as keys already, in a tf.Tensor, tf.RaggedTensor or
-tf.SparseTensor. Pooling computes in float32 where rows are of half precision.
+tf.SparseTensor. The table pools, in float32 where rows are of half precision; here each container
+is taken apart into what makes its bags.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import arguments, ops
 
 COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -24,14 +25,15 @@ class Embedder:
 
     Attributes:
         rows: Takes keys of any shape, gives rows, keys.shape + [dim]; zeros for padding.
-        is_padding: Takes keys, tells which are padding; None where none can be.
+        pooled: Takes keys, what makes bags of them, and None or the weight of each key; gives a
+            row for each bag.
         dim: Number of weights in a row.
         combiner: None, "sum", "mean" or "sqrtn".
         name: The layer, for messages.
     """
 
     rows: Callable[[tf.Tensor], tf.Tensor]
-    is_padding: Callable[[tf.Tensor], tf.Tensor] | None
+    pooled: Callable[[tf.Tensor, ops.Bags, tf.Tensor | None], tf.Tensor]
     dim: int
     combiner: str | None
     name: str
@@ -83,20 +85,16 @@ class Embedder:
     # Dense: the bags are the lines along the last axis.
 
     def _pool_lines(self, ids: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
-        rows = _summable(self.rows(ids))
-        if weights is not None:
+        if weights is not None and not (
+            ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
+        ):
             same = tf.debugging.assert_equal(
                 tf.shape(weights),
                 tf.shape(ids),
                 f"`weights` of {self.name!r} must have the shape of `ids`.",
             )
             weights = arguments.after(weights, same)
-        factors = self._factors(ids, weights, rows.dtype)
-        if factors is None:
-            total = tf.reduce_sum(rows, axis=-2)
-        else:
-            total = tf.einsum("...ld,...l->...d", rows, factors)
-        return self._divide(total, factors, lambda terms: tf.reduce_sum(terms, axis=-1))
+        return self.pooled(ids, (), weights)
 
     # Ragged.
 
@@ -105,6 +103,8 @@ class Embedder:
     ) -> tf.Tensor | tf.RaggedTensor:
         if self.combiner is None:
             return ids.with_flat_values(self.rows(ids.flat_values))
+        splits = ids.nested_row_splits
+        flat_weights = None
         if weights is not None:
             same = [
                 tf.debugging.assert_equal(
@@ -112,19 +112,13 @@ class Embedder:
                     tf.cast(theirs, tf.int64),
                     f"`weights` of {self.name!r} must have the row lengths of `ids`.",
                 )
-                for ours, theirs in zip(
-                    ids.nested_row_splits, weights.nested_row_splits, strict=True
-                )
+                for ours, theirs in zip(splits, weights.nested_row_splits, strict=True)
+                if ours is not theirs
             ]
-            weights = weights.with_flat_values(arguments.after(weights.flat_values, *same))
-        flat_weights = None if weights is None else weights.flat_values
+            flat_weights = arguments.after(weights.flat_values, *same)
         if ids.flat_values.shape.rank != 1:  # the innermost axis is uniform
             return ids.with_flat_values(self._pool_lines(ids.flat_values, flat_weights))
-        splits = ids.nested_row_splits
-        innermost = tf.RaggedTensor.from_row_splits(ids.flat_values, splits[-1], validate=False)
-        pooled = self._pool_segments(
-            ids.flat_values, flat_weights, innermost.value_rowids(), innermost.nrows()
-        )
+        pooled = self.pooled(ids.flat_values, (splits[-1],), flat_weights)
         if len(splits) == 1:
             return pooled
         return tf.RaggedTensor.from_nested_row_splits(pooled, splits[:-1], validate=False)
@@ -132,13 +126,11 @@ class Embedder:
     # Sparse: absent places are zeros, and the bags are the lines along the last axis.
 
     def _sparse(self, ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> tf.Tensor:
-        shape = ids.dense_shape
-        static_shape = ids.shape
         if self.combiner is None:
             rows = tf.scatter_nd(
-                ids.indices, self.rows(ids.values), tf.concat([shape, [self.dim]], 0)
+                ids.indices, self.rows(ids.values), tf.concat([ids.dense_shape, [self.dim]], 0)
             )
-            return tf.ensure_shape(rows, static_shape.concatenate([self.dim]))
+            return tf.ensure_shape(rows, ids.shape.concatenate([self.dim]))
         flat_weights = None
         if weights is not None:
             same = tf.debugging.assert_equal(
@@ -147,58 +139,5 @@ class Embedder:
                 f"`weights` of {self.name!r} must have the indices of `ids`.",
             )
             flat_weights = arguments.after(weights.values, same)
-        inside = tf.debugging.assert_equal(
-            tf.reduce_all((ids.indices >= 0) & (ids.indices < shape)),
-            True,
-            f"`ids` of {self.name!r} must have indices within their dense_shape.",
-        )
-        lines = arguments.after(shape[:-1], inside)
-        strides = tf.math.cumprod(lines, exclusive=True, reverse=True)
-        bags = tf.reduce_sum(ids.indices[:, :-1] * strides, axis=-1)
-        pooled = self._pool_segments(ids.values, flat_weights, bags, tf.reduce_prod(lines))
-        pooled = tf.reshape(pooled, tf.concat([lines, [self.dim]], 0))
-        return tf.ensure_shape(pooled, static_shape[:-1].concatenate([self.dim]))
-
-    def _pool_segments(
-        self, ids: tf.Tensor, weights: tf.Tensor | None, bags: tf.Tensor, count: tf.Tensor
-    ) -> tf.Tensor:
-        """Pools flat ids by the number of the bag of each; [count, dim]."""
-        rows = _summable(self.rows(ids))
-        factors = self._factors(ids, weights, rows.dtype)
-        if factors is not None:
-            rows *= factors[:, tf.newaxis]
-        total = tf.math.unsorted_segment_sum(rows, bags, count)
-        return self._divide(
-            total, factors, lambda terms: tf.math.unsorted_segment_sum(terms, bags, count)
-        )
-
-    def _factors(
-        self, ids: tf.Tensor, weights: tf.Tensor | None, dtype: tf.DType
-    ) -> tf.Tensor | None:
-        """What each row is multiplied by, ids.shape; None where it is 1 and never asked for."""
-        if weights is None and self.combiner == "sum":
-            return None  # rows of padding are zeros already
-        factors = tf.ones_like(ids, dtype) if weights is None else tf.cast(weights, dtype)
-        if self.is_padding is None:
-            return factors
-        return tf.where(self.is_padding(ids), tf.zeros([], dtype), factors)
-
-    def _divide(
-        self,
-        total: tf.Tensor,
-        factors: tf.Tensor | None,
-        sum_bags: Callable[[tf.Tensor], tf.Tensor],
-    ) -> tf.Tensor:
-        """The pooled rows from their sums; an empty bag is 0."""
-        if self.combiner == "mean":
-            divisor = sum_bags(factors)
-        elif self.combiner == "sqrtn":
-            divisor = tf.sqrt(sum_bags(tf.square(factors)))
-        else:
-            return total
-        return tf.math.divide_no_nan(total, divisor[..., tf.newaxis])
-
-
-def _summable(rows: tf.Tensor) -> tf.Tensor:
-    """Rows in a dtype in which sums of many keep their digits."""
-    return tf.cast(rows, tf.float32) if rows.dtype in (tf.float16, tf.bfloat16) else rows
+        pooled = self.pooled(ids.values, (ids.indices, ids.dense_shape), flat_weights)
+        return tf.ensure_shape(pooled, ids.shape[:-1].concatenate([self.dim]))

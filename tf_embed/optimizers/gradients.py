@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import ops
+
 
 def sum_equal_keys(
     keys: tf.Tensor, gradients: tf.Tensor, dtype: tf.DType
@@ -25,8 +27,9 @@ def sum_equal_keys(
     Returns:
         Keys [m] and sums [m, dim], m at most n.
     """
-    distinct, which = tf.unique(keys)
-    sums = tf.math.unsorted_segment_sum(tf.cast(gradients, dtype), which, tf.size(distinct))
+    if ops.compute_dtype(gradients.dtype) != ops.compute_dtype(dtype):
+        gradients = tf.cast(gradients, dtype)
+    distinct, _, sums = ops.sum_by_key(keys, gradients, sum_dtype=dtype)
     return distinct, sums
 
 

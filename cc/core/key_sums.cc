@@ -1,0 +1,223 @@
+#include "cc/core/key_sums.h"
+
+#include <algorithm>
+#include <functional>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "cc/core/first_failure.h"
+
+namespace tf_embed {
+namespace {
+
+// Rough costs in nanoseconds, by which a thread pool splits work.
+constexpr size_t kDistinctCost = 10;
+constexpr size_t kNumberCost = 2;
+constexpr size_t kBytesOfNanosecond = 8;
+// Keys whose first gradient is asked for ahead of the one that is summed.
+constexpr size_t kAhead = 8;
+constexpr size_t kLine = 64;
+constexpr size_t kMostLines = 8;
+
+void Prefetch(const void* gradient, size_t bytes) {
+  const size_t end = std::min(bytes, kMostLines * kLine);
+  for (size_t at = 0; at < end; at += kLine) {
+    __builtin_prefetch(static_cast<const char*>(gradient) + at);
+  }
+}
+
+// The gradients of single keys, out of those of bags or as they are.
+template <typename G>
+class GradientReader {
+  using Compute = typename Number<G>::Compute;
+
+ public:
+  GradientReader(const KeyGradients& gradients, const Compute* scales)
+      : gradients_(static_cast<const G*>(gradients.gradients)),
+        dim_(gradients.dim),
+        bags_(gradients.bags == nullptr ? nullptr : gradients.bags->numbers()),
+        weights_(static_cast<const Compute*>(gradients.pooling.weights)),
+        scales_(scales),
+        is_scaled_(weights_ != nullptr || scales != nullptr) {}
+
+  void Ask(size_t position) const { Prefetch(Row(position), dim_ * sizeof(G)); }
+
+  // `sum` = the gradient of a key, or is added to.
+  template <bool add>
+  void Read(size_t position, Compute* __restrict sum) const {
+    const G* const row = Row(position);
+    if (is_scaled_) {
+      const Compute factor = Factor(position);
+      for (size_t j = 0; j < dim_; ++j) {
+        const Compute gradient = factor * Number<G>::Load(row[j]);
+        sum[j] = add ? sum[j] + gradient : gradient;
+      }
+    } else {
+      for (size_t j = 0; j < dim_; ++j) {
+        const Compute gradient = Number<G>::Load(row[j]);
+        sum[j] = add ? sum[j] + gradient : gradient;
+      }
+    }
+  }
+
+ private:
+  size_t BagOf(size_t position) const { return bags_ == nullptr ? position : bags_[position]; }
+  const G* Row(size_t position) const { return gradients_ + BagOf(position) * dim_; }
+  Compute Factor(size_t position) const {
+    const Compute weight = weights_ == nullptr ? Compute{1} : weights_[position];
+    return scales_ == nullptr ? weight : weight * scales_[BagOf(position)];
+  }
+
+  const G* const gradients_;
+  const size_t dim_;
+  const uint32_t* const bags_;
+  const Compute* const weights_;
+  const Compute* const scales_;
+  const bool is_scaled_;
+};
+
+}  // namespace
+
+Status KeySums::Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
+                      const int64_t* padding) {
+  if (num_keys > INT32_MAX) {
+    return Status::InvalidArgument("A batch whose keys are numbered may have at most " +
+                                   std::to_string(INT32_MAX) +
+                                   " keys. Received: " + std::to_string(num_keys) + ".");
+  }
+  keys_ = keys;
+  num_keys_ = num_keys;
+  Buffer<bool> skip(allocator_);
+  if (padding != nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(skip.Resize(num_keys));
+    for (size_t i = 0; i < num_keys; ++i) skip[i] = keys[i] == *padding;
+  }
+  TF_EMBED_RETURN_IF_ERROR(partition_.Build(context, KeyBatch{keys, num_keys, nullptr},
+                                            padding == nullptr ? nullptr : skip.data()));
+  TF_EMBED_RETURN_IF_ERROR(number_.Resize(num_keys));
+  try {
+    parts_.clear();
+    parts_.reserve(partition_.parts());
+    for (size_t part = 0; part < partition_.parts(); ++part) parts_.emplace_back(allocator_);
+  } catch (const std::bad_alloc&) {
+    return Status::ResourceExhausted([] { return "No memory for the distinct keys of a batch."; });
+  }
+
+  std::fill(number_.data(), number_.data() + num_keys, 0);
+  FirstFailure failure;
+  const auto find_distinct = [&](size_t begin, size_t end) {
+    for (size_t part = begin; part < end && !failure.failed(); ++part) {
+      DistinctKeys& distinct = parts_[part];
+      Status status = distinct.Build(partition_.part(part));
+      if (!status.ok()) return failure.Note(std::move(status));
+      for (size_t i = 0; i < distinct.size(); ++i) number_[distinct.first_position(i)] = 1;
+    }
+  };
+  context.parallel_for(parts_.size(), kDistinctCost * num_keys / parts_.size(),
+                       std::cref(find_distinct));
+  if (failure.failed()) return failure.Take();
+  uint32_t next = 0;
+  for (size_t i = 0; i < num_keys; ++i) {
+    const uint32_t is_first = number_[i];
+    number_[i] = next;
+    next += is_first;
+  }
+  size_ = next;
+  return Status();
+}
+
+template <typename Visit>
+Status KeySums::ForEachDistinct(const ExecContext& context, size_t key_cost,
+                                const Visit& visit_part) const {
+  FirstFailure failure;
+  const auto visit = [&](size_t begin, size_t end) {
+    for (size_t part = begin; part < end && !failure.failed(); ++part) {
+      Status status = visit_part(parts_[part]);
+      if (!status.ok()) return failure.Note(std::move(status));
+    }
+  };
+  context.parallel_for(parts_.size(), key_cost * num_keys_ / parts_.size(), std::cref(visit));
+  return failure.Take();
+}
+
+void KeySums::WriteKeys(int64_t* distinct) const {
+  for (const DistinctKeys& part : parts_) {
+    for (size_t i = 0; i < part.size(); ++i) {
+      distinct[number_[part.first_position(i)]] = part.key(i);
+    }
+  }
+}
+
+void KeySums::WriteInverse(const ExecContext& context, int32_t* inverse) const {
+  if (partition_.size() < num_keys_) std::fill(inverse, inverse + num_keys_, -1);
+  ForEachDistinct(context, kNumberCost, [&](const DistinctKeys& distinct) {
+    for (size_t i = 0; i < distinct.size(); ++i) {
+      const size_t first = distinct.first_position(i);
+      const int32_t number = static_cast<int32_t>(number_[first]);
+      inverse[first] = number;
+      distinct.ForEachLaterPosition(i, [&](size_t position) { inverse[position] = number; });
+    }
+    return Status();
+  });
+}
+
+template <typename Compute>
+Status KeySums::ScaleBags(const KeyGradients& gradients) {
+  const Bags& bags = *gradients.bags;
+  TF_EMBED_RETURN_IF_ERROR(scales_.Resize(bags.size() * sizeof(Compute)));
+  Compute* const scales = reinterpret_cast<Compute*>(scales_.data());
+  for (size_t bag = 0; bag < bags.size(); ++bag) {
+    const Compute divisor = DivisorOf<Compute>(bags, gradients.pooling, keys_, bag);
+    scales[bag] = divisor == 0 ? Compute{0} : 1 / divisor;
+  }
+  return Status();
+}
+
+Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
+                          void* sums) {
+  if (gradients.bags != nullptr) TF_EMBED_RETURN_IF_ERROR(gradients.bags->Number());
+  const bool is_scaled = gradients.bags != nullptr && gradients.pooling.combiner != Combiner::kSum;
+  const size_t dim = gradients.dim;
+  const size_t cost = kDistinctCost + dim * SizeOf(gradients.type) / kBytesOfNanosecond;
+  return DispatchFloating(gradients.type, [&](auto gradient_tag) {
+    using G = typename decltype(gradient_tag)::Type;
+    using Compute = typename Number<G>::Compute;
+    if (is_scaled) TF_EMBED_RETURN_IF_ERROR(ScaleBags<Compute>(gradients));
+    const GradientReader<G> reader(
+        gradients, is_scaled ? reinterpret_cast<const Compute*>(scales_.data()) : nullptr);
+    return DispatchFloating(type, [&](auto sum_tag) {
+      using S = typename decltype(sum_tag)::Type;
+      if constexpr (!std::is_same_v<Compute, typename Number<S>::Compute>) {
+        return Status::InvalidArgument(
+            "Sums of gradients can't be of a type that is computed in otherwise.");
+      } else {
+        return ForEachDistinct(context, cost, [&](const DistinctKeys& distinct) {
+          Buffer<Compute> wide(allocator_);
+          if (!std::is_same_v<S, Compute>) TF_EMBED_RETURN_IF_ERROR(wide.Resize(dim));
+          for (size_t i = 0; i < distinct.size(); ++i) {
+            if (i + kAhead < distinct.size()) reader.Ask(distinct.first_position(i + kAhead));
+            const size_t first = distinct.first_position(i);
+            S* const out = static_cast<S*>(sums) + number_[first] * dim;
+            Compute* sum;
+            if constexpr (std::is_same_v<S, Compute>) {
+              sum = out;
+            } else {
+              sum = wide.data();
+            }
+            reader.template Read<false>(first, sum);
+            distinct.ForEachLaterPosition(
+                i, [&](size_t position) { reader.template Read<true>(position, sum); });
+            if constexpr (!std::is_same_v<S, Compute>) {
+              for (size_t j = 0; j < dim; ++j) out[j] = Number<S>::Store(sum[j]);
+            }
+          }
+          return Status();
+        });
+      }
+    });
+  });
+}
+
+}  // namespace tf_embed

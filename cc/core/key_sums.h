@@ -1,0 +1,78 @@
+// The distinct keys of a batch and the sums of their gradients: what an optimizer's step on a table
+// is made of, as arrays. The gradients may be those of bags, and are then read bag by bag: those of
+// single keys never exist.
+#ifndef TF_EMBED_CC_CORE_KEY_SUMS_H_
+#define TF_EMBED_CC_CORE_KEY_SUMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cc/core/allocator.h"
+#include "cc/core/bags.h"
+#include "cc/core/data_type.h"
+#include "cc/core/exec_context.h"
+#include "cc/core/key_partition.h"
+#include "cc/core/segment_sum.h"
+#include "cc/core/status.h"
+
+namespace tf_embed {
+
+// Gradients [keys, dim] of a batch's keys; or, with bags, [bags, dim] of their pooled rows.
+struct KeyGradients {
+  const void* gradients = nullptr;
+  DataType type = DataType::kFloat;
+  size_t dim = 1;
+  Bags* bags = nullptr;  // in the order of the batch's keys
+  Pooling pooling;       // of the bags
+};
+
+// Numbers the distinct keys of a batch in the order in which they first come. All results are the
+// same for any number of threads.
+class KeySums {
+ public:
+  explicit KeySums(Allocator* allocator)
+      : allocator_(allocator), partition_(allocator), number_(allocator), scales_(allocator) {}
+
+  // `keys` [num_keys] outlives this. The keys that equal `padding`, where it is given, are left
+  // out.
+  Status Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
+               const int64_t* padding);
+
+  // Number of distinct keys.
+  size_t size() const { return size_; }
+
+  // Writes the distinct keys [size].
+  void WriteKeys(int64_t* distinct) const;
+
+  // Writes the number of each key [num_keys], -1 for padding.
+  void WriteInverse(const ExecContext& context, int32_t* inverse) const;
+
+  // Writes the sums [size, dim], taken in the order of the batch in the compute type of the
+  // gradients and then made `type`: that compute type, or one that has the same. With bags, of
+  // weight x gradient of the bag / divisor of the bag.
+  Status WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
+                   void* sums);
+
+ private:
+  // Calls `visit(distinct, i, number)` for each key of some part, many parts at once.
+  template <typename Visit>
+  Status ForEachDistinct(const ExecContext& context, size_t key_cost, const Visit& visit) const;
+
+  template <typename Compute>
+  Status ScaleBags(const KeyGradients& gradients);
+
+  Allocator* const allocator_;
+  const int64_t* keys_ = nullptr;
+  size_t num_keys_ = 0;
+  size_t size_ = 0;
+  KeyPartition partition_;
+  std::vector<DistinctKeys> parts_;
+  // Where a distinct key comes first, its number; elsewhere, that of the next one.
+  Buffer<uint32_t> number_;
+  Buffer<char> scales_;  // 1 / divisor of each bag, in the compute type
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_KEY_SUMS_H_

@@ -1,0 +1,245 @@
+#include "cc/core/pooled_find.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "cc/core/data_type.h"
+#include "cc/core/first_failure.h"
+#include "cc/core/shard_split.h"
+
+namespace tf_embed {
+namespace {
+
+// Bytes of rows that are found together, and the least and most keys they may belong to. Measured
+// flat from 16 to 128 KiB.
+constexpr size_t kBlockBytes = size_t{64} << 10;
+constexpr size_t kLeastBlock = 16;
+constexpr size_t kMostBlock = 1024;
+// Rough costs in nanoseconds, by which a thread pool splits work.
+constexpr size_t kKeyCost = 50;
+constexpr size_t kBytesOfNanosecond = 8;
+
+// sum[j] += factor * rows[0][j], then rows[1] and so on. Without factors each is 1.
+template <typename T, typename Compute>
+void AddRows(const T* rows, size_t count, size_t dim, const Compute* factors,
+             Compute* __restrict sum) {
+  for (size_t i = 0; i < count; ++i) {
+    const T* const row = rows + i * dim;
+    if (factors == nullptr) {
+      for (size_t j = 0; j < dim; ++j) sum[j] += Number<T>::Load(row[j]);
+    } else {
+      const Compute factor = factors[i];
+      for (size_t j = 0; j < dim; ++j) sum[j] += factor * Number<T>::Load(row[j]);
+    }
+  }
+}
+
+// What one thread needs to pool some bags.
+template <typename T>
+class BagPooler {
+  using Compute = typename Number<T>::Compute;
+
+ public:
+  BagPooler(const ShardedKeys& keys, const Bags& bags, const Pooling& pooling,
+            const DefaultRows& defaults, Compute* pooled)
+      : keys_(keys),
+        bags_(bags),
+        pooling_(pooling),
+        defaults_(defaults),
+        weights_(static_cast<const Compute*>(pooling.weights)),
+        pooled_(pooled),
+        dim_(keys.shards[0]->options().dim),
+        block_size_(std::clamp(kBlockBytes / (dim_ * sizeof(T)), kLeastBlock, kMostBlock)),
+        // Else keys are looked up where they lie.
+        gathers_(!bags.in_order() || pooling.padding != nullptr),
+        serial_(ExecContext::Serial()),
+        rows_(keys.shards[0]->options().allocator),
+        pieces_(keys.shards[0]->options().allocator),
+        block_keys_(keys.shards[0]->options().allocator),
+        block_owners_(keys.shards[0]->options().allocator),
+        block_weights_(keys.shards[0]->options().allocator),
+        block_defaults_(keys.shards[0]->options().allocator),
+        split_(keys.shards[0]->options().allocator) {}
+
+  // Pools bags `begin` up to `end`.
+  Status Run(size_t begin, size_t end) {
+    TF_EMBED_RETURN_IF_ERROR(Allocate());
+    std::fill(pooled_ + begin * dim_, pooled_ + end * dim_, Compute{0});
+    block_begin_ = bags_.begin(begin);
+    for (size_t bag = begin; bag < end; ++bag) {
+      const size_t bag_end = bags_.begin(bag + 1);
+      for (size_t place = bags_.begin(bag); place < bag_end;) {
+        const size_t taken = std::min(bag_end - place, block_size_ - places_in_block_);
+        const size_t first = keys_in_block_;
+        Take(place, taken);
+        place += taken;
+        pieces_[num_pieces_++] = Piece{bag, first, keys_in_block_, place == bag_end};
+        if (places_in_block_ == block_size_) TF_EMBED_RETURN_IF_ERROR(PoolBlock(place));
+      }
+    }
+    return PoolBlock(0);
+  }
+
+ private:
+  // The keys of one bag in a block.
+  struct Piece {
+    size_t bag;
+    size_t begin;
+    size_t end;
+    bool ends_bag;
+  };
+
+  Status Allocate() {
+    TF_EMBED_RETURN_IF_ERROR(rows_.Resize(block_size_ * dim_));
+    TF_EMBED_RETURN_IF_ERROR(pieces_.Resize(block_size_));
+    if (!gathers_) return Status();
+    TF_EMBED_RETURN_IF_ERROR(block_keys_.Resize(block_size_));
+    if (keys_.owners != nullptr) TF_EMBED_RETURN_IF_ERROR(block_owners_.Resize(block_size_));
+    if (weights_ != nullptr) TF_EMBED_RETURN_IF_ERROR(block_weights_.Resize(block_size_));
+    if (defaults_.kind == DefaultRows::Kind::kOneEach) {
+      TF_EMBED_RETURN_IF_ERROR(block_defaults_.Resize(block_size_ * dim_));
+    }
+    return Status();
+  }
+
+  // Adds the keys of some places to the block, but for padding.
+  void Take(size_t begin, size_t count) {
+    places_in_block_ += count;
+    if (!gathers_) {
+      keys_in_block_ += count;
+      return;
+    }
+    for (size_t place = begin; place < begin + count; ++place) {
+      const size_t position = bags_.Position(place);
+      const int64_t key = keys_.keys[position];
+      if (pooling_.padding != nullptr && key == *pooling_.padding) continue;
+      const size_t i = keys_in_block_++;
+      block_keys_[i] = key;
+      if (keys_.owners != nullptr) block_owners_[i] = keys_.owners[position];
+      if (weights_ != nullptr) block_weights_[i] = weights_[position];
+      if (defaults_.kind == DefaultRows::Kind::kOneEach) {
+        std::memcpy(block_defaults_.data() + i * dim_, defaults_.Row(position, dim_ * sizeof(T)),
+                    dim_ * sizeof(T));
+      }
+    }
+  }
+
+  // Finds the rows of the block, adds them to their bags, and begins the next block at a place.
+  Status PoolBlock(size_t next_begin) {
+    TF_EMBED_RETURN_IF_ERROR(FindBlock());
+    const Compute* weights = nullptr;
+    if (weights_ != nullptr) weights = gathers_ ? block_weights_.data() : weights_ + block_begin_;
+    for (size_t i = 0; i < num_pieces_; ++i) {
+      const Piece& piece = pieces_[i];
+      Compute* const sum = pooled_ + piece.bag * dim_;
+      AddRows(rows_.data() + piece.begin * dim_, piece.end - piece.begin, dim_,
+              weights == nullptr ? nullptr : weights + piece.begin, sum);
+      if (piece.ends_bag && pooling_.combiner != Combiner::kSum) Divide(piece.bag, sum);
+    }
+    block_begin_ = next_begin;
+    places_in_block_ = keys_in_block_ = num_pieces_ = 0;
+    return Status();
+  }
+
+  Status FindBlock() {
+    if (keys_in_block_ == 0) return Status();
+    const int64_t* const keys = gathers_ ? block_keys_.data() : keys_.keys + block_begin_;
+    const int32_t* owners = nullptr;
+    if (keys_.owners != nullptr) {
+      owners = gathers_ ? block_owners_.data() : keys_.owners + block_begin_;
+    }
+    DefaultRows defaults = defaults_;
+    if (defaults.kind == DefaultRows::Kind::kOneEach) {
+      defaults.rows = gathers_ ? static_cast<const void*>(block_defaults_.data())
+                               : defaults_.Row(block_begin_, dim_ * sizeof(T));
+    }
+    TF_EMBED_RETURN_IF_ERROR(
+        split_.Build(keys, keys_in_block_, owners, keys_.num_shards, keys_.unsigned_keys));
+    for (size_t shard = 0; shard < keys_.num_shards; ++shard) {
+      const KeyBatch batch = split_.shard(shard);
+      if (batch.size == 0) continue;
+      TF_EMBED_RETURN_IF_ERROR(
+          keys_.shards[shard]->Find(serial_, batch, defaults, rows_.data(), nullptr, {}));
+    }
+    return Status();
+  }
+
+  void Divide(size_t bag, Compute* sum) const {
+    const Compute divisor = DivisorOf<Compute>(bags_, pooling_, keys_.keys, bag);
+    for (size_t j = 0; j < dim_; ++j) sum[j] = divisor == 0 ? Compute{0} : sum[j] / divisor;
+  }
+
+  const ShardedKeys& keys_;
+  const Bags& bags_;
+  const Pooling& pooling_;
+  const DefaultRows& defaults_;
+  const Compute* const weights_;
+  Compute* const pooled_;
+  const size_t dim_;
+  const size_t block_size_;
+  const bool gathers_;
+  const ExecContext serial_;
+
+  size_t block_begin_ = 0;      // a place
+  size_t places_in_block_ = 0;  // at most block_size_
+  size_t keys_in_block_ = 0;    // without padding
+  size_t num_pieces_ = 0;
+  Buffer<T> rows_;
+  Buffer<Piece> pieces_;
+  Buffer<int64_t> block_keys_;
+  Buffer<int32_t> block_owners_;
+  Buffer<Compute> block_weights_;
+  Buffer<T> block_defaults_;
+  ShardSplit split_;
+};
+
+// The first bag whose number and beginning add up to at least `unit`.
+size_t BagAt(const Bags& bags, size_t unit) {
+  size_t low = 0;
+  size_t high = bags.size();
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (bags.begin(middle) + middle < unit) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+Status FindPooled(const ExecContext& context, const ShardedKeys& keys, const Bags& bags,
+                  const Pooling& pooling, const DefaultRows& defaults, void* pooled) {
+  const TableOptions& options = keys.shards[0]->options();
+  if (!IsFloating(options.value_type)) {
+    return Status::InvalidArgument("Table '" + options.name +
+                                   "' has integer weights, which are not pooled.");
+  }
+  if (bags.num_keys() > kMaxBatchSize) {
+    return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
+                                   " keys. Received: " + std::to_string(bags.num_keys()) + ".");
+  }
+  FirstFailure failure;
+  const auto pool = [&](size_t begin, size_t end) {
+    if (failure.failed()) return;
+    Status status = DispatchFloating(options.value_type, [&](auto tag) {
+      using T = typename decltype(tag)::Type;
+      BagPooler<T> pooler(keys, bags, pooling, defaults,
+                          static_cast<typename Number<T>::Compute*>(pooled));
+      return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
+    });
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  // Bag b begins at unit begin(b) + b: a long bag weighs as much as its keys, an empty one a
+  // little.
+  const size_t cost = kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond;
+  context.parallel_for(bags.num_keys() + bags.size(), cost, std::cref(pool));
+  return failure.Take();
+}
+
+}  // namespace tf_embed

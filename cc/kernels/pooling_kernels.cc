@@ -1,0 +1,155 @@
+// FindPooled, SumByKey and UniqueKeys.
+#include <algorithm>
+#include <new>
+#include <vector>
+
+#include "cc/core/key_sums.h"
+#include "cc/core/pooled_find.h"
+#include "cc/kernels/pooling_inputs.h"
+#include "cc/kernels/table_op.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// The type that rows of `type` are summed in.
+tf::DataType ComputeType(tf::DataType type) {
+  return type == tf::DT_DOUBLE ? tf::DT_DOUBLE : tf::DT_FLOAT;
+}
+
+class FindPooledOp : public TableOp {
+ public:
+  explicit FindPooledOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, attributes_.Read(construction));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    Bags bags(table->allocator());
+    DefaultRows defaults;
+    Pooling pooling{attributes_.combiner, nullptr, attributes_.padding_key()};
+    tf::TensorShape shape;
+    tf::Tensor* pooled;
+    TF_RETURN_IF_ERROR(KeysInput::ReadUnspread(context, *table, &keys));
+    TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
+    TF_RETURN_IF_ERROR(ReadBags(context, keys.shape(), &bags, &shape));
+    const tf::DataType compute = ComputeType(table->signature().value_dtype);
+    TF_RETURN_IF_ERROR(ReadWeights(context, compute, keys.size(), &pooling.weights));
+    if (output_type(0) != compute) {
+      return InvalidArgumentError("Rows of table '", table->name(), "' are pooled in ",
+                                  tf::DataTypeString(compute),
+                                  ". Asked for: ", tf::DataTypeString(output_type(0)), ".");
+    }
+    shape.AddDim(table->signature().dim);
+    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &pooled));
+    std::vector<const Table*> shards(table->num_shards());
+    for (size_t number = 0; number < shards.size(); ++number) shards[number] = table->shard(number);
+    const ShardedKeys sharded{keys.keys(), keys.owners(), keys.unsigned_keys(), shards.data(),
+                              shards.size()};
+    return ToTensorFlow(
+        FindPooled(ThreadPoolOf(context), sharded, bags, pooling, defaults, pooled->data()));
+  }
+
+  PoolingAttributes attributes_;
+};
+
+// Finds the distinct keys of input 0 and gives what outputs share: the distinct keys and the number
+// of each key.
+class DistinctKeysOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) final {
+    try {
+      OP_REQUIRES_OK(context, Run(context));
+    } catch (const std::bad_alloc&) {
+      context->CtxFailure(ResourceExhaustedError("No memory for the distinct keys of a batch."));
+    }
+  }
+
+ protected:
+  virtual const int64_t* padding_key() const { return nullptr; }
+  virtual absl::Status RunOn(tf::OpKernelContext*, const ExecContext&, KeySums*) {
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) {
+    Allocator* const allocator = HostAllocator();
+    const tf::Tensor& tensor = context->input(0);
+    const ExecContext exec = ThreadPoolOf(context);
+    Buffer<int64_t> widened(allocator);
+    Buffer<int64_t> wide_distinct(allocator);
+    KeySums sums(allocator);
+    const int64_t* keys;
+    tf::Tensor* distinct;
+    tf::Tensor* inverse;
+    TF_RETURN_IF_ERROR(WidenedKeys(tensor, &widened, &keys));
+    TF_RETURN_IF_ERROR(ToTensorFlow(
+        sums.Build(exec, keys, static_cast<size_t>(tensor.NumElements()), padding_key())));
+    const int64_t size = static_cast<int64_t>(sums.size());
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &distinct));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, tensor.shape(), &inverse));
+    if (tensor.dtype() == tf::DT_INT32) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(wide_distinct.Resize(sums.size())));
+      sums.WriteKeys(wide_distinct.data());
+      std::copy_n(wide_distinct.data(), sums.size(), distinct->flat<int32_t>().data());
+    } else {
+      sums.WriteKeys(static_cast<int64_t*>(distinct->data()));
+    }
+    sums.WriteInverse(exec, inverse->flat<int32_t>().data());
+    return RunOn(context, exec, &sums);
+  }
+};
+
+class SumByKeyOp : public DistinctKeysOp {
+ public:
+  explicit SumByKeyOp(tf::OpKernelConstruction* construction) : DistinctKeysOp(construction) {
+    OP_REQUIRES_OK(construction, attributes_.Read(construction));
+  }
+
+ private:
+  const int64_t* padding_key() const override { return attributes_.padding_key(); }
+
+  absl::Status RunOn(tf::OpKernelContext* context, const ExecContext& exec,
+                     KeySums* distinct) override {
+    const tf::Tensor& keys = context->input(0);
+    const tf::Tensor& gradients = context->input(1);
+    Bags bags(HostAllocator());
+    tf::TensorShape shape = keys.shape();
+    KeyGradients of;
+    if (attributes_.has_bags) {
+      TF_RETURN_IF_ERROR(ReadBags(context, keys.shape(), &bags, &shape));
+      of.bags = &bags;
+      of.pooling.combiner = attributes_.combiner;
+      of.pooling.padding = attributes_.padding_key();
+    }
+    TF_RETURN_IF_ERROR(ReadWeights(context, ComputeType(gradients.dtype()),
+                                   static_cast<size_t>(keys.NumElements()), &of.pooling.weights));
+    const int64_t dim = gradients.dims() == 0 ? 0 : gradients.dim_size(gradients.dims() - 1);
+    shape.AddDim(dim);
+    if (gradients.shape() != shape) {
+      return InvalidArgumentError("`gradients` must have shape ", shape.DebugString(),
+                                  " for keys of shape ", keys.shape().DebugString(),
+                                  ". Received: ", gradients.shape().DebugString(), ".");
+    }
+    of.gradients = gradients.data();
+    of.type = CoreType(gradients.dtype());
+    of.dim = static_cast<size_t>(dim);
+    tf::Tensor* sums;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(2, {static_cast<int64_t>(distinct->size()), dim}, &sums));
+    return ToTensorFlow(distinct->WriteSums(exec, of, CoreType(sums->dtype()), sums->data()));
+  }
+
+  PoolingAttributes attributes_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooled").Device(tf::DEVICE_CPU), FindPooledOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedUniqueKeys").Device(tf::DEVICE_CPU), DistinctKeysOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKey").Device(tf::DEVICE_CPU), SumByKeyOp);
+
+}  // namespace
+}  // namespace tf_embed
