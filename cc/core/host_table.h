@@ -10,10 +10,10 @@
 // a slot that nobody sees, then put in the index under the stripe's mutex.
 //
 // Locks, in the order in which one thread may take them:
-//   1. writers_   shared by each verb that changes the table; alone by PauseWriters
+//   1. writers_   shared by each verb that changes the table; alone by PauseWriters and Shrink
 //   2. content_gate_   shared by each verb; alone by those that replace or rearrange everything
 //   3. a stripe's mutex
-//   4. a bucket's word; the row store's slab mutex
+//   4. a bucket's word; the row store's slab mutex; the mutex of the index's arena
 #ifndef TF_EMBED_CC_CORE_HOST_TABLE_H_
 #define TF_EMBED_CC_CORE_HOST_TABLE_H_
 
@@ -102,6 +102,8 @@ class HostTable final : public Table {
 
   // Empty content like the present one.
   Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
+  // Puts all rows into a new content. Nobody writes meanwhile.
+  Status CopyContent(Content* copy) const;
   RowLayout LayoutOf(const RuleSlots& rule) const;
   // Makes `slots` the slots of a new row.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;

@@ -22,8 +22,13 @@ Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content
 }
 
 Status HostTable::Clear() {
+  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   Shared writer(writers_);
   Alone gate(content_gate_);
+  if (NewContent(options_.init_size, &content).ok()) {
+    content_.swap(content);
+    return Status();
+  }
   // In place, because who clears a table may have no memory left. Nothing here needs any.
   const RowLayout layout = content_->rows.layout();
   const RuleSlots rule = content_->rule;
@@ -35,28 +40,37 @@ Status HostTable::Clear() {
 }
 
 Status HostTable::Shrink() {
-  Shared writer(writers_);
+  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  Alone writer(writers_);
+  {
+    // Readers go on: nobody changes what is copied.
+    Shared gate(content_gate_);
+    TF_EMBED_RETURN_IF_ERROR(NewContent(content_->size.load(std::memory_order_relaxed), &content));
+    TF_EMBED_RETURN_IF_ERROR(CopyContent(content.get()));
+  }
   Alone gate(content_gate_);
+  content_.swap(content);
+  return Status();
+}
+
+Status HostTable::CopyContent(Content* copy) const {
   const size_t size = content_->size.load(std::memory_order_relaxed);
-  std::unique_ptr<Content> compact;
-  TF_EMBED_RETURN_IF_ERROR(NewContent(size, &compact));
+  const size_t row_bytes = content_->rows.layout().stride;
   Status status;
   for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
     content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
       if (!status.ok()) return;
-      const uint32_t to = compact->rows.Take(&compact->pools[stripe]);
+      const uint32_t to = copy->rows.Take(&copy->pools[stripe]);
       if (to == kNoSlot) {
         status = NoMemory(size);
         return;
       }
-      std::memcpy(compact->rows.Row(to), content_->rows.Row(slot), content_->rows.layout().stride);
-      status = compact->index.Insert(key, HashKey(key), to);
+      std::memcpy(copy->rows.Row(to), content_->rows.Row(slot), row_bytes);
+      status = copy->index.Insert(key, HashKey(key), to);
     });
   }
-  if (!status.ok()) return status;
-  compact->size.store(size, std::memory_order_relaxed);
-  content_ = std::move(compact);
-  return Status();
+  copy->size.store(size, std::memory_order_relaxed);
+  return status;
 }
 
 Status HostTable::SetRule(const RuleSlots& rule) {
@@ -124,9 +138,10 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
 }
 
 void HostTable::TakeContent(Table* other) {
+  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   Shared writer(writers_);
   Alone gate(content_gate_);
-  content_ = std::move(static_cast<HostTable*>(other)->content_);
+  content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
 }
 
 void HostTable::DropRetired() {

@@ -373,6 +373,37 @@ TEST_P(TableConcurrency, ClearBesideInsertersLeavesAWholeTable) {
   for (const auto& [key, number] : all) ExpectOfKey(key, number);
 }
 
+TEST_P(TableConcurrency, ReadersSeeWholeRowsBesideGrowthEraseShrinkAndClear) {
+  constexpr int64_t kKeys = 30000;
+  std::atomic<int> working{2};
+  std::atomic<bool> stop{false};
+  InThreads(5, [&](size_t thread) {
+    Random random(thread);
+    if (thread < 2) {  // inserts new keys and writes them again
+      for (int64_t round = 0; round < 2; ++round) {
+        for (int64_t first = 0; first < kKeys; first += 250) {
+          Assign(KeysFrom(static_cast<int64_t>(thread) * kKeys + first, 250), round);
+        }
+      }
+      if (--working == 0) stop = true;
+    } else if (thread == 2) {
+      for (int round = 1; !stop; ++round) {
+        ASSERT_TRUE((round % 8 == 0 ? table->Clear() : table->Shrink()).ok());
+        ASSERT_TRUE(table->Erase(serial, Batch(RandomKeys(500, 0, 2 * kKeys, &random))).ok());
+      }
+    } else {
+      while (!stop) {
+        const Batch batch = RandomKeys(500, 0, 2 * kKeys, &random);
+        const std::vector<double> numbers = Look(batch);
+        for (size_t i = 0; i < numbers.size(); ++i) ExpectOfKey(batch.keys[i], numbers[i]);
+      }
+    }
+  });
+  const std::map<int64_t, double> all = Export(1000);
+  EXPECT_EQ(table->size(), all.size());
+  for (const auto& [key, number] : all) ExpectOfKey(key, number);
+}
+
 TEST_P(TableConcurrency, PausedWritersChangeNothingAndReadersGoOn) {
   std::atomic<bool> stop{false};
   std::atomic<int64_t> batches_written{0};
