@@ -218,7 +218,7 @@ struct IndexGrowth {
         random = random * 6364136223846793005u + 1442695040888963407u;
         block[i] = KeyOf((random >> 32) * keys >> 32);
         hashes[i] = tf_embed::HashKey(block[i]);
-        index.Prefetch(hashes[i]);
+        __builtin_prefetch(index.HomeOf(hashes[i]));
       }
       for (size_t i = 0; i < kBlock; ++i) found += index.Find(block[i], hashes[i]).found();
     }

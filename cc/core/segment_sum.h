@@ -38,13 +38,11 @@ class DistinctKeys {
   // The number of the distinct key at record j of the range.
   uint32_t number(size_t j) const { return numbers_[j]; }
 
-  // Where key i stands in the batch: the first place, and `visit(place)` for the ones behind it.
-  size_t first_position(size_t i) const { return range_.begin[chains_[i].first].position; }
+  // The same, one by one: the first place, and `visit(place)` for the ones behind it.
+  size_t first_position(size_t i) const { return positions(i)[0]; }
   template <typename Visit>
   void ForEachLaterPosition(size_t i, const Visit& visit) const {
-    for (uint32_t record = next_[chains_[i].first]; record != kEnd; record = next_[record]) {
-      visit(static_cast<size_t>(range_.begin[record].position));
-    }
+    for (size_t k = 1; k < count(i); ++k) visit(static_cast<size_t>(positions(i)[k]));
   }
 
   // The sum of the gradients [batch, dim] of key i: a row of `gradients` itself where one suffices,
