@@ -10,6 +10,7 @@ namespace tf_embed {
 namespace {
 
 constexpr size_t kCacheLine = 64;
+constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 // From here on a block is mapped rather than taken from the heap.
 constexpr size_t kMapThreshold = kHugePage;
@@ -18,8 +19,8 @@ size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-// Maps `bytes` (a multiple of a huge page), aligned to a huge page: maps one huge page more, then
-// gives back what lies before and after.
+// Maps `bytes` (a multiple of a page), aligned to a huge page: maps one huge page more, then gives
+// back what lies before and after. What is left beyond the last whole huge page takes small ones.
 void* MapAligned(size_t bytes) {
   void* const mapped =
       mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -39,13 +40,13 @@ class ProcessAllocator final : public Allocator {
   void* Allocate(size_t bytes) override {
     if (bytes == 0) bytes = 1;
     if (bytes > SIZE_MAX / 2) return nullptr;
-    if (bytes >= kMapThreshold) return MapAligned(RoundUp(bytes, kHugePage));
+    if (bytes >= kMapThreshold) return MapAligned(RoundUp(bytes, kPage));
     return std::aligned_alloc(kCacheLine, RoundUp(bytes, kCacheLine));
   }
 
   void Deallocate(void* memory, size_t bytes) override {
     if (bytes >= kMapThreshold) {
-      munmap(memory, RoundUp(bytes, kHugePage));
+      munmap(memory, RoundUp(bytes, kPage));
     } else {
       std::free(memory);
     }
