@@ -1,5 +1,6 @@
-// An op that does nothing, with as many inputs and outputs as TfEmbedFind: what an op costs in a
-// graph before it does anything. It allocates nothing; the outputs are two of the inputs.
+// An op that does nothing but what every op does: it has the inputs and the outputs of a lookup,
+// and allocates its outputs, in which it writes nothing.
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -12,22 +13,27 @@ REGISTER_OP("TfEmbedBenchNoop")
     .Input("owners: int32")
     .Input("defaults: float")
     .Output("values: float")
-    .Output("found: int64")
+    .Output("exists: bool")
+    .Attr("dim: int >= 1")
     .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      context->set_output(0, context->input(3));
-      context->set_output(1, context->input(1));
-      return tensorflow::OkStatus();
-    });
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
 
 class NoopOp : public tensorflow::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit NoopOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+  }
 
   void Compute(tensorflow::OpKernelContext* context) override {
-    context->set_output(0, context->input(3));
-    context->set_output(1, context->input(1));
+    tensorflow::TensorShape shape = context->input(1).shape();
+    tensorflow::Tensor* output = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(1, shape, &output));
+    shape.AddDim(dim_);
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &output));
   }
+
+ private:
+  tensorflow::int64 dim_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedBenchNoop").Device(tensorflow::DEVICE_CPU), NoopOp);

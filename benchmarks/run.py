@@ -1,6 +1,6 @@
 """Runs the benchmarks and reports.
 
-    .venv/bench216/bin/python benchmarks/run.py [--quick] [--sections lookup,adam]
+    .venv/bench216/bin/python benchmarks/run.py [--quick] [--sections lookup,adam] [--write]
 
 Rows are printed as they come; at the end the table of goals, and a line of JSON with every name in
 `goals.GOALS`. All of it goes to build/bench/results.json, and a chart to build/bench/results.png.
@@ -17,12 +17,15 @@ import sys
 import time
 from collections.abc import Sequence
 
+import chart
 import goals
 import machine
 import report
 from rows import Row
 from sections import PARTS
 from settings import BUILD, ROOT, TENSORFLOW_PYTHON
+
+RESULTS, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def run_part(section: str, part: str, quick: bool) -> tuple[list[Row], str]:
@@ -75,12 +78,46 @@ def write_results(
     (BUILD / "results.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
+def write_readme(
+    rows: Sequence[Row], figures: Sequence[report.Figure], about: dict[str, str]
+) -> None:
+    """Puts the results into benchmarks/README.md."""
+    path = ROOT / "benchmarks" / "README.md"
+    before, _, rest = path.read_text().partition(RESULTS)
+    _, _, after = rest.partition(END)
+    lines = [
+        RESULTS,
+        f"`{about['command']}` on {about['date']}, {about['minutes']} minutes, on "
+        f"{about['processor']}, {about['cores']} cores, {about['memory']}, {about['system']}; "
+        f"{report.summary(figures)}.",
+        "",
+        report.table(figures),
+        "",
+        "*Over ours*: the median of the ratios of each round. *Load* is the load average of a",
+        "minute before the row, the benchmark itself included.",
+        "",
+        report.row_table(rows),
+        END,
+    ]
+    path.write_text(before + "\n".join(lines) + after)
+
+
+def draw_chart(figures: Sequence[report.Figure], about: dict[str, str]) -> None:
+    """Writes the chart, where there is matplotlib."""
+    title = f"tf_embed on {about['processor']}, {about['cores']} cores, {about['date']}"
+    try:
+        chart.draw(figures, title, BUILD / "results.png")
+    except ImportError as error:
+        print(f"There is no chart: {error}.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Runs the benchmarks and reports.")
     parser.add_argument("--quick", action="store_true", help="only what goals are about")
     parser.add_argument(
         "--sections", default=",".join(PARTS), help="some of %(default)s", metavar="NAMES"
     )
+    parser.add_argument("--write", action="store_true", help="put results into the README")
     options = parser.parse_args()
     sections = options.sections.split(",")
     unknown = [section for section in sections if section not in PARTS]
@@ -97,6 +134,9 @@ def main() -> None:
     figures = report.figures(rows, failures)
     about["minutes"] = f"{(time.monotonic() - begin) / 60:.1f}"
     write_results(rows, figures, about)
+    draw_chart(figures, about)
+    if options.write:
+        write_readme(rows, figures, about)
     print()
     print(report.table(figure for figure in figures if figure.goal.section in sections))
     print()

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+
+class Seconds(float):
+    """What a call says that it took itself, in another process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +41,10 @@ def rotated(names: Sequence[str], by: int) -> list[str]:
     return [*names[by:], *names[:by]]
 
 
+def _said(answer: Any) -> float:
+    return answer if isinstance(answer, Seconds) else 0.0
+
+
 def time_rounds(
     calls: Mapping[str, Callable[..., Any]],
     draw: Callable[[], tuple[Any, ...]],
@@ -48,7 +57,7 @@ def time_rounds(
     """Calls each implementation with the same fresh batches, in rotated order.
 
     Args:
-        calls: The implementations.
+        calls: The implementations. A call is timed here, unless it gives `Seconds`.
         draw: Makes a batch, the arguments of a call. Not timed.
         rounds: How many rounds are counted.
         calls_per_round: Batches of a round; more than one where a call is short.
@@ -68,11 +77,40 @@ def time_rounds(
             for name in rotated(names, number):
                 call = calls[name]
                 begin = clock()
-                for batch in batches:
-                    call(*batch)
-                seconds = (clock() - begin) / calls_per_round
+                said = sum(_said(call(*batch)) for batch in batches)
+                seconds = said or clock() - begin
                 if number >= 0:
-                    times[name].append(seconds)
+                    times[name].append(seconds / calls_per_round)
     finally:
         gc.enable()
     return Rounds(times)
+
+
+Point = tuple[int, int]  # number of keys, number of ids
+
+
+def worst_step(
+    costs: Mapping[Point, float], floors: Mapping[Point, float]
+) -> tuple[tuple[Point, Point], float]:
+    """The step to the next larger number of keys or of ids at which a cost rises most.
+
+    Args:
+        costs: Cost per id at each point of a grid.
+        floors: The same of what shows how the machine itself behaves. Where that rises too, by so
+            much less a step counts; where it falls, since a call is spread over more ids, that
+            says nothing about the cost.
+
+    Returns:
+        The two points, and the factor.
+    """
+    next_keys, next_ids = (
+        dict(itertools.pairwise(sorted({point[axis] for point in costs}))) for axis in range(2)
+    )
+    steps = {}
+    for keys, ids in costs:
+        for to in ((next_keys.get(keys), ids), (keys, next_ids.get(ids))):
+            if to in costs:
+                floor = max(1.0, floors[to] / floors[keys, ids])
+                steps[(keys, ids), to] = costs[to] / costs[keys, ids] / floor
+    worst = max(steps, key=lambda step: steps[step])
+    return worst, steps[worst]

@@ -9,12 +9,11 @@ class Table:
     """A table without an optimizer: it has none."""
 
     def __init__(self, dim: int) -> None:
-        self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, tf.zeros([dim]))
+        table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, tf.zeros([dim]))
 
-    @tf.function
-    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
-        return self.table.lookup(ids)
+        def upsert(ids: tf.Tensor, rows: tf.Tensor) -> None:
+            table.insert(ids, rows)
 
-    @tf.function
-    def upsert(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
-        self.table.insert(ids, rows)
+        self.table = table
+        self.lookup = tf.function(lambda ids: table.lookup(ids))
+        self.upsert = tf.function(upsert)

@@ -14,7 +14,11 @@ OPTIMIZERS = {
     "Adam": lambda: keras.optimizers.Adam(1e-3),
     "Adagrad": lambda: keras.optimizers.Adagrad(1e-2, initial_accumulator_value=0.1),
     "SGD": lambda: keras.optimizers.SGD(1e-2),
-    "row-wise Adagrad": lambda: tf_embed.optimizers.RowWiseAdagrad(1e-2),
+    # As FBGEMM has them.
+    "Adagrad from 0": lambda: keras.optimizers.Adagrad(
+        1e-2, initial_accumulator_value=0.0, epsilon=1e-7
+    ),
+    "row-wise Adagrad from 0": lambda: tf_embed.optimizers.RowWiseAdagrad(1e-2, epsilon=1e-7),
 }
 
 

@@ -11,16 +11,13 @@ class Verbs:
     """A variable without an optimizer, of either; each verb is one tf.function."""
 
     def __init__(self, variable: Any) -> None:
+        def upsert(ids: tf.Tensor, rows: tf.Tensor) -> None:
+            variable.upsert(ids, rows)
+
+        def accum(ids: tf.Tensor, old: tf.Tensor, new: tf.Tensor, exists: tf.Tensor) -> None:
+            variable.accum(ids, old, new, exists)
+
         self.variable = variable
-
-    @tf.function
-    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
-        return self.variable.lookup(ids)
-
-    @tf.function
-    def upsert(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
-        self.variable.upsert(ids, rows)
-
-    @tf.function
-    def accum(self, ids: tf.Tensor, old: tf.Tensor, new: tf.Tensor, exists: tf.Tensor) -> None:
-        self.variable.accum(ids, old, new, exists)
+        self.lookup = tf.function(lambda ids: variable.lookup(ids))
+        self.upsert = tf.function(upsert)
+        self.accum = tf.function(accum)

@@ -5,8 +5,17 @@ Each part has a process of its own. No import here, so that whoever starts them 
 
 # For each section its parts, and those that the full run has besides.
 PARTS = {
+    "core": (("1e7x64",), ("1e6x64", "1e6x16", "1e6x128")),
     "lookup": (("1e6x64", "1e7x64"), ("1e6x16", "1e6x128")),
+    "mht": (("1e6x64",), ()),
     "adam": (("64", "16", "128"), ()),
     "adagrad": (("64",), ()),
     "sgd": (("64",), ()),
+    "pooled": (("64",), ()),
+    "fbgemm": (("Adagrad", "row-wise Adagrad"), ()),
+    "growth": (("1e7x64",), ("1e7x16",)),
+    "memory": (("upsert 16", "upsert 64", "Adam 16", "Adam 64"), ()),
+    "concurrency": (("1e6x64",), ()),
+    "small": (("256",), ()),
+    "scaling": (("64",), ()),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,9 @@ def side_by_side(
     *,
     ids: int,
     rounds: int,
+    calls_per_round: int | None = None,
     figures: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda ratios: {},
+    pids: Sequence[int] = (),
 ) -> Row:
     """Times implementations on the same batches.
 
@@ -57,14 +59,20 @@ def side_by_side(
         draw: Makes the arguments of a call.
         ids: Number of ids in a call.
         rounds: How many rounds.
+        calls_per_round: By default so many that a round has 64k ids, and at most 8.
         figures: Figures from the ratios of the others over ours.
+        pids: The processes of the measurement, where this one is not alone.
 
     Returns:
         Nanoseconds an id.
     """
-    watch = LoadWatch()
+    watch = LoadWatch(pids)
     timed = time_rounds(
-        calls, draw, rounds=rounds, calls_per_round=max(1, min(8, 65536 // ids)), warm_up=2
+        calls,
+        draw,
+        rounds=rounds,
+        calls_per_round=calls_per_round or max(1, min(8, 65536 // ids)),
+        warm_up=2,
     )
     ratios = {name: timed.ratio(name, OURS) for name in calls if name != OURS}
     return Row(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import time
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
+import chart
 import goals
 import ids
 import machine
 import report
+import run
+import sections
 import timing
 from machine import Load
 from rows import OURS, Row
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDLE = Load(average=1.0, others=0.0)
 
 
@@ -80,6 +85,24 @@ class TimingTest(parameterized.TestCase):
             clock=lambda: clock.now,
         )
         self.assertEqual(rounds.times, {OURS: [2.0]})
+
+    def test_a_call_may_say_itself_how_long_it_took(self):
+        rounds = timing.time_rounds(
+            {OURS: lambda: timing.Seconds(3.0)}, lambda: (), rounds=2, calls_per_round=4
+        )
+        self.assertEqual(rounds.times, {OURS: [3.0, 3.0]})
+
+    def test_worst_step_is_the_highest_rise_to_a_neighbour(self):
+        costs = {(10, 1): 4.0, (10, 2): 1.0, (100, 1): 6.0, (100, 2): 1.3}
+        flat = dict.fromkeys(costs, 1.0)
+        self.assertEqual(timing.worst_step(costs, flat), (((10, 1), (100, 1)), 1.5))
+
+    def test_a_rise_that_the_floor_shows_too_is_no_step(self):
+        costs = {(10, 1): 4.0, (10, 2): 1.0, (100, 1): 6.0, (100, 2): 1.3}
+        floors = {(10, 1): 2.0, (10, 2): 2.0, (100, 1): 3.0, (100, 2): 1.0}
+        worst, factor = timing.worst_step(costs, floors)
+        self.assertEqual(worst, ((10, 2), (100, 2)))  # there the floor falls: that is no excuse
+        self.assertEqual(factor, 1.3)
 
 
 class IdsTest(parameterized.TestCase):
@@ -155,6 +178,30 @@ class ReportTest(parameterized.TestCase):
         self.assertEqual(found["not_judged"]["growth_vs_tfra"], "not measured")
         self.assertNotIn("lookup_vs_tfra", found["not_judged"])
 
+    def test_tables_have_a_line_for_each_figure_and_each_row(self):
+        rows = [row({"lookup_vs_tfra": 3.5})]
+        lines = report.table(report.figures(rows, {"mht": "it failed"})).splitlines()
+        self.assertLen(lines, 2 + len(goals.GOALS))
+        found = next(line for line in lines if "| lookup_vs_tfra |" in line)
+        self.assertIn("| 3.5 | >= 4 | >= 3 | must |", found)
+        self.assertTrue(any("not judged: it failed" in line for line in lines))
+        self.assertLen(report.row_table(rows).splitlines(), 3)
+
+    @parameterized.parameters(
+        ("lookup_vs_tfra", 4.0, 1.0),
+        ("lookup_vs_tfra", 2.0, 0.5),
+        ("overhead_bytes_per_key", 44.0, 0.5),
+        ("torn_rows", 0.0, 1.0),
+        ("torn_rows", 3.0, chart.LEAST),
+        ("lookup_vs_tfra", 4e6, chart.MOST),
+    )
+    def test_chart_shows_how_many_times_the_goal_a_figure_is(self, name, value, expected):
+        self.assertEqual(chart.reach(figure(name, [row({name: value})])), expected)
+
+    def test_readme_has_the_place_for_results_once(self):
+        text = (ROOT / "benchmarks" / "README.md").read_text()
+        self.assertEqual([text.count(run.RESULTS), text.count(run.END)], [1, 1])
+
     def test_rows_survive_json(self):
         one = Row("lookup", "a", "ns", {OURS: 1.5}, IDLE, {"TFRA": 2.0}, {"lookup_vs_tfra": 2.0})
         self.assertEqual(Row.from_json(one.to_json()), one)
@@ -185,6 +232,15 @@ class MachineTest(absltest.TestCase):
         array = np.ones(size, np.uint8)
         self.assertBetween(machine.resident_bytes() - before, 0.9 * size, 1.5 * size)
         self.assertEqual(array.sum(), size)
+
+
+class PlanTest(absltest.TestCase):
+    def test_every_goal_has_a_section_that_is_run(self):
+        self.assertContainsSubset({goal.section for goal in goals.GOALS}, sections.PARTS)
+
+    def test_every_section_has_a_module(self):
+        found = {path.stem for path in (ROOT / "benchmarks" / "sections").glob("*.py")}
+        self.assertContainsSubset(sections.PARTS, found)
 
 
 if __name__ == "__main__":

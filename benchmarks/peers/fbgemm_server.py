@@ -1,0 +1,66 @@
+"""FBGEMM's table-batched embedding on a CPU: an array of rows, and a step fused with its gradient.
+
+A program of its own, since torch and TensorFlow are in different environments. It reads commands
+from the standard input, one a line, and answers each with a line:
+
+    ids COUNT          COUNT int64 follow, the rows of the next calls
+    forward            seconds
+    step               seconds of forward and backward, which updates the rows
+    rows               the rows of the ids follow, float32
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import fbgemm_gpu  # noqa: F401  (registers torch's operators)
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+OPTIMIZERS = {
+    "Adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "row-wise Adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+}
+
+
+def main() -> None:
+    optimizer, rows, dim = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    table = SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+        optimizer=OPTIMIZERS[optimizer],
+        learning_rate=1e-2,
+        eps=1e-7,
+        pooling_mode=PoolingMode.NONE,
+    )
+    (weights,) = table.split_embedding_weights()
+    weights.zero_()
+    commands, answers = sys.stdin.buffer, sys.stdout.buffer
+    while words := commands.readline().split():
+        if words[0] == b"ids":
+            count = int(words[1])
+            ids = torch.from_numpy(np.frombuffer(commands.read(8 * count), np.int64).copy())
+            offsets = torch.arange(count + 1)
+            gradients = torch.full((count, dim), 0.01)
+            answers.write(b"0\n")
+        elif words[0] == b"rows":
+            answers.write(b"0\n" + weights[ids].detach().numpy().tobytes())
+        else:
+            begin = time.perf_counter()
+            if words[0] == b"forward":
+                with torch.no_grad():
+                    table(ids, offsets)
+            else:
+                table(ids, offsets).backward(gradients)
+            answers.write(b"%.9f\n" % (time.perf_counter() - begin))
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

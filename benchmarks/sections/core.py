@@ -1,0 +1,41 @@
+"""The engine without TensorFlow, beside the floor of any hash table.
+
+The floor is measured in the same run: rows gathered from an array, and one random line of an index
+read for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+
+from machine import LoadWatch
+from rows import Row
+from settings import BUILD, Settings
+
+PROGRAM = BUILD / "host_table_benchmark"
+FIGURE = "lookup_share_of_floor"
+
+
+def rows(part: str, settings: Settings) -> Iterator[Row]:
+    """Runs the C++ program, whose last line is an object of JSON: names and numbers."""
+    keys, dim = (int(float(number)) for number in part.split("x"))
+    command = [os.fspath(PROGRAM), "--json", str(keys), str(dim), "65536"]
+    watch = LoadWatch()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines or not lines[-1].startswith("{"):
+        raise RuntimeError(f"{PROGRAM.name} --json gave no line of JSON, but {done.returncode}.")
+    values = json.loads(lines[-1])
+    share = values.pop(FIGURE)
+    yield Row(
+        section="core",
+        case=f"{part}, 65536 ids",
+        unit="ns/key",
+        values=values,
+        load=watch.load(),
+        figures={FIGURE: share} if part == "1e7x64" else {},
+        note=f"{share:.0%} of the floor",
+    )

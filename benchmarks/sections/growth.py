@@ -1,0 +1,99 @@
+"""Growing to 10^7 keys from empty: time, the worst batch, memory at the peak."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import machine
+from machine import LoadWatch
+from rows import OURS, Row
+from settings import Settings
+
+TFRA = "TFRA"
+GROW = pathlib.Path(__file__).parents[1] / "grow.py"
+LEFT = 3 << 30  # for others
+
+
+def rows(part: str, settings: Settings) -> Iterator[Row]:
+    """Grows a table of each, in turn, and that some times."""
+    keys, dim = (int(float(number)) for number in part.split("x"))
+    rounds = 2 if settings.quick else 5
+    found: dict[str, list[dict[str, float]]] = {OURS: [], TFRA: []}
+    watch = LoadWatch()
+    for number in range(rounds):
+        for name in (OURS, TFRA) if number % 2 == 0 else (TFRA, OURS):
+            # A table of TFRA is half as large again at its peak, and half empty.
+            _touch_memory(3 * keys * (8 + 4 * dim))
+            found[name].append(_grow(name, keys, dim))
+    load = watch.load()
+    judged = (keys, dim) == (10**7, 64)
+
+    def medians(of: str) -> dict[str, float]:
+        return {name: statistics.median(one[of] for one in runs) for name, runs in found.items()}
+
+    def ratio(of: str) -> float:
+        pairs = zip(found[TFRA], found[OURS], strict=True)
+        return statistics.median(theirs[of] / ours[of] for theirs, ours in pairs)
+
+    yield Row(
+        "growth",
+        f"all of {part}, batches of 65536",
+        "s",
+        medians("seconds"),
+        load,
+        ratios={TFRA: ratio("seconds")},
+        figures={"growth_vs_tfra": ratio("seconds")} if judged else {},
+    )
+    for name, runs in found.items():
+        for one in runs:
+            one["over_median"] = one["worst"] / one["median"]
+            one["worst_ms"] = one["worst"] * 1e3
+            used = one["final"] - one["before"]
+            one["peak_over_final"] = (one["peak"] - one["before"]) / used
+            one["overhead"] = used / one["keys"] - 8 - 4 * dim
+        if any(one["keys"] < keys for one in runs):
+            raise RuntimeError(f"{name} lost keys: {runs}.")
+    yield Row(
+        "growth",
+        f"worst batch of {part}",
+        "ms",
+        medians("worst_ms"),
+        load,
+        ratios={TFRA: ratio("worst")},
+    )
+    yield Row(
+        "growth",
+        f"worst batch of {part} over the median batch",
+        "x",
+        medians("over_median"),
+        load,
+        figures=({"growth_worst_over_median": medians("over_median")[OURS]} if judged else {}),
+    )
+    yield Row(
+        "growth",
+        f"peak memory of {part} over final",
+        "x",
+        medians("peak_over_final"),
+        load,
+        figures={"growth_peak_over_final": medians("peak_over_final")[OURS]} if judged else {},
+    )
+    yield Row("growth", f"bytes beyond key and weights, {part}", "B/key", medians("overhead"), load)
+
+
+def _touch_memory(size_bytes: int) -> None:
+    """In a process that ends, so that all pages are free again, but known to the host."""
+    size = min(size_bytes, machine.available_bytes() - LEFT)
+    command = f"import machine; machine.touch_memory({size})"
+    subprocess.run([sys.executable, "-c", command], cwd=GROW.parent, check=True)
+
+
+def _grow(name: str, keys: int, dim: int) -> dict[str, float]:
+    command = [sys.executable, os.fspath(GROW), name, str(keys), str(dim)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.strip().rpartition("\n")[2])

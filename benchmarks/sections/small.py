@@ -1,0 +1,118 @@
+"""Small batches: eager lookups, and what an op costs in a graph beside one that does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ids import distribution
+from machine import LoadWatch
+from peers import mht, ours, tfra
+from rows import OURS, Row
+from sections.work import fill
+from settings import BUILD, Settings
+from timing import Rounds, time_rounds
+
+KEYS, DIM = 10**5, 64
+TFRA, MHT, NOOP = "TFRA", "MutableHashTable", "no-op"
+CHAIN = 100
+
+
+def rows(part: str, settings: Settings) -> Iterator[Row]:
+    """Measures one number of ids."""
+    ids = int(part)
+    tables: dict[str, Any] = {OURS: ours.Table(DIM), TFRA: tfra.Table(DIM), MHT: mht.Table(DIM)}
+    for table in tables.values():
+        fill(table.upsert, KEYS, DIM)
+    drawn = distribution("uniform", KEYS)
+    lookups: dict[str, Callable[..., Any]] = {
+        OURS: tables[OURS].variable.lookup,
+        TFRA: tables[TFRA].variable.lookup,
+        MHT: tables[MHT].table.lookup,
+    }
+    watch = LoadWatch()
+    timed = time_rounds(
+        lookups,
+        lambda: (tf.constant(drawn.keys(ids)),),
+        rounds=settings.rounds,
+        calls_per_round=200,
+    )
+    ratios = {name: timed.ratio(name, OURS) for name in (TFRA, MHT)}
+    yield Row(
+        "small",
+        f"eager lookup of {ids} ids",
+        "us",
+        {name: timed.median(name) * 1e6 for name in lookups},
+        watch.load(),
+        ratios=ratios,
+        figures={"eager256_vs_tfra": ratios[TFRA]},
+    )
+    yield from _in_graph(lookups, tf.constant(drawn.keys(ids)), settings)
+
+
+def _in_graph(
+    lookups: dict[str, Callable[..., Any]], ids: tf.Tensor, settings: Settings
+) -> Iterator[Row]:
+    """Chains of ops, each after the one before it.
+
+    The cost of an op is that of a call of 100 ops, over 100, as it was when the goal was set. What
+    an op adds to a chain, without the call, is a row of its own.
+    """
+    noop = tf.load_op_library(str(BUILD / "noop_op.so")).tf_embed_bench_noop
+    owners, defaults = np.zeros([0], np.int32), np.zeros([DIM], np.float32)
+    resource = tf.Variable(0.0)
+    calls = {
+        **lookups,
+        NOOP: lambda ids: noop(
+            table=resource.handle, keys=ids, owners=owners, defaults=defaults, dim=DIM
+        )[0],
+    }
+    watch = LoadWatch()
+    timed = time_rounds(
+        {
+            f"{name} {length}": _chain(call, length)
+            for name, call in calls.items()
+            for length in (CHAIN, 2 * CHAIN)
+        },
+        lambda: (ids,),
+        rounds=settings.rounds,
+        calls_per_round=10,
+        warm_up=2,
+    )
+    load = watch.load()
+    short = {name: timed.times[f"{name} {CHAIN}"] for name in calls}
+    added = {
+        name: [
+            long - short
+            for long, short in zip(timed.times[f"{name} {2 * CHAIN}"], short[name], strict=True)
+        ]
+        for name in calls
+    }
+    for what, times in (("an op of a call of 100", short), ("what an op adds", added)):
+        rounds = Rounds(times)
+        over_noop = 1 / rounds.ratio(NOOP, OURS)
+        yield Row(
+            "small",
+            f"lookup of {len(ids)} ids in a graph, {what}",
+            "us",
+            {name: rounds.median(name) / CHAIN * 1e6 for name in calls},
+            load,
+            ratios={name: rounds.ratio(name, OURS) for name in calls if name != OURS},
+            figures={"ingraph_op_over_noop": over_noop} if times is short else {},
+            note=f"ours / no-op {over_noop:.2f}",
+        )
+
+
+def _chain(call: Callable[[tf.Tensor], tf.Tensor], length: int) -> Callable[..., Any]:
+    @tf.function
+    def chain(ids: tf.Tensor) -> tf.Tensor:
+        rows = call(ids)
+        for _ in range(length - 1):
+            with tf.control_dependencies([rows]):
+                rows = call(ids)
+        return rows
+
+    return chain
