@@ -1,25 +1,31 @@
-// Times the verbs of HostTable in one thread, beside the floor of any table: the same rows copied
-// from an array by known numbers.
+// Times the verbs of HostTable beside two floors, measured on the same rounds in turn:
+//   gather          the same rows copied from an array by known numbers
+//   gather + line   the same, where each number is read from a random cache line of an index, by
+//   the
+//                   hash of the key: what any hash table must do
 //
-//     host_table_benchmark [keys] [dim] [batch]        default: 1000000 64 65536
-#include <algorithm>
+//     host_table_benchmark [--json] [--set plain|avx2|avx512] [keys] [dim] [batch] [threads]
+//
+// Default: 1000000 64 65536 2. With --json the last line is one JSON object of the medians and of
+// lookup_share_of_floor, the median of each round's (gather + line) / find.
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
+#include <cstring>
+#include <map>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "benchmarks/pool.h"
+#include "cc/core/hash.h"
 #include "cc/core/host_table.h"
+#include "cc/core/row_copy.h"
 
+namespace tf_embed {
 namespace {
-
-using tf_embed::ExecContext;
-using tf_embed::HostTable;
-using tf_embed::KeyBatch;
-using tf_embed::Rule;
-using tf_embed::RuleKind;
-using tf_embed::Status;
 
 constexpr int kRounds = 15;
 
@@ -35,113 +41,249 @@ double Seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-struct Bench {
-  size_t keys;
-  size_t dim;
-  size_t batch;
-  std::mt19937_64 random{1};
-  ExecContext serial = ExecContext::Serial();
-  std::vector<int64_t> ids = std::vector<int64_t>(batch);
-  std::vector<float> rows = std::vector<float>(batch * dim, 0.01f);
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
 
-  // Keys are spread over all integers: key i is i times an odd number.
-  static int64_t KeyOf(uint64_t i) { return static_cast<int64_t>(i * 0x9e3779b97f4a7c15u); }
+// Memory on huge pages, as the table's.
+template <typename T>
+struct Array {
+  explicit Array(size_t size) : buffer(HostAllocator()) {
+    Check(buffer.Resize(size));
+    std::memset(static_cast<void*>(buffer.data()), 0, size * sizeof(T));
+  }
+  T& operator[](size_t i) { return buffer[i]; }
+  T* data() { return buffer.data(); }
+  Buffer<T> buffer;
+};
 
-  KeyBatch Draw(uint64_t first) {
-    for (int64_t& id : ids) id = KeyOf(first + random() % keys);
-    return KeyBatch{ids.data(), batch, nullptr};
+// Numbers from 0 to n - 1: uniform, or by Zipf's law (the inverse of its integral, shuffled by a
+// hash), as the tables of a recommender are asked.
+class Draw {
+ public:
+  Draw(size_t n, double exponent) : n_(n), exponent_(exponent) {}
+  uint64_t operator()() {
+    if (exponent_ == 0.0) return random_() % n_;
+    const double u = static_cast<double>(random_() >> 11) * 0x1p-53;
+    const double rest = 1.0 - exponent_;
+    const double most = std::pow(static_cast<double>(n_), rest) - 1.0;
+    const double rank = std::pow(u * most + 1.0, 1.0 / rest);
+    return Mix64(static_cast<uint64_t>(rank)) % n_;
   }
 
-  // Prints the median of a fresh batch a round, in nanoseconds a key.
-  double Report(const char* name, double floor, const std::function<void()>& work,
-                const std::function<void()>& prepare) {
-    std::vector<double> times;
-    for (int round = 0; round < kRounds; ++round) {
-      prepare();
-      times.push_back(Seconds(work) * 1e9 / static_cast<double>(batch));
+ private:
+  size_t n_;
+  double exponent_;
+  std::mt19937_64 random_{1};
+};
+
+struct alignas(64) Line {
+  uint32_t slots[16];
+};
+
+struct Bench {
+  size_t keys, dim, batch;
+  ExecContext context;
+  std::map<std::string, double> results;
+  std::vector<int64_t> ids = std::vector<int64_t>(batch);
+  std::vector<uint64_t> numbers = std::vector<uint64_t>(batch);
+  Array<float> rows{batch * dim};
+
+  // Keys are spread over all integers: key i is i times an odd number.
+  static int64_t KeyOf(uint64_t i) { return static_cast<int64_t>(i * kGolden64); }
+  KeyBatch Ids() const { return KeyBatch{ids.data(), batch, nullptr}; }
+
+  // Runs every work on each round's batch, the order turning from round to round; prints medians in
+  // nanoseconds a key.
+  struct Work {
+    std::string name;
+    std::function<void()> run;
+  };
+  std::map<std::string, std::vector<double>> Rounds(const std::string& title, Draw* draw,
+                                                    const std::vector<Work>& works) {
+    std::map<std::string, std::vector<double>> times;
+    for (int round = -1; round < kRounds; ++round) {
+      for (uint64_t& number : numbers) number = (*draw)();
+      for (size_t i = 0; i < batch; ++i) ids[i] = KeyOf(numbers[i]);
+      for (size_t i = 0; i < works.size(); ++i) {
+        const Work& work = works[(i + static_cast<size_t>(round + 1)) % works.size()];
+        const double ns = Seconds(work.run) * 1e9 / static_cast<double>(batch);
+        if (round >= 0) times[work.name].push_back(ns);
+      }
     }
-    std::sort(times.begin(), times.end());
-    const double median = times[kRounds / 2];
-    std::printf("%-28s %8.1f ns/key", name, median);
-    if (floor > 0) std::printf("   %5.2f x gather", median / floor);
-    std::printf("\n");
-    return median;
+    for (const Work& work : works) {
+      const double median = Median(times[work.name]);
+      results[title + ", " + work.name] = median;
+      std::printf("%-10s %-28s %8.1f ns/key\n", title.c_str(), work.name.c_str(), median);
+    }
+    return times;
   }
 };
 
-}  // namespace
+Rule RuleOf(RuleKind kind, size_t dim) {
+  Rule rule;
+  rule.slots = FusedSlots(kind, dim, 0.1);
+  rule.learning_rate = 0.01;
+  rule.epsilon = 1e-7;
+  rule.beta_1 = 0.9;
+  rule.beta_2 = 0.999;
+  rule.rho = 0.9;
+  rule.learning_rate_power = -0.5;
+  return rule;
+}
 
-int main(int argc, char** argv) {
-  const auto argument = [&](int i, size_t otherwise) {
-    return argc > i ? static_cast<size_t>(std::atoll(argv[i])) : otherwise;
-  };
-  Bench bench{argument(1, 1000000), argument(2, 64), argument(3, 65536)};
-  std::printf("%zu keys, dim %zu, batches of %zu, 1 thread, medians of %d\n", bench.keys, bench.dim,
-              bench.batch, kRounds);
-
-  tf_embed::TableOptions options;
-  options.dim = bench.dim;
-  options.initializer = {tf_embed::InitializerKind::kUniform, -0.05, 0.05, {}, 1, 2};
-  const std::unique_ptr<HostTable> table = HostTable::Create(options);
-
-  const double insert = Seconds([&] {
-    for (size_t first = 0; first < bench.keys; first += bench.batch) {
-      const size_t count = std::min(bench.batch, bench.keys - first);
-      for (size_t i = 0; i < count; ++i) bench.ids[i] = Bench::KeyOf(first + i);
-      Check(table->InsertOrAssign(bench.serial, KeyBatch{bench.ids.data(), count, nullptr},
-                                  bench.rows.data(), {}));
+int Main(int argc, char** argv) {
+  bool json = false;
+  InstructionSet set = BestInstructionSet();
+  std::vector<size_t> numbers = {1000000, 64, 65536, 2};
+  size_t given = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--json") {
+      json = true;
+    } else if (argument == "--set" && i + 1 < argc) {
+      const std::string name = argv[++i];
+      set = name == "plain"  ? InstructionSet::kPlain
+            : name == "avx2" ? InstructionSet::kAvx2
+                             : InstructionSet::kAvx512;
+    } else if (given < numbers.size()) {
+      numbers[given++] = static_cast<size_t>(std::atoll(argument.c_str()));
     }
-  });
-  std::printf("%-28s %8.1f ns/key\n", "insert new, growing",
-              insert * 1e9 / static_cast<double>(bench.keys));
+  }
+  Pool pool(numbers[3]);
+  Bench bench{numbers[0], numbers[1], numbers[2], pool.Context(), {}};
+  const size_t keys = bench.keys, dim = bench.dim;
+  std::printf("%zu keys, dim %zu, batches of %zu, %zu threads, %s, medians of %d\n", keys, dim,
+              bench.batch, numbers[3], NameOf(set), kRounds);
 
-  std::vector<float> array(bench.keys * bench.dim, 0.5f);
-  std::vector<size_t> numbers(bench.batch);
-  KeyBatch batch;
-  const auto draw_numbers = [&] {
-    for (size_t& number : numbers) number = bench.random() % bench.keys;
-  };
-  const auto draw_present = [&] { batch = bench.Draw(0); };
-  const auto draw_absent = [&] { batch = bench.Draw(bench.keys); };
-  const double floor = bench.Report(
-      "gather from an array", 0,
-      [&] {
-        for (size_t i = 0; i < bench.batch; ++i) {
-          std::copy_n(&array[numbers[i] * bench.dim], bench.dim, &bench.rows[i * bench.dim]);
+  TableOptions options;
+  options.dim = dim;
+  options.initializer = {InitializerKind::kUniform, -0.05, 0.05, {}, 1, 2};
+  options.instruction_set = set;
+  const std::unique_ptr<HostTable> table = HostTable::Create(options);
+  for (size_t first = 0; first < keys; first += bench.batch) {
+    const size_t count = std::min(bench.batch, keys - first);
+    for (size_t i = 0; i < count; ++i) bench.ids[i] = Bench::KeyOf(first + i);
+    Check(table->InsertOrAssign(bench.context, KeyBatch{bench.ids.data(), count, nullptr},
+                                bench.rows.data(), {}));
+  }
+
+  {
+    Array<float> array(keys * dim);
+    const size_t num_lines = keys / 4 + 1;  // an index at a load of 0.8
+    Array<Line> lines(num_lines);
+    for (uint64_t i = 0; i < keys; ++i) {
+      Line& line = lines[Mix64(i) % num_lines];
+      line.slots[i % 16] = static_cast<uint32_t>(i);
+    }
+    const auto gather = [&](size_t begin, size_t end) {
+      constexpr size_t kAhead = 12;
+      for (size_t i = begin; i < end; ++i) {
+        if (i + kAhead < end) {
+          PrefetchRow<false>(reinterpret_cast<char*>(&array[bench.numbers[i + kAhead] * dim]),
+                             dim * sizeof(float));
         }
-      },
-      draw_numbers);
-  const auto find = [&] {
-    Check(table->Find(bench.serial, batch, {}, bench.rows.data(), nullptr, {}));
-  };
-  bench.Report("find, present", floor, find, draw_present);
-  bench.Report("find, absent (uniform row)", floor, find, draw_absent);
-  bench.Report(
-      "insert_or_assign, present", floor,
-      [&] { Check(table->InsertOrAssign(bench.serial, batch, bench.rows.data(), {})); },
-      draw_present);
-  for (const auto& [name, kind] :
-       {std::pair{"apply, SGD", RuleKind::kSgd},
-        std::pair{"apply, row-wise Adagrad", RuleKind::kRowwiseAdagrad},
-        std::pair{"apply, Adagrad", RuleKind::kAdagrad}, std::pair{"apply, Adam", RuleKind::kAdam},
-        std::pair{"apply, RMSprop", RuleKind::kRmsprop},
-        std::pair{"apply, Ftrl", RuleKind::kFtrl}}) {
-    Rule rule;
-    rule.slots = tf_embed::FusedSlots(kind, bench.dim, 0.1);
-    rule.learning_rate = 0.01;
-    rule.epsilon = 1e-7;
-    rule.beta_1 = 0.9;
-    rule.beta_2 = 0.999;
-    rule.rho = 0.9;
-    rule.learning_rate_power = -0.5;
-    Check(table->SetRule(rule.slots));
-    bench.Report(
-        name, floor,
-        [&] {
-          Check(table->Apply(bench.serial, batch, bench.rows.data(), tf_embed::DataType::kFloat,
-                             rule));
-        },
-        draw_present);
+        std::memcpy(&bench.rows[i * dim], &array[bench.numbers[i] * dim], dim * sizeof(float));
+      }
+    };
+    // The line is asked for first; the number that it holds is replaced by the one that is known,
+    // so that rows are the same and the line's is a true dependency all the same.
+    const auto gather_by_line = [&](size_t begin, size_t end) {
+      constexpr size_t kRow = 12, kBucket = 24, kRing = 32;
+      struct Flight {
+        const Line* line;
+        const char* row;
+      } ring[kRing];
+      for (size_t i = begin; i < end + kBucket; ++i) {
+        if (i < end) {
+          Flight& flight = ring[i % kRing];
+          flight.line = &lines[(HashKey(bench.ids[i]) >> 32) * num_lines >> 32];
+          __builtin_prefetch(flight.line);
+        }
+        if (i >= begin + kBucket - kRow && i < end + kBucket - kRow) {
+          const size_t j = i - (kBucket - kRow);
+          Flight& flight = ring[j % kRing];
+          const uint64_t zero =
+              flight.line->slots[15] >> 31;  // always, which nobody told the compiler
+          flight.row = reinterpret_cast<char*>(&array[(bench.numbers[j] + zero) * dim]);
+          PrefetchRow<false>(flight.row, dim * sizeof(float));
+        }
+        if (i >= begin + kBucket) {
+          const size_t j = i - kBucket;
+          std::memcpy(&bench.rows[j * dim], ring[j % kRing].row, dim * sizeof(float));
+        }
+      }
+    };
+    const auto parallel = [&](const ExecContext::Work& work) {
+      bench.context.parallel_for(bench.batch, 60, work);
+    };
+    const std::vector<Bench::Work> works = {
+        {"gather", [&] { parallel(std::cref(gather)); }},
+        {"gather + line", [&] { parallel(std::cref(gather_by_line)); }},
+        {"find",
+         [&] {
+           Check(table->Find(bench.context, bench.Ids(), {}, bench.rows.data(), nullptr, {}));
+         }},
+        {"insert_or_assign",
+         [&] { Check(table->InsertOrAssign(bench.context, bench.Ids(), bench.rows.data(), {})); }},
+        {"accum", [&, exists = std::make_shared<Array<bool>>(bench.batch)] {
+           std::memset(exists->data(), 1, bench.batch);
+           Check(table->Accum(bench.context, bench.Ids(), bench.rows.data(), exists->data()));
+         }}};
+    for (const double exponent : {0.0, 1.2}) {
+      Draw draw(keys, exponent);
+      const std::string title = exponent == 0.0 ? "uniform" : "Zipf 1.2";
+      auto times = bench.Rounds(title, &draw, works);
+      std::vector<double> shares;
+      for (int round = 0; round < kRounds; ++round) {
+        shares.push_back(times["gather + line"][round] / times["find"][round]);
+      }
+      if (exponent == 0.0) {
+        bench.results["lookup_share_of_floor"] = Median(shares);
+        std::printf("find reaches %.0f%% of gather + line\n", 100.0 * Median(shares));
+      }
+    }
+  }
+  {
+    Draw draw(keys, 0.0);
+    KeyBatch absent;
+    bench.Rounds("uniform", &draw, {{"find, absent", [&] {
+                                       for (int64_t& id : bench.ids) id = ~id;
+                                       Check(table->Find(bench.context, bench.Ids(), {},
+                                                         bench.rows.data(), nullptr, {}));
+                                     }}});
+  }
+  if (keys * dim <= size_t{200} << 20) {
+    for (const auto& [name, kind] :
+         {std::pair{"SGD", RuleKind::kSgd},
+          std::pair{"row-wise Adagrad", RuleKind::kRowwiseAdagrad},
+          std::pair{"Adagrad", RuleKind::kAdagrad}, std::pair{"Adam", RuleKind::kAdam}}) {
+      const Rule rule = RuleOf(kind, dim);
+      Check(table->SetRule(rule.slots));
+      for (const double exponent : {0.0, 1.2}) {
+        Draw draw(keys, exponent);
+        bench.Rounds(exponent == 0.0 ? "uniform" : "Zipf 1.2", &draw,
+                     {{std::string("apply, ") + name, [&] {
+                         Check(table->Apply(bench.context, bench.Ids(), bench.rows.data(),
+                                            DataType::kFloat, rule));
+                       }}});
+      }
+    }
+  }
+  if (json) {
+    std::printf("{");
+    const char* separator = "";
+    for (const auto& [name, value] : bench.results) {
+      std::printf("%s\"%s\": %.4g", separator, name.c_str(), value);
+      separator = ", ";
+    }
+    std::printf("}\n");
   }
   return 0;
 }
+
+}  // namespace
+}  // namespace tf_embed
+
+int main(int argc, char** argv) { return tf_embed::Main(argc, argv); }
