@@ -112,7 +112,7 @@ Status KeySums::Build(const ExecContext& context, const int64_t* keys, size_t nu
       DistinctKeys& distinct = parts_[part];
       Status status = distinct.Build(partition_.part(part));
       if (!status.ok()) return failure.Note(std::move(status));
-      for (size_t i = 0; i < distinct.size(); ++i) number_[distinct.first_position(i)] = 1;
+      for (size_t i = 0; i < distinct.size(); ++i) number_[distinct.positions(i)[0]] = 1;
     }
   };
   context.parallel_for(parts_.size(), kDistinctCost * num_keys / parts_.size(),
@@ -145,7 +145,7 @@ Status KeySums::ForEachDistinct(const ExecContext& context, size_t key_cost,
 void KeySums::WriteKeys(int64_t* distinct) const {
   for (const DistinctKeys& part : parts_) {
     for (size_t i = 0; i < part.size(); ++i) {
-      distinct[number_[part.first_position(i)]] = part.key(i);
+      distinct[number_[part.positions(i)[0]]] = part.key(i);
     }
   }
 }
@@ -154,10 +154,9 @@ void KeySums::WriteInverse(const ExecContext& context, int32_t* inverse) const {
   if (partition_.size() < num_keys_) std::fill(inverse, inverse + num_keys_, -1);
   ForEachDistinct(context, kNumberCost, [&](const DistinctKeys& distinct) {
     for (size_t i = 0; i < distinct.size(); ++i) {
-      const size_t first = distinct.first_position(i);
-      const int32_t number = static_cast<int32_t>(number_[first]);
-      inverse[first] = number;
-      distinct.ForEachLaterPosition(i, [&](size_t position) { inverse[position] = number; });
+      const uint32_t* const positions = distinct.positions(i);
+      const int32_t number = static_cast<int32_t>(number_[positions[0]]);
+      for (size_t k = 0; k < distinct.count(i); ++k) inverse[positions[k]] = number;
     }
     return Status();
   });
@@ -197,18 +196,19 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
           Buffer<Compute> wide(allocator_);
           if (!std::is_same_v<S, Compute>) TF_EMBED_RETURN_IF_ERROR(wide.Resize(dim));
           for (size_t i = 0; i < distinct.size(); ++i) {
-            if (i + kAhead < distinct.size()) reader.Ask(distinct.first_position(i + kAhead));
-            const size_t first = distinct.first_position(i);
-            S* const out = static_cast<S*>(sums) + number_[first] * dim;
+            if (i + kAhead < distinct.size()) reader.Ask(distinct.positions(i + kAhead)[0]);
+            const uint32_t* const positions = distinct.positions(i);
+            S* const out = static_cast<S*>(sums) + number_[positions[0]] * dim;
             Compute* sum;
             if constexpr (std::is_same_v<S, Compute>) {
               sum = out;
             } else {
               sum = wide.data();
             }
-            reader.template Read<false>(first, sum);
-            distinct.ForEachLaterPosition(
-                i, [&](size_t position) { reader.template Read<true>(position, sum); });
+            reader.template Read<false>(positions[0], sum);
+            for (size_t k = 1; k < distinct.count(i); ++k) {
+              reader.template Read<true>(positions[k], sum);
+            }
             if constexpr (!std::is_same_v<S, Compute>) {
               for (size_t j = 0; j < dim; ++j) out[j] = Number<S>::Store(sum[j]);
             }

@@ -38,13 +38,6 @@ class DistinctKeys {
   // The number of the distinct key at record j of the range.
   uint32_t number(size_t j) const { return numbers_[j]; }
 
-  // The same, one by one: the first place, and `visit(place)` for the ones behind it.
-  size_t first_position(size_t i) const { return positions(i)[0]; }
-  template <typename Visit>
-  void ForEachLaterPosition(size_t i, const Visit& visit) const {
-    for (size_t k = 1; k < count(i); ++k) visit(static_cast<size_t>(positions(i)[k]));
-  }
-
   // The sum of the gradients [batch, dim] of key i: a row of `gradients` itself where one suffices,
   // else `sum` [dim].
   template <typename T>
