@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 // Below so much no regions are made.
-constexpr size_t kSmallestTotal = 2 * kHugePage;
+constexpr size_t kSmallestTotal = kHugePage;
 constexpr size_t kRegionsOfTotal = 16;
 // A block may take this share of a region at most.
 constexpr size_t kBlocksOfRegion = 4;

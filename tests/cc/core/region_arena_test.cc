@@ -64,7 +64,7 @@ TEST_F(RegionArenaTest, BlocksDoNotOverlapWhateverTheOrder) {
 }
 
 TEST_F(RegionArenaTest, TakesNoMoreThanItsBlocksWhileTheyAreFew) {
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 30; ++i) {
     Take(64 * 1000);
     ASSERT_EQ(bytes_out, allocator.live_bytes());
   }

@@ -116,8 +116,8 @@ TEST_F(StripedIndexTest, HoldsExtremeKeys) {
 }
 
 TEST_F(StripedIndexTest, HoldsManyKeysThroughGrowth) {
-  InsertEraseAndReinsert(100000, [](uint32_t i) { return int64_t{i} << 20; });
-  EXPECT_LT(allocator.live_bytes(), 100000u * 28) << "16 bytes a key at a load of 0.8";
+  InsertEraseAndReinsert(60000, [](uint32_t i) { return int64_t{i} << 20; });
+  EXPECT_LT(allocator.live_bytes(), 60000u * 28) << "16 bytes a key at a load of 0.8";
 }
 
 // Whatever the keys, each growth leaves every key with its slot.
@@ -222,15 +222,15 @@ TEST_F(StripedIndexTest, AgreesWithAMapOverRandomInsertsAndErasures) {
 
 class RoomyIndexTest : public StripedIndexTest {
  protected:
-  RoomyIndexTest() : StripedIndexTest(100000) {}
+  RoomyIndexTest() : StripedIndexTest(60000) {}
 };
 
 TEST_F(RoomyIndexTest, AHintSparesGrowth) {
-  for (uint32_t i = 0; i < 100000; ++i) ASSERT_TRUE(Insert(i * 7919ll, i).ok());
+  for (uint32_t i = 0; i < 60000; ++i) ASSERT_TRUE(Insert(i * 7919ll, i).ok());
   ExpectWhole();
   // An array a stripe, and one more where a stripe's share lay beyond three standard deviations.
   EXPECT_LE(allocator.live_blocks(), StripedIndex::kStripes + 4);
-  EXPECT_LT(allocator.live_bytes(), 100000u * 28);
+  EXPECT_LT(allocator.live_bytes(), 60000u * 28);
 }
 
 TEST_F(StripedIndexTest, AGrowthWithoutMemoryLosesNothing) {
