@@ -51,6 +51,7 @@ def time_rounds(
     *,
     rounds: int,
     calls_per_round: int = 1,
+    uncounted_calls: int = 0,
     warm_up: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Rounds:
@@ -61,6 +62,8 @@ def time_rounds(
         draw: Makes a batch, the arguments of a call. Not timed.
         rounds: How many rounds are counted.
         calls_per_round: Batches of a round; more than one where a call is short.
+        uncounted_calls: Further batches before them, in each turn of an implementation. One that
+            has a process of its own sleeps between its turns, and wakes up with cold caches.
         warm_up: Rounds before them, in which functions are traced and memory is touched.
         clock: Seconds.
 
@@ -73,11 +76,13 @@ def time_rounds(
     gc.disable()
     try:
         for number in range(-warm_up, rounds):
-            batches = [draw() for _ in range(calls_per_round)]
+            batches = [draw() for _ in range(uncounted_calls + calls_per_round)]
             for name in rotated(names, number):
                 call = calls[name]
+                for batch in batches[:uncounted_calls]:
+                    call(*batch)
                 begin = clock()
-                said = sum(_said(call(*batch)) for batch in batches)
+                said = sum(_said(call(*batch)) for batch in batches[uncounted_calls:])
                 seconds = said or clock() - begin
                 if number >= 0:
                     times[name].append(seconds / calls_per_round)

@@ -32,30 +32,29 @@ class Server:
             # Else its threads keep the cores busy between two steps, and ours wait.
             env={**os.environ, "OMP_WAIT_POLICY": "passive"},
         )
-        self._count = 0
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def take(self, ids: np.ndarray) -> None:
-        """Hands over the ids of the next calls."""
-        self._count = len(ids)
+        """Hands over a batch; each call takes one, in order."""
         self._ask(b"ids %d\n" % len(ids) + ids.astype(np.int64).tobytes())
 
     def forward(self) -> Seconds:
-        """Rows of the ids."""
+        """Rows of a batch."""
         return self._ask(b"forward\n")
 
     def step(self) -> Seconds:
         """Forward, backward and update."""
         return self._ask(b"step\n")
 
-    def rows(self) -> np.ndarray:
-        """The rows of the ids, not timed."""
+    def rows_of(self, ids: np.ndarray) -> np.ndarray:
+        """Rows, not timed."""
+        self.take(ids)
         self._ask(b"rows\n")
-        size = 4 * self._count * self._dim
-        return np.frombuffer(self._answers.read(size), np.float32).reshape(-1, self._dim)
+        rows = np.frombuffer(self._answers.read(4 * len(ids) * self._dim), np.float32)
+        return rows.reshape(-1, self._dim)
 
     @property
     def _answers(self):

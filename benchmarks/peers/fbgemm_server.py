@@ -3,14 +3,15 @@
 A program of its own, since torch and TensorFlow are in different environments. It reads commands
 from the standard input, one a line, and answers each with a line:
 
-    ids COUNT          COUNT int64 follow, the rows of the next calls
-    forward            seconds
-    step               seconds of forward and backward, which updates the rows
-    rows               the rows of the ids follow, float32
+    ids COUNT          COUNT int64 follow, a batch that waits behind those given before
+    forward            takes the first batch; seconds
+    step               the same, with the backward that updates the rows
+    rows               takes the first batch; its rows follow, float32
 """
 
 from __future__ import annotations
 
+import collections
 import sys
 import time
 
@@ -41,15 +42,18 @@ def main() -> None:
     )
     (weights,) = table.split_embedding_weights()
     weights.zero_()
+    batches: collections.deque[tuple[torch.Tensor, ...]] = collections.deque()
     commands, answers = sys.stdin.buffer, sys.stdout.buffer
     while words := commands.readline().split():
         if words[0] == b"ids":
             count = int(words[1])
             ids = torch.from_numpy(np.frombuffer(commands.read(8 * count), np.int64).copy())
-            offsets = torch.arange(count + 1)
-            gradients = torch.full((count, dim), 0.01)
+            batches.append((ids, torch.arange(count + 1), torch.full((count, dim), 0.01)))
             answers.write(b"0\n")
-        elif words[0] == b"rows":
+            answers.flush()
+            continue
+        ids, offsets, gradients = batches.popleft()
+        if words[0] == b"rows":
             answers.write(b"0\n" + weights[ids].detach().numpy().tobytes())
         else:
             begin = time.perf_counter()

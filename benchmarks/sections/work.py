@@ -46,7 +46,7 @@ def side_by_side(
     *,
     ids: int,
     rounds: int,
-    calls_per_round: int | None = None,
+    uncounted_calls: int = 0,
     figures: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda ratios: {},
     pids: Sequence[int] = (),
 ) -> Row:
@@ -59,7 +59,7 @@ def side_by_side(
         draw: Makes the arguments of a call.
         ids: Number of ids in a call.
         rounds: How many rounds.
-        calls_per_round: By default so many that a round has 64k ids, and at most 8.
+        uncounted_calls: See `time_rounds`.
         figures: Figures from the ratios of the others over ours.
         pids: The processes of the measurement, where this one is not alone.
 
@@ -71,7 +71,8 @@ def side_by_side(
         calls,
         draw,
         rounds=rounds,
-        calls_per_round=calls_per_round or max(1, min(8, 65536 // ids)),
+        calls_per_round=max(1, min(8, 65536 // ids)),
+        uncounted_calls=uncounted_calls,
         warm_up=2,
     )
     ratios = {name: timed.ratio(name, OURS) for name in calls if name != OURS}

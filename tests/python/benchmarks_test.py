@@ -86,6 +86,19 @@ class TimingTest(parameterized.TestCase):
         )
         self.assertEqual(rounds.times, {OURS: [2.0]})
 
+    def test_uncounted_calls_come_first_in_each_turn(self):
+        clock, seen = Clock(), []
+        rounds = timing.time_rounds(
+            {OURS: clock.call([9.0, 1.0, 3.0], seen)},
+            lambda: (0,),
+            rounds=2,
+            calls_per_round=2,
+            uncounted_calls=1,
+            warm_up=0,
+            clock=lambda: clock.now,
+        )
+        self.assertEqual(rounds.times, {OURS: [2.0, 2.0]})
+
     def test_a_call_may_say_itself_how_long_it_took(self):
         rounds = timing.time_rounds(
             {OURS: lambda: timing.Seconds(3.0)}, lambda: (), rounds=2, calls_per_round=4
