@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cc/core/first_failure.h"
+#include "cc/core/table_loops.h"
 
 namespace tf_embed {
 namespace {
@@ -41,6 +42,9 @@ class GradientReader {
         weights_(static_cast<const Compute*>(gradients.pooling.weights)),
         scales_(scales),
         is_scaled_(weights_ != nullptr || scales != nullptr) {}
+
+  const G* gradients() const { return gradients_; }
+  bool is_scaled() const { return is_scaled_; }
 
   void Ask(size_t position) const { Prefetch(Row(position), dim_ * sizeof(G)); }
 
@@ -178,6 +182,8 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
                           void* sums) {
   if (gradients.bags != nullptr) TF_EMBED_RETURN_IF_ERROR(gradients.bags->Number());
   const bool is_scaled = gradients.bags != nullptr && gradients.pooling.combiner != Combiner::kSum;
+  const TableLoops& loops = LoopsOf(BestInstructionSet());
+  const uint32_t* const bag_of = gradients.bags == nullptr ? nullptr : gradients.bags->numbers();
   const size_t dim = gradients.dim;
   const size_t cost = kDistinctCost + dim * SizeOf(gradients.type) / kBytesOfNanosecond;
   return DispatchFloating(gradients.type, [&](auto gradient_tag) {
@@ -194,7 +200,13 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
       } else {
         return ForEachDistinct(context, cost, [&](const DistinctKeys& distinct) {
           Buffer<Compute> wide(allocator_);
+          Buffer<uint32_t> numbers(allocator_);
           if (!std::is_same_v<S, Compute>) TF_EMBED_RETURN_IF_ERROR(wide.Resize(dim));
+          if (bag_of != nullptr) {
+            size_t most = 0;
+            for (size_t i = 0; i < distinct.size(); ++i) most = std::max(most, distinct.count(i));
+            TF_EMBED_RETURN_IF_ERROR(numbers.Resize(most));
+          }
           for (size_t i = 0; i < distinct.size(); ++i) {
             if (i + kAhead < distinct.size()) reader.Ask(distinct.positions(i + kAhead)[0]);
             const uint32_t* const positions = distinct.positions(i);
@@ -205,9 +217,20 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
             } else {
               sum = wide.data();
             }
-            reader.template Read<false>(positions[0], sum);
-            for (size_t k = 1; k < distinct.count(i); ++k) {
-              reader.template Read<true>(positions[k], sum);
+            if (std::is_same_v<G, Compute> && !reader.is_scaled()) {
+              const uint32_t* rows = positions;
+              if (bag_of != nullptr) {
+                for (size_t k = 0; k < distinct.count(i); ++k) numbers[k] = bag_of[positions[k]];
+                rows = numbers.data();
+              }
+              if constexpr (std::is_same_v<G, Compute>) {
+                loops.Sum<Compute>()(reader.gradients(), rows, distinct.count(i), dim, sum);
+              }
+            } else {
+              reader.template Read<false>(positions[0], sum);
+              for (size_t k = 1; k < distinct.count(i); ++k) {
+                reader.template Read<true>(positions[k], sum);
+              }
             }
             if constexpr (!std::is_same_v<S, Compute>) {
               for (size_t j = 0; j < dim; ++j) out[j] = Number<S>::Store(sum[j]);
