@@ -1,4 +1,4 @@
-// Times the verbs of HostTable beside two floors, measured on the same rounds in turn:
+// Times the verbs of HostTable beside two floors, in turn, each on fresh batches of its own:
 //   gather          the same rows copied from an array by known numbers
 //   gather + line   the same, where each number is read from a random cache line of an index, by
 //   the
@@ -94,7 +94,7 @@ struct Bench {
   static int64_t KeyOf(uint64_t i) { return static_cast<int64_t>(i * kGolden64); }
   KeyBatch Ids() const { return KeyBatch{ids.data(), batch, nullptr}; }
 
-  // Runs every work on each round's batch, the order turning from round to round; prints medians in
+  // Runs every work once a round, the order turning from round to round; prints medians in
   // nanoseconds a key.
   struct Work {
     std::string name;
@@ -104,10 +104,11 @@ struct Bench {
                                                     const std::vector<Work>& works) {
     std::map<std::string, std::vector<double>> times;
     for (int round = -1; round < kRounds; ++round) {
-      for (uint64_t& number : numbers) number = (*draw)();
-      for (size_t i = 0; i < batch; ++i) ids[i] = KeyOf(numbers[i]);
       for (size_t i = 0; i < works.size(); ++i) {
         const Work& work = works[(i + static_cast<size_t>(round + 1)) % works.size()];
+        // A batch of its own for each: one that another has just read would be in the caches.
+        for (uint64_t& number : numbers) number = (*draw)();
+        for (size_t j = 0; j < batch; ++j) ids[j] = KeyOf(numbers[j]);
         const double ns = Seconds(work.run) * 1e9 / static_cast<double>(batch);
         if (round >= 0) times[work.name].push_back(ns);
       }

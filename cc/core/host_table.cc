@@ -235,23 +235,29 @@ Status HostTable::ForEachKey(const Content& content, size_t count, const KeyOf& 
   return Status();
 }
 
+template <typename Present>
+Status HostTable::VisitPresentRow(Content* content, int64_t key, Probe probe,
+                                  const Present& present) {
+  const StripedIndex::Entry& entry = probe.entry;
+  for (; entry.found(); probe.entry = content->index.Find(key, probe.hash)) {
+    if (!entry.bucket->TryLock(entry.word)) continue;
+    present(content->rows.Row(entry.slot));
+    entry.bucket->Unlock(entry.word);
+    break;
+  }
+  return Status();
+}
+
 template <typename Present, typename Absent>
-Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, bool insert,
-                           const Present& present, const Absent& absent) {
+Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, const Present& present,
+                           const Absent& absent) {
   StripedIndex& index = content->index;
   for (;; probe.entry = index.Find(key, probe.hash)) {
-    const StripedIndex::Entry& entry = probe.entry;
-    if (entry.found()) {
-      if (!entry.bucket->TryLock(entry.word)) continue;
-      present(content->rows.Row(entry.slot));
-      entry.bucket->Unlock(entry.word);
+    if (probe.entry.found()) {
+      if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
+      present(content->rows.Row(probe.entry.slot));
+      probe.entry.bucket->Unlock(probe.entry.word);
       return Status();
-    }
-    if (!insert) {
-      // The probe was made before the block: an equal key of the block may have been inserted
-      // since.
-      if (!index.Find(key, probe.hash).found()) return Status();
-      continue;
     }
     const size_t stripe = StripedIndex::StripeOf(probe.hash);
     std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
@@ -293,7 +299,7 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
           char* const out =
               static_cast<char*>(weights) + range.begin[i].position * layout.weight_bytes;
           return VisitRow(
-              content, range.begin[i].key, probe, true,
+              content, range.begin[i].key, probe,
               [&](char* row) { LoadRow(row, layout.weight_bytes, out); },
               [&](char* row) {
                 StoreRow(out, layout.weight_bytes, row);
@@ -306,25 +312,33 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
 
 Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                  const void* weights, const SlotsIn& slots) {
-  const char* const given = static_cast<const char*>(slots.slots);
+  const char* const given_weights = static_cast<const char*>(weights);
+  const char* const given_slots = static_cast<const char*>(slots.slots);
   const auto assign = [&](Content* content, const KeyRange& range) {
     const RowLayout& layout = content->rows.layout();
     RowScratch scratch(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+    DistinctKeys distinct(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(distinct.Build(range));
     const auto store = [&](size_t position, const char* initial_slots, char* row) {
-      StoreRow(static_cast<const char*>(weights) + position * layout.weight_bytes,
-               layout.weight_bytes, row);
+      loops_.store_row(given_weights + position * layout.weight_bytes, layout.weight_bytes, row);
       const char* const from =
-          given == nullptr ? initial_slots : given + position * layout.slot_bytes;
-      if (from != nullptr) StoreRow(from, layout.slot_bytes, row + layout.slot_offset);
+          given_slots == nullptr ? initial_slots : given_slots + position * layout.slot_bytes;
+      if (from != nullptr) loops_.store_row(from, layout.slot_bytes, row + layout.slot_offset);
     };
     return ForEachKey(
-        *content, range.size(), [&](size_t i) { return range.begin[i].key; }, [](size_t) {},
+        *content, distinct.size(), [&](size_t i) { return distinct.key(i); },
+        [&](size_t i) {
+          const size_t position = distinct.last_position(i);
+          PrefetchRow<false>(given_weights + position * layout.weight_bytes, layout.weight_bytes);
+          if (given_slots != nullptr) {
+            PrefetchRow<false>(given_slots + position * layout.slot_bytes, layout.slot_bytes);
+          }
+        },
         [&](size_t i, const Probe& probe) {
-          const size_t position = range.begin[i].position;
+          const size_t position = distinct.last_position(i);
           return VisitRow(
-              content, range.begin[i].key, probe, true,
-              [&](char* row) { store(position, nullptr, row); },
+              content, distinct.key(i), probe, [&](char* row) { store(position, nullptr, row); },
               [&](char* row) { store(position, scratch.initial_slots.data(), row); });
         });
   };
@@ -334,35 +348,67 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
 Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
                         const bool* exists) {
   const auto accumulate = [&](Content* content, const KeyRange& range) {
-    const RowLayout& layout = content->rows.layout();
-    RowScratch scratch(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
-    return ForEachKey(
-        *content, range.size(), [&](size_t i) { return range.begin[i].key; }, [](size_t) {},
-        [&](size_t i, const Probe& probe) {
-          const size_t position = range.begin[i].position;
-          const char* const value =
-              static_cast<const char*>(values) + position * layout.weight_bytes;
-          return VisitRow(
-              content, range.begin[i].key, probe, !exists[position],
-              [&](char* row) {
-                if (!exists[position]) return;
-                LoadRow(row, layout.weight_bytes, scratch.row.data());
-                DispatchDataType(options_.value_type, [&](auto tag) {
-                  using T = typename decltype(tag)::Type;
-                  T* const sum = reinterpret_cast<T*>(scratch.row.data());
-                  const T* const delta = reinterpret_cast<const T*>(value);
-                  for (size_t j = 0; j < layout.dim; ++j) sum[j] = Sum(sum[j], delta[j]);
-                });
-                StoreRow(scratch.row.data(), layout.weight_bytes, row);
-              },
-              [&](char* row) {
-                StoreRow(value, layout.weight_bytes, row);
-                StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
-              });
-        });
+    return DispatchDataType(options_.value_type, [&](auto tag) {
+      using T = typename decltype(tag)::Type;
+      return AccumPart<T>(content, range, static_cast<const T*>(values), exists);
+    });
   };
   return ForEachPart(context, batch, nullptr, nullptr, kWriteCost, accumulate);
+}
+
+template <typename T>
+Status HostTable::AccumPart(Content* content, const KeyRange& range, const T* values,
+                            const bool* exists) {
+  const RowLayout& layout = content->rows.layout();
+  const size_t dim = layout.dim;
+  RowScratch scratch(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+  DistinctKeys distinct(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(distinct.Build(range));
+  Buffer<uint32_t> chosen(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(chosen.Resize(range.size()));
+  // The places of key i, from the `first` on, whose values are to be added.
+  const auto choose = [&](size_t i, size_t first) {
+    const uint32_t* const positions = distinct.positions(i);
+    size_t count = 0;
+    for (size_t j = first; j < distinct.count(i); ++j) {
+      chosen[count] = positions[j];
+      count += exists[positions[j]] ? 1 : 0;
+    }
+    return count;
+  };
+  const auto add = [&](size_t count, char* row) {
+    if (count == 0) return;
+    T* const weights = reinterpret_cast<T*>(row);
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      loops_.Add<T>()(values, chosen.data(), count, dim, weights);
+    } else {
+      T* const sum = reinterpret_cast<T*>(scratch.row.data());
+      LoadRow(row, layout.weight_bytes, sum);
+      for (size_t k = 0; k < count; ++k) {
+        const T* const delta = values + chosen[k] * dim;
+        for (size_t j = 0; j < dim; ++j) sum[j] = Sum(sum[j], delta[j]);
+      }
+      StoreRow(sum, layout.weight_bytes, row);
+    }
+  };
+  return ForEachKey(
+      *content, distinct.size(), [&](size_t i) { return distinct.key(i); },
+      [&](size_t i) { distinct.PrefetchGradient(i, values, dim); },
+      [&](size_t i, const Probe& probe) {
+        // Where an absent key is inserted, if at all: at the first place that says it is absent.
+        const uint32_t* const positions = distinct.positions(i);
+        size_t first = 0;
+        while (first < distinct.count(i) && exists[positions[first]]) ++first;
+        const auto present = [&](char* row) { add(choose(i, 0), row); };
+        if (first == distinct.count(i))
+          return VisitPresentRow(content, distinct.key(i), probe, present);
+        return VisitRow(content, distinct.key(i), probe, present, [&](char* row) {
+          loops_.store_row(values + positions[first] * dim, layout.weight_bytes, row);
+          StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
+          add(choose(i, first + 1), row);
+        });
+      });
 }
 
 template <typename T, typename G>
@@ -403,7 +449,7 @@ Status HostTable::ApplyPart(Content* content, const KeyRange& range, const G* gr
         const Compute* const gradient =
             distinct.SumGradients(loops_, i, gradients, dim, sum.data());
         return VisitRow(
-            content, distinct.key(i), probe, true, [&](char* row) { step_row(gradient, row); },
+            content, distinct.key(i), probe, [&](char* row) { step_row(gradient, row); },
             [&](char* row) {
               DefaultRow(*content, DefaultRows(), distinct.key(i), 0, scratch.row.data());
               StoreRow(scratch.row.data(), layout.weight_bytes, row);

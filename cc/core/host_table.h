@@ -131,11 +131,17 @@ class HostTable final : public Table {
                     const Approach& approach, const Visit& visit);
 
   // Calls `present(row)` under the row's lock, or `absent(row)` for a new row that nobody sees yet,
-  // which then joins the table. With insert false, absent keys are passed over.
+  // which then joins the table.
   template <typename Present, typename Absent>
-  Status VisitRow(Content* content, int64_t key, Probe probe, bool insert, const Present& present,
+  Status VisitRow(Content* content, int64_t key, Probe probe, const Present& present,
                   const Absent& absent);
+  // The same, passing over an absent key. Of one part, each key comes once; so a key whose probe
+  // found nothing is inserted by no one but others, who may as well have come later.
+  template <typename Present>
+  Status VisitPresentRow(Content* content, int64_t key, Probe probe, const Present& present);
 
+  template <typename T>
+  Status AccumPart(Content* content, const KeyRange& range, const T* values, const bool* exists);
   // T: the weights; G: the gradients.
   template <typename T, typename G>
   Status ApplyPart(Content* content, const KeyRange& range, const G* gradients, const Rule& rule);

@@ -38,6 +38,9 @@ class DistinctKeys {
   // The number of the distinct key at record j of the range.
   uint32_t number(size_t j) const { return numbers_[j]; }
 
+  // The last of them.
+  size_t last_position(size_t i) const { return positions_[ends_[i] - 1]; }
+
   // The sum of the gradients [batch, dim] of key i: a row of `gradients` itself where one suffices,
   // else `sum` [dim].
   template <typename T>

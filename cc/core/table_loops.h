@@ -45,6 +45,12 @@ template <typename T>
 using SumFunction = void (*)(const T* gradients, const uint32_t* positions, size_t count,
                              size_t dim, T* sum);
 
+// Adds rows `positions` [count] of `values` [.., dim], in that order, to the weights of a row that
+// others may read meanwhile.
+template <typename T>
+using AddFunction = void (*)(const T* values, const uint32_t* positions, size_t count, size_t dim,
+                             T* weights);
+
 struct TableLoops {
   void (*find)(const FindRequest& request, size_t begin, size_t end);
 
@@ -52,6 +58,8 @@ struct TableLoops {
   StepFunction<double> (*double_step)(const Rule& rule);
   SumFunction<float> float_sum;
   SumFunction<double> double_sum;
+  AddFunction<float> float_add;
+  AddFunction<double> double_add;
 
   // Copies between a row that others may see and memory of the caller's; as LoadRow and StoreRow.
   void (*load_row)(const char* row, size_t bytes, void* out);
@@ -65,6 +73,11 @@ struct TableLoops {
   StepFunction<T> StepOf(const Rule& rule) const {
     if constexpr (std::is_same_v<T, double>) return double_step(rule);
     if constexpr (std::is_same_v<T, float>) return float_step(rule);
+  }
+  template <typename T>
+  AddFunction<T> Add() const {
+    if constexpr (std::is_same_v<T, double>) return double_add;
+    if constexpr (std::is_same_v<T, float>) return float_add;
   }
   template <typename T>
   SumFunction<T> Sum() const {

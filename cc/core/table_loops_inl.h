@@ -68,8 +68,9 @@ struct Loops {
     const int64_t* const keys = request.batch.keys;
     const size_t row_bytes = kRowBytes > 0 ? kRowBytes : rows.layout().weight_bytes;
     const size_t slot_offset = rows.layout().slot_offset;
-    const size_t slot_bytes = request.slots == nullptr ? 0 : rows.layout().slot_bytes;
-    const size_t read_bytes = request.slots == nullptr ? row_bytes : rows.layout().stride;
+    const size_t slot_bytes =
+        kRowBytes > 0 || request.slots == nullptr ? 0 : rows.layout().slot_bytes;
+    const size_t read_bytes = slot_bytes == 0 ? row_bytes : rows.layout().stride;
     Flight ring[kRing];
 
     const auto take_off = [&](size_t i) {
@@ -116,12 +117,20 @@ struct Loops {
       if (request.exists != nullptr) request.exists[position] = flight.row != nullptr;
     };
 
+    // The pipeline fills, runs and empties.
+    constexpr size_t kBetween = kBucketAhead - kRowAhead;
     const size_t count = end - begin;
-    for (size_t i = 0; i < count + kBucketAhead; ++i) {
-      if (i < count) take_off(begin + i);
-      if (i >= kBucketAhead - kRowAhead && i < count + kBucketAhead - kRowAhead) {
-        probe(begin + i - (kBucketAhead - kRowAhead));
-      }
+    for (size_t i = 0; i < count && i < kBucketAhead; ++i) {
+      take_off(begin + i);
+      if (i >= kBetween) probe(begin + i - kBetween);
+    }
+    for (size_t i = begin + kBucketAhead; i < end; ++i) {
+      take_off(i);
+      probe(i - kBetween);
+      land(i - kBucketAhead);
+    }
+    for (size_t i = count; i < count + kBucketAhead; ++i) {
+      if (i >= kBetween && i - kBetween < count) probe(begin + i - kBetween);
       if (i >= kBucketAhead) land(begin + i - kBucketAhead);
     }
   }
@@ -225,39 +234,60 @@ struct Loops {
     return Step<DecayRule, T>;
   }
 
-  // Sums stay in registers while the rows pass: a few packs at a time.
+  // The packs of some numbers stay in registers while rows are added to them in order.
+  template <typename V, size_t kTogether, typename T>
+  static TF_EMBED_INLINE void AddRows(const T* rows, const uint32_t* positions, size_t count,
+                                      size_t dim, V* total) {
+    constexpr size_t kAhead = 4;
+    constexpr size_t kLanes = sizeof(V) / sizeof(T);
+    for (size_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) {
+        PrefetchRow<false>(reinterpret_cast<const char*>(rows + positions[i + kAhead] * dim),
+                           kTogether * sizeof(V));
+      }
+      const T* const row = rows + positions[i] * dim;
+      for (size_t k = 0; k < kTogether; ++k) total[k] += LoadPack<V>(row + k * kLanes);
+    }
+  }
+
+  // Calls body(lane, V(), constant kTogether) over [0, dim).
+  template <typename T, typename Body>
+  static TF_EMBED_INLINE void ForEachPacks(size_t dim, const Body& body) {
+    using V = typename PackOf<T, Set::kPackBytes>::Type;
+    constexpr size_t kTogether = 4;
+    constexpr size_t kLanes = kTogether * Set::kPackBytes / sizeof(T);
+    size_t lane = 0;
+    for (; lane + kLanes <= dim; lane += kLanes) {
+      body(lane, V{}, std::integral_constant<size_t, kTogether>());
+    }
+    ForEachPack<Set::kPackBytes, T>(dim - lane, [&](size_t i, auto pack) {
+      body(lane + i, pack, std::integral_constant<size_t, 1>());
+    });
+  }
+
   template <typename T>
   static void Sum(const T* gradients, const uint32_t* positions, size_t count, size_t dim, T* sum) {
-    constexpr size_t kAhead = 4;
-    constexpr size_t kTogether = 4;
-    using V = typename PackOf<T, Set::kPackBytes>::Type;
-    constexpr size_t kLanes = Set::kPackBytes / sizeof(T);
-    size_t lane = 0;
-    for (; lane + kTogether * kLanes <= dim; lane += kTogether * kLanes) {
-      V total[kTogether];
-      for (size_t k = 0; k < kTogether; ++k) {
-        total[k] = LoadPack<V>(gradients + positions[0] * dim + lane + k * kLanes);
+    ForEachPacks<T>(dim, [&](size_t lane, auto pack, auto together) {
+      using V = decltype(pack);
+      V total[together];
+      const T* const first = gradients + positions[0] * dim + lane;
+      std::memcpy(total, first, sizeof(total));
+      AddRows<V, together>(gradients + lane, positions + 1, count - 1, dim, total);
+      std::memcpy(sum + lane, total, sizeof(total));
+    });
+  }
+
+  template <typename T>
+  static void Add(const T* values, const uint32_t* positions, size_t count, size_t dim,
+                  T* weights) {
+    ForEachPacks<T>(dim, [&](size_t lane, auto pack, auto together) {
+      using V = decltype(pack);
+      V total[together];
+      std::memcpy(total, weights + lane, sizeof(total));
+      AddRows<V, together>(values + lane, positions, count, dim, total);
+      for (size_t k = 0; k < together; ++k) {
+        StoreShared(total[k], weights + lane + k * sizeof(V) / sizeof(T));
       }
-      for (size_t i = 1; i < count; ++i) {
-        if (i + kAhead < count) {
-          PrefetchRow<false>(
-              reinterpret_cast<const char*>(gradients + positions[i + kAhead] * dim + lane),
-              kTogether * Set::kPackBytes);
-        }
-        const T* const row = gradients + positions[i] * dim + lane;
-        for (size_t k = 0; k < kTogether; ++k) total[k] += LoadPack<V>(row + k * kLanes);
-      }
-      for (size_t k = 0; k < kTogether; ++k) {
-        std::memcpy(sum + lane + k * kLanes, &total[k], sizeof(V));
-      }
-    }
-    ForEachPack<Set::kPackBytes, T>(dim - lane, [&](size_t i, auto total) {
-      using W = decltype(total);
-      total = LoadPack<W>(gradients + positions[0] * dim + lane + i);
-      for (size_t k = 1; k < count; ++k) {
-        total += LoadPack<W>(gradients + positions[k] * dim + lane + i);
-      }
-      std::memcpy(sum + lane + i, &total, sizeof(W));
     });
   }
 
@@ -274,7 +304,8 @@ struct Loops {
   }
 
   static constexpr TableLoops kLoops = {
-      Find, StepOf<float>, StepOf<double>, Sum<float>, Sum<double>, Load, Store, Initialize,
+      Find,       StepOf<float>, StepOf<double>, Sum<float>, Sum<double>,
+      Add<float>, Add<double>,   Load,           Store,      Initialize,
   };
 };
 
