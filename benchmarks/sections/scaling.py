@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 
 from ids import Uniform, keys_of
@@ -27,7 +29,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     for keys in KEYS:
         tables[keys] = ours.Table(dim)
         fill(tables[keys].upsert, keys, dim)
-        arrays[keys] = tf.fill([keys, dim], 0.5)
+        arrays[keys] = _array(keys, dim)
     gathers = {keys: _gather(array) for keys, array in arrays.items()}
     costs: dict[Point, float] = {}
     floors: dict[Point, float] = {}
@@ -71,6 +73,15 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
         total.load(),
         figures={"scaling_worst_step": worst},
     )
+
+
+def _array(rows: int, dim: int) -> tf.Tensor:
+    """An array on huge pages, as the rows of a table are, so that both meet the same memory."""
+    memory = mmap.mmap(-1, 4 * rows * dim, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    array = np.frombuffer(memory, np.float32).reshape(rows, dim)
+    array.fill(0.5)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())  # no copy
 
 
 def _gather(array: tf.Tensor):
