@@ -44,6 +44,8 @@ class GradientReader {
         is_scaled_(weights_ != nullptr || scales != nullptr) {}
 
   const G* gradients() const { return gradients_; }
+  size_t dim() const { return dim_; }
+  const uint32_t* bags() const { return bags_; }  // the bag of each key; null: each is its own
   bool is_scaled() const { return is_scaled_; }
 
   void Ask(size_t position) const { Prefetch(Row(position), dim_ * sizeof(G)); }
@@ -81,6 +83,51 @@ class GradientReader {
   const Compute* const scales_;
   const bool is_scaled_;
 };
+
+// Sums the gradients of the distinct keys of one part. `numbers` [by first position] are the rows
+// of `sums` that they go to.
+template <typename G, typename S>
+Status SumPart(const DistinctKeys& distinct, const GradientReader<G>& reader,
+               const uint32_t* numbers, Allocator* allocator, S* sums) {
+  using Compute = typename Number<G>::Compute;
+  const TableLoops& loops = LoopsOf(BestInstructionSet());
+  const size_t dim = reader.dim();
+  Buffer<Compute> wide(allocator);      // a sum of half precision before it is rounded
+  Buffer<uint32_t> bags_of(allocator);  // the bags of one key
+  if (!std::is_same_v<S, Compute>) TF_EMBED_RETURN_IF_ERROR(wide.Resize(dim));
+  if (reader.bags() != nullptr) {
+    size_t most = 0;
+    for (size_t i = 0; i < distinct.size(); ++i) most = std::max(most, distinct.count(i));
+    TF_EMBED_RETURN_IF_ERROR(bags_of.Resize(most));
+  }
+  const auto add_up = [&](size_t i, Compute* sum) {
+    const uint32_t* const positions = distinct.positions(i);
+    const size_t count = distinct.count(i);
+    if constexpr (std::is_same_v<G, Compute>) {
+      if (!reader.is_scaled()) {
+        for (size_t k = 0; reader.bags() != nullptr && k < count; ++k) {
+          bags_of[k] = reader.bags()[positions[k]];
+        }
+        const uint32_t* const rows = reader.bags() == nullptr ? positions : bags_of.data();
+        loops.Sum<Compute>()(reader.gradients(), rows, count, dim, sum);
+        return;
+      }
+    }
+    reader.template Read<false>(positions[0], sum);
+    for (size_t k = 1; k < count; ++k) reader.template Read<true>(positions[k], sum);
+  };
+  for (size_t i = 0; i < distinct.size(); ++i) {
+    if (i + kAhead < distinct.size()) reader.Ask(distinct.positions(i + kAhead)[0]);
+    S* const out = sums + numbers[distinct.positions(i)[0]] * dim;
+    if constexpr (std::is_same_v<S, Compute>) {
+      add_up(i, out);
+    } else {
+      add_up(i, wide.data());
+      for (size_t j = 0; j < dim; ++j) out[j] = Number<S>::Store(wide[j]);
+    }
+  }
+  return Status();
+}
 
 }  // namespace
 
@@ -182,10 +229,7 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
                           void* sums) {
   if (gradients.bags != nullptr) TF_EMBED_RETURN_IF_ERROR(gradients.bags->Number());
   const bool is_scaled = gradients.bags != nullptr && gradients.pooling.combiner != Combiner::kSum;
-  const TableLoops& loops = LoopsOf(BestInstructionSet());
-  const uint32_t* const bag_of = gradients.bags == nullptr ? nullptr : gradients.bags->numbers();
-  const size_t dim = gradients.dim;
-  const size_t cost = kDistinctCost + dim * SizeOf(gradients.type) / kBytesOfNanosecond;
+  const size_t cost = kDistinctCost + gradients.dim * SizeOf(gradients.type) / kBytesOfNanosecond;
   return DispatchFloating(gradients.type, [&](auto gradient_tag) {
     using G = typename decltype(gradient_tag)::Type;
     using Compute = typename Number<G>::Compute;
@@ -199,44 +243,7 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
             "Sums of gradients can't be of a type that is computed in otherwise.");
       } else {
         return ForEachDistinct(context, cost, [&](const DistinctKeys& distinct) {
-          Buffer<Compute> wide(allocator_);
-          Buffer<uint32_t> numbers(allocator_);
-          if (!std::is_same_v<S, Compute>) TF_EMBED_RETURN_IF_ERROR(wide.Resize(dim));
-          if (bag_of != nullptr) {
-            size_t most = 0;
-            for (size_t i = 0; i < distinct.size(); ++i) most = std::max(most, distinct.count(i));
-            TF_EMBED_RETURN_IF_ERROR(numbers.Resize(most));
-          }
-          for (size_t i = 0; i < distinct.size(); ++i) {
-            if (i + kAhead < distinct.size()) reader.Ask(distinct.positions(i + kAhead)[0]);
-            const uint32_t* const positions = distinct.positions(i);
-            S* const out = static_cast<S*>(sums) + number_[positions[0]] * dim;
-            Compute* sum;
-            if constexpr (std::is_same_v<S, Compute>) {
-              sum = out;
-            } else {
-              sum = wide.data();
-            }
-            if (std::is_same_v<G, Compute> && !reader.is_scaled()) {
-              const uint32_t* rows = positions;
-              if (bag_of != nullptr) {
-                for (size_t k = 0; k < distinct.count(i); ++k) numbers[k] = bag_of[positions[k]];
-                rows = numbers.data();
-              }
-              if constexpr (std::is_same_v<G, Compute>) {
-                loops.Sum<Compute>()(reader.gradients(), rows, distinct.count(i), dim, sum);
-              }
-            } else {
-              reader.template Read<false>(positions[0], sum);
-              for (size_t k = 1; k < distinct.count(i); ++k) {
-                reader.template Read<true>(positions[k], sum);
-              }
-            }
-            if constexpr (!std::is_same_v<S, Compute>) {
-              for (size_t j = 0; j < dim; ++j) out[j] = Number<S>::Store(sum[j]);
-            }
-          }
-          return Status();
+          return SumPart(distinct, reader, number_.data(), allocator_, static_cast<S*>(sums));
         });
       }
     });

@@ -13,8 +13,8 @@
 namespace tf_embed {
 namespace {
 
-// Bytes of rows that are found together, and the least and most keys they may belong to. Measured
-// flat from 16 to 128 KiB.
+// Bytes of rows that are found together, so few that they stay in the second cache, and the least
+// and most keys they may belong to.
 constexpr size_t kBlockBytes = size_t{64} << 10;
 constexpr size_t kLeastBlock = 16;
 constexpr size_t kMostBlock = 1024;
