@@ -219,6 +219,9 @@ int Main(int argc, char** argv) {
     const auto parallel = [&](const ExecContext::Work& work) {
       bench.context.parallel_for(bench.batch, 60, work);
     };
+    Array<float> old_rows(bench.batch * dim);
+    Array<bool> exists(bench.batch);
+    std::memset(exists.data(), 1, bench.batch);
     const std::vector<Bench::Work> works = {
         {"gather", [&] { parallel(std::cref(gather)); }},
         {"gather + line", [&] { parallel(std::cref(gather_by_line)); }},
@@ -228,9 +231,9 @@ int Main(int argc, char** argv) {
          }},
         {"insert_or_assign",
          [&] { Check(table->InsertOrAssign(bench.context, bench.Ids(), bench.rows.data(), {})); }},
-        {"accum", [&, exists = std::make_shared<Array<bool>>(bench.batch)] {
-           std::memset(exists->data(), 1, bench.batch);
-           Check(table->Accum(bench.context, bench.Ids(), bench.rows.data(), exists->data()));
+        {"accum", [&] {
+           Check(table->Accum(bench.context, bench.Ids(), old_rows.data(), bench.rows.data(),
+                              exists.data()));
          }}};
     for (const double exponent : {0.0, 1.2}) {
       Draw draw(keys, exponent);

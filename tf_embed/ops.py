@@ -234,14 +234,21 @@ def accum(
     handle: tf.Tensor,
     keys: tf.Tensor,
     owners: tf.Tensor,
-    values: tf.Tensor,
+    old_values: tf.Tensor,
+    new_values: tf.Tensor,
     exists: tf.Tensor,
     *,
     dim: int,
 ) -> tf.Operation | None:
-    """Adds deltas to rows that exist, inserts rows that do not, as the caller saw them."""
+    """Adds the change to rows that exist, inserts rows that do not, as the caller saw them."""
     return _raw.tf_embed_accum(
-        table=handle, keys=keys, owners=owners, values=values, exists=exists, dim=dim
+        table=handle,
+        keys=keys,
+        owners=owners,
+        old_values=old_values,
+        new_values=new_values,
+        exists=exists,
+        dim=dim,
     )
 
 

@@ -212,10 +212,18 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.resource_handle, keys, self._owners(keys), values, dim=self.options.dim
         )
 
-    def accum(self, keys: tf.Tensor, values: tf.Tensor, exists: tf.Tensor) -> tf.Operation | None:
+    def accum(
+        self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
+    ) -> tf.Operation | None:
         """Adds where the caller saw a row, inserts where not, does nothing where that changed."""
         return ops.accum(
-            self.resource_handle, keys, self._owners(keys), values, exists, dim=self.options.dim
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            old_values,
+            new_values,
+            exists,
+            dim=self.options.dim,
         )
 
     def apply(

@@ -290,15 +290,7 @@ class Variable(tf.Module):
                     f"`exists` of {self.name!r} must have the shape of the keys, {keys.shape}. "
                     f"Received: exists.shape={exists.shape}"
                 )
-            if not (old_values.shape.is_fully_defined() and new_values.shape.is_fully_defined()):
-                same = tf.debugging.assert_equal(  # a subtraction would broadcast one of them
-                    tf.shape(old_values),
-                    tf.shape(new_values),
-                    f"`old_values` and `new_values` of {self.name!r} must have the same shape.",
-                )
-                old_values = arguments.after(old_values, same)
-            values = tf.where(exists[..., tf.newaxis], new_values - old_values, new_values)
-            return self._table.accum(keys, values, exists)
+            return self._table.accum(keys, old_values, new_values, exists)
 
     def lookup(
         self, keys: Any, return_exists: bool = False, name: str | None = None

@@ -25,24 +25,6 @@ constexpr size_t kRing = 32;
 constexpr size_t kFindCost = 60;
 constexpr size_t kWriteCost = 120;
 
-// The first failure of work that runs in many threads.
-class FirstFailure {
- public:
-  void Note(Status status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (status_.ok()) status_ = std::move(status);
-    failed_.store(true, std::memory_order_relaxed);
-  }
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  // Moves it out, once all threads are done: a copy would need memory.
-  Status Take() { return std::move(status_); }
-
- private:
-  std::mutex mutex_;
-  std::atomic<bool> failed_{false};
-  Status status_;
-};
-
 // a + b in the type they are computed in; integers wrap around.
 template <typename T>
 T Sum(T a, T b) {
@@ -50,6 +32,16 @@ T Sum(T a, T b) {
     return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   } else {
     return Number<T>::Store(Number<T>::Load(a) + Number<T>::Load(b));
+  }
+}
+
+// a - b likewise.
+template <typename T>
+T Difference(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+  } else {
+    return Number<T>::Store(Number<T>::Load(a) - Number<T>::Load(b));
   }
 }
 
@@ -80,7 +72,7 @@ RowInitializer HostTable::initializer() const {
 
 size_t HostTable::size() const {
   Shared gate(content_gate_);
-  return content_->size.load(std::memory_order_relaxed);
+  return content_->index.size();
 }
 
 RuleSlots HostTable::rule() const {
@@ -175,61 +167,49 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
 }
 
 template <typename Work>
-Status HostTable::RunParts(const ExecContext& context, const KeyPartition& partition,
-                           size_t key_cost, const Work& work) {
-  FirstFailure failure;
-  const size_t part_cost = key_cost * partition.size() / partition.parts();
-  const auto run = [&](size_t begin, size_t end) {
-    for (size_t part = begin; part < end && !failure.failed(); ++part) {
-      Status status = work(partition.part(part));
-      if (!status.ok()) failure.Note(std::move(status));
-    }
-  };
-  context.parallel_for(partition.parts(), part_cost, std::cref(run));
-  return failure.Take();
-}
-
-template <typename Work>
-Status HostTable::ForEachPart(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                              const RuleSlots* expected, size_t key_cost, const Work& work) {
+Status HostTable::ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                               const RuleSlots* expected, size_t key_cost, const Work& work) {
+  KeyGroups groups(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, skip));
   Status status;
   bool outgrown;
   {
     Shared writer(writers_);
     Shared gate(content_gate_);
     if (expected != nullptr && !SameRule(*expected, content_->rule)) return OtherRule();
-    KeyPartition partition(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(partition.Build(context, batch, skip));
-    status = RunParts(context, partition, key_cost,
-                      [&](const KeyRange& range) { return work(content_.get(), range); });
+    status = groups.ForEachRange(
+        context, key_cost, [&](KeyGroups::Range* range) { return work(content_.get(), range); });
     outgrown = content_->index.has_retired();
   }
   if (outgrown) DropRetired();
   return status;
 }
 
-template <typename KeyOf, typename Approach, typename Visit>
-Status HostTable::ForEachKey(const Content& content, size_t count, const KeyOf& key_of,
-                             const Approach& approach, const Visit& visit) {
+template <typename Approach, typename Visit>
+Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
+                               const Approach& approach, const Visit& visit) {
   const size_t stride = content.rows.layout().stride;
   Probe ring[kRing];
-  for (size_t i = 0; i < count + kBucketAhead; ++i) {
-    if (i < count) {
-      Probe& probe = ring[i % kRing];
-      probe.hash = HashKey(key_of(i));
-      __builtin_prefetch(content.index.HomeOf(probe.hash), 1);
-    }
-    constexpr size_t kBetween = kBucketAhead - kRowAhead;
-    if (i >= kBetween && i - kBetween < count) {
-      const size_t j = i - kBetween;
-      Probe& probe = ring[j % kRing];
-      probe.entry = content.index.Find(key_of(j), probe.hash);
-      if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.slot), stride);
-      approach(j);
-    }
-    if (i >= kBucketAhead) {
-      const size_t j = i - kBucketAhead;
-      TF_EMBED_RETURN_IF_ERROR(visit(j, ring[j % kRing]));
+  while (range->Next()) {
+    const size_t count = range->size();
+    for (size_t i = 0; i < count + kBucketAhead; ++i) {
+      if (i < count) {
+        Probe& probe = ring[i % kRing];
+        probe.hash = HashKey((*range)[i].key);
+        __builtin_prefetch(content.index.HomeOf(probe.hash), 1);
+      }
+      constexpr size_t kBetween = kBucketAhead - kRowAhead;
+      if (i >= kBetween && i - kBetween < count) {
+        const size_t j = i - kBetween;
+        Probe& probe = ring[j % kRing];
+        probe.entry = content.index.Find((*range)[j].key, probe.hash);
+        if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.slot), stride);
+        approach((*range)[j]);
+      }
+      if (i >= kBucketAhead) {
+        const size_t j = i - kBucketAhead;
+        TF_EMBED_RETURN_IF_ERROR(visit((*range)[j], ring[j % kRing]));
+      }
     }
   }
   return Status();
@@ -263,7 +243,7 @@ Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, const Pre
     std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
     if (index.Find(key, probe.hash).found()) continue;
     const uint32_t slot = content->rows.Take(&content->pools[stripe]);
-    if (slot == kNoSlot) return NoMemory(content->size.load(std::memory_order_relaxed));
+    if (slot == kNoSlot) return NoMemory(content->index.size());
     // A reader who still reads the slot for a key that was erased, and sees what is written now,
     // also sees that erasure in the bucket's word.
     std::atomic_thread_fence(std::memory_order_release);
@@ -273,7 +253,6 @@ Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, const Pre
       content->rows.Free(&content->pools[stripe], slot);
       return status;
     }
-    content->size.fetch_add(1, std::memory_order_relaxed);
     return Status();
   }
 }
@@ -288,143 +267,134 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
     exists = held.data();
   }
   TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists, {}));
-  const auto insert_absent = [&](Content* content, const KeyRange& range) {
+  const auto insert_absent = [&](Content* content, KeyGroups::Range* range) {
+    const size_t row_bytes = content->rows.layout().weight_bytes;
     const RowLayout& layout = content->rows.layout();
     RowScratch scratch(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
-    return ForEachKey(
-        *content, range.size(), [&](size_t i) { return range.begin[i].key; }, [](size_t) {},
-        [&](size_t i, const Probe& probe) {
-          // `out` holds the default that Find put there.
-          char* const out =
-              static_cast<char*>(weights) + range.begin[i].position * layout.weight_bytes;
-          return VisitRow(
-              content, range.begin[i].key, probe,
-              [&](char* row) { LoadRow(row, layout.weight_bytes, out); },
+    return ForEachGroup(
+        *content, range, [](const KeyGroup&) {},
+        [&](const KeyGroup& group, const Probe& probe) {
+          // The first place holds the default that Find put there; the others get what it becomes.
+          const auto out = [&](size_t k) {
+            return static_cast<char*>(weights) + group.positions[k] * row_bytes;
+          };
+          TF_EMBED_RETURN_IF_ERROR(VisitRow(
+              content, group.key, probe, [&](char* row) { LoadRow(row, row_bytes, out(0)); },
               [&](char* row) {
-                StoreRow(out, layout.weight_bytes, row);
+                loops_.store_row(out(0), row_bytes, row);
                 StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
-              });
+              }));
+          for (size_t k = 1; k < group.count; ++k) std::memcpy(out(k), out(0), row_bytes);
+          return Status();
         });
   };
-  return ForEachPart(context, batch, exists, nullptr, kWriteCost, insert_absent);
+  return ForEachRange(context, batch, exists, nullptr, kWriteCost, insert_absent);
 }
 
 Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                  const void* weights, const SlotsIn& slots) {
   const char* const given_weights = static_cast<const char*>(weights);
   const char* const given_slots = static_cast<const char*>(slots.slots);
-  const auto assign = [&](Content* content, const KeyRange& range) {
+  const auto assign = [&](Content* content, KeyGroups::Range* range) {
     const RowLayout& layout = content->rows.layout();
     RowScratch scratch(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
-    DistinctKeys distinct(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(distinct.Build(range));
+    const auto last = [](const KeyGroup& group) -> size_t {
+      return group.positions[group.count - 1];
+    };
     const auto store = [&](size_t position, const char* initial_slots, char* row) {
       loops_.store_row(given_weights + position * layout.weight_bytes, layout.weight_bytes, row);
       const char* const from =
           given_slots == nullptr ? initial_slots : given_slots + position * layout.slot_bytes;
       if (from != nullptr) loops_.store_row(from, layout.slot_bytes, row + layout.slot_offset);
     };
-    return ForEachKey(
-        *content, distinct.size(), [&](size_t i) { return distinct.key(i); },
-        [&](size_t i) {
-          const size_t position = distinct.last_position(i);
-          PrefetchRow<false>(given_weights + position * layout.weight_bytes, layout.weight_bytes);
+    return ForEachGroup(
+        *content, range,
+        [&](const KeyGroup& group) {
+          PrefetchRow<false>(given_weights + last(group) * layout.weight_bytes,
+                             layout.weight_bytes);
           if (given_slots != nullptr) {
-            PrefetchRow<false>(given_slots + position * layout.slot_bytes, layout.slot_bytes);
+            PrefetchRow<false>(given_slots + last(group) * layout.slot_bytes, layout.slot_bytes);
           }
         },
-        [&](size_t i, const Probe& probe) {
-          const size_t position = distinct.last_position(i);
+        [&](const KeyGroup& group, const Probe& probe) {
           return VisitRow(
-              content, distinct.key(i), probe, [&](char* row) { store(position, nullptr, row); },
-              [&](char* row) { store(position, scratch.initial_slots.data(), row); });
+              content, group.key, probe, [&](char* row) { store(last(group), nullptr, row); },
+              [&](char* row) { store(last(group), scratch.initial_slots.data(), row); });
         });
   };
-  return ForEachPart(context, batch, nullptr, slots.rule, kWriteCost, assign);
+  return ForEachRange(context, batch, nullptr, slots.rule, kWriteCost, assign);
 }
 
-Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
-                        const bool* exists) {
-  const auto accumulate = [&](Content* content, const KeyRange& range) {
+Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+                        const void* new_rows, const bool* exists) {
+  const auto accumulate = [&](Content* content, KeyGroups::Range* range) {
     return DispatchDataType(options_.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
-      return AccumPart<T>(content, range, static_cast<const T*>(values), exists);
+      return AccumRange<T>(content, range, static_cast<const T*>(old_rows),
+                           static_cast<const T*>(new_rows), exists);
     });
   };
-  return ForEachPart(context, batch, nullptr, nullptr, kWriteCost, accumulate);
+  return ForEachRange(context, batch, nullptr, nullptr, kWriteCost, accumulate);
 }
 
 template <typename T>
-Status HostTable::AccumPart(Content* content, const KeyRange& range, const T* values,
-                            const bool* exists) {
+Status HostTable::AccumRange(Content* content, KeyGroups::Range* range, const T* old_rows,
+                             const T* new_rows, const bool* exists) {
   const RowLayout& layout = content->rows.layout();
   const size_t dim = layout.dim;
   RowScratch scratch(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
-  DistinctKeys distinct(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(distinct.Build(range));
-  Buffer<uint32_t> chosen(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(chosen.Resize(range.size()));
-  // The places of key i, from the `first` on, whose values are to be added.
-  const auto choose = [&](size_t i, size_t first) {
-    const uint32_t* const positions = distinct.positions(i);
-    size_t count = 0;
-    for (size_t j = first; j < distinct.count(i); ++j) {
-      chosen[count] = positions[j];
-      count += exists[positions[j]] ? 1 : 0;
-    }
-    return count;
-  };
-  const auto add = [&](size_t count, char* row) {
-    if (count == 0) return;
-    T* const weights = reinterpret_cast<T*>(row);
+  // Adds the differences at those places of a group, from the `first` on, that say they exist.
+  const auto add = [&](const KeyGroup& group, size_t first, char* row) {
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-      loops_.Add<T>()(values, chosen.data(), count, dim, weights);
+      loops_.AddDifferences<T>()(old_rows, new_rows, exists, group.positions + first,
+                                 group.count - first, dim, reinterpret_cast<T*>(row));
     } else {
       T* const sum = reinterpret_cast<T*>(scratch.row.data());
       LoadRow(row, layout.weight_bytes, sum);
-      for (size_t k = 0; k < count; ++k) {
-        const T* const delta = values + chosen[k] * dim;
-        for (size_t j = 0; j < dim; ++j) sum[j] = Sum(sum[j], delta[j]);
+      for (size_t k = first; k < group.count; ++k) {
+        if (!exists[group.positions[k]]) continue;
+        const T* const from = old_rows + group.positions[k] * dim;
+        const T* const to = new_rows + group.positions[k] * dim;
+        for (size_t j = 0; j < dim; ++j) sum[j] = Sum(sum[j], Difference(to[j], from[j]));
       }
       StoreRow(sum, layout.weight_bytes, row);
     }
   };
-  return ForEachKey(
-      *content, distinct.size(), [&](size_t i) { return distinct.key(i); },
-      [&](size_t i) { distinct.PrefetchGradient(i, values, dim); },
-      [&](size_t i, const Probe& probe) {
-        // Where an absent key is inserted, if at all: at the first place that says it is absent.
-        const uint32_t* const positions = distinct.positions(i);
+  return ForEachGroup(
+      *content, range,
+      [&](const KeyGroup& group) {
+        PrefetchRows(old_rows, group.positions, group.count, dim);
+        PrefetchRows(new_rows, group.positions, group.count, dim);
+      },
+      [&](const KeyGroup& group, const Probe& probe) {
+        const auto present = [&](char* row) { add(group, 0, row); };
+        // An absent key is inserted at the first place that says it is absent, if any does.
         size_t first = 0;
-        while (first < distinct.count(i) && exists[positions[first]]) ++first;
-        const auto present = [&](char* row) { add(choose(i, 0), row); };
-        if (first == distinct.count(i))
-          return VisitPresentRow(content, distinct.key(i), probe, present);
-        return VisitRow(content, distinct.key(i), probe, present, [&](char* row) {
-          loops_.store_row(values + positions[first] * dim, layout.weight_bytes, row);
+        while (first < group.count && exists[group.positions[first]]) ++first;
+        if (first == group.count) return VisitPresentRow(content, group.key, probe, present);
+        return VisitRow(content, group.key, probe, present, [&](char* row) {
+          loops_.store_row(new_rows + group.positions[first] * dim, layout.weight_bytes, row);
           StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
-          add(choose(i, first + 1), row);
+          add(group, first + 1, row);
         });
       });
 }
 
 template <typename T, typename G>
-Status HostTable::ApplyPart(Content* content, const KeyRange& range, const G* gradients,
-                            const Rule& rule) {
+Status HostTable::ApplyRange(Content* content, KeyGroups::Range* range, const G* gradients,
+                             const Rule& rule) {
   using Compute = typename Number<T>::Compute;
   static_assert(std::is_same_v<Compute, typename Number<G>::Compute>);
   const RowLayout& layout = content->rows.layout();
   const size_t dim = layout.dim;
   const RuleConstants<Compute> constants(rule);
   const StepFunction<Compute> step = loops_.StepOf<Compute>(rule);
-  DistinctKeys distinct(options_.allocator);
   RowScratch scratch(options_.allocator);
   Buffer<Compute> sum(options_.allocator);
   Buffer<Compute> wide_weights(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(distinct.Build(range));
   TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
   TF_EMBED_RETURN_IF_ERROR(sum.Resize(dim));
   if (!std::is_same_v<T, Compute>) TF_EMBED_RETURN_IF_ERROR(wide_weights.Resize(dim));
@@ -442,16 +412,16 @@ Status HostTable::ApplyPart(Content* content, const KeyRange& range, const G* gr
       StoreRow(narrow, layout.weight_bytes, row);
     }
   };
-  return ForEachKey(
-      *content, distinct.size(), [&](size_t i) { return distinct.key(i); },
-      [&](size_t i) { distinct.PrefetchGradient(i, gradients, dim); },
-      [&](size_t i, const Probe& probe) {
+  return ForEachGroup(
+      *content, range,
+      [&](const KeyGroup& group) { PrefetchRows(gradients, group.positions, group.count, dim); },
+      [&](const KeyGroup& group, const Probe& probe) {
         const Compute* const gradient =
-            distinct.SumGradients(loops_, i, gradients, dim, sum.data());
+            SumRows(loops_, gradients, group.positions, group.count, dim, sum.data());
         return VisitRow(
-            content, distinct.key(i), probe, [&](char* row) { step_row(gradient, row); },
+            content, group.key, probe, [&](char* row) { step_row(gradient, row); },
             [&](char* row) {
-              DefaultRow(*content, DefaultRows(), distinct.key(i), 0, scratch.row.data());
+              DefaultRow(*content, DefaultRows(), group.key, 0, scratch.row.data());
               StoreRow(scratch.row.data(), layout.weight_bytes, row);
               StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
               step_row(gradient, row);
@@ -476,8 +446,8 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
         "The gradients of table '" + options_.name +
         "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
   }
-  KeyPartition partition(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(partition.Build(context, batch, nullptr));
+  KeyGroups groups(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, nullptr));
   Status status;
   bool outgrown = false;
   for (bool done = false; !done;) {
@@ -489,15 +459,15 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
       continue;  // another thread may have set yet another rule meanwhile
     }
     const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
-    status = RunParts(context, partition, key_cost, [&](const KeyRange& range) {
+    status = groups.ForEachRange(context, key_cost, [&](KeyGroups::Range* range) {
       return DispatchFloating(options_.value_type, [&](auto tag) {
         using T = typename decltype(tag)::Type;
         if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
           if (gradient_type == DataType::kFloat) {
-            return ApplyPart<T>(content_.get(), range, static_cast<const float*>(gradients), rule);
+            return ApplyRange<T>(content_.get(), range, static_cast<const float*>(gradients), rule);
           }
         }
-        return ApplyPart<T>(content_.get(), range, static_cast<const T*>(gradients), rule);
+        return ApplyRange<T>(content_.get(), range, static_cast<const T*>(gradients), rule);
       });
     });
     outgrown = content_->index.has_retired();
@@ -508,20 +478,19 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
 }
 
 Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
-  const auto erase = [&](Content* content, const KeyRange& range) {
+  const auto erase = [&](Content* content, KeyGroups::Range* range) {
     StripedIndex& index = content->index;
-    for (const KeyRecord* record = range.begin; record != range.end; ++record) {
-      const uint64_t hash = HashKey(record->key);
-      const size_t stripe = StripedIndex::StripeOf(hash);
-      std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
-      const uint32_t slot = index.Erase(record->key, hash);
-      if (slot == kNoSlot) continue;
-      content->rows.Free(&content->pools[stripe], slot);
-      content->size.fetch_sub(1, std::memory_order_relaxed);
-    }
-    return Status();
+    return ForEachGroup(
+        *content, range, [](const KeyGroup&) {},
+        [&](const KeyGroup& group, const Probe& probe) {
+          const size_t stripe = StripedIndex::StripeOf(probe.hash);
+          std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+          const uint32_t slot = index.Erase(group.key, probe.hash);
+          if (slot != kNoSlot) content->rows.Free(&content->pools[stripe], slot);
+          return Status();
+        });
   };
-  return ForEachPart(context, batch, nullptr, nullptr, kWriteCost, erase);
+  return ForEachRange(context, batch, nullptr, nullptr, kWriteCost, erase);
 }
 
 }  // namespace tf_embed

@@ -5,9 +5,10 @@
 // dozen keys overlap (table_loops.h). A row is copied without a lock and the bucket's word checked
 // afterwards.
 //
-// A write: the batch is split by the hash's high bits (KeyPartition), and parts are worked on at
-// once. A present row is changed under the lock of its bucket's word. A new row is made complete in
-// a slot that nobody sees, then put in the index under the stripe's mutex.
+// A write: equal keys of the batch are brought together (KeyGroups), and each group is dealt with
+// once, many at the same time, by the same pipeline. A present row is changed under the lock of its
+// bucket's word. A new row is made complete in a slot that nobody sees, then put in the index under
+// the stripe's mutex.
 //
 // Locks, in the order in which one thread may take them:
 //   1. writers_   shared by each verb that changes the table; alone by PauseWriters and Shrink
@@ -24,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/core/key_partition.h"
+#include "cc/core/key_groups.h"
 #include "cc/core/operation_gate.h"
 #include "cc/core/row_store.h"
 #include "cc/core/striped_index.h"
@@ -49,8 +50,8 @@ class HostTable final : public Table {
                       const DefaultRows& defaults, void* weights, bool* exists) override;
   Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
                         const SlotsIn& slots) override;
-  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
-               const bool* exists) override;
+  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+               const void* new_rows, const bool* exists) override;
   Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
                DataType gradient_type, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
@@ -82,7 +83,6 @@ class HostTable final : public Table {
     RowStore::SlotPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
     RowInitializer initializer;
     RuleSlots rule;
-    std::atomic<size_t> size{0};
   };
 
   // A key on its way through the pipeline: where it was found a moment ago, perhaps nowhere.
@@ -113,38 +113,37 @@ class HostTable final : public Table {
   void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
                   void* weights) const;
 
-  // Runs `work(content, range)` over the parts of a batch, many at once, and returns the first
-  // failure. Keys whose `skip` is true are left out.
-  // Refuses where `expected` is given and the table has another rule.
+  // Runs `work(content, range)` over the groups of a batch, many ranges at once, and returns the
+  // first failure. Keys whose `skip` is true are left out. Refuses where `expected` is given and
+  // the table has another rule.
   template <typename Work>
-  Status ForEachPart(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                     const RuleSlots* expected, size_t key_cost, const Work& work);
-  template <typename Work>
-  Status RunParts(const ExecContext& context, const KeyPartition& partition, size_t key_cost,
-                  const Work& work);
+  Status ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                      const RuleSlots* expected, size_t key_cost, const Work& work);
 
-  // Calls `visit(i, probe)` for the keys key_of(0) .. key_of(count - 1), having asked for the
-  // memory of their buckets and rows; stops at a failure. `approach(i)` is called some keys before
-  // the visit, to ask for what else it will need.
-  template <typename KeyOf, typename Approach, typename Visit>
-  Status ForEachKey(const Content& content, size_t count, const KeyOf& key_of,
-                    const Approach& approach, const Visit& visit);
+  // Calls `visit(group, probe)` for all groups of a range, having asked for the memory of their
+  // buckets and rows; stops at a failure. `approach(group)` is called some keys before the visit,
+  // to ask for what else it will need.
+  template <typename Approach, typename Visit>
+  Status ForEachGroup(const Content& content, KeyGroups::Range* range, const Approach& approach,
+                      const Visit& visit);
 
   // Calls `present(row)` under the row's lock, or `absent(row)` for a new row that nobody sees yet,
   // which then joins the table.
   template <typename Present, typename Absent>
   Status VisitRow(Content* content, int64_t key, Probe probe, const Present& present,
                   const Absent& absent);
-  // The same, passing over an absent key. Of one part, each key comes once; so a key whose probe
-  // found nothing is inserted by no one but others, who may as well have come later.
+  // The same, passing over an absent key. A key comes once in a batch's groups; so one whose probe
+  // found nothing can only have been inserted since by another verb, which may as well come later.
   template <typename Present>
   Status VisitPresentRow(Content* content, int64_t key, Probe probe, const Present& present);
 
   template <typename T>
-  Status AccumPart(Content* content, const KeyRange& range, const T* values, const bool* exists);
+  Status AccumRange(Content* content, KeyGroups::Range* range, const T* old_rows, const T* new_rows,
+                    const bool* exists);
   // T: the weights; G: the gradients.
   template <typename T, typename G>
-  Status ApplyPart(Content* content, const KeyRange& range, const G* gradients, const Rule& rule);
+  Status ApplyRange(Content* content, KeyGroups::Range* range, const G* gradients,
+                    const Rule& rule);
 
   Status SetRuleAlone(const RuleSlots& rule);
   void DropRetired();

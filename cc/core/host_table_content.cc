@@ -17,7 +17,7 @@ Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content
                                          content_->initializer, content_->rule);
     return Status();
   } catch (const std::bad_alloc&) {
-    return NoMemory(content_->size.load(std::memory_order_relaxed));
+    return NoMemory(content_->index.size());
   }
 }
 
@@ -45,7 +45,7 @@ Status HostTable::Shrink() {
   {
     // Readers go on: nobody changes what is copied.
     Shared gate(content_gate_);
-    TF_EMBED_RETURN_IF_ERROR(NewContent(content_->size.load(std::memory_order_relaxed), &content));
+    TF_EMBED_RETURN_IF_ERROR(NewContent(content_->index.size(), &content));
     TF_EMBED_RETURN_IF_ERROR(CopyContent(content.get()));
   }
   Alone gate(content_gate_);
@@ -54,7 +54,7 @@ Status HostTable::Shrink() {
 }
 
 Status HostTable::CopyContent(Content* copy) const {
-  const size_t size = content_->size.load(std::memory_order_relaxed);
+  const size_t size = content_->index.size();
   const size_t row_bytes = content_->rows.layout().stride;
   Status status;
   for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
@@ -69,7 +69,6 @@ Status HostTable::CopyContent(Content* copy) const {
       status = copy->index.Insert(key, HashKey(key), to);
     });
   }
-  copy->size.store(size, std::memory_order_relaxed);
   return status;
 }
 
@@ -94,7 +93,7 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRow
   const Content& content = *content_;
   const RowLayout& layout = content.rows.layout();
   rows->size = 0;
-  max_rows = std::min(max_rows, content.size.load(std::memory_order_relaxed));
+  max_rows = std::min(max_rows, content.index.size());
   // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
   // two calls is neither missed nor taken twice.
   const auto make_room = [&](size_t count) {

@@ -38,29 +38,7 @@ class DistinctKeys {
   // The number of the distinct key at record j of the range.
   uint32_t number(size_t j) const { return numbers_[j]; }
 
-  // The last of them.
-  size_t last_position(size_t i) const { return positions_[ends_[i] - 1]; }
-
-  // The sum of the gradients [batch, dim] of key i: a row of `gradients` itself where one suffices,
-  // else `sum` [dim].
-  template <typename T>
-  const typename Number<T>::Compute* SumGradients(const TableLoops& loops, size_t i,
-                                                  const T* gradients, size_t dim,
-                                                  typename Number<T>::Compute* sum) const;
-
-  // Asks for the first gradients of key i.
-  template <typename T>
-  void PrefetchGradient(size_t i, const T* gradients, size_t dim) const {
-    const size_t end = ends_[i] < begin(i) + kPrefetched ? ends_[i] : begin(i) + kPrefetched;
-    for (size_t j = begin(i); j < end; ++j) {
-      PrefetchRow<false>(reinterpret_cast<const char*>(gradients + positions_[j] * dim),
-                         dim * sizeof(T));
-    }
-  }
-
  private:
-  static constexpr size_t kPrefetched = 2;
-
   size_t begin(size_t i) const { return i == 0 ? 0 : ends_[i - 1]; }
 
   size_t size_ = 0;
@@ -71,23 +49,33 @@ class DistinctKeys {
   Buffer<uint32_t> buckets_;    // open addressing; number of a key, or kNone
 };
 
+// The sum of rows `positions` [count] of `gradients` [.., dim], in that order: a row of `gradients`
+// itself where there is but one, else `sum` [dim].
 template <typename T>
-const typename Number<T>::Compute* DistinctKeys::SumGradients(
-    const TableLoops& loops, size_t i, const T* gradients, size_t dim,
-    typename Number<T>::Compute* sum) const {
-  const uint32_t* const places = positions(i);
+const typename Number<T>::Compute* SumRows(const TableLoops& loops, const T* gradients,
+                                           const uint32_t* positions, size_t count, size_t dim,
+                                           typename Number<T>::Compute* sum) {
   if constexpr (std::is_same_v<T, typename Number<T>::Compute>) {
-    if (count(i) == 1) return gradients + places[0] * dim;
-    loops.Sum<T>()(gradients, places, count(i), dim, sum);
+    if (count == 1) return gradients + positions[0] * dim;
+    loops.Sum<T>()(gradients, positions, count, dim, sum);
   } else {
-    const T* const first = gradients + places[0] * dim;
+    const T* const first = gradients + positions[0] * dim;
     for (size_t j = 0; j < dim; ++j) sum[j] = Number<T>::Load(first[j]);
-    for (size_t k = 1; k < count(i); ++k) {
-      const T* const other = gradients + places[k] * dim;
+    for (size_t k = 1; k < count; ++k) {
+      const T* const other = gradients + positions[k] * dim;
       for (size_t j = 0; j < dim; ++j) sum[j] += Number<T>::Load(other[j]);
     }
   }
   return sum;
+}
+
+// Asks for the first of these rows.
+template <typename T>
+void PrefetchRows(const T* rows, const uint32_t* positions, size_t count, size_t dim) {
+  constexpr size_t kMost = 2;  // SumRows asks for the others
+  for (size_t k = 0; k < count && k < kMost; ++k) {
+    PrefetchRow<false>(reinterpret_cast<const char*>(rows + positions[k] * dim), dim * sizeof(T));
+  }
 }
 
 }  // namespace tf_embed

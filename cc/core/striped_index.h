@@ -100,6 +100,13 @@ class StripedIndex {
     return array == nullptr ? 0 : array->home_buckets;
   }
 
+  // Number of keys in all stripes, somewhat stale while others write.
+  size_t size() const {
+    size_t sum = 0;
+    for (size_t stripe = 0; stripe < kStripes; ++stripe) sum += StripeSize(stripe);
+    return sum;
+  }
+
   // Frees outgrown arrays. Nobody else is in the index.
   void DropRetired();
   bool has_retired() const { return retired_.load(std::memory_order_relaxed) != nullptr; }

@@ -122,10 +122,11 @@ class Table {
   virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                 const void* weights, const SlotsIn& slots) = 0;
 
-  // Where `exists` and the key is present, adds `values` [batch, dim]; where neither, inserts them
-  // as a row; else does nothing, for the table has changed since the caller looked.
-  virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* values,
-                       const bool* exists) = 0;
+  // Where `exists` and the key is present, adds `new_rows` - `old_rows` (both [batch, dim]; the
+  // difference is rounded to the value type); where neither, inserts the new row; else does
+  // nothing, for the table has changed since the caller looked.
+  virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+                       const void* new_rows, const bool* exists) = 0;
 
   // One step of `rule`: gradients [batch, dim], of the value type or of float beside float16 and
   // bfloat16 weights, are summed over equal keys in the order of the batch,

@@ -45,11 +45,12 @@ template <typename T>
 using SumFunction = void (*)(const T* gradients, const uint32_t* positions, size_t count,
                              size_t dim, T* sum);
 
-// Adds rows `positions` [count] of `values` [.., dim], in that order, to the weights of a row that
-// others may read meanwhile.
+// Adds rows of `to` - `from` (both [.., dim]) to the weights of a row that others may read
+// meanwhile: those of `positions` [count], in that order, whose `chosen` is true.
 template <typename T>
-using AddFunction = void (*)(const T* values, const uint32_t* positions, size_t count, size_t dim,
-                             T* weights);
+using AddDifferencesFunction = void (*)(const T* from, const T* to, const bool* chosen,
+                                        const uint32_t* positions, size_t count, size_t dim,
+                                        T* weights);
 
 struct TableLoops {
   void (*find)(const FindRequest& request, size_t begin, size_t end);
@@ -58,8 +59,8 @@ struct TableLoops {
   StepFunction<double> (*double_step)(const Rule& rule);
   SumFunction<float> float_sum;
   SumFunction<double> double_sum;
-  AddFunction<float> float_add;
-  AddFunction<double> double_add;
+  AddDifferencesFunction<float> float_add_differences;
+  AddDifferencesFunction<double> double_add_differences;
 
   // Copies between a row that others may see and memory of the caller's; as LoadRow and StoreRow.
   void (*load_row)(const char* row, size_t bytes, void* out);
@@ -75,9 +76,9 @@ struct TableLoops {
     if constexpr (std::is_same_v<T, float>) return float_step(rule);
   }
   template <typename T>
-  AddFunction<T> Add() const {
-    if constexpr (std::is_same_v<T, double>) return double_add;
-    if constexpr (std::is_same_v<T, float>) return float_add;
+  AddDifferencesFunction<T> AddDifferences() const {
+    if constexpr (std::is_same_v<T, double>) return double_add_differences;
+    if constexpr (std::is_same_v<T, float>) return float_add_differences;
   }
   template <typename T>
   SumFunction<T> Sum() const {

@@ -278,16 +278,27 @@ struct Loops {
   }
 
   template <typename T>
-  static void Add(const T* values, const uint32_t* positions, size_t count, size_t dim,
-                  T* weights) {
+  static void AddDifferences(const T* from, const T* to, const bool* chosen,
+                             const uint32_t* positions, size_t count, size_t dim, T* weights) {
+    constexpr size_t kAhead = 4;
     ForEachPacks<T>(dim, [&](size_t lane, auto pack, auto together) {
       using V = decltype(pack);
+      constexpr size_t kLanes = sizeof(V) / sizeof(T);
       V total[together];
       std::memcpy(total, weights + lane, sizeof(total));
-      AddRows<V, together>(values + lane, positions, count, dim, total);
-      for (size_t k = 0; k < together; ++k) {
-        StoreShared(total[k], weights + lane + k * sizeof(V) / sizeof(T));
+      for (size_t i = 0; i < count; ++i) {
+        if (i + kAhead < count) {
+          const size_t ahead = positions[i + kAhead] * dim + lane;
+          PrefetchRow<false>(reinterpret_cast<const char*>(from + ahead), sizeof(total));
+          PrefetchRow<false>(reinterpret_cast<const char*>(to + ahead), sizeof(total));
+        }
+        if (!chosen[positions[i]]) continue;
+        const size_t at = positions[i] * dim + lane;
+        for (size_t k = 0; k < together; ++k) {
+          total[k] += LoadPack<V>(to + at + k * kLanes) - LoadPack<V>(from + at + k * kLanes);
+        }
       }
+      for (size_t k = 0; k < together; ++k) StoreShared(total[k], weights + lane + k * kLanes);
     });
   }
 
@@ -304,8 +315,16 @@ struct Loops {
   }
 
   static constexpr TableLoops kLoops = {
-      Find,       StepOf<float>, StepOf<double>, Sum<float>, Sum<double>,
-      Add<float>, Add<double>,   Load,           Store,      Initialize,
+      Find,
+      StepOf<float>,
+      StepOf<double>,
+      Sum<float>,
+      Sum<double>,
+      AddDifferences<float>,
+      AddDifferences<double>,
+      Load,
+      Store,
+      Initialize,
   };
 };
 

@@ -31,10 +31,12 @@ class AccumOp : public TableOp {
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
-    const tf::Tensor& values = context->input(3);
-    const tf::Tensor& exists = context->input(4);
+    const tf::Tensor& old_values = context->input(3);
+    const tf::Tensor& new_values = context->input(4);
+    const tf::Tensor& exists = context->input(5);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
-    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
+    TF_RETURN_IF_ERROR(CheckRows(old_values, "old_values", *table, keys));
+    TF_RETURN_IF_ERROR(CheckRows(new_values, "new_values", *table, keys));
     if (exists.shape() != keys.shape()) {
       return InvalidArgumentError("`exists` of table '", table->name(),
                                   "' must have the shape of the keys, ", keys.shape().DebugString(),
@@ -42,7 +44,8 @@ class AccumOp : public TableOp {
     }
     const ExecContext exec = ThreadPoolOf(context);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return shard->Accum(exec, batch, values.data(), exists.flat<bool>().data());
+      return shard->Accum(exec, batch, old_values.data(), new_values.data(),
+                          exists.flat<bool>().data());
     });
   }
 };

@@ -169,7 +169,8 @@ REGISTER_OP("TfEmbedAccum")
     .Input("table: resource")
     .Input("keys: key_dtype")
     .Input("owners: int32")
-    .Input("values: value_dtype")
+    .Input("old_values: value_dtype")
+    .Input("new_values: value_dtype")
     .Input("exists: bool")
     .Attr("key_dtype: {int64, int32, uint64}")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
@@ -178,14 +179,17 @@ REGISTER_OP("TfEmbedAccum")
     .SetShapeFn([](InferenceContext* c) -> Status {
       TF_RETURN_IF_ERROR(RowsInputShape(c));
       ShapeHandle merged;
-      return c->Merge(c->input(1), c->input(4), &merged);
+      TF_RETURN_IF_ERROR(c->Merge(c->input(3), c->input(4), &merged));
+      return c->Merge(c->input(1), c->input(5), &merged);
     })
     .Doc(R"doc(
 Adds to rows that exist and inserts rows that do not, as the caller saw them.
 
-values: A delta where exists is true, a new row where it is false.
-exists: keys.shape. True and present: the delta is added. False and absent: the row is inserted.
-  Otherwise the table has changed since the caller looked, and nothing is done.
+old_values: keys.shape + [dim], what the caller saw; not read where exists is false.
+new_values: keys.shape + [dim], what the rows should become.
+exists: keys.shape. True and present: new - old is added, rounded to the value type. False and
+  absent: the new row is inserted. Otherwise the table has changed since the caller looked, and
+  nothing is done.
 )doc");
 
 REGISTER_OP("TfEmbedApply")

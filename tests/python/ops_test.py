@@ -92,7 +92,16 @@ class RawTable:
         ops.insert_or_assign(self.handle, self.keys(keys), owners, self.rows(rows), dim=self.dim)
 
     def accum(self, keys: Any, rows: Any, exists: Any) -> None:
-        ops.accum(self.handle, self.keys(keys), NO_OWNERS, self.rows(rows), exists, dim=self.dim)
+        rows = self.rows(rows)
+        ops.accum(
+            self.handle,
+            self.keys(keys),
+            NO_OWNERS,
+            tf.zeros_like(rows),
+            rows,
+            exists,
+            dim=self.dim,
+        )
 
     def apply(
         self, keys: Any, gradients: Any, rule: str = "sgd", hyper: Any = None, step: Any = 1

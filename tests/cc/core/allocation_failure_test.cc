@@ -133,7 +133,7 @@ class Verbs {
          [=](Table* t) {
            std::fill_n(exists.get(), keys.size() / 2, true);
            std::fill_n(exists.get() + keys.size() / 2, keys.size() - keys.size() / 2, false);
-           return t->Accum(serial, batch, values.data(), exists.get());
+           return t->Accum(serial, batch, values.data(), values.data(), exists.get());
          }},
         {"Apply", false,
          [=](Table* t) {

@@ -60,11 +60,11 @@ class CheckedTable {
   }
   // `exists`: what the caller claims, at random.
   void Accum(const Batch& batch) {
-    const std::vector<T> values = Values(batch);
+    const std::vector<T> old_rows = Values(batch), new_rows = Values(batch);
     const auto exists = std::make_unique<bool[]>(batch.places + 1);
     for (size_t i = 0; i < batch.places; ++i) exists[i] = random() % 2 == 0;
-    oracle.Accum(batch, values.data(), exists.get());
-    ExpectOk(table->Accum(context, batch, values.data(), exists.get()));
+    oracle.Accum(batch, old_rows.data(), new_rows.data(), exists.get());
+    ExpectOk(table->Accum(context, batch, old_rows.data(), new_rows.data(), exists.get()));
   }
   void Apply(const Batch& batch, const Rule& rule) {
     const std::vector<T> gradients = Values(batch);

@@ -171,22 +171,27 @@ class ReferenceTable {
     }
   }
 
-  void Accum(const Batch& batch, const T* values, const bool* exists) {
+  void Accum(const Batch& batch, const T* old_rows, const T* new_rows, const bool* exists) {
+    const auto add = [](T a, T b, bool minus) {
+      if constexpr (std::is_integral_v<T>) {
+        const uint64_t x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
+        return static_cast<T>(minus ? x - y : x + y);
+      } else {
+        const auto y = Number<T>::Load(b);
+        return Number<T>::Store(Number<T>::Load(a) + (minus ? -y : y));
+      }
+    };
     for (size_t i = 0; i < batch.size(); ++i) {
       const size_t position = batch.Position(i);
-      const T* const value = values + position * dim;
+      const T* const from = old_rows + position * dim;
+      const T* const to = new_rows + position * dim;
       const auto found = rows.find(batch.keys[i]);
       if (found == rows.end() && !exists[position]) {
-        Emplace(batch.keys[i], std::vector<T>(value, value + dim));
+        Emplace(batch.keys[i], std::vector<T>(to, to + dim));
       } else if (found != rows.end() && exists[position]) {
         for (size_t j = 0; j < dim; ++j) {
           T& weight = found->second.weights[j];
-          if constexpr (std::is_integral_v<T>) {
-            weight =
-                static_cast<T>(static_cast<uint64_t>(weight) + static_cast<uint64_t>(value[j]));
-          } else {
-            weight = Number<T>::Store(Number<T>::Load(weight) + Number<T>::Load(value[j]));
-          }
+          weight = add(weight, add(to[j], from[j], true), false);
         }
       }
     }

@@ -38,8 +38,8 @@ void CheckSums(const Batch& batch, size_t dim, Random* random) {
   for (size_t i = 0; i < distinct.size(); ++i) {
     ASSERT_EQ(order[i], distinct.key(i));
     for (const InstructionSet set : InstructionSetsHere()) {
-      const Compute* const found =
-          distinct.SumGradients(LoopsOf(set), i, gradients.data(), dim, sum.data());
+      const Compute* const found = SumRows(LoopsOf(set), gradients.data(), distinct.positions(i),
+                                           distinct.count(i), dim, sum.data());
       ExpectSameBits(expected[order[i]], std::vector<Compute>(found, found + dim), NameOf(set));
     }
   }
@@ -77,8 +77,8 @@ TEST(DistinctKeys, OneGradientIsNotCopied) {
   float sum;
   DistinctKeys distinct(HostAllocator());
   ASSERT_TRUE(distinct.Build({records.data(), records.data() + 1}).ok());
-  EXPECT_EQ(gradients + 2,
-            distinct.SumGradients(LoopsOf(BestInstructionSet()), 0, gradients, 1, &sum));
+  EXPECT_EQ(gradients + 2, SumRows(LoopsOf(BestInstructionSet()), gradients, distinct.positions(0),
+                                   distinct.count(0), 1, &sum));
 }
 
 }  // namespace

@@ -246,15 +246,16 @@ TEST_P(TableConcurrency, AccumAndSlotsLoseNoUpdate) {
   Rule rule = MakeRule(RuleKind::kAdagrad, kDim);
   rule.learning_rate = 0.0;  // the slots count, the weights are left to accum
   const std::vector<int64_t> keys = KeysFrom(0, 100);
-  const std::vector<double> ones(keys.size() * kDim, 1.0);
+  const std::vector<double> zeros(keys.size() * kDim), ones(keys.size() * kDim, 1.0);
   ASSERT_TRUE(table->Apply(serial, Batch(keys), ones.data(), DataType::kDouble, rule).ok());
   InThreads(4, [&](size_t thread) {
     const auto exists = std::make_unique<bool[]>(keys.size());
     std::fill_n(exists.get(), keys.size(), true);
     for (int step = 0; step < 500; ++step) {
       const Status status =
-          thread % 2 == 0 ? table->Apply(serial, Batch(keys), ones.data(), DataType::kDouble, rule)
-                          : table->Accum(serial, Batch(keys), ones.data(), exists.get());
+          thread % 2 == 0
+              ? table->Apply(serial, Batch(keys), ones.data(), DataType::kDouble, rule)
+              : table->Accum(serial, Batch(keys), zeros.data(), ones.data(), exists.get());
       ASSERT_TRUE(status.ok());
     }
   });

@@ -140,9 +140,9 @@ TEST_P(TableContract, InsertOrAssignKeepsSlotsUnlessTheyAreGiven) {
 
 TEST_P(TableContract, AccumHasFourCases) {
   Put({1, 2}, {10, 10, 20, 20});
-  const float values[] = {1, 2, 1, 2, 1, 2, 1, 2};
+  const float zeros[8] = {}, values[] = {1, 2, 1, 2, 1, 2, 1, 2};
   const bool exists[] = {true, false, true, false};
-  ASSERT_TRUE(table->Accum(serial, Batch{1, 2, 3, 4}, values, exists).ok());
+  ASSERT_TRUE(table->Accum(serial, Batch{1, 2, 3, 4}, zeros, values, exists).ok());
   EXPECT_EQ((std::vector<float>{11, 12}), Row(1)) << "present and known so: added";
   EXPECT_EQ((std::vector<float>{20, 20}), Row(2)) << "present, thought absent: left";
   EXPECT_FALSE(Has(3)) << "absent, thought present: left out";
@@ -151,17 +151,17 @@ TEST_P(TableContract, AccumHasFourCases) {
 
 TEST_P(TableContract, AccumAddsEachOfEqualKeysButInsertsOnlyTheFirst) {
   Put({1}, {10, 10});
-  const float values[] = {1, 1, 2, 2, 3, 3, 4, 4};
+  const float zeros[8] = {}, values[] = {1, 1, 2, 2, 3, 3, 4, 4};
   const bool exists[] = {true, true, false, false};
-  ASSERT_TRUE(table->Accum(serial, Batch{1, 1, 2, 2}, values, exists).ok());
+  ASSERT_TRUE(table->Accum(serial, Batch{1, 1, 2, 2}, zeros, values, exists).ok());
   EXPECT_EQ((std::vector<float>{13, 13}), Row(1));
   EXPECT_EQ((std::vector<float>{3, 3}), Row(2));
 }
 
 TEST_P(TableContract, AccumSeesWhatItInsertedEarlierInTheBatch) {
-  const float values[] = {1, 1, 2, 2, 4, 4};
+  const float zeros[6] = {}, values[] = {1, 1, 2, 2, 4, 4};
   const bool exists[] = {true, false, true};
-  ASSERT_TRUE(table->Accum(serial, Batch{1, 1, 1}, values, exists).ok());
+  ASSERT_TRUE(table->Accum(serial, Batch{1, 1, 1}, zeros, values, exists).ok());
   EXPECT_EQ((std::vector<float>{6, 6}), Row(1));
 }
 
@@ -251,13 +251,16 @@ TEST_P(TableContract, IntegersWrapAround) {
   TableOptions options;
   options.value_type = DataType::kInt8;
   const auto bytes = GetParam().create(options);
-  const int8_t value = 100;
+  const int8_t value = 100, minus = -128, zero = 0;
   const bool exists = true;
   ASSERT_TRUE(bytes->InsertOrAssign(serial, Batch{1}, &value, {}).ok());
-  ASSERT_TRUE(bytes->Accum(serial, Batch{1}, &value, &exists).ok());
+  ASSERT_TRUE(bytes->Accum(serial, Batch{1}, &zero, &value, &exists).ok());
   int8_t found;
   ASSERT_TRUE(bytes->Find(serial, Batch{1}, DefaultRows(), &found, nullptr, {}).ok());
   EXPECT_EQ(static_cast<int8_t>(200), found);
+  ASSERT_TRUE(bytes->Accum(serial, Batch{1}, &minus, &value, &exists).ok());
+  ASSERT_TRUE(bytes->Find(serial, Batch{1}, DefaultRows(), &found, nullptr, {}).ok());
+  EXPECT_EQ(static_cast<int8_t>(200 + 228), found);
 }
 
 TEST_P(TableContract, NewEmptyIsEmptyAndTakesItsOwnInitializer) {

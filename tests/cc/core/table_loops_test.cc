@@ -102,6 +102,35 @@ TEST(TableLoops, InitialRowsAreTheSameBitsAsLaneByLane) {
   }
 }
 
+template <typename T>
+void CheckDifferences(size_t dim, Random* random) {
+  constexpr size_t kRows = 9;
+  const std::vector<T> from = RandomValues<T>(kRows * dim, random);
+  const std::vector<T> to = RandomValues<T>(kRows * dim, random);
+  const std::vector<T> weights = RandomValues<T>(dim, random);
+  const uint32_t positions[] = {8, 0, 3, 3, 5, 1, 7};
+  const bool chosen[kRows] = {true, true, false, true, true, false, true, true, true};
+  std::vector<T> expected = weights;
+  for (const uint32_t position : positions) {
+    for (size_t i = 0; chosen[position] && i < dim; ++i) {
+      expected[i] += to[position * dim + i] - from[position * dim + i];
+    }
+  }
+  for (const InstructionSet set : InstructionSetsHere()) {
+    std::vector<T> sum = weights;
+    LoopsOf(set).AddDifferences<T>()(from.data(), to.data(), chosen, positions, 7, dim, sum.data());
+    ExpectSameBits(expected, sum, NameOf(set));
+  }
+}
+
+TEST(TableLoops, DifferencesAreRoundedBeforeTheyAreAdded) {
+  Random random(3);
+  for (const size_t dim : kDims) {
+    CheckDifferences<float>(dim, &random);
+    CheckDifferences<double>(dim, &random);
+  }
+}
+
 TEST(TableLoops, RowsAreCopiedWholeAndNoFurther) {
   for (const InstructionSet set : InstructionSetsHere()) {
     for (size_t bytes = 1; bytes < 300; ++bytes) {
