@@ -57,7 +57,8 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
         [[-2.0, -2.0], [-1.0, -1.0]]
     """
     with tf.name_scope(name or "embedding_lookup"):
-        rows, _ = params.table.find(_keys(params, ids), token=gradient_token(params))
+        keys = _keys(params, ids)
+        rows, _ = params.table.find(keys, token=gradient_token(params))
         return rows
 
 
