@@ -72,6 +72,8 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
         TypeError: Its dtype is another, or its numbers are not of the kind of `dtype`.
         ValueError: An integer that `dtype` does not hold.
     """
+    if isinstance(value, tf.Tensor) and value.dtype == dtype:
+        return value
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         raise TypeError(
             f"`{argument}` of {owner!r} must be dense. Received: {type(value).__name__}; "

@@ -37,7 +37,9 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
     return tf.cast(tf.math.floormod(keys, tf.cast(shard_num, keys.dtype)), tf.int32)
 
 
-def owners(keys: tf.Tensor, shard_num: int, partition_fn: PartitionFn, name: str) -> tf.Tensor:
+def owners(
+    keys: tf.Tensor, shard_num: int, partition_fn: PartitionFn, name: str
+) -> tf.Tensor | None:
     """The shard of each key, as the ops take it.
 
     Args:
@@ -47,15 +49,15 @@ def owners(keys: tf.Tensor, shard_num: int, partition_fn: PartitionFn, name: str
         name: The variable, for messages.
 
     Returns:
-        int32 [number of keys]; or int32 [0] for the default function, which the table computes
-        faster itself.
+        int32 [number of keys]; or None for the default function, which the table computes faster
+        itself.
 
     Raises:
         TypeError: The function gave something else than int32 or int64.
         ValueError: The function gave another shape than that of the keys.
     """
     if partition_fn is default_partition_fn or shard_num == 1:
-        return tf.zeros([0], tf.int32)
+        return None
     flat = tf.reshape(keys, [-1])
     shards = tf.convert_to_tensor(partition_fn(flat, shard_num))
     if shards.dtype not in (tf.int32, tf.int64):
