@@ -56,7 +56,7 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
         >>> v.lookup([5, 6]).numpy().tolist()
         [[-2.0, -2.0], [-1.0, -1.0]]
     """
-    with tf.name_scope(name or "embedding_lookup"):
+    with arguments.scope(name, "embedding_lookup"):
         keys = _keys(params, ids)
         rows, _ = params.table.find(keys, token=gradient_token(params))
         return rows
@@ -96,7 +96,7 @@ def unique_rows(params: Variable, ids: Any, name: str | None = None) -> tuple[tf
         >>> projected.numpy().tolist()
         [[[7.0], [3.0]], [[7.0], [7.0]]]
     """
-    with tf.name_scope(name or "unique_rows"):
+    with arguments.scope(name, "unique_rows"):
         distinct, inverse = ops.unique_keys(_keys(params, ids))
         rows, _ = params.table.find(distinct, token=gradient_token(params))
         return rows, inverse

@@ -232,7 +232,7 @@ class Variable(tf.Module):
             ValueError: Shapes that do not go together; where they are unknown until the
                 operation runs, tf.errors.InvalidArgumentError then.
         """
-        with tf.name_scope(name or "upsert"):
+        with arguments.scope(name, "upsert"):
             keys = self._keys(keys)
             return self._table.insert_or_assign(keys, self._rows(keys, values, "values"))
 
@@ -275,7 +275,7 @@ class Variable(tf.Module):
             >>> v.lookup([1]).numpy().tolist()
             [[3.5]]
         """
-        with tf.name_scope(name or "accum"):
+        with arguments.scope(name, "accum"):
             keys = self._keys(keys)
             old_values = self._rows(keys, old_values, "old_values")
             new_values = self._rows(keys, new_values, "new_values")
@@ -308,7 +308,7 @@ class Variable(tf.Module):
         Raises:
             TypeError: A wrong dtype.
         """
-        with tf.name_scope(name or "lookup"):
+        with arguments.scope(name, "lookup"):
             values, exists = self._table.find(self._keys(keys))
         return (values, exists) if return_exists else values
 
@@ -325,7 +325,7 @@ class Variable(tf.Module):
         Raises:
             TypeError: A wrong dtype.
         """
-        with tf.name_scope(name or "remove"):
+        with arguments.scope(name, "remove"):
             return self._table.erase(self._keys(keys))
 
     def clear(self, name: str | None = None) -> tf.Operation | None:
@@ -337,7 +337,7 @@ class Variable(tf.Module):
         Returns:
             The operation in a graph, None in eager execution.
         """
-        with tf.name_scope(name or "clear"):
+        with arguments.scope(name, "clear"):
             return self._table.clear()
 
     def size(self, index: int | None = None, name: str | None = None) -> tf.Tensor:
@@ -360,7 +360,7 @@ class Variable(tf.Module):
                     f"`index` must be less than the number of shards of {self.name!r}, "
                     f"{self.shard_num}. Received: index={index}"
                 )
-        with tf.name_scope(name or "size"):
+        with arguments.scope(name, "size"):
             return self._table.size(-1 if index is None else index)
 
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
@@ -372,7 +372,7 @@ class Variable(tf.Module):
         Returns:
             Keys [n] and rows [n, dim].
         """
-        with tf.name_scope(name or "export"):
+        with arguments.scope(name, "export"):
             keys, values, _, _ = self._table.export(with_slots=False)
         return keys, values
 
