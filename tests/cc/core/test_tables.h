@@ -26,10 +26,16 @@ struct TableKind {
   std::function<std::unique_ptr<Table>(const TableOptions& options)> create;
 };
 
-// In memory, by the loops of each instruction set.
+// In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
+// rows by the same words, of the best one.
 inline std::vector<TableKind> AllTables() {
+#if defined(TF_EMBED_THREAD_SANITIZER)
+  const std::vector<InstructionSet> sets = {BestInstructionSet()};
+#else
+  const std::vector<InstructionSet> sets = InstructionSetsHere();
+#endif
   std::vector<TableKind> kinds;
-  for (const InstructionSet set : InstructionSetsHere()) {
+  for (const InstructionSet set : sets) {
     static constexpr const char* kNames[] = {"HostTablePlain", "HostTableAvx2", "HostTableAvx512"};
     const auto create = [set](const TableOptions& given) -> std::unique_ptr<Table> {
       try {
