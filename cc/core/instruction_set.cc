@@ -6,7 +6,7 @@ namespace {
 InstructionSet Detect() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2")) {
     return InstructionSet::kPlain;
   }
   for (const bool supported :
