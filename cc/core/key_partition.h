@@ -1,7 +1,6 @@
 // Splits a batch of keys by the high bits of their hashes. Equal keys, and all keys of one stripe
-// of a table, meet in one part, in the order of the batch. So parts can be worked on at once
-// without meeting in the table, and what happens to a key happens in the batch's order: the same
-// for any number of threads.
+// of a table, meet in one part, in the order of the batch. So each part can find its equal keys
+// alone, many parts at once, and what is found is the same for any number of threads.
 #ifndef TF_EMBED_CC_CORE_KEY_PARTITION_H_
 #define TF_EMBED_CC_CORE_KEY_PARTITION_H_
 

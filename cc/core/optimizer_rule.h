@@ -1,7 +1,7 @@
 // The optimizer rules, for host and device. A rule is what happens to one weight (w), its slots (s)
 // and its gradient (g), which is summed over all positions of the key; V is a number of the compute
 // type T, or a pack of them, so one text serves every instruction set. Rows of float16 and bfloat16
-// are computed in float. ApplyRule runs a rule on a row.
+// are computed in float. table_loops_inl.h runs rules on rows.
 //
 // h is the learning rate, t the number of the step (from 1). Weight decay is decoupled, as in
 // Keras: w -= w * weight_decay * h comes before the rule. Only rows of the step are touched.
