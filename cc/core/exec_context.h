@@ -1,11 +1,20 @@
-// Where a verb may run its work: the caller's thread pool. The core makes no threads.
+// What a caller gives to each verb: the threads that it may run on (the core makes none), the
+// moment it runs at, and whether it is a part of training.
 #ifndef TF_EMBED_CC_CORE_EXEC_CONTEXT_H_
 #define TF_EMBED_CC_CORE_EXEC_CONTEXT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace tf_embed {
+
+// A moment has two names: the number of the caller's step, which is the same whenever the same
+// steps are run, and the time of day, in milliseconds since 1970.
+struct Moment {
+  uint64_t step = 0;
+  uint64_t milliseconds = 0;
+};
 
 struct ExecContext {
   // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps at once, and
@@ -14,11 +23,25 @@ struct ExecContext {
   using Work = std::function<void(size_t begin, size_t end)>;
   std::function<void(size_t total, size_t cost, const Work& work)> parallel_for;
 
+  // By these two a table keeps its statistics; see row_policy.h.
+  Moment now;
+  bool training = false;
+
   // Everything in the calling thread.
   static ExecContext Serial() {
-    return ExecContext{[](size_t total, size_t, const Work& work) {
+    ExecContext context;
+    context.parallel_for = [](size_t total, size_t, const Work& work) {
       if (total > 0) work(0, total);
-    }};
+    };
+    return context;
+  }
+
+  // The same moment and purpose, in the calling thread.
+  ExecContext InSerial() const {
+    ExecContext context = Serial();
+    context.now = now;
+    context.training = training;
+    return context;
   }
 };
 

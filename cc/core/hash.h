@@ -24,6 +24,16 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t HashKey(int64_t key) {
   return Mix64(static_cast<uint64_t>(key) + kGolden64);
 }
 
+// The key of a hash: HashKey is a bijection. The factors are the inverses of those above modulo
+// 2^64.
+inline int64_t KeyOfHash(uint64_t hash) {
+  uint64_t x = hash;
+  x = (x ^ (x >> 31) ^ (x >> 62)) * 0x319642b2d24d8ec3u;
+  x = (x ^ (x >> 27) ^ (x >> 54)) * 0x96de1b173f119089u;
+  x = x ^ (x >> 30) ^ (x >> 60);
+  return static_cast<int64_t>(x - kGolden64);
+}
+
 }  // namespace tf_embed
 
 #endif  // TF_EMBED_CC_CORE_HASH_H_

@@ -11,16 +11,13 @@
 #include <utility>
 
 #include "cc/core/hash.h"
+#include "cc/core/host_table_inl.h"
 #include "cc/core/row_copy.h"
 #include "cc/core/segment_sum.h"
 
 namespace tf_embed {
 namespace {
 
-// A key's bucket and then its row are asked for so many keys ahead.
-constexpr size_t kRowAhead = 12;
-constexpr size_t kBucketAhead = 24;
-constexpr size_t kRing = 32;
 // Rough costs in nanoseconds, by which a thread pool splits work.
 constexpr size_t kFindCost = 60;
 constexpr size_t kWriteCost = 120;
@@ -45,13 +42,23 @@ T Difference(T a, T b) {
   }
 }
 
+// The first place of a group whose `exists` is false.
+size_t FirstAbsent(const KeyGroup& group, const bool* exists) {
+  size_t first = 0;
+  while (first < group.count && exists[group.positions[first]]) ++first;
+  return first;
+}
+
+bool WantsAll(const KeyGroup&) { return true; }
+
 }  // namespace
 
 HostTable::HostTable(const TableOptions& options)
-    : options_(options),
-      loops_(LoopsOf(options.instruction_set)),
-      content_(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
-                           options.initializer, RuleSlots())) {}
+    : options_(options), loops_(LoopsOf(options.instruction_set)), victims_(options.allocator) {
+  options_.policy = options.policy.WithNeeds();
+  content_.reset(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
+                             options.initializer, RuleSlots()));
+}
 
 std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
   try {
@@ -62,7 +69,8 @@ std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
 }
 
 RowLayout HostTable::LayoutOf(const RuleSlots& rule) const {
-  return RowLayout(options_.value_type, options_.dim, rule.slots_per_row());
+  return RowLayout(options_.value_type, options_.dim, rule.slots_per_row(),
+                   options_.policy.statistics.size());
 }
 
 RowInitializer HostTable::initializer() const {
@@ -136,11 +144,13 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
     if (!SameRule(*slots.rule, content_->rule)) return OtherRule();
     TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &initial_slots));
   }
-  struct Absent {
+  struct Caller {
     const HostTable* table;
     const DefaultRows* defaults;
     const char* initial_slots;
-  } const absent{this, &defaults, initial_slots.data()};
+    const Moment* now;
+    size_t misses;
+  } const caller{this, &defaults, initial_slots.data(), &context.now, 0};
   FindRequest request;
   request.index = &content_->index;
   request.rows = &content_->rows;
@@ -148,18 +158,35 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   request.weights = static_cast<char*>(weights);
   request.exists = exists;
   request.slots = static_cast<char*>(slots.slots);
-  request.absent_context = &absent;
   request.absent = [](const FindRequest& request, int64_t key, size_t position) {
-    const Absent& absent = *static_cast<const Absent*>(request.absent_context);
+    Caller& caller = *static_cast<Caller*>(request.caller);
     const RowLayout& layout = request.rows->layout();
-    absent.table->DefaultRow(*absent.table->content_, *absent.defaults, key, position,
+    ++caller.misses;
+    caller.table->DefaultRow(*caller.table->content_, *caller.defaults, key, position,
                              request.weights + position * layout.weight_bytes);
     if (request.slots != nullptr) {
-      std::memcpy(request.slots + position * layout.slot_bytes, absent.initial_slots,
+      std::memcpy(request.slots + position * layout.slot_bytes, caller.initial_slots,
                   layout.slot_bytes);
     }
   };
-  const auto find = [&](size_t begin, size_t end) { loops_.find(request, begin, end); };
+  request.use = nullptr;
+  if (context.training && content_->rows.layout().statistics_per_row > 0) {
+    request.use = [](const FindRequest& request, uint32_t slot) {
+      const Caller& caller = *static_cast<const Caller*>(request.caller);
+      RowStatistics row = caller.table->StatisticsOf(*caller.table->content_, slot);
+      if (caller.table->options_.policy.Expired(row, *caller.now)) return false;
+      row.Use(*caller.now);
+      return true;
+    };
+  }
+  const auto find = [&](size_t begin, size_t end) {
+    Caller mine = caller;
+    FindRequest part = request;
+    part.caller = &mine;
+    loops_.find(part, begin, end);
+    counters_.hits.fetch_add(end - begin - mine.misses, std::memory_order_relaxed);
+    counters_.misses.fetch_add(mine.misses, std::memory_order_relaxed);
+  };
   const RowLayout& layout = content_->rows.layout();
   const size_t read_bytes = slots.slots == nullptr ? layout.weight_bytes : layout.stride;
   context.parallel_for(batch.size, kFindCost + read_bytes / 8, std::cref(find));
@@ -167,8 +194,27 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
 }
 
 template <typename Work>
+Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
+                             const KeyGroups& groups, Admits admits, const Wants& wants,
+                             size_t key_cost, const Work& work) {
+  WritePlan plan(options_.allocator);
+  if (options_.policy.plans_writes()) {
+    TF_EMBED_RETURN_IF_ERROR(PlanWrite(context, batch, groups, admits, wants, &plan));
+  }
+  const Write write{content_.get(), context.now, plan.data()};
+  Status status = groups.ForEachRange(context, key_cost,
+                                      [&](KeyGroups::Range* range) { return work(write, range); });
+  if (plan.data() != nullptr) {
+    Status noted = NoteInserted(batch, context.now, plan);
+    if (status.ok()) status = std::move(noted);
+  }
+  return status;
+}
+
+template <typename Work>
 Status HostTable::ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                               const RuleSlots* expected, size_t key_cost, const Work& work) {
+                               const RuleSlots* expected, Admits admits, const Wants& wants,
+                               const Work& work) {
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, skip));
   Status status;
@@ -177,51 +223,21 @@ Status HostTable::ForEachRange(const ExecContext& context, const KeyBatch& batch
     Shared writer(writers_);
     Shared gate(content_gate_);
     if (expected != nullptr && !SameRule(*expected, content_->rule)) return OtherRule();
-    status = groups.ForEachRange(
-        context, key_cost, [&](KeyGroups::Range* range) { return work(content_.get(), range); });
+    status = RunPlanned(context, batch, groups, admits, wants, kWriteCost, work);
     outgrown = content_->index.has_retired();
   }
   if (outgrown) DropRetired();
   return status;
 }
 
-template <typename Approach, typename Visit>
-Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
-                               const Approach& approach, const Visit& visit) {
-  const size_t stride = content.rows.layout().stride;
-  Probe ring[kRing];
-  while (range->Next()) {
-    const size_t count = range->size();
-    for (size_t i = 0; i < count + kBucketAhead; ++i) {
-      if (i < count) {
-        Probe& probe = ring[i % kRing];
-        probe.hash = HashKey((*range)[i].key);
-        __builtin_prefetch(content.index.HomeOf(probe.hash), 1);
-      }
-      constexpr size_t kBetween = kBucketAhead - kRowAhead;
-      if (i >= kBetween && i - kBetween < count) {
-        const size_t j = i - kBetween;
-        Probe& probe = ring[j % kRing];
-        probe.entry = content.index.Find((*range)[j].key, probe.hash);
-        if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.slot), stride);
-        approach((*range)[j]);
-      }
-      if (i >= kBucketAhead) {
-        const size_t j = i - kBucketAhead;
-        TF_EMBED_RETURN_IF_ERROR(visit((*range)[j], ring[j % kRing]));
-      }
-    }
-  }
-  return Status();
-}
-
 template <typename Present>
-Status HostTable::VisitPresentRow(Content* content, int64_t key, Probe probe,
+Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
                                   const Present& present) {
   const StripedIndex::Entry& entry = probe.entry;
-  for (; entry.found(); probe.entry = content->index.Find(key, probe.hash)) {
+  for (; entry.found(); probe.entry = write.content->index.Find(group.key, probe.hash)) {
     if (!entry.bucket->TryLock(entry.word)) continue;
-    present(content->rows.Row(entry.slot));
+    present(write.content->rows.Row(entry.slot));
+    if (write.verdicts == nullptr) Use(*write.content, entry.slot, write.now);
     entry.bucket->Unlock(entry.word);
     break;
   }
@@ -229,26 +245,33 @@ Status HostTable::VisitPresentRow(Content* content, int64_t key, Probe probe,
 }
 
 template <typename Present, typename Absent>
-Status HostTable::VisitRow(Content* content, int64_t key, Probe probe, const Present& present,
-                           const Absent& absent) {
+Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe probe,
+                           const Present& present, const Absent& absent) {
+  Content* const content = write.content;
   StripedIndex& index = content->index;
-  for (;; probe.entry = index.Find(key, probe.hash)) {
+  for (;; probe.entry = index.Find(group.key, probe.hash)) {
     if (probe.entry.found()) {
       if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
       present(content->rows.Row(probe.entry.slot));
+      // A planned write has noted the use before.
+      if (write.verdicts == nullptr) Use(*content, probe.entry.slot, write.now);
       probe.entry.bucket->Unlock(probe.entry.word);
       return Status();
     }
+    if (!write.MayInsert(group)) return Status();
     const size_t stripe = StripedIndex::StripeOf(probe.hash);
     std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
-    if (index.Find(key, probe.hash).found()) continue;
+    if (index.Find(group.key, probe.hash).found()) continue;
     const uint32_t slot = content->rows.Take(&content->pools[stripe]);
     if (slot == kNoSlot) return NoMemory(content->index.size());
     // A reader who still reads the slot for a key that was erased, and sees what is written now,
     // also sees that erasure in the bucket's word.
     std::atomic_thread_fence(std::memory_order_release);
     absent(content->rows.Row(slot));
-    Status status = index.Insert(key, probe.hash, slot);
+    if (content->rows.layout().statistics_per_row > 0) {
+      StatisticsOf(*content, slot).Begin(write.now);
+    }
+    Status status = index.Insert(group.key, probe.hash, slot);
     if (!status.ok()) {
       content->rows.Free(&content->pools[stripe], slot);
       return status;
@@ -261,26 +284,24 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
                                const DefaultRows& defaults, void* weights, bool* exists) {
   Buffer<bool> held(options_.allocator);
   if (exists == nullptr) {
-    size_t places = 0;
-    for (size_t i = 0; i < batch.size; ++i) places = std::max(places, batch.Position(i) + 1);
-    TF_EMBED_RETURN_IF_ERROR(held.Resize(places));
+    TF_EMBED_RETURN_IF_ERROR(held.Resize(batch.Places()));
     exists = held.data();
   }
   TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists, {}));
-  const auto insert_absent = [&](Content* content, KeyGroups::Range* range) {
-    const size_t row_bytes = content->rows.layout().weight_bytes;
-    const RowLayout& layout = content->rows.layout();
+  const auto insert_absent = [&](const Write& write, KeyGroups::Range* range) {
+    const RowLayout& layout = write.content->rows.layout();
+    const size_t row_bytes = layout.weight_bytes;
     RowScratch scratch(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+    TF_EMBED_RETURN_IF_ERROR(NewScratch(*write.content, &scratch));
     return ForEachGroup(
-        *content, range, [](const KeyGroup&) {},
+        *write.content, range, [](const KeyGroup&) {},
         [&](const KeyGroup& group, const Probe& probe) {
           // The first place holds the default that Find put there; the others get what it becomes.
           const auto out = [&](size_t k) {
             return static_cast<char*>(weights) + group.positions[k] * row_bytes;
           };
           TF_EMBED_RETURN_IF_ERROR(VisitRow(
-              content, group.key, probe, [&](char* row) { LoadRow(row, row_bytes, out(0)); },
+              write, group, probe, [&](char* row) { LoadRow(row, row_bytes, out(0)); },
               [&](char* row) {
                 loops_.store_row(out(0), row_bytes, row);
                 StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
@@ -289,17 +310,18 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
           return Status();
         });
   };
-  return ForEachRange(context, batch, exists, nullptr, kWriteCost, insert_absent);
+  return ForEachRange(context, batch, exists, nullptr,
+                      context.training ? Admits::kPeeked : Admits::kAll, WantsAll, insert_absent);
 }
 
 Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                  const void* weights, const SlotsIn& slots) {
   const char* const given_weights = static_cast<const char*>(weights);
   const char* const given_slots = static_cast<const char*>(slots.slots);
-  const auto assign = [&](Content* content, KeyGroups::Range* range) {
-    const RowLayout& layout = content->rows.layout();
+  const auto assign = [&](const Write& write, KeyGroups::Range* range) {
+    const RowLayout& layout = write.content->rows.layout();
     RowScratch scratch(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+    TF_EMBED_RETURN_IF_ERROR(NewScratch(*write.content, &scratch));
     const auto last = [](const KeyGroup& group) -> size_t {
       return group.positions[group.count - 1];
     };
@@ -310,7 +332,7 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
       if (from != nullptr) loops_.store_row(from, layout.slot_bytes, row + layout.slot_offset);
     };
     return ForEachGroup(
-        *content, range,
+        *write.content, range,
         [&](const KeyGroup& group) {
           PrefetchRow<false>(given_weights + last(group) * layout.weight_bytes,
                              layout.weight_bytes);
@@ -320,32 +342,37 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
         },
         [&](const KeyGroup& group, const Probe& probe) {
           return VisitRow(
-              content, group.key, probe, [&](char* row) { store(last(group), nullptr, row); },
+              write, group, probe, [&](char* row) { store(last(group), nullptr, row); },
               [&](char* row) { store(last(group), scratch.initial_slots.data(), row); });
         });
   };
-  return ForEachRange(context, batch, nullptr, slots.rule, kWriteCost, assign);
+  return ForEachRange(context, batch, nullptr, slots.rule,
+                      context.training ? Admits::kCounted : Admits::kAll, WantsAll, assign);
 }
 
 Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                         const void* new_rows, const bool* exists) {
-  const auto accumulate = [&](Content* content, KeyGroups::Range* range) {
+  // An absent key is inserted if one of its places says that it is absent.
+  const auto wants = [&](const KeyGroup& group) {
+    return FirstAbsent(group, exists) < group.count;
+  };
+  const auto accumulate = [&](const Write& write, KeyGroups::Range* range) {
     return DispatchDataType(options_.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
-      return AccumRange<T>(content, range, static_cast<const T*>(old_rows),
+      return AccumRange<T>(write, range, static_cast<const T*>(old_rows),
                            static_cast<const T*>(new_rows), exists);
     });
   };
-  return ForEachRange(context, batch, nullptr, nullptr, kWriteCost, accumulate);
+  return ForEachRange(context, batch, nullptr, nullptr, Admits::kAll, std::cref(wants), accumulate);
 }
 
 template <typename T>
-Status HostTable::AccumRange(Content* content, KeyGroups::Range* range, const T* old_rows,
+Status HostTable::AccumRange(const Write& write, KeyGroups::Range* range, const T* old_rows,
                              const T* new_rows, const bool* exists) {
-  const RowLayout& layout = content->rows.layout();
+  const RowLayout& layout = write.content->rows.layout();
   const size_t dim = layout.dim;
   RowScratch scratch(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+  TF_EMBED_RETURN_IF_ERROR(NewScratch(*write.content, &scratch));
   // Adds the differences at those places of a group, from the `first` on, that say they exist.
   const auto add = [&](const KeyGroup& group, size_t first, char* row) {
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
@@ -364,18 +391,16 @@ Status HostTable::AccumRange(Content* content, KeyGroups::Range* range, const T*
     }
   };
   return ForEachGroup(
-      *content, range,
+      *write.content, range,
       [&](const KeyGroup& group) {
         PrefetchRows(old_rows, group.positions, group.count, dim);
         PrefetchRows(new_rows, group.positions, group.count, dim);
       },
       [&](const KeyGroup& group, const Probe& probe) {
         const auto present = [&](char* row) { add(group, 0, row); };
-        // An absent key is inserted at the first place that says it is absent, if any does.
-        size_t first = 0;
-        while (first < group.count && exists[group.positions[first]]) ++first;
-        if (first == group.count) return VisitPresentRow(content, group.key, probe, present);
-        return VisitRow(content, group.key, probe, present, [&](char* row) {
+        const size_t first = FirstAbsent(group, exists);
+        if (first == group.count) return VisitPresentRow(write, group, probe, present);
+        return VisitRow(write, group, probe, present, [&](char* row) {
           loops_.store_row(new_rows + group.positions[first] * dim, layout.weight_bytes, row);
           StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
           add(group, first + 1, row);
@@ -384,18 +409,19 @@ Status HostTable::AccumRange(Content* content, KeyGroups::Range* range, const T*
 }
 
 template <typename T, typename G>
-Status HostTable::ApplyRange(Content* content, KeyGroups::Range* range, const G* gradients,
+Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range, const G* gradients,
                              const Rule& rule) {
   using Compute = typename Number<T>::Compute;
   static_assert(std::is_same_v<Compute, typename Number<G>::Compute>);
-  const RowLayout& layout = content->rows.layout();
+  const Content& content = *write.content;
+  const RowLayout& layout = content.rows.layout();
   const size_t dim = layout.dim;
   const RuleConstants<Compute> constants(rule);
   const StepFunction<Compute> step = loops_.StepOf<Compute>(rule);
   RowScratch scratch(options_.allocator);
   Buffer<Compute> sum(options_.allocator);
   Buffer<Compute> wide_weights(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(NewScratch(*content, &scratch));
+  TF_EMBED_RETURN_IF_ERROR(NewScratch(content, &scratch));
   TF_EMBED_RETURN_IF_ERROR(sum.Resize(dim));
   if (!std::is_same_v<T, Compute>) TF_EMBED_RETURN_IF_ERROR(wide_weights.Resize(dim));
 
@@ -413,15 +439,15 @@ Status HostTable::ApplyRange(Content* content, KeyGroups::Range* range, const G*
     }
   };
   return ForEachGroup(
-      *content, range,
+      content, range,
       [&](const KeyGroup& group) { PrefetchRows(gradients, group.positions, group.count, dim); },
       [&](const KeyGroup& group, const Probe& probe) {
         const Compute* const gradient =
             SumRows(loops_, gradients, group.positions, group.count, dim, sum.data());
         return VisitRow(
-            content, group.key, probe, [&](char* row) { step_row(gradient, row); },
+            write, group, probe, [&](char* row) { step_row(gradient, row); },
             [&](char* row) {
-              DefaultRow(*content, DefaultRows(), group.key, 0, scratch.row.data());
+              DefaultRow(content, DefaultRows(), group.key, 0, scratch.row.data());
               StoreRow(scratch.row.data(), layout.weight_bytes, row);
               StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
               step_row(gradient, row);
@@ -459,17 +485,18 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
       continue;  // another thread may have set yet another rule meanwhile
     }
     const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
-    status = groups.ForEachRange(context, key_cost, [&](KeyGroups::Range* range) {
+    const auto apply = [&](const Write& write, KeyGroups::Range* range) {
       return DispatchFloating(options_.value_type, [&](auto tag) {
         using T = typename decltype(tag)::Type;
         if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
           if (gradient_type == DataType::kFloat) {
-            return ApplyRange<T>(content_.get(), range, static_cast<const float*>(gradients), rule);
+            return ApplyRange<T>(write, range, static_cast<const float*>(gradients), rule);
           }
         }
-        return ApplyRange<T>(content_.get(), range, static_cast<const T*>(gradients), rule);
+        return ApplyRange<T>(write, range, static_cast<const T*>(gradients), rule);
       });
-    });
+    };
+    status = RunPlanned(context, batch, groups, Admits::kCounted, WantsAll, key_cost, apply);
     outgrown = content_->index.has_retired();
     done = true;
   }
@@ -478,7 +505,8 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
 }
 
 Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
-  const auto erase = [&](Content* content, KeyGroups::Range* range) {
+  const auto erase = [&](const Write& write, KeyGroups::Range* range) {
+    Content* const content = write.content;
     StripedIndex& index = content->index;
     return ForEachGroup(
         *content, range, [](const KeyGroup&) {},
@@ -490,7 +518,15 @@ Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
           return Status();
         });
   };
-  return ForEachRange(context, batch, nullptr, nullptr, kWriteCost, erase);
+  KeyGroups groups(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, nullptr));
+  Shared writer(writers_);
+  Shared gate(content_gate_);
+  std::unique_lock<std::mutex> turn(policy_mutex_, std::defer_lock);
+  if (options_.policy.plans_writes()) turn.lock();
+  const Write write{content_.get(), context.now, nullptr};
+  return groups.ForEachRange(context, kWriteCost,
+                             [&](KeyGroups::Range* range) { return erase(write, range); });
 }
 
 }  // namespace tf_embed

@@ -10,15 +10,21 @@
 // bucket's word. A new row is made complete in a slot that nobody sees, then put in the index under
 // the stripe's mutex.
 //
+// A table whose policy bounds or admits or expires rows plans a write first (host_table_policy.cc):
+// a pass over the batch tells which keys are absent, room is made for those that may come, and then
+// the write goes as any other. Such writes go one at a time, each on all threads.
+//
 // Locks, in the order in which one thread may take them:
 //   1. writers_   shared by each verb that changes the table; alone by PauseWriters and Shrink
 //   2. content_gate_   shared by each verb; alone by those that replace or rearrange everything
-//   3. a stripe's mutex
-//   4. a bucket's word; the row store's slab mutex; the mutex of the index's arena
+//   3. policy_mutex_   each verb that writes, where writes are planned
+//   4. a stripe's mutex
+//   5. a bucket's word; the row store's slab mutex; the mutex of the index's arena
 #ifndef TF_EMBED_CC_CORE_HOST_TABLE_H_
 #define TF_EMBED_CC_CORE_HOST_TABLE_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -31,6 +37,7 @@
 #include "cc/core/striped_index.h"
 #include "cc/core/table.h"
 #include "cc/core/table_loops.h"
+#include "cc/core/victim_queue.h"
 
 namespace tf_embed {
 
@@ -56,7 +63,18 @@ class HostTable final : public Table {
                DataType gradient_type, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
   Status Clear() override;
-  Status Shrink() override;
+  Status Shrink(const ExecContext& context) override;
+  Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
+                        bool* exists) const override;
+  Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
+                          const uint64_t* statistics) override;
+  Status EvictExpired(const ExecContext& context, size_t* removed) override;
+  Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                    size_t* removed) override;
+  Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                      const Rank& low, const Rank& high, RankList* ranks,
+                      size_t* below) const override;
+  TableStats Stats() const override;
   Status SetRule(const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
   void PauseWriters() const override { writers_.lock(); }
@@ -91,6 +109,51 @@ class HostTable final : public Table {
     StripedIndex::Entry entry;
   };
 
+  // What a planned write does about the key that first comes at a place.
+  enum class Verdict : uint8_t {
+    kNothing,       // it is there, or the verb does not want it
+    kAbsent,        // for the time of the planning
+    kExpired,       // the same, and it must be taken out first
+    kExpiredLeave,  // expired, and not wanted
+    kInsert,
+    kLeave,
+  };
+
+  // How a verb's new keys come.
+  enum class Admits : uint8_t {
+    kAll,      // without admission
+    kCounted,  // admission counts them
+    kPeeked,   // those that admission would let in now
+  };
+
+  // One write of a batch, under way.
+  struct Write {
+    Content* content;
+    const Moment& now;
+    const Verdict* verdicts;  // null where writes are not planned: all may come
+
+    bool MayInsert(const KeyGroup& group) const {
+      return verdicts == nullptr || verdicts[group.positions[0]] == Verdict::kInsert;
+    }
+  };
+
+  // What planning leaves for the write and for what follows.
+  struct WritePlan {
+    explicit WritePlan(Allocator* allocator) : verdicts(allocator) {}
+    std::unique_lock<std::mutex> turn;
+    Buffer<Verdict> verdicts;
+    size_t size_before = 0;  // of the table, once room was made
+
+    const Verdict* data() const { return turn.owns_lock() ? verdicts.data() : nullptr; }
+  };
+  using Wants = std::function<bool(const KeyGroup& group)>;
+
+  // Rows that left and rows that did not come, since the table was made.
+  struct Counters {
+    std::atomic<uint64_t> admitted{0}, held_back{0}, refused{0}, evicted{0}, expired{0};
+    std::atomic<uint64_t> hits{0}, misses{0};
+  };
+
   // What one thread needs to put new rows together.
   struct RowScratch {
     explicit RowScratch(Allocator* allocator) : row(allocator), initial_slots(allocator) {}
@@ -103,7 +166,7 @@ class HostTable final : public Table {
   // Empty content like the present one.
   Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
   // Puts all rows into a new content. Nobody writes meanwhile.
-  Status CopyContent(Content* copy) const;
+  Status CopyContent(const ExecContext& context, Content* copy) const;
   RowLayout LayoutOf(const RuleSlots& rule) const;
   // Makes `slots` the slots of a new row.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
@@ -113,12 +176,18 @@ class HostTable final : public Table {
   void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
                   void* weights) const;
 
-  // Runs `work(content, range)` over the groups of a batch, many ranges at once, and returns the
+  // Runs `work(write, range)` over the groups of a batch, many ranges at once, and returns the
   // first failure. Keys whose `skip` is true are left out. Refuses where `expected` is given and
-  // the table has another rule.
+  // the table has another rule. `wants(group)` says whether the verb would insert the key if it
+  // were absent.
   template <typename Work>
   Status ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                      const RuleSlots* expected, size_t key_cost, const Work& work);
+                      const RuleSlots* expected, Admits admits, const Wants& wants,
+                      const Work& work);
+  // The same, once the groups are made and the gates are held.
+  template <typename Work>
+  Status RunPlanned(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
+                    Admits admits, const Wants& wants, size_t key_cost, const Work& work);
 
   // Calls `visit(group, probe)` for all groups of a range, having asked for the memory of their
   // buckets and rows; stops at a failure. `approach(group)` is called some keys before the visit,
@@ -128,22 +197,62 @@ class HostTable final : public Table {
                       const Visit& visit);
 
   // Calls `present(row)` under the row's lock, or `absent(row)` for a new row that nobody sees yet,
-  // which then joins the table.
+  // which then joins the table; for an absent key that may not be inserted, nothing.
   template <typename Present, typename Absent>
-  Status VisitRow(Content* content, int64_t key, Probe probe, const Present& present,
+  Status VisitRow(const Write& write, const KeyGroup& group, Probe probe, const Present& present,
                   const Absent& absent);
   // The same, passing over an absent key. A key comes once in a batch's groups; so one whose probe
   // found nothing can only have been inserted since by another verb, which may as well come later.
   template <typename Present>
-  Status VisitPresentRow(Content* content, int64_t key, Probe probe, const Present& present);
+  Status VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
+                         const Present& present);
 
   template <typename T>
-  Status AccumRange(Content* content, KeyGroups::Range* range, const T* old_rows, const T* new_rows,
-                    const bool* exists);
+  Status AccumRange(const Write& write, KeyGroups::Range* range, const T* old_rows,
+                    const T* new_rows, const bool* exists);
   // T: the weights; G: the gradients.
   template <typename T, typename G>
-  Status ApplyRange(Content* content, KeyGroups::Range* range, const G* gradients,
+  Status ApplyRange(const Write& write, KeyGroups::Range* range, const G* gradients,
                     const Rule& rule);
+
+  // The policy's part, in host_table_policy.cc.
+  RowStatistics StatisticsOf(const Content& content, uint32_t slot) const {
+    return RowStatistics(options_.policy.statistics, content.rows.Statistics(slot));
+  }
+  // Notes a use of a row where there are statistics.
+  void Use(const Content& content, uint32_t slot, const Moment& now) const {
+    if (content.rows.layout().statistics_per_row > 0) StatisticsOf(content, slot).Use(now);
+  }
+  // Decides which absent keys of a batch come, and makes room for them.
+  Status PlanWrite(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
+                   Admits admits, const Wants& wants, WritePlan* plan);
+  // Looks each group up and notes its use, or what it is for the planning.
+  Status Survey(const ExecContext& context, const KeyGroups& groups, const Wants& wants,
+                Verdict* verdicts);
+  // Takes out expired rows: those of the batch, and some of those that lie next to where the last
+  // such pass ended, about as many as `keys`.
+  Status EvictExpiredOfBatch(const Moment& now, const KeyBatch& batch, const Verdict* verdicts,
+                             size_t keys);
+  // Takes out the lowest `wanted` rows, but for those in use at this step; fewer where all are.
+  Status EvictLowest(const ExecContext& context, size_t wanted, size_t* evicted);
+  // Puts new victims in line, at least `wanted` where there are so many. Then `*all` says whether
+  // the whole table is in line.
+  Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
+  // Puts the rows that came by a planned write in line, and counts them.
+  Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
+  // Calls visit(key, statistics) for the keys of a stripe, whose mutex is held.
+  template <typename Visit>
+  void ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const;
+  // CollectRanks, for whoever holds the gate.
+  Status RanksOf(const Content& content, const ExecContext& context, EvictionOrder order,
+                 size_t one_in, const Rank& low, const Rank& high, RankList* ranks,
+                 size_t* below) const;
+  // Takes rows out and tells the sink. Nobody else writes, and no stripe's mutex is held.
+  Status Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
+  // Takes out all rows of which `leaves(statistics, rank)` is true, while nobody writes.
+  template <typename Leaves>
+  Status EvictAll(const ExecContext& context, const Leaves& leaves, std::atomic<uint64_t>* counter,
+                  size_t* removed);
 
   Status SetRuleAlone(const RuleSlots& rule);
   void DropRetired();
@@ -153,6 +262,11 @@ class HostTable final : public Table {
   mutable OperationGate writers_;
   mutable OperationGate content_gate_;
   std::unique_ptr<Content> content_;
+
+  std::mutex policy_mutex_;
+  VictimQueue victims_;
+  StripedIndex::Cursor expiry_cursor_;  // up to where expired rows were looked for
+  mutable Counters counters_;
 };
 
 }  // namespace tf_embed

@@ -1,15 +1,22 @@
 // What HostTable does to its content as a whole. The verbs on rows are in host_table.cc.
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
 
+#include "cc/core/first_failure.h"
 #include "cc/core/hash.h"
 #include "cc/core/host_table.h"
 #include "cc/core/row_copy.h"
 
 namespace tf_embed {
+namespace {
+
+constexpr size_t kCopyCost = 100;  // ns a row
+
+}  // namespace
 
 Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content) const {
   try {
@@ -25,6 +32,7 @@ Status HostTable::Clear() {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   Shared writer(writers_);
   Alone gate(content_gate_);
+  victims_.Clear();
   if (NewContent(options_.init_size, &content).ok()) {
     content_.swap(content);
     return Status();
@@ -39,37 +47,48 @@ Status HostTable::Clear() {
   return Status();
 }
 
-Status HostTable::Shrink() {
+Status HostTable::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   Alone writer(writers_);
   {
     // Readers go on: nobody changes what is copied.
     Shared gate(content_gate_);
     TF_EMBED_RETURN_IF_ERROR(NewContent(content_->index.size(), &content));
-    TF_EMBED_RETURN_IF_ERROR(CopyContent(content.get()));
+    TF_EMBED_RETURN_IF_ERROR(CopyContent(context, content.get()));
   }
   Alone gate(content_gate_);
   content_.swap(content);
   return Status();
 }
 
-Status HostTable::CopyContent(Content* copy) const {
+Status HostTable::CopyContent(const ExecContext& context, Content* copy) const {
   const size_t size = content_->index.size();
-  const size_t row_bytes = content_->rows.layout().stride;
-  Status status;
-  for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
-    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
-      if (!status.ok()) return;
-      const uint32_t to = copy->rows.Take(&copy->pools[stripe]);
-      if (to == kNoSlot) {
-        status = NoMemory(size);
-        return;
-      }
-      std::memcpy(copy->rows.Row(to), content_->rows.Row(slot), row_bytes);
-      status = copy->index.Insert(key, HashKey(key), to);
-    });
-  }
-  return status;
+  const RowLayout& layout = content_->rows.layout();
+  const size_t statistics_bytes = layout.statistics_per_row * sizeof(RowStatistics::Word);
+  FirstFailure failure;
+  const auto copy_stripes = [&](size_t begin, size_t end) {
+    Status status;
+    for (size_t stripe = begin; stripe < end && status.ok() && !failure.failed(); ++stripe) {
+      content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+        if (!status.ok()) return;
+        const uint32_t to = copy->rows.Take(&copy->pools[stripe]);
+        if (to == kNoSlot) {
+          status = NoMemory(size);
+          return;
+        }
+        std::memcpy(copy->rows.Row(to), content_->rows.Row(slot), layout.stride);
+        if (statistics_bytes > 0) {
+          std::memcpy(static_cast<void*>(copy->rows.Statistics(to)),
+                      content_->rows.Statistics(slot), statistics_bytes);
+        }
+        status = copy->index.Insert(key, HashKey(key), to);
+      });
+    }
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  const size_t stripe_cost = kCopyCost * (1 + size / StripedIndex::kStripes);
+  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(copy_stripes));
+  return failure.Take();
 }
 
 Status HostTable::SetRule(const RuleSlots& rule) {
@@ -99,6 +118,7 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRow
   const auto make_room = [&](size_t count) {
     TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(count));
     TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(count * layout.weight_bytes));
+    TF_EMBED_RETURN_IF_ERROR(rows->statistics.Resize(count * layout.statistics_per_row));
     return rows->slots.Resize(count * layout.slot_bytes);
   };
   TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
@@ -117,6 +137,11 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRow
         LoadRow(row, layout.weight_bytes, weights);
         LoadRow(row + layout.slot_offset, layout.slot_bytes, slots);
       } while (!bucket.Unchanged(word));
+      const RowStatistics::Word* const words = content.rows.Statistics(slot);
+      for (size_t i = 0; i < layout.statistics_per_row; ++i) {
+        rows->statistics[rows->size * layout.statistics_per_row + i] =
+            words[i].load(std::memory_order_relaxed);
+      }
       rows->keys[rows->size++] = key;
     });
   }
@@ -130,6 +155,8 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
     TableOptions options = options_;
     options.init_size = init_size;
     options.initializer = initializer;
+    options.policy = RowPolicy();
+    options.policy.statistics = options_.policy.statistics;
     return std::unique_ptr<HostTable>(new HostTable(options));
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -140,6 +167,7 @@ void HostTable::TakeContent(Table* other) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   Shared writer(writers_);
   Alone gate(content_gate_);
+  victims_.Clear();
   content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
 }
 

@@ -22,10 +22,7 @@ Status KeyGroups::Build(const ExecContext& context, const KeyBatch& batch, const
   }
   if (!is_linked()) return parts_.front().Build(partition_.part(0));
 
-  size_t places = batch.size;
-  for (size_t i = 0; batch.positions != nullptr && i < batch.size; ++i) {
-    places = std::max<size_t>(places, size_t{batch.positions[i]} + 1);
-  }
+  const size_t places = batch.Places();
   TF_EMBED_RETURN_IF_ERROR(links_.Resize(places));
   std::fill(links_.data(), links_.data() + places, kNoLink);
   FirstFailure failure;

@@ -44,7 +44,7 @@ class BagPooler {
 
  public:
   BagPooler(const ShardedKeys& keys, const Bags& bags, const Pooling& pooling,
-            const DefaultRows& defaults, Compute* pooled)
+            const DefaultRows& defaults, const ExecContext& serial, Compute* pooled)
       : keys_(keys),
         bags_(bags),
         pooling_(pooling),
@@ -55,7 +55,7 @@ class BagPooler {
         block_size_(std::clamp(kBlockBytes / (dim_ * sizeof(T)), kLeastBlock, kMostBlock)),
         // Else keys are looked up where they lie.
         gathers_(!bags.in_order() || pooling.padding != nullptr),
-        serial_(ExecContext::Serial()),
+        serial_(serial),
         rows_(keys.shards[0]->options().allocator),
         pieces_(keys.shards[0]->options().allocator),
         block_keys_(keys.shards[0]->options().allocator),
@@ -181,7 +181,7 @@ class BagPooler {
   const size_t dim_;
   const size_t block_size_;
   const bool gathers_;
-  const ExecContext serial_;
+  const ExecContext& serial_;
 
   size_t block_begin_ = 0;      // a place
   size_t places_in_block_ = 0;  // at most block_size_
@@ -224,12 +224,13 @@ Status FindPooled(const ExecContext& context, const ShardedKeys& keys, const Bag
     return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
                                    " keys. Received: " + std::to_string(bags.num_keys()) + ".");
   }
+  const ExecContext serial = context.InSerial();
   FirstFailure failure;
   const auto pool = [&](size_t begin, size_t end) {
     if (failure.failed()) return;
     Status status = DispatchFloating(options.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
-      BagPooler<T> pooler(keys, bags, pooling, defaults,
+      BagPooler<T> pooler(keys, bags, pooling, defaults, serial,
                           static_cast<typename Number<T>::Compute*>(pooled));
       return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
     });

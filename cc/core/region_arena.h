@@ -42,6 +42,12 @@ class RegionArena {
   Block Allocate(size_t bytes);
   void Deallocate(const Block& block, size_t bytes);
 
+  // What has been allocated and not come back.
+  size_t bytes_out() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return bytes_out_;
+  }
+
  private:
   // A block of the open region, or none where it has no room.
   Block Cut(size_t bytes);
@@ -49,7 +55,7 @@ class RegionArena {
   bool OpenRegion(size_t bytes);
 
   Allocator* const allocator_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   size_t bytes_out_ = 0;
   Region* open_ = nullptr;  // the region that blocks are cut from
 };

@@ -20,14 +20,15 @@ struct RowLayout {
   static constexpr size_t kWord = 8;
   static constexpr size_t kAlignment = 16;
 
-  RowLayout(DataType value_type, size_t dim, size_t slots_per_row)
+  RowLayout(DataType value_type, size_t dim, size_t slots_per_row, size_t statistics_per_row = 0)
       : value_type(value_type),
         dim(dim),
         slots_per_row(slots_per_row),
         weight_bytes(dim * SizeOf(value_type)),
         slot_offset(RoundUp(weight_bytes, kWord)),
         slot_bytes(slots_per_row * SlotSize(value_type)),
-        stride(RoundUp(slot_offset + slot_bytes, kAlignment)) {}
+        stride(RoundUp(slot_offset + slot_bytes, kAlignment)),
+        statistics_per_row(statistics_per_row) {}
 
   static size_t RoundUp(size_t bytes, size_t multiple) {
     return (bytes + multiple - 1) / multiple * multiple;
@@ -40,6 +41,7 @@ struct RowLayout {
   size_t slot_offset;
   size_t slot_bytes;
   size_t stride;
+  size_t statistics_per_row;  // 64-bit words, outside of the row
 };
 
 }  // namespace tf_embed

@@ -41,7 +41,7 @@ RowStore::RowStore(Allocator* allocator, const RowLayout& layout)
 RowStore::~RowStore() {
   const size_t slabs = slabs_.load(std::memory_order_relaxed);
   for (size_t slab = 0; slab < slabs; ++slab) {
-    allocator_->Deallocate(Slab(slab), RowsOfSlab(slab) * layout_.stride);
+    allocator_->Deallocate(Slab(slab), SlabBytes(slab, layout_));
   }
   for (auto& page : pages_) {
     Page* const memory = page.load(std::memory_order_relaxed);
@@ -74,6 +74,13 @@ void RowStore::Free(SlotPool* pool, uint32_t slot) {
   pool->freed = slot;
 }
 
+size_t RowStore::bytes() const {
+  size_t sum = 0;
+  const size_t slabs = slabs_.load(std::memory_order_acquire);
+  for (size_t slab = 0; slab < slabs; ++slab) sum += SlabBytes(slab, layout_);
+  return sum;
+}
+
 bool RowStore::ReserveSlabs(uint32_t end) {
   const size_t needed = PlaceOf(end - 1).slab + 1;
   if (slabs_.load(std::memory_order_acquire) >= needed) return true;
@@ -92,7 +99,7 @@ bool RowStore::AddSlab() {
     if (memory == nullptr) return false;
     page.store(new (memory) Page(), std::memory_order_release);
   }
-  void* const memory = allocator_->Allocate(RowsOfSlab(slab) * layout_.stride);
+  void* const memory = allocator_->Allocate(SlabBytes(slab, layout_));
   if (memory == nullptr) return false;
   SetSlab(slab, static_cast<char*>(memory));
   slabs_.store(slab + 1, std::memory_order_release);
@@ -112,10 +119,10 @@ Status RowStore::ChangeLayout(const RowLayout& layout, const void* initial_slots
   Buffer<char*> fresh(allocator_);
   TF_EMBED_RETURN_IF_ERROR(fresh.Resize(slabs));
   for (size_t slab = 0; slab < slabs; ++slab) {
-    const size_t bytes = RowsOfSlab(slab) * layout.stride;
+    const size_t bytes = SlabBytes(slab, layout);
     fresh[slab] = static_cast<char*>(allocator_->Allocate(bytes));
     if (fresh[slab] != nullptr) continue;
-    while (slab-- > 0) allocator_->Deallocate(fresh[slab], RowsOfSlab(slab) * layout.stride);
+    while (slab-- > 0) allocator_->Deallocate(fresh[slab], SlabBytes(slab, layout));
     return Status::ResourceExhausted([&] {
       return "No memory for " + std::to_string(bytes) + " bytes of rows with " +
              std::to_string(layout.slots_per_row) + " optimizer slots each.";
@@ -132,7 +139,14 @@ Status RowStore::ChangeLayout(const RowLayout& layout, const void* initial_slots
       std::memcpy(to, from, layout.slot_offset);
       StoreRow(initial_slots, layout.slot_bytes, to + layout.slot_offset);
     }
-    allocator_->Deallocate(old, RowsOfSlab(slab) * layout_.stride);
+    // Statistics stay what they are.
+    const size_t statistics_bytes =
+        layout_.statistics_per_row * sizeof(RowStatistics::Word) * std::min(used, RowsOfSlab(slab));
+    if (statistics_bytes > 0) {
+      std::memcpy(fresh[slab] + RowsOfSlab(slab) * layout.stride,
+                  old + RowsOfSlab(slab) * layout_.stride, statistics_bytes);
+    }
+    allocator_->Deallocate(old, SlabBytes(slab, layout_));
     SetSlab(slab, fresh[slab]);
   }
   layout_ = layout;

@@ -6,6 +6,9 @@
 //     slab 0 | slab 1 | slab 2     | ... | slab k             | slab k+1           | ...
 //     2^f    | 2^f    | 2^(f+1)    |     | 2^m rows           | 2^m rows
 //
+// Behind the rows of a slab lie their statistics, a few 64-bit words each: a pass over the
+// statistics of all rows does not read the rows, nor a change of them the rows' cache lines.
+//
 // Slots are handed out in runs, so that the stripes of an index, which share a store, rarely meet.
 // A freed slot goes on its stripe's list; the link lies in the row itself.
 //
@@ -23,6 +26,7 @@
 #include "cc/core/bucket.h"
 #include "cc/core/platform.h"
 #include "cc/core/row_layout.h"
+#include "cc/core/row_policy.h"
 
 namespace tf_embed {
 
@@ -47,6 +51,17 @@ class RowStore {
     const Place place = PlaceOf(slot);
     return Slab(place.slab) + place.row * layout_.stride;
   }
+
+  // The statistics of a slot that was taken.
+  RowStatistics::Word* Statistics(uint32_t slot) const {
+    const Place place = PlaceOf(slot);
+    char* const behind_rows = Slab(place.slab) + RowsOfSlab(place.slab) * layout_.stride;
+    return reinterpret_cast<RowStatistics::Word*>(behind_rows) +
+           place.row * layout_.statistics_per_row;
+  }
+
+  // What all slabs take.
+  size_t bytes() const;
 
   // Takes a slot out of the pool; kNoSlot when there is no memory. The row's content is
   // unspecified.
@@ -86,6 +101,11 @@ class RowStore {
   size_t RowsOfSlab(size_t slab) const {
     if (slab >= first_full_slab_) return size_t{1} << full_bits_;
     return size_t{1} << (slab == 0 ? first_bits_ : first_bits_ + slab - 1);
+  }
+
+  size_t SlabBytes(size_t slab, const RowLayout& layout) const {
+    return RowsOfSlab(slab) *
+           (layout.stride + layout.statistics_per_row * sizeof(RowStatistics::Word));
   }
 
   size_t FirstSlotOf(size_t slab) const {

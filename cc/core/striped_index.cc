@@ -116,6 +116,11 @@ Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t slot) {
   const size_t number = StripeOf(hash);
   Stripe& stripe = stripes_[number];
   const size_t size = stripe.size.load(std::memory_order_relaxed);
+  if (stripe.array != nullptr && stripe.erased > stripe.array->home_buckets * Bucket::kLanes) {
+    // Without memory for it, finds are slower and all is well.
+    stripe.erased = 0;
+    (void)Refill(number, stripe.array->home_buckets, stripe.array->spare_buckets);
+  }
   while (stripe.array == nullptr || Load(size + 1, stripe.array->home_buckets) > kMaxLoad ||
          !Place(stripe.array,
                 Load(size, stripe.array->home_buckets) < kMinLoadToGrow ? stripe.array->buckets()
@@ -135,7 +140,26 @@ uint32_t StripedIndex::Erase(int64_t key, uint64_t hash) {
   entry.bucket->Unlock(before);
   Stripe& stripe = stripes_[StripeOf(hash)];
   stripe.size.store(StripeSize(StripeOf(hash)) - 1, std::memory_order_relaxed);
+  ++stripe.erased;
   return entry.slot;
+}
+
+void StripedIndex::SampleProbes(uint64_t* keys, uint64_t* buckets) const {
+  constexpr uint64_t kEnough = 4096;
+  for (size_t number = 0; number < kStripes && *keys < kEnough; ++number) {
+    const Stripe& stripe = stripes_[number];
+    std::lock_guard<std::mutex> lock(stripe.mutex);
+    if (stripe.array == nullptr) continue;
+    Bucket* const begin = stripe.array->begin();
+    for (Bucket* bucket = begin; bucket != stripe.array->end() && *keys < kEnough; ++bucket) {
+      for (int lane = 0; lane < Bucket::kLanes; ++lane) {
+        if (bucket->slots[lane].load(std::memory_order_relaxed) == kNoSlot) continue;
+        const int64_t key = bucket->keys[lane].load(std::memory_order_relaxed);
+        ++*keys;
+        *buckets += bucket - Home(begin, stripe.array->home_buckets, HashKey(key)) + 1;
+      }
+    }
+  }
 }
 
 StripedIndex::Array* StripedIndex::NewArray(size_t home_buckets, size_t spare_buckets) {
@@ -183,28 +207,27 @@ bool StripedIndex::Fill(Array* array, const Array* old) {
 }
 
 Status StripedIndex::Grow(size_t number) {
-  Stripe& stripe = stripes_[number];
-  const size_t size = StripeSize(number);
-  Array* const old = stripe.array;
-  size_t home_buckets, spare_buckets;
+  const Array* const old = stripes_[number].array;
   if (old == nullptr) {
-    home_buckets = BucketsFor(static_cast<double>(stripe_hint_));
-    spare_buckets = kSpareBuckets;
-  } else if (Load(size, old->home_buckets) < kMinLoadToGrow) {
-    home_buckets = old->home_buckets;
-    spare_buckets = 2 * old->spare_buckets;  // a chain that ran over the end
-  } else {
-    home_buckets = NextHomeBuckets(number, old->home_buckets);
-    spare_buckets = old->spare_buckets;
+    return Refill(number, BucketsFor(static_cast<double>(stripe_hint_)), kSpareBuckets);
   }
+  if (Load(StripeSize(number), old->home_buckets) < kMinLoadToGrow) {
+    return Refill(number, old->home_buckets, 2 * old->spare_buckets);  // a chain ran over the end
+  }
+  return Refill(number, NextHomeBuckets(number, old->home_buckets), old->spare_buckets);
+}
+
+Status StripedIndex::Refill(size_t number, size_t home_buckets, size_t spare_buckets) {
+  Stripe& stripe = stripes_[number];
+  Array* const old = stripe.array;
   Array* array = nullptr;
   // A key may overflow the end of the new array as well: then more spare buckets.
   for (;; spare_buckets *= 2) {
     array = NewArray(home_buckets, spare_buckets);
     if (array == nullptr) {
       return Status::ResourceExhausted([&] {
-        return "No memory to index more than " + std::to_string(size) + " keys of a stripe (" +
-               std::to_string(home_buckets * sizeof(Bucket)) + " bytes).";
+        return "No memory to index more than " + std::to_string(StripeSize(number)) +
+               " keys of a stripe (" + std::to_string(home_buckets * sizeof(Bucket)) + " bytes).";
       });
     }
     if (Fill(array, old)) break;
@@ -219,6 +242,7 @@ Status StripedIndex::Grow(size_t number) {
     }
   }
   Publish(number, array);
+  stripe.erased = 0;
   if (old != nullptr) {
     Array* next = retired_.load(std::memory_order_relaxed);
     do {

@@ -18,12 +18,17 @@
 // on over neighbouring buckets. Spare buckets at the end of a stripe take what overflows there.
 // Growth for such chains stops at a load of 1/4; from there on chains lengthen.
 //
+// An erased key leaves an empty lane, and the mark that keys of its bucket may lie further on.
+// Where keys come and go without end, all buckets would be marked in the end, and a find of an
+// absent key would read many. So a stripe is filled anew after as many erasures as it has lanes.
+//
 // Thread safety: Find takes no lock. Insert and Erase want the stripe's mutex held. Arrays that
 // were outgrown are kept, because a reader may still be in them, until DropRetired, which wants
 // nobody in the index.
 #ifndef TF_EMBED_CC_CORE_STRIPED_INDEX_H_
 #define TF_EMBED_CC_CORE_STRIPED_INDEX_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -89,6 +94,16 @@ class StripedIndex {
   template <typename Visit>
   void ForEach(size_t stripe, const Visit& visit) const;
 
+  // A place in a pass over all keys that may take as long as it likes, while the index changes.
+  struct Cursor {
+    size_t stripe = 0;
+    uint32_t place = 0;
+  };
+  // Calls visit(bucket, key, slot) for the keys of about so many buckets from the cursor on, which
+  // moves to where it left off, around all stripes, but once at most. Takes the stripes' mutexes.
+  template <typename Visit>
+  void ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const;
+
   // Number of keys. The stripe's mutex is held, or somewhat stale.
   size_t StripeSize(size_t stripe) const {
     return stripes_[stripe].size.load(std::memory_order_relaxed);
@@ -100,12 +115,18 @@ class StripedIndex {
     return array == nullptr ? 0 : array->home_buckets;
   }
 
+  // Counts some keys, and the buckets that a find of each of them reads.
+  void SampleProbes(uint64_t* keys, uint64_t* buckets) const;
+
   // Number of keys in all stripes, somewhat stale while others write.
   size_t size() const {
     size_t sum = 0;
     for (size_t stripe = 0; stripe < kStripes; ++stripe) sum += StripeSize(stripe);
     return sum;
   }
+
+  // The memory of all arrays, outgrown ones included.
+  size_t bytes() const { return arena_.bytes_out(); }
 
   // Frees outgrown arrays. Nobody else is in the index.
   void DropRetired();
@@ -138,6 +159,7 @@ class StripedIndex {
     mutable std::mutex mutex;
     Array* array = nullptr;
     std::atomic<size_t> size{0};
+    size_t erased = 0;  // since the array was filled
   };
 
   static TF_EMBED_INLINE Bucket* Home(Bucket* buckets, size_t home_buckets, uint64_t hash) {
@@ -160,6 +182,8 @@ class StripedIndex {
 
   // Gives a stripe more buckets, such that all its keys fit. On failure nothing has changed.
   Status Grow(size_t stripe_number);
+  // Moves a stripe's keys to a new array, with more spare buckets where they need them.
+  Status Refill(size_t stripe_number, size_t home_buckets, size_t spare_buckets);
   void Publish(size_t stripe_number, Array* array);
 
   RegionArena arena_;
@@ -178,6 +202,36 @@ void StripedIndex::ForEach(size_t stripe, const Visit& visit) const {
       const uint32_t slot = bucket->slots[lane].load(std::memory_order_relaxed);
       if (slot != kNoSlot) visit(*bucket, bucket->keys[lane].load(std::memory_order_relaxed), slot);
     }
+  }
+}
+
+template <typename Visit>
+void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const {
+  for (size_t stripes = 0; buckets > 0 && stripes < kStripes; ++stripes) {
+    const Stripe& stripe = stripes_[cursor->stripe];
+    std::lock_guard<std::mutex> lock(stripe.mutex);
+    const Array* const array = stripe.array;
+    const size_t home_buckets = array == nullptr ? 0 : array->home_buckets;
+    const size_t begin = static_cast<uint64_t>(cursor->place) * home_buckets >> 32;
+    // What overflows behind the last home bucket goes with it.
+    size_t end = array == nullptr ? 0 : array->buckets();
+    if (begin + buckets < home_buckets) end = begin + buckets;
+    for (size_t i = begin; i < end; ++i) {
+      const Bucket& bucket = array->begin()[i];
+      for (int lane = 0; lane < Bucket::kLanes; ++lane) {
+        const uint32_t slot = bucket.slots[lane].load(std::memory_order_relaxed);
+        if (slot != kNoSlot) visit(bucket, bucket.keys[lane].load(std::memory_order_relaxed), slot);
+      }
+    }
+    buckets -= std::min(buckets, end - begin);
+    if (end < home_buckets) {
+      // The least place whose bucket is `end`.
+      cursor->place = static_cast<uint32_t>(
+          ((static_cast<uint64_t>(end) << 32) + home_buckets - 1) / home_buckets);
+      return;
+    }
+    cursor->stripe = (cursor->stripe + 1) % kStripes;
+    cursor->place = 0;
   }
 }
 

@@ -9,6 +9,7 @@
 //     been dealt with before the failure stay dealt with; no other row is changed.
 //   - Verbs may run at once from many threads. A row is read and written as a whole.
 //   - The result is the same for any number of threads, to the last bit.
+//   - Rows come and leave by the table's RowPolicy, each of them counted.
 #ifndef TF_EMBED_CC_CORE_TABLE_H_
 #define TF_EMBED_CC_CORE_TABLE_H_
 
@@ -24,6 +25,7 @@
 #include "cc/core/instruction_set.h"
 #include "cc/core/optimizer_rule.h"
 #include "cc/core/platform.h"
+#include "cc/core/row_policy.h"
 #include "cc/core/status.h"
 
 namespace tf_embed {
@@ -34,6 +36,7 @@ struct TableOptions {
   size_t dim = 1;
   size_t init_size = 0;  // rows to make room for
   RowInitializer initializer;
+  RowPolicy policy;
   Allocator* allocator = HostAllocator();
   // What inner loops are compiled for; results do not depend on it.
   InstructionSet instruction_set = BestInstructionSet();
@@ -49,6 +52,8 @@ struct KeyBatch {
   TF_EMBED_INLINE size_t Position(size_t i) const {
     return positions == nullptr ? i : positions[i];
   }
+  // How long the arrays beside the batch are at least.
+  size_t Places() const;
 };
 inline constexpr size_t kMaxBatchSize = 0xffffffffu;
 
@@ -79,11 +84,12 @@ struct SlotsIn {
 // Rows taken out of a table. The buffers are reused from one batch to the next.
 struct ExportedRows {
   explicit ExportedRows(Allocator* allocator)
-      : keys(allocator), weights(allocator), slots(allocator) {}
+      : keys(allocator), weights(allocator), slots(allocator), statistics(allocator) {}
   size_t size = 0;
   Buffer<int64_t> keys;
-  Buffer<char> weights;  // size x dim values
-  Buffer<char> slots;    // size x slots of a row
+  Buffer<char> weights;         // size x dim values
+  Buffer<char> slots;           // size x slots of a row
+  Buffer<uint64_t> statistics;  // size x statistics of a row
 };
 
 // A place in an export: the start, then whatever the table put there, then the end.
@@ -91,6 +97,29 @@ struct ExportCursor {
   uint64_t next = 0;
   bool done = false;
 };
+
+// What a table is made of, and what has happened to it since it was made.
+struct TableStats {
+  uint64_t rows = 0;
+  uint64_t payload_bytes = 0;  // of weights, slots and statistics of all rows
+  uint64_t index_bytes = 0;
+  uint64_t slack_bytes = 0;   // rows that are freed, or not used yet
+  uint64_t index_places = 0;  // keys that the index has places for
+  uint64_t probed_keys = 0;   // a sample of keys, and the buckets that a find of all of them reads
+  uint64_t probed_buckets = 0;
+
+  uint64_t admitted = 0;   // rows that came
+  uint64_t held_back = 0;  // rows that did not come, because their keys had not come often enough
+  uint64_t refused = 0;    // rows that did not come, because there was no room
+  uint64_t evicted = 0;    // rows that left for others, or by a restriction
+  uint64_t expired = 0;    // rows that left because they were not used
+  uint64_t hits = 0;       // keys that finds found, and did not
+  uint64_t misses = 0;
+
+  void Add(const TableStats& other);
+};
+
+class RankList;
 
 class Table {
  public:
@@ -107,18 +136,21 @@ class Table {
   virtual RuleSlots rule() const = 0;
 
   // Copies the keys' weights to `weights` [batch, dim], defaults for absent ones, and changes
-  // nothing. `exists` [batch] may be null. Slots, where they are wanted, are of the same moment as
-  // the weights of their row; absent keys have initial ones.
+  // nothing; as a part of training, it is a use of the rows. `exists` [batch] may be null. Slots,
+  // where they are wanted, are of the same moment as the weights of their row; absent keys have
+  // initial ones.
   virtual Status Find(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists,
                       const SlotsOut& slots) const = 0;
 
-  // As Find, and inserts absent keys with their defaults; of equal keys the first one's.
+  // As Find, and inserts absent keys with their defaults; of equal keys the first one's. As a part
+  // of training, only those that an Apply right now would insert.
   virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                               const DefaultRows& defaults, void* weights, bool* exists) = 0;
 
   // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too where they are
-  // given; else present rows keep theirs and new rows get initial ones.
+  // given; else present rows keep theirs and new rows get initial ones. As a part of training, keys
+  // need admission.
   virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                 const void* weights, const SlotsIn& slots) = 0;
 
@@ -130,8 +162,8 @@ class Table {
 
   // One step of `rule`: gradients [batch, dim], of the value type or of float beside float16 and
   // bfloat16 weights, are summed over equal keys in the order of the batch,
-  // absent keys get their defaults, and the rule runs once a row. A rule other than the present one
-  // replaces all slots first. An external rule can't be applied.
+  // absent keys get their defaults once they are admitted, and the rule runs once a row. A rule
+  // other than the present one replaces all slots first. An external rule can't be applied.
   virtual Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
                        DataType gradient_type, const Rule& rule) = 0;
 
@@ -142,7 +174,32 @@ class Table {
   virtual Status Clear() = 0;
 
   // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
-  virtual Status Shrink() = 0;
+  virtual Status Shrink(const ExecContext& context) = 0;
+
+  // Copies the statistics [batch, statistics of a row] of keys, 0 for absent ones; `exists` may be
+  // null. Is no use of a row.
+  virtual Status FindStatistics(const ExecContext& context, const KeyBatch& batch,
+                                uint64_t* statistics, bool* exists) const = 0;
+
+  // Sets those statistics of present keys that both the table and `set` have; the words [batch,
+  // set's size] have the order of `set`. Of equal keys the last one's.
+  virtual Status AssignStatistics(const ExecContext& context, const KeyBatch& batch,
+                                  StatisticSet set, const uint64_t* statistics) = 0;
+
+  // Takes expired rows out, and adds their number.
+  virtual Status EvictExpired(const ExecContext& context, size_t* removed) = 0;
+
+  // Takes out the rows whose rank is below `limit`, and adds their number.
+  virtual Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                            size_t* removed) = 0;
+
+  // Adds the ranks from `low` on that are below `high`, of about one row in `one_in`, which are
+  // always the same ones, and counts the rows below `low`.
+  virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                              const Rank& low, const Rank& high, RankList* ranks,
+                              size_t* below) const = 0;
+
+  virtual TableStats Stats() const = 0;
 
   // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
   // with other initial values, only new rows get these.
@@ -157,8 +214,8 @@ class Table {
   virtual void PauseWriters() const = 0;
   virtual void ResumeWriters() const = 0;
 
-  // An empty table of the same kind and options, but for the room and the initializer; nullptr
-  // without memory for it.
+  // An empty table of the same kind and options, but for the room and the initializer, and with the
+  // same statistics, but without rules by which rows come and leave; nullptr without memory for it.
   virtual std::unique_ptr<Table> NewEmpty(size_t init_size,
                                           const RowInitializer& initializer) const = 0;
 

@@ -31,7 +31,10 @@ struct FindRequest {
   char* slots;   // may be null
   // Puts what an absent key has in the outputs of a position.
   void (*absent)(const FindRequest& request, int64_t key, size_t position);
-  const void* absent_context;
+  // Notes that a row is used, and says whether it counts as there; null: nobody wants to know. The
+  // slot may be another key's by now, where one leaves at this moment.
+  bool (*use)(const FindRequest& request, uint32_t slot);
+  void* caller;  // for these two
 };
 
 // One step of a rule on one row, in place: `weights` [dim], `slots` [rule's slots of a row].

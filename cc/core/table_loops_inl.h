@@ -58,6 +58,7 @@ struct Loops {
     const Bucket* bucket;
     const char* row;  // null for an absent key
     uint32_t word;
+    uint32_t slot;
   };
 
   // kRowBytes: the size of the weights, or 0 where it is known at run time only.
@@ -94,6 +95,7 @@ struct Loops {
         slot = entry.slot;
       }
       if (slot == kNoSlot) return;
+      flight.slot = slot;
       flight.row = rows.Row(slot);
       PrefetchRow<false>(flight.row, read_bytes);
     };
@@ -111,7 +113,11 @@ struct Loops {
         const StripedIndex::Entry entry = index.Find(keys[i], flight.hash);
         flight.bucket = entry.bucket;
         flight.word = entry.word;
+        flight.slot = entry.slot;
         flight.row = entry.found() ? rows.Row(entry.slot) : nullptr;
+      }
+      if (request.use != nullptr && flight.row != nullptr && !request.use(request, flight.slot)) {
+        flight.row = nullptr;
       }
       if (flight.row == nullptr) request.absent(request, keys[i], position);
       if (request.exists != nullptr) request.exists[position] = flight.row != nullptr;

@@ -13,15 +13,28 @@ namespace tf = ::tensorflow;
 
 constexpr size_t kExportRows = size_t{1} << 16;
 
-template <Status (Table::*verb)()>
-class WholeTableOp : public TableOp {
+class ClearOp : public TableOp {
  public:
   using TableOp::TableOp;
 
  private:
   absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow((table->shard(number)->*verb)()));
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear()));
+    }
+    return absl::OkStatus();
+  }
+};
+
+class ShrinkOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    const ExecContext exec = ThreadPoolOf(context);
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Shrink(exec)));
     }
     return absl::OkStatus();
   }
@@ -204,8 +217,8 @@ class ImportOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), WholeTableOp<&Table::Clear>);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), WholeTableOp<&Table::Shrink>);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), ClearOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), ShrinkOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);

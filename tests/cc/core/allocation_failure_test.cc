@@ -147,7 +147,7 @@ class Verbs {
          }},
         {"Erase", true, [=](Table* t) { return t->Erase(serial, batch); }},
         {"Clear", true, [=](Table* t) { return t->Clear(); }},
-        {"Shrink", true, [=](Table* t) { return t->Shrink(); }},
+        {"Shrink", true, [=](Table* t) { return t->Shrink(ExecContext::Serial()); }},
         {"SetRule", true,
          [=](Table* t) { return t->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)); }},
         {"ExportBatch", true,

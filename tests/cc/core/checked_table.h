@@ -84,7 +84,7 @@ class CheckedTable {
     oracle.rows.clear();
     ExpectOk(table->Clear());
   }
-  void Shrink() { ExpectOk(table->Shrink()); }
+  void Shrink() { ExpectOk(table->Shrink(context)); }
   void SetRule(const RuleSlots& rule) {
     oracle.SetRule(rule);
     ExpectOk(table->SetRule(rule));

@@ -296,7 +296,7 @@ TEST_P(TableConcurrency, ReadersAndWritersGoOnBesideShrinkSetRuleAndExport) {
   InThreads(4, [&](size_t thread) {
     if (thread == 0) {
       for (int round = 0; round < 40; ++round) {
-        ASSERT_TRUE(table->Shrink().ok());
+        ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
         const auto kind = round % 2 == 0 ? RuleKind::kAdam : RuleKind::kRowwiseAdagrad;
         ASSERT_TRUE(table->SetRule(FusedSlots(kind, kDim)).ok());
         std::set<int64_t> twice;
@@ -389,7 +389,7 @@ TEST_P(TableConcurrency, ReadersSeeWholeRowsBesideGrowthEraseShrinkAndClear) {
       if (--working == 0) stop = true;
     } else if (thread == 2) {
       for (int round = 1; !stop; ++round) {
-        ASSERT_TRUE((round % 8 == 0 ? table->Clear() : table->Shrink()).ok());
+        ASSERT_TRUE((round % 8 == 0 ? table->Clear() : table->Shrink(ExecContext::Serial())).ok());
         ASSERT_TRUE(table->Erase(serial, Batch(RandomKeys(500, 0, 2 * kKeys, &random))).ok());
       }
     } else {
@@ -431,7 +431,7 @@ TEST_P(TableConcurrency, PausedWritersChangeNothingAndReadersGoOn) {
         Assign(batch, version % 1000);
         ASSERT_TRUE(table->Erase(serial, Batch(RandomKeys(90, 0, 5000, &random))).ok());
         if (version % 50 == 0) {
-          ASSERT_TRUE(table->Shrink().ok());
+          ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
         }
         batches_written += 1;
       }

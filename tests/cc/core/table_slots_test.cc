@@ -138,7 +138,7 @@ TEST_P(TableSlots, InitialValuesMayBeAnyNumber) {
 TEST_P(TableSlots, ClearAndShrinkKeepTheRule) {
   ASSERT_TRUE(table->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1}, {6, 7}, {10, 11, 12}, rule).ok());
-  ASSERT_TRUE(table->Shrink().ok());
+  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
   EXPECT_EQ((std::vector<float>{10, 11, 12}), Slots({1}, rule));
   ASSERT_TRUE(table->Clear().ok());
   EXPECT_TRUE(SameRuleAndInitialValues(rule, table->rule()));

@@ -81,7 +81,9 @@ inline ExecContext Threads(size_t count) {
     run();
     for (std::thread& thread : others) thread.join();
   };
-  return ExecContext{parallel_for};
+  ExecContext context;
+  context.parallel_for = parallel_for;
+  return context;
 }
 
 // Runs `body(i)` in `count` threads at once and waits for them.
