@@ -329,6 +329,10 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
 
 Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                         const void* new_rows, const bool* exists) {
+  if (options_.value_type == DataType::kBool) {
+    return Status::InvalidArgument("Table '" + options_.name +
+                                   "' has bool weights, which have no sum: assign them.");
+  }
   const auto accumulate = [&](Content* content, KeyGroups::Range* range) {
     return DispatchDataType(options_.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
@@ -433,7 +437,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
                         DataType gradient_type, const Rule& rule) {
   if (!IsFloating(options_.value_type)) {
     return Status::InvalidArgument("Table '" + options_.name +
-                                   "' has integer weights, which no optimizer can train.");
+                                   "' has integer or bool weights, which no optimizer can train.");
   }
   if (rule.slots.kind == RuleKind::kExternal) {
     return Status::InvalidArgument("Table '" + options_.name +
