@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-KEY_DTYPES = (tf.int64, tf.int32, tf.uint64)
+KEY_DTYPES = (tf.int64, tf.int32, tf.uint64, tf.uint32)
 VALUE_DTYPES = (
     tf.float32,
     tf.float16,
@@ -24,6 +24,7 @@ VALUE_DTYPES = (
     tf.int8,
     tf.int32,
     tf.int64,
+    tf.bool,
 )
 
 

@@ -202,7 +202,8 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
         numbers = array.astype(np.float64)
     except (TypeError, ValueError):
         array = None
-    if array is None or (array.dtype.kind not in "iufO" and array.dtype.name != "bfloat16"):
+    kinds = "biufO" if value_dtype == tf.bool else "iufO"
+    if array is None or (array.dtype.kind not in kinds and array.dtype.name != "bfloat16"):
         raise TypeError(
             f"`initializer` of {name!r} must be a number, an array, a Keras initializer or a "
             f"callable. Received: initializer={initializer!r}"
@@ -213,9 +214,10 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
             f"shape={array.shape}"
         )
     if not value_dtype.is_floating:
+        least, most = (0, 1) if value_dtype == tf.bool else (value_dtype.min, value_dtype.max)
         for exact, number in zip(array.flat, numbers.flat, strict=True):
             whole = number.is_integer() and int(exact) == int(number)
-            if not whole or not value_dtype.min <= int(exact) <= value_dtype.max:
+            if not whole or not least <= int(exact) <= most:
                 raise ValueError(
                     f"`initializer` of {name!r} must be a whole number that {value_dtype.name} "
                     f"and float64 both hold exactly. Received: {exact}"

@@ -19,10 +19,10 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
     """Looks up rows, differentiably.
 
     The gradient of `params.trainable_variables` is a tf.IndexedSlices: its indices are the ids
-    (int64 of the same bits for uint64 ids), its values the gradients of their rows. An optimizer
-    that knows dynamic tables, `tf_embed.DynamicEmbeddingOptimizer`, takes it from there. Ids may
-    repeat, and one variable may be looked up many times in a step: gradients of equal ids are
-    summed.
+    (int64 of the same bits for uint64 ids, int64 for uint32), its values the gradients of their
+    rows. An optimizer that knows dynamic tables, `tf_embed.DynamicEmbeddingOptimizer`, takes it
+    from there. Ids may repeat, and one variable may be looked up many times in a step: gradients of
+    equal ids are summed.
 
     A lookup may stand in the loops, maps and conditions of TensorFlow and Keras, in a tf.function,
     or in a tf.data pipeline; the tape may be inside or outside.

@@ -50,6 +50,8 @@ class RowSlices(tf.IndexedSlices):
 def _row_slices(keys: tf.Tensor, values: tf.Tensor, dim: int) -> RowSlices:
     if keys.dtype == tf.uint64:
         keys = tf.bitcast(keys, tf.int64)  # TensorFlow merges indices of int32 and int64 only
+    elif keys.dtype == tf.uint32:
+        keys = tf.cast(keys, tf.int64)
     # int32, as TensorFlow makes it for the branch of a tf.cond that looks nothing up.
     return RowSlices(values, keys, tf.constant([-1, dim], tf.int32))
 

@@ -40,7 +40,7 @@ class TableOptions:
 
     Attributes:
         name: The variable's name, for messages.
-        key_dtype: int64, int32 or uint64.
+        key_dtype: int64, int32, uint64 or uint32.
         value_dtype: Dtype of the weights.
         dim: Number of weights in a row.
         num_shards: Number of shards.

@@ -33,9 +33,9 @@ class Variable(tf.Module):
     `trainable_variables`. In a Keras model use `tf_embed.layers.DynamicEmbedding`.
 
     Args:
-        key_dtype: tf.int64, tf.int32 or tf.uint64.
-        value_dtype: tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32 or
-            tf.int64. Floating ones can be trained.
+        key_dtype: tf.int64, tf.int32, tf.uint64 or tf.uint32.
+        value_dtype: tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32, tf.int64
+            or tf.bool. Floating ones can be trained.
         dim: Number of weights in a row, at least 1.
         devices: Where the shards are, a device name for each; names may repeat, so
             `["/CPU:0"] * 4` makes four shards. Default: one shard, on the CPU.
@@ -249,7 +249,7 @@ class Variable(tf.Module):
         Where `exists` and the key is there, the difference is added. Where not `exists` and the
         key is not there, `new_values` is inserted. In the two other cases the table has changed
         since the caller looked, and nothing is done. The differences of a key that stands several
-        times are all added.
+        times are all added. Rows of bool have no sum, and can't be accumulated.
 
         Args:
             keys: Integers of any shape.
@@ -262,7 +262,7 @@ class Variable(tf.Module):
             The operation in a graph, None in eager execution.
 
         Raises:
-            TypeError: A wrong dtype.
+            TypeError: A wrong dtype, or a variable whose rows have no sum.
             ValueError: Shapes that do not go together.
 
         Example:
@@ -275,6 +275,11 @@ class Variable(tf.Module):
             >>> v.lookup([1]).numpy().tolist()
             [[3.5]]
         """
+        if self.value_dtype == tf.bool:
+            raise TypeError(
+                f"`accum` needs values that have a sum; {self.name!r} has value_dtype="
+                f"{self.value_dtype.name}. Use `upsert`."
+            )
         with arguments.scope(name, "accum"):
             keys = self._keys(keys)
             old_values = self._rows(keys, old_values, "old_values")

@@ -11,7 +11,8 @@
 
 namespace tf_embed {
 
-enum class DataType : uint8_t { kFloat, kHalf, kBFloat16, kDouble, kInt8, kInt32, kInt64 };
+enum class DataType : uint8_t { kFloat, kHalf, kBFloat16, kDouble, kInt8, kInt32, kInt64, kBool };
+inline constexpr DataType kLastDataType = DataType::kBool;
 
 // Number: how a stored T is computed with. Sums and optimizer rules run in Number<T>::Compute.
 template <typename T>
@@ -59,6 +60,8 @@ auto DispatchDataType(DataType type, const Function& function) {
       return function(TypeTag<int32_t>());
     case DataType::kInt64:
       return function(TypeTag<int64_t>());
+    case DataType::kBool:
+      return function(TypeTag<bool>());
     case DataType::kFloat:
       break;
   }

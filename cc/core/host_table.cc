@@ -352,6 +352,10 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
 
 Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                         const void* new_rows, const bool* exists) {
+  if (options_.value_type == DataType::kBool) {
+    return Status::InvalidArgument("Table '" + options_.name +
+                                   "' has bool weights, which have no sum: assign them.");
+  }
   // An absent key is inserted if one of its places says that it is absent.
   const auto wants = [&](const KeyGroup& group) {
     return FirstAbsent(group, exists) < group.count;
@@ -459,7 +463,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
                         DataType gradient_type, const Rule& rule) {
   if (!IsFloating(options_.value_type)) {
     return Status::InvalidArgument("Table '" + options_.name +
-                                   "' has integer weights, which no optimizer can train.");
+                                   "' has integer or bool weights, which no optimizer can train.");
   }
   if (rule.slots.kind == RuleKind::kExternal) {
     return Status::InvalidArgument("Table '" + options_.name +

@@ -9,6 +9,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/core/exec_context.h"
+#include "cc/core/hash.h"
 #include "cc/core/status.h"
 #include "cc/core/table.h"
 
@@ -27,23 +28,28 @@ struct KeyRange {
 
 class KeyPartition {
  public:
+  static constexpr int kMostPartBits = 6;  // at most as many parts as a table's stripes
+  static constexpr size_t kMostParts = size_t{1} << kMostPartBits;
+
   explicit KeyPartition(Allocator* allocator) : records_(allocator), offsets_(allocator) {}
 
   // Splits the keys of `batch` for which `skip` [batch, by position] is false, or all if it is
   // null.
   Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
 
-  size_t parts() const { return parts_; }
-  size_t size() const { return offsets_[parts_ * chunks_]; }
+  size_t parts() const { return size_t{1} << bits_; }
+  size_t size() const { return offsets_[parts() * chunks_]; }
   KeyRange part(size_t number) const {
     return {records_.data() + offsets_[number * chunks_],
             records_.data() + offsets_[(number + 1) * chunks_]};
   }
+  size_t PartOf(int64_t key) const { return bits_ == 0 ? 0 : HashKey(key) >> (64 - bits_); }
 
  private:
   // A counting sort: offsets_[part * chunks_ + chunk] is where the records of a chunk of the batch
   // begin in their part. One more entry holds the number of records.
-  size_t parts_ = 0;
+  int bits_ = 0;
+  size_t chunk_size_ = 1;
   size_t chunks_ = 0;
   Buffer<KeyRecord> records_;
   Buffer<uint32_t> offsets_;

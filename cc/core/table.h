@@ -156,7 +156,7 @@ class Table {
 
   // Where `exists` and the key is present, adds `new_rows` - `old_rows` (both [batch, dim]; the
   // difference is rounded to the value type); where neither, inserts the new row; else does
-  // nothing, for the table has changed since the caller looked.
+  // nothing, for the table has changed since the caller looked. Refused for bool.
   virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                        const void* new_rows, const bool* exists) = 0;
 

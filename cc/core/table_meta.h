@@ -60,7 +60,7 @@ struct TableMeta {
     TF_EMBED_RETURN_IF_ERROR(check(numbers[0] == kFormat, "format 2", 0));
     TF_EMBED_RETURN_IF_ERROR(check(numbers[3] >= 0 && numbers[3] < kRuleKinds, "a known rule", 3));
     TF_EMBED_RETURN_IF_ERROR(
-        check(numbers[5] >= 0 && numbers[5] <= static_cast<int64_t>(DataType::kInt64),
+        check(numbers[5] >= 0 && numbers[5] <= static_cast<int64_t>(kLastDataType),
               "a known value type", 5));
     TF_EMBED_RETURN_IF_ERROR(check(numbers[6] >= 1 && numbers[6] <= kMostDim, "a dim", 6));
     TF_EMBED_RETURN_IF_ERROR(

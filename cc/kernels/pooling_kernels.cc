@@ -1,5 +1,4 @@
 // FindPooled, SumByKey and UniqueKeys.
-#include <algorithm>
 #include <new>
 #include <vector>
 
@@ -92,12 +91,12 @@ class DistinctKeysOp : public tf::OpKernel {
     const int64_t size = static_cast<int64_t>(sums.size());
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &distinct));
     TF_RETURN_IF_ERROR(context->allocate_output(1, tensor.shape(), &inverse));
-    if (tensor.dtype() == tf::DT_INT32) {
+    if (tf::DataTypeSize(tensor.dtype()) == sizeof(int64_t)) {
+      sums.WriteKeys(static_cast<int64_t*>(distinct->data()));
+    } else {
       TF_RETURN_IF_ERROR(ToTensorFlow(wide_distinct.Resize(sums.size())));
       sums.WriteKeys(wide_distinct.data());
-      std::copy_n(wide_distinct.data(), sums.size(), distinct->flat<int32_t>().data());
-    } else {
-      sums.WriteKeys(static_cast<int64_t*>(distinct->data()));
+      NarrowKeys(wide_distinct.data(), sums.size(), 0, distinct);
     }
     sums.WriteInverse(exec, inverse->flat<int32_t>().data());
     return RunOn(context, exec, &sums);

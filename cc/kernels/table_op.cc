@@ -1,5 +1,6 @@
 #include "cc/kernels/table_op.h"
 
+#include <algorithm>
 #include <new>
 
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -21,16 +22,27 @@ void TableOp::Compute(tf::OpKernelContext* context) {
 }
 
 absl::Status WidenedKeys(const tf::Tensor& tensor, Buffer<int64_t>* widened, const int64_t** keys) {
-  if (tensor.dtype() != tf::DT_INT32) {
-    *keys = static_cast<const int64_t*>(tensor.data());  // uint64 keys by their bits
-    return absl::OkStatus();
-  }
   const size_t size = static_cast<size_t>(tensor.NumElements());
-  TF_RETURN_IF_ERROR(ToTensorFlow(widened->Resize(size)));
-  const int32_t* const narrow = tensor.flat<int32_t>().data();
-  for (size_t i = 0; i < size; ++i) (*widened)[i] = narrow[i];
-  *keys = widened->data();
+  const auto widen = [&](auto* narrow) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(widened->Resize(size)));
+    std::copy_n(narrow, size, widened->data());
+    *keys = widened->data();
+    return absl::OkStatus();
+  };
+  if (tensor.dtype() == tf::DT_INT32) return widen(tensor.flat<int32_t>().data());
+  if (tensor.dtype() == tf::DT_UINT32) return widen(tensor.flat<uint32_t>().data());
+  *keys = static_cast<const int64_t*>(tensor.data());  // uint64 keys by their bits
   return absl::OkStatus();
+}
+
+void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor) {
+  if (tensor->dtype() == tf::DT_INT32) {
+    std::copy_n(keys, count, tensor->flat<int32_t>().data() + at);
+  } else if (tensor->dtype() == tf::DT_UINT32) {
+    std::copy_n(keys, count, tensor->flat<uint32_t>().data() + at);
+  } else {
+    std::copy_n(keys, count, static_cast<int64_t*>(tensor->data()) + at);
+  }
 }
 
 absl::Status KeysInput::Read(tf::OpKernelContext* context, const TableResource& table,

@@ -21,9 +21,12 @@ class TableOp : public tensorflow::OpKernel {
   virtual absl::Status Run(tensorflow::OpKernelContext* context, TableResource* table) = 0;
 };
 
-// Gives keys of any key type as int64: those of the tensor, or copied to `widened`.
+// Gives keys of any integer key type as int64: those of the tensor, or copied to `widened`.
 absl::Status WidenedKeys(const tensorflow::Tensor& tensor, Buffer<int64_t>* widened,
                          const int64_t** keys);
+
+// Puts keys [count] that WidenedKeys gave, or a table, into `tensor` from place `at` on.
+void NarrowKeys(const int64_t* keys, size_t count, size_t at, tensorflow::Tensor* tensor);
 
 // The inputs `keys` and `owners` of an op, spread over a table's shards.
 class KeysInput {
@@ -53,7 +56,7 @@ class KeysInput {
   const int64_t* keys_ = nullptr;
   const int32_t* owners_ = nullptr;
   bool unsigned_keys_ = false;
-  Buffer<int64_t> widened_;  // int32 keys
+  Buffer<int64_t> widened_;  // keys of 32 bits
   ShardSplit split_;
 };
 

@@ -87,6 +87,8 @@ DataType CoreType(tf::DataType type) {
       return DataType::kInt32;
     case tf::DT_INT64:
       return DataType::kInt64;
+    case tf::DT_BOOL:
+      return DataType::kBool;
     default:
       return DataType::kFloat;
   }

@@ -128,22 +128,12 @@ class ExportOp : public TableOp {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
         TF_RETURN_IF_ERROR(
             ToTensorFlow(table->shard(number)->ExportBatch(kExportRows, &cursor, &rows)));
-        CopyKeys(rows, done, keys);
+        NarrowKeys(rows.keys.data(), rows.size, done, keys);
         CopyRows(rows.weights, rows.size, table->row_bytes(), done, values);
         CopyRows(rows.slots, rows.size, slot_bytes, done, slots);
       }
     }
     return absl::OkStatus();
-  }
-
-  static void CopyKeys(const ExportedRows& rows, size_t at, tf::Tensor* keys) {
-    if (keys->dtype() == tf::DT_INT32) {
-      int32_t* const to = keys->flat<int32_t>().data() + at;
-      for (size_t i = 0; i < rows.size; ++i) to[i] = static_cast<int32_t>(rows.keys[i]);
-    } else if (rows.size > 0) {
-      std::memcpy(static_cast<int64_t*>(keys->data()) + at, rows.keys.data(),
-                  rows.size * sizeof(int64_t));
-    }
   }
 
   static void CopyRows(const Buffer<char>& rows, size_t count, size_t row_bytes, size_t at,

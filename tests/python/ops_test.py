@@ -15,8 +15,8 @@ from reference import EXTREME_KEYS, SEED
 
 from tf_embed import ops
 
-KEY_DTYPES = ("int64", "int32", "uint64")
-VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64")
+KEY_DTYPES = ("int64", "int32", "uint64", "uint32")
+VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "bool")
 FLOATING = VALUE_DTYPES[:4]
 NO_OWNERS = np.zeros([0], np.int32)
 RULES = {
@@ -148,7 +148,7 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
         values, exists = table.find(keys)
         rows[0] = 7
         self.assertEqual(values.dtype, tf.as_dtype(value_dtype))
-        self.assertAllEqual(tf.cast(values, tf.float64), rows)
+        self.assertAllEqual(values, rows.astype(values.dtype.as_numpy_dtype))
         self.assertAllEqual(exists, [False] + [True] * (len(keys) - 1))
         self.assertEqual(table.size(), len(keys) - 1)
 
@@ -336,7 +336,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.product(value_dtype=VALUE_DTYPES, key_dtype=("int64", "uint64"))
+    @parameterized.product(value_dtype=VALUE_DTYPES, key_dtype=("int64", "uint64", "uint32"))
     def test_import_restores_an_export_into_any_number_of_shards(self, value_dtype, key_dtype):
         one = RawTable(2, key_dtype, value_dtype, num_shards=3)
         keys = EXTREME_KEYS[key_dtype]

@@ -376,7 +376,7 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
 
 class SumsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
-        key_dtype=("int64", "int32", "uint64"),
+        key_dtype=("int64", "int32", "uint64", "uint32"),
         dtypes=(
             ("float32", "float32"),
             ("float16", "float32"),
@@ -413,7 +413,7 @@ class SumsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class UniqueRowsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.product(key_dtype=("int64", "int32", "uint64"), shards=(1, 3))
+    @parameterized.product(key_dtype=("int64", "int32", "uint64", "uint32"), shards=(1, 3))
     def test_each_distinct_id_is_looked_up_once(self, key_dtype, shards):
         v = tf_embed.Variable(
             dim=2, key_dtype=key_dtype, devices=["/CPU:0"] * shards, initializer="normal"

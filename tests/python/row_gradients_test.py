@@ -78,7 +78,7 @@ class RowGradientsTest(tf.test.TestCase, parameterized.TestCase):
         zero = tf.io.parse_tensor(tf.io.serialize_tensor(tf.zeros_like(read)), tf.variant)
         self.assertEqual(unpack(zero), [])
 
-    @parameterized.parameters("int32", "uint64")
+    @parameterized.parameters("int32", "uint64", "uint32")
     def test_keys_of_other_dtypes(self, dtype):
         largest = np.iinfo(dtype).max
         self.assertEqual(

@@ -18,7 +18,7 @@ import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
 KEYS = range(40)
-VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64")
+VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "bool")
 
 
 def step(v: tf_embed.Variable, optimizer: Any, number: int) -> None:
@@ -88,7 +88,9 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         for one, two in zip(v.table.export(), other.table.export(), strict=True):
             self.assertAllEqual(np.sort(one, axis=0), np.sort(two, axis=0))
 
-    @parameterized.product(key_dtype=("int64", "int32", "uint64"), value_dtype=VALUE_DTYPES)
+    @parameterized.product(
+        key_dtype=("int64", "int32", "uint64", "uint32"), value_dtype=VALUE_DTYPES
+    )
     def test_every_pair_of_dtypes(self, key_dtype, value_dtype):
         keys = np.array(EXTREME_KEYS[key_dtype], key_dtype)
         v = tf_embed.Variable(key_dtype, value_dtype, 2)

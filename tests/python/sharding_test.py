@@ -19,7 +19,7 @@ def by_hash(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
 
 
 class PartitionTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.product(key_dtype=("int64", "int32", "uint64"), shards=(1, 2, 3, 7))
+    @parameterized.product(key_dtype=("int64", "int32", "uint64", "uint32"), shards=(1, 2, 3, 7))
     def test_the_default_is_the_remainder_and_the_table_computes_the_same(self, key_dtype, shards):
         keys = np.array(EXTREME_KEYS[key_dtype], key_dtype)
         owners = tf_embed.default_partition_fn(tf.constant(keys), shards)

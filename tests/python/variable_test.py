@@ -142,7 +142,19 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class VerbsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters("int64", "int32", "uint64")
+    def test_rows_of_bool_are_kept_and_have_no_sum(self):
+        v = tf_embed.Variable(value_dtype=tf.bool, dim=2, initializer=[True, False], name="flags")
+        v.upsert([1, 2], [[True, True], [False, False]])
+        self.assertAllEqual(v.lookup([2, 1, 3]), [[False, False], [True, True], [True, False]])
+        self.assertFalse(v.trainable)
+        with self.assertRaisesRegex(TypeError, "'flags' has value_dtype=bool. Use `upsert`"):
+            v.accum([1], [[True, True]], [[True, True]], [True])
+        with self.assertRaisesRegex(TypeError, "must be of dtype bool. Received: dtype=int64"):
+            v.upsert([1], [[1, 0]])
+        with self.assertRaisesRegex(ValueError, "must be a whole number that bool .* Received: 2"):
+            tf_embed.Variable(value_dtype=tf.bool, initializer=2)
+
+    @parameterized.parameters("int64", "int32", "uint64", "uint32")
     @pytest.mark.smoke
     def test_every_key_is_legal(self, key_dtype):
         v = tf_embed.Variable(key_dtype, dim=2, devices=["/CPU:0"] * 3)
@@ -367,7 +379,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             loss = tf.reduce_sum(tf_embed.embedding_lookup(v, ids))
         optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
 
-    @parameterized.parameters("int64", "int32", "uint64")
+    @parameterized.parameters("int64", "int32", "uint64", "uint32")
     def test_the_gradient_is_slices_whose_indices_are_the_ids(self, key_dtype):
         v = tf_embed.Variable(key_dtype, dim=2, devices=["/CPU:0"] * 2)
         ids = np.array([EXTREME_KEYS[key_dtype][-2:], EXTREME_KEYS[key_dtype][:2]], key_dtype)
@@ -376,7 +388,8 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             loss = tf.reduce_sum(rows * tf.reshape(tf.range(8.0), [2, 2, 2]))
         (gradient,) = tape.gradient(loss, v.trainable_variables)
         self.assertIsInstance(gradient, tf.IndexedSlices)
-        wanted = ids.view(np.int64) if key_dtype == "uint64" else ids  # as TensorFlow merges them
+        # As TensorFlow merges them: int64 of the same bits.
+        wanted = ids.view(np.int64) if key_dtype == "uint64" else ids.astype(np.int64)
         self.assertAllEqual(gradient.indices, wanted.ravel())
         self.assertAllEqual(gradient.values, tf.reshape(tf.range(8.0), [4, 2]))
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))

@@ -139,7 +139,7 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(min(sizes), 0)
 
     @parameterized.product(
-        key_dtype=("int64", "int32", "uint64"),
+        key_dtype=("int64", "int32", "uint64", "uint32"),
         value_dtype=("float32", "float16", "bfloat16", "float64"),
     )
     def test_every_pair_of_dtypes(self, key_dtype, value_dtype):

@@ -54,8 +54,8 @@ class DynamicEmbedding(keras.layers.Layer):
 
     Args:
         dim: Number of weights in a row, at least 1.
-        key_dtype: "int64", "int32" or "uint64". Ids of another integer dtype are cast; one that
-            does not fit is an error.
+        key_dtype: "int64", "int32", "uint64" or "uint32". Ids of another integer dtype are cast;
+            one that does not fit is an error.
         value_dtype: "float32", "float16", "bfloat16" or "float64": how weights are stored. The
             output has the compute dtype of the layer's dtype policy. Narrow weights are trained in
             float32 and rounded after each step, so a step that is small beside the weight, less

@@ -263,6 +263,25 @@ TEST_P(TableContract, IntegersWrapAround) {
   EXPECT_EQ(static_cast<int8_t>(200 + 228), found);
 }
 
+TEST_P(TableContract, BoolsAreKeptAndNeverAdded) {
+  TableOptions options;
+  options.name = "flags";
+  options.value_type = DataType::kBool;
+  options.dim = 3;
+  options.initializer.a = 1.0;
+  const auto flags = GetParam().create(options);
+  const bool rows[2][3] = {{true, false, true}, {false, false, true}};
+  bool found[3][3], exists[3];
+  ASSERT_TRUE(flags->InsertOrAssign(serial, Batch{5, 6}, rows, {}).ok());
+  ASSERT_TRUE(flags->FindOrInsert(serial, Batch{5, 6, 7}, DefaultRows(), found, exists).ok());
+  EXPECT_EQ(0, std::memcmp(rows, found, sizeof(rows)));
+  EXPECT_TRUE(found[2][0] && found[2][1] && found[2][2] && exists[0] && !exists[2]);
+  const Status status = flags->Accum(serial, Batch{5, 8}, found, rows, exists);
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("'flags' has bool weights"));
+  EXPECT_EQ(3u, flags->size());
+}
+
 TEST_P(TableContract, NewEmptyIsEmptyAndTakesItsOwnInitializer) {
   Put({1}, {1, 1});
   const std::unique_ptr<Table> fresh = table->NewEmpty(1000, UniformInitializer(99));

@@ -89,7 +89,7 @@ TEST(TableMeta, RefusesWhatItDoesNotKnow) {
                {3, 1000},
                {3, 5},
                {5, -1},
-               {5, 7},
+               {5, 8},
                {5, 258},
                {6, 0},
                {6, -5},

@@ -169,13 +169,12 @@ void ExpectSameBits(const std::vector<T>& expected, const std::vector<T>& actual
   }
 }
 
+// Calls `check(TypeTag<T>())` for each T that has sums.
 template <typename Check>
 void ForEachType(const Check& check) {
-  for (DataType type : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble,
-                        DataType::kInt8, DataType::kInt32, DataType::kInt64}) {
-    SCOPED_TRACE("data type " + std::to_string(static_cast<int>(type)));
-    DispatchDataType(type, check);
-  }
+  const auto check_all = [&](auto... tags) { (check(tags), ...); };
+  check_all(TypeTag<float>(), TypeTag<Half>(), TypeTag<BFloat16>(), TypeTag<double>(),
+            TypeTag<int8_t>(), TypeTag<int32_t>(), TypeTag<int64_t>());
 }
 
 template <typename T>
