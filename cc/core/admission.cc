@@ -208,8 +208,8 @@ class Counts {
 };
 
 // A counting Bloom filter for so many keys (Fan, Cao, Almeida and Broder, "Summary cache", 2000):
-// each key has `hashes` cells, and the lowest of them is its count, or more. A cell has 4, 8 or 16
-// bits, as the threshold needs, and stays at its most.
+// each key has `hashes` cells, and the lowest of them is its count, or more. A cell has 1,
+// 2, 4, 8 or 16 bits, as the threshold needs, and stays at its most.
 class BloomFilter {
  public:
   // With half of the cells above 0, the chance that all cells of a key are is 2^-hashes; and by
@@ -382,8 +382,8 @@ class BloomFilters {
     std::memcpy(&options.error_rate, *at + 2, sizeof(options.error_rate));
     const int64_t filters = (*at)[3];
     *at += 4;
-    const bool good_bits =
-        options.cell_bits == 4 || options.cell_bits == 8 || options.cell_bits == 16;
+    const bool good_bits = options.cell_bits >= 1 && options.cell_bits <= 16 &&
+                           (options.cell_bits & (options.cell_bits - 1)) == 0;
     if (!good_bits || !(options.error_rate > 0.0 && options.error_rate < 1.0) ||
         options.capacity < 1 || options.capacity > static_cast<size_t>(end - *at) * 64 ||
         filters < 1 || filters > 64) {
@@ -426,7 +426,9 @@ std::shared_ptr<Admission> Admission::NewCounter(Allocator* allocator, uint32_t 
 std::shared_ptr<Admission> Admission::NewBloom(Allocator* allocator, uint32_t threshold,
                                                double error_rate, size_t max_keys) {
   BloomFilters::Options options;
-  options.cell_bits = threshold <= 15 ? 4 : threshold <= 255 ? 8 : 16;
+  // A cell need not count further than to what the next apply is admitted with.
+  options.cell_bits = 1;
+  while (options.cell_bits < 16 && threshold > (1u << options.cell_bits)) options.cell_bits *= 2;
   options.capacity = kFirstFilterKeys;
   options.error_rate = error_rate;
   if (max_keys > 0) {  // a generation's keys in one filter, and two generations to be in error

@@ -177,10 +177,10 @@ Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, size_t*
     if (!entry.found()) continue;
     const RowStatistics row = StatisticsOf(*content_, entry.slot);
     const Rank present{EvictionScore(policy.eviction, row), rank.hash};
-    if (!(present == rank)) {
+    if (rank < present) {
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(present));
-    } else if (count > 0 && victims[count - 1] == key) {
-      continue;  // a row that left and came again may stand in line twice
+    } else if (present < rank || (count > 0 && victims[count - 1] == key)) {
+      continue;  // it left and came again, and stands in line twice
     } else if (row.Get(Statistic::kLastStep) == context.now.step) {
       TF_EMBED_RETURN_IF_ERROR(in_use.Append(rank));
     } else {

@@ -6,7 +6,8 @@
 // came since, or its score was set; those below the limit are added. A row whose rank has risen
 // since is found out when its turn comes, and goes back in line while it is below the limit.
 //
-// Invariant: each row below the limit is in the queue, by its rank or by one that it had before.
+// Invariant: each row below the limit is in the queue, by its rank or by a lower one that it had
+// before. By others as well, perhaps.
 //
 // Not thread-safe.
 #ifndef TF_EMBED_CC_CORE_VICTIM_QUEUE_H_

@@ -394,6 +394,62 @@ TEST_P(AllocationFailure, AProcessWithoutMemoryRefusesAndGoesOn) {
   EXPECT_EQ(0, WEXITSTATUS(result));
 }
 
+// Rows that leave a bounded table go to the sink first, wherever memory ends.
+TEST_P(AllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
+  struct Log : EvictionSink {
+    Status Evict(size_t count, const int64_t* evicted, const void*) override {
+      try {
+        std::set<int64_t> with_these = keys;
+        with_these.insert(evicted, evicted + count);
+        keys.swap(with_these);
+        return Status();
+      } catch (const std::bad_alloc&) {
+        return Status::ResourceExhausted([] { return "No memory for the log."; });
+      }
+    }
+    std::set<int64_t> keys;
+  };
+  const Batch old_keys = KeysFrom(0, 3000), new_keys = KeysFrom(2500, 1500);
+  const std::vector<float> gradients(old_keys.size() * kDim, 1.0f);
+  ExecContext context = ExecContext::Serial();
+  const auto apply = [&](Table* table, const Batch& keys) {
+    return table->Apply(context, keys, gradients.data(), DataType::kFloat,
+                        MakeRule(kRule.kind, kDim, 0.5));
+  };
+  for (const Memory memory : {Memory::kAllocator, Memory::kOperatorNew}) {
+    bool done = false;
+    for (int64_t failure = 0; !done && !HasFailure(); ++failure) {
+      SCOPED_TRACE("allocation " + std::to_string(failure));
+      FailingAllocator allocator;
+      Log log;
+      TableOptions options;
+      options.dim = kDim;
+      options.allocator = &allocator;
+      options.policy.max_rows = 3000;
+      options.policy.ttl_milliseconds = 1000;
+      options.policy.admission = Admission::NewCounter(&allocator, 1, 0);
+      options.policy.sink = &log;
+      const auto table = GetParam().create(options);
+      context.now = {1, 1000};
+      ASSERT_TRUE(apply(table.get(), old_keys).ok());
+      context.now = {2, 1001};
+      FailAfter(memory, &allocator, failure, true);
+      const Status status = apply(table.get(), new_keys);
+      FailAfter(memory, &allocator, INT64_MAX, false);
+      done = status.ok();
+      EXPECT_TRUE(done || status.code() == StatusCode::kResourceExhausted);
+      const Content found = ContentOf(*table);
+      EXPECT_LE(found.rows.size(), 3000u);
+      for (const int64_t key : old_keys.keys) {
+        EXPECT_NE(found.rows.count(key), log.keys.count(key)) << "key " << key;
+      }
+      EXPECT_TRUE(apply(table.get(), new_keys).ok());
+      EXPECT_EQ(3000u, table->size());
+    }
+    EXPECT_TRUE(done);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tables, AllocationFailure, testing::ValuesIn(AllTables()), NameOfTable);
 
 }  // namespace

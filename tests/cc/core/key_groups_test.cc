@@ -57,7 +57,9 @@ void Check(const Batch& batch, const bool* skip) {
       for (size_t i = 0; i < range.size(); ++i, ++found) {
         ASSERT_EQ(1u, number.count(range[i].key));
         ASSERT_TRUE(expected[number[range[i].key]] == range[i]) << range[i].key;
-        if (i > 0) EXPECT_EQ(number[range[i - 1].key] + 1, number[range[i].key]);
+        if (i > 0) {
+          EXPECT_EQ(number[range[i - 1].key] + 1, number[range[i].key]);
+        }
       }
     }
     EXPECT_EQ(expected.size(), found);
@@ -91,9 +93,10 @@ TEST(KeyGroups, GivesTheFirstFailureAndBeginsNoFurtherRange) {
   const Batch batch = KeysFrom(0, 40000);
   KeyGroups groups(HostAllocator());
   ASSERT_TRUE(groups.Build(ExecContext::Serial(), batch, nullptr).ok());
-  const ExecContext by_hundreds{[](size_t total, size_t, const ExecContext::Work& work) {
+  ExecContext by_hundreds;
+  by_hundreds.parallel_for = [](size_t total, size_t, const ExecContext::Work& work) {
     for (size_t i = 0; i < total; i += 100) work(i, i + 100);
-  }};
+  };
   int begun = 0;
   const Status status = groups.ForEachRange(by_hundreds, 1, [&](KeyGroups::Range*) {
     return ++begun < 5 ? Status() : Status::InvalidArgument("the fifth");

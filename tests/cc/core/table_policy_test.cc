@@ -1,0 +1,656 @@
+// How rows come and leave by a table's policy: against a simulation of the same rules.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "cc/core/hash.h"
+#include "cc/core/rank_list.h"
+#include "cc/core/restrict.h"
+#include "tests/cc/core/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr size_t kDim = 4;
+
+// A table of dim 4 that SGD or momentum trains, a clock, and a few words for the verbs.
+class Subject {
+ public:
+  Subject(const TableKind& kind, const RowPolicy& policy, const ExecContext& context = Threads(2))
+      : context(context) {
+    TableOptions options;
+    options.dim = kDim;
+    options.initializer = UniformInitializer();
+    options.policy = policy;
+    table = kind.create(options);
+    this->context.now = {1, 1000};
+  }
+
+  void NextStep(uint64_t milliseconds = 10) {
+    ++context.now.step;
+    context.now.milliseconds += milliseconds;
+  }
+  Status TryApply(const Batch& batch) {
+    const std::vector<float> gradients(batch.size() * kDim, 1.0f);
+    return table->Apply(context, batch, gradients.data(), DataType::kFloat,
+                        MakeRule(RuleKind::kMomentum, kDim));
+  }
+  void Apply(const Batch& batch) { ExpectOk(TryApply(batch)); }
+  void Upsert(const Batch& batch) {
+    const std::vector<float> rows(batch.size() * kDim, 2.0f);
+    ExpectOk(table->InsertOrAssign(context, batch, rows.data(), {}));
+  }
+  void Find(const Batch& batch, bool training) {
+    std::vector<float> rows(batch.size() * kDim);
+    ExecContext look = context;
+    look.training = training;
+    ExpectOk(table->Find(look, batch, DefaultRows(), rows.data(), nullptr, {}));
+  }
+  std::vector<uint64_t> StatisticsOf(int64_t key) {
+    std::vector<uint64_t> words(StatisticSet::kMost);
+    bool exists;
+    ExpectOk(table->FindStatistics(context, Batch{key}, words.data(), &exists));
+    if (!exists) return {};
+    words.resize(table->options().policy.statistics.size());
+    return words;
+  }
+  bool Has(int64_t key) {
+    uint64_t words[StatisticSet::kMost];
+    bool exists;
+    ExpectOk(table->FindStatistics(context, Batch{key}, words, &exists));
+    return exists;
+  }
+  std::map<int64_t, std::vector<float>> Rows() const { return All(false); }
+  std::map<int64_t, std::vector<float>> Slots() const { return All(true); }
+  std::set<int64_t> Keys() const {
+    std::set<int64_t> keys;
+    for (const auto& [key, row] : Rows()) keys.insert(key);
+    return keys;
+  }
+  static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+
+  ExecContext context;
+  std::unique_ptr<Table> table;
+
+ private:
+  std::map<int64_t, std::vector<float>> All(bool slots) const {
+    std::map<int64_t, std::vector<float>> all;
+    ExportedRows rows(HostAllocator());
+    const size_t width = slots ? table->rule().slots_per_row() : kDim;
+    for (ExportCursor cursor; !cursor.done;) {
+      ExpectOk(table->ExportBatch(1000, &cursor, &rows));
+      const char* const from = slots ? rows.slots.data() : rows.weights.data();
+      const float* const values = reinterpret_cast<const float*>(from);
+      for (size_t i = 0; i < rows.size; ++i) {
+        all[rows.keys[i]].assign(values + i * width, values + (i + 1) * width);
+      }
+    }
+    return all;
+  }
+};
+
+RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
+  RowPolicy policy;
+  policy.max_rows = max_rows;
+  policy.eviction = order;
+  return policy;
+}
+
+RowPolicy AllStatistics() {
+  RowPolicy policy;
+  policy.statistics = StatisticSet::OfBits(15);
+  return policy;
+}
+
+class Log : public EvictionSink {
+ public:
+  Status Evict(size_t count, const int64_t* keys, const void* weights) override {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (fails) return Status::ResourceExhausted([] { return "The log is full."; });
+    const float* const rows = static_cast<const float*>(weights);
+    for (size_t i = 0; i < count; ++i) {
+      evicted.emplace_back(keys[i], std::vector<float>(rows + i * kDim, rows + (i + 1) * kDim));
+    }
+    return Status();
+  }
+  std::mutex mutex;
+  bool fails = false;
+  std::vector<std::pair<int64_t, std::vector<float>>> evicted;
+};
+
+// What a bounded table must hold.
+class Simulation {
+ public:
+  struct Row {
+    uint64_t step, milliseconds, count;
+    int64_t score;
+  };
+  Simulation(size_t max_rows, EvictionOrder order) : max_rows_(max_rows), order_(order) {}
+
+  // A write of a batch; returns how many of its keys were refused.
+  size_t Write(const std::vector<int64_t>& batch, const Moment& now) {
+    std::vector<int64_t> absent;
+    std::set<int64_t> seen;
+    for (const int64_t key : batch) {
+      if (!seen.insert(key).second) continue;
+      const auto found = rows.find(key);
+      if (found == rows.end()) {
+        absent.push_back(key);
+      } else {
+        Use(&found->second, now);
+      }
+    }
+    if (rows.size() + absent.size() > max_rows_) {
+      std::vector<std::pair<std::vector<uint64_t>, int64_t>> not_in_use;
+      for (const auto& row : rows) {
+        if (row.second.step != now.step) not_in_use.emplace_back(RankOf(row), row.first);
+      }
+      std::sort(not_in_use.begin(), not_in_use.end());
+      not_in_use.resize(std::min(not_in_use.size(), rows.size() + absent.size() - max_rows_));
+      for (const auto& [rank, key] : not_in_use) rows.erase(key);
+    }
+    const size_t room = max_rows_ - std::min(max_rows_, rows.size());
+    const size_t coming = std::min(room, absent.size());
+    for (size_t i = 0; i < coming; ++i) rows[absent[i]] = {now.step, now.milliseconds, 1, 0};
+    return absent.size() - coming;
+  }
+  static void Use(Row* row, const Moment& now) {
+    if (row->step != now.step) ++row->count;
+    row->step = now.step;
+    row->milliseconds = now.milliseconds;
+  }
+  std::set<int64_t> Keys() const {
+    std::set<int64_t> keys;
+    for (const auto& [key, row] : rows) keys.insert(key);
+    return keys;
+  }
+  // An order of its own making, to compare with that of the table.
+  std::vector<uint64_t> RankOf(const std::pair<const int64_t, Row>& entry) const {
+    const Row& row = entry.second;
+    const uint64_t hash = HashKey(entry.first);
+    switch (order_) {
+      case EvictionOrder::kLru:
+        return {row.step, hash};
+      case EvictionOrder::kLfu:
+        return {row.count, row.step, hash};
+      case EvictionOrder::kTtl:
+        return {row.milliseconds, row.step, hash};
+      case EvictionOrder::kScore:
+        break;
+    }
+    return {static_cast<uint64_t>(row.score) + (1ull << 63), hash};
+  }
+
+  std::map<int64_t, Row> rows;
+
+ private:
+  size_t max_rows_;
+  EvictionOrder order_;
+};
+
+class TablePolicy : public testing::TestWithParam<TableKind> {};
+
+TEST_P(TablePolicy, UsesAreCountedOnceAStep) {
+  Subject subject(GetParam(), AllStatistics());
+  subject.Apply({7, 7, 8});
+  EXPECT_EQ((std::vector<uint64_t>{1, 1000, 1, RowStatistics::ScoreBits(0)}),
+            subject.StatisticsOf(7));
+  subject.Apply({7});
+  EXPECT_EQ(1u, subject.StatisticsOf(7)[2]) << "the same step";
+  subject.NextStep();
+  subject.Find({7, 7, 7}, true);
+  subject.Apply({7, 7});
+  EXPECT_EQ((std::vector<uint64_t>{2, 1010, 2, RowStatistics::ScoreBits(0)}),
+            subject.StatisticsOf(7));
+  subject.NextStep();
+  subject.Upsert({7, 7});
+  EXPECT_EQ(3u, subject.StatisticsOf(7)[2]);
+  EXPECT_EQ((std::vector<uint64_t>{1, 1000, 1, RowStatistics::ScoreBits(0)}),
+            subject.StatisticsOf(8));
+}
+
+TEST_P(TablePolicy, AccumIsAUse) {
+  Subject subject(GetParam(), AllStatistics());
+  subject.Upsert({7});
+  subject.NextStep();
+  const float zeros[2 * kDim] = {};
+  const bool exists[] = {true, false};
+  ASSERT_TRUE(subject.table->Accum(subject.context, Batch{7, 8}, zeros, zeros, exists).ok());
+  EXPECT_EQ(2u, subject.StatisticsOf(7)[0]);
+  EXPECT_EQ(2u, subject.StatisticsOf(7)[2]);
+  EXPECT_EQ(1u, subject.StatisticsOf(8)[2]);
+}
+
+TEST_P(TablePolicy, OtherLooksLeaveNoTrace) {
+  Subject subject(GetParam(), AllStatistics());
+  subject.Apply({7});
+  const auto before = subject.StatisticsOf(7);
+  subject.NextStep();
+  subject.Find({7}, false);
+  subject.Rows();
+  EXPECT_EQ(before, subject.StatisticsOf(7));
+}
+
+TEST_P(TablePolicy, StatisticsStayThroughGrowthShrinkAndChangeOfRule) {
+  Subject subject(GetParam(), AllStatistics());
+  std::map<int64_t, std::vector<uint64_t>> expected;
+  for (int64_t step = 0; step < 40; ++step) {
+    subject.Upsert(KeysFrom(step * 100, 150));
+    subject.NextStep();
+  }
+  for (int64_t key = 0; key < 4050; ++key) expected[key] = subject.StatisticsOf(key);
+  EXPECT_EQ(2u, expected[100][2]);
+  EXPECT_EQ(1u, expected[0][2]);
+  ASSERT_TRUE(subject.table->SetRule(FusedSlots(RuleKind::kAdam, kDim)).ok());
+  ASSERT_TRUE(subject.table->Shrink(subject.context).ok());
+  for (const auto& [key, words] : expected) ASSERT_EQ(words, subject.StatisticsOf(key)) << key;
+}
+
+TEST_P(TablePolicy, AssignStatisticsSetsThoseThatTheTableHas) {
+  RowPolicy policy;
+  policy.statistics = StatisticSet().With(Statistic::kCount).With(Statistic::kScore);
+  Subject subject(GetParam(), policy);  // and the last step, by which it counts
+  subject.Upsert({7});
+  const uint64_t words[] = {5, 6};
+  const StatisticSet set = StatisticSet().With(Statistic::kLastTime).With(Statistic::kCount);
+  ASSERT_TRUE(subject.table->AssignStatistics(subject.context, Batch{8}, set, words).ok());
+  ASSERT_TRUE(subject.table->AssignStatistics(subject.context, Batch{7}, set, words).ok());
+  EXPECT_EQ((std::vector<uint64_t>{1, 6, RowStatistics::ScoreBits(0)}), subject.StatisticsOf(7));
+  EXPECT_FALSE(subject.Has(8));
+}
+
+// Random steps of writes, looks, removals and scores.
+void ExpectLikeSimulation(const TableKind& kind, EvictionOrder order, size_t max_rows,
+                          size_t most_keys, uint64_t seed, size_t threads) {
+  SCOPED_TRACE("seed " + std::to_string(seed) + ", order " +
+               std::to_string(static_cast<int>(order)) + ", max_rows " + std::to_string(max_rows));
+  Random random(seed);
+  Subject subject(kind, Bounded(max_rows, order), Threads(threads));
+  Simulation simulation(max_rows, order);
+  size_t refused = 0;
+  for (int step = 0; step < 120; ++step) {
+    const auto skewed = [&] {  // a drifting window in which low numbers come often
+      const uint64_t span = 1 + random() % (3 * max_rows);
+      return static_cast<int64_t>(random() % span) + step * static_cast<int64_t>(max_rows) / 40;
+    };
+    std::vector<int64_t> keys(random() % most_keys);
+    for (int64_t& key : keys) key = skewed();
+    if (random() % 3 == 0) {
+      subject.Find(keys, true);
+      for (const int64_t key : keys) {
+        const auto row = simulation.rows.find(key);
+        if (row != simulation.rows.end()) Simulation::Use(&row->second, subject.context.now);
+      }
+    }
+    refused += simulation.Write(keys, subject.context.now);
+    if (random() % 2 == 0) {
+      subject.Apply(keys);
+    } else {
+      subject.Upsert(keys);
+    }
+    ASSERT_EQ(simulation.Keys(), subject.Keys()) << "step " << step;
+    ASSERT_EQ(refused, subject.table->Stats().refused);
+    if (random() % 5 == 0 && !keys.empty()) {
+      keys.resize(1 + keys.size() / 4);
+      ASSERT_TRUE(subject.table->Erase(subject.context, Batch(keys)).ok());
+      for (const int64_t key : keys) simulation.rows.erase(key);
+    }
+    if (order == EvictionOrder::kScore) {
+      std::vector<int64_t> scored(max_rows / 3);
+      std::vector<uint64_t> bits(scored.size());
+      for (size_t i = 0; i < scored.size(); ++i) {
+        scored[i] = skewed();
+        const int64_t score = static_cast<int64_t>(random() % 200) - 100;
+        bits[i] = RowStatistics::ScoreBits(score);
+        const auto row = simulation.rows.find(scored[i]);
+        if (row != simulation.rows.end()) row->second.score = score;
+      }
+      ASSERT_TRUE(subject.table
+                      ->AssignStatistics(subject.context, Batch(scored),
+                                         StatisticSet().With(Statistic::kScore), bits.data())
+                      .ok());
+    }
+    if (random() % 10 == 0) {
+      ASSERT_TRUE(subject.table->Shrink(subject.context).ok());
+    }
+    subject.NextStep(random() % 2);
+  }
+  EXPECT_GT(subject.table->Stats().evicted, 0u);
+}
+
+TEST_P(TablePolicy, ABoundedTableHoldsWhatTheSimulationHolds) {
+  for (const uint64_t seed : Seeds(3)) {
+    for (const EvictionOrder order :
+         {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kTtl, EvictionOrder::kScore}) {
+      ExpectLikeSimulation(GetParam(), order, 100, 60, seed, 2);
+      ExpectLikeSimulation(GetParam(), order, 100, 150, seed, 2);  // some are larger than the bound
+    }
+  }
+}
+
+TEST_P(TablePolicy, ManyVictimsComeInTheRightOrder) {
+  // So many rows that victims are taken by a sample, some at a time.
+  for (const EvictionOrder order : {EvictionOrder::kLru, EvictionOrder::kLfu}) {
+    ExpectLikeSimulation(GetParam(), order, 9000, 900, 5, 3);
+  }
+}
+
+TEST_P(TablePolicy, RowsOfTheBatchInFlightStayAndTheRestIsRefusedInOrder) {
+  Subject subject(GetParam(), Bounded(4, EvictionOrder::kLru));
+  subject.Apply({1, 2, 3, 4});
+  subject.NextStep();
+  subject.Apply({10, 2, 11, 12, 10, 13});
+  EXPECT_EQ((std::set<int64_t>{2, 10, 11, 12}), subject.Keys());
+  const TableStats stats = subject.table->Stats();
+  EXPECT_EQ(1u, stats.refused);
+  EXPECT_EQ(3u, stats.evicted);
+  EXPECT_EQ(7u, stats.admitted);
+}
+
+TEST_P(TablePolicy, AnEvictedKeyComesBackWithFreshSlots) {
+  Subject subject(GetParam(), Bounded(2, EvictionOrder::kLru));
+  subject.Apply({1});
+  const auto fresh = subject.Slots()[1];
+  const auto fresh_row = subject.Rows()[1];
+  subject.NextStep();
+  subject.Apply({1});
+  EXPECT_NE(fresh, subject.Slots()[1]);
+  subject.NextStep();
+  subject.Apply({2, 3});
+  ASSERT_FALSE(subject.Has(1));
+  subject.NextStep();
+  subject.Apply({1});
+  EXPECT_EQ(fresh, subject.Slots()[1]);
+  EXPECT_EQ(fresh_row, subject.Rows()[1]);
+}
+
+TEST_P(TablePolicy, TheSinkLearnsOfEachEvictedRow) {
+  Log log;
+  RowPolicy policy = Bounded(50, EvictionOrder::kLru);
+  policy.sink = &log;
+  Subject subject(GetParam(), policy);
+  std::map<int64_t, std::vector<float>> shadow;
+  Random random(3);
+  for (int step = 0; step < 200; ++step) {
+    const std::vector<int64_t> keys = RandomKeys(1 + random() % 30, 0, 200, &random);
+    subject.Apply(keys);
+    const auto rows = subject.Rows();
+    for (const auto& [key, row] : log.evicted) {
+      ASSERT_EQ(1u, shadow.count(key)) << "evicted, but was not there";
+      ASSERT_EQ(shadow[key], row);
+      shadow.erase(key);
+    }
+    log.evicted.clear();
+    for (const auto& [key, row] : shadow) ASSERT_EQ(1u, rows.count(key)) << "lost without a word";
+    shadow = rows;
+    subject.NextStep();
+  }
+}
+
+TEST_P(TablePolicy, WhereTheSinkFailsNothingLeaves) {
+  Log log;
+  RowPolicy policy = Bounded(3, EvictionOrder::kLru);
+  policy.sink = &log;
+  Subject subject(GetParam(), policy);
+  subject.Apply({1, 2, 3});
+  subject.NextStep();
+  log.fails = true;
+  EXPECT_EQ(StatusCode::kResourceExhausted, subject.TryApply({4}).code());
+  EXPECT_EQ((std::set<int64_t>{1, 2, 3}), subject.Keys());
+  log.fails = false;
+  subject.Apply({4});
+  EXPECT_EQ(3u, subject.Keys().size());
+  EXPECT_EQ(1u, log.evicted.size());
+}
+
+TEST_P(TablePolicy, ExpiredRowsAreAbsentInTrainingAndStayForOthers) {
+  RowPolicy policy;
+  policy.ttl_milliseconds = 100;
+  Subject subject(GetParam(), policy);
+  subject.Apply({1});
+  const auto first_slots = subject.Slots()[1];
+  subject.NextStep(60);
+  subject.Apply({1});
+  const auto trained = subject.Rows()[1];
+  subject.NextStep(100);
+  std::vector<float> row(kDim), initial(kDim);
+  InitializeWeights(UniformInitializer(), 1, kDim, initial.data());
+  bool exists;
+  ASSERT_TRUE(
+      subject.table->Find(subject.context, Batch{1}, DefaultRows(), row.data(), &exists, {}).ok());
+  EXPECT_EQ(trained, row);
+  subject.context.training = true;
+  ASSERT_TRUE(
+      subject.table->Find(subject.context, Batch{1}, DefaultRows(), row.data(), &exists, {}).ok());
+  EXPECT_FALSE(exists);
+  EXPECT_EQ(initial, row);
+  subject.context.training = false;
+  subject.Apply({1});
+  EXPECT_EQ(first_slots, subject.Slots()[1]) << "it starts anew";
+  EXPECT_EQ(1u, subject.table->Stats().expired);
+}
+
+TEST_P(TablePolicy, AccumTakesAnExpiredRowForAbsent) {
+  RowPolicy policy;
+  policy.ttl_milliseconds = 100;
+  Subject subject(GetParam(), policy);
+  subject.Upsert({1, 2});
+  subject.NextStep(100);
+  const float zeros[2 * kDim] = {};
+  const float ones[2 * kDim] = {1, 1, 1, 1, 1, 1, 1, 1};
+  const bool exists[] = {true, false};
+  ASSERT_TRUE(subject.table->Accum(subject.context, Batch{1, 2}, zeros, ones, exists).ok());
+  EXPECT_EQ((std::set<int64_t>{2}), subject.Keys());
+  EXPECT_EQ((std::vector<float>{1, 1, 1, 1}), subject.Rows()[2]);
+}
+
+TEST_P(TablePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
+  RowPolicy policy;
+  policy.ttl_milliseconds = 100;
+  Subject subject(GetParam(), policy);
+  size_t most = 0;
+  for (int64_t step = 0; step < 300; ++step) {  // a stream of keys that never come again
+    subject.Apply(KeysFrom(step * 200, 200));
+    most = std::max(most, subject.table->size());
+    subject.NextStep(10);
+  }
+  EXPECT_LE(most, 2 * 10 * 200 + 400u) << "twice what is not expired";
+  EXPECT_EQ(300u * 200, subject.table->size() + subject.table->Stats().expired);
+  subject.NextStep(100);
+  size_t removed = 0;
+  const size_t size = subject.table->size();
+  ASSERT_TRUE(subject.table->EvictExpired(subject.context, &removed).ok());
+  EXPECT_EQ(size, removed);
+  EXPECT_EQ(0u, subject.table->size());
+}
+
+TEST_P(TablePolicy, ACounterAdmitsAtTheNthApply) {
+  RowPolicy policy;
+  policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
+  Subject subject(GetParam(), policy);
+  std::map<int64_t, int> applies;
+  Random random(1);
+  size_t held_back = 0;
+  for (int step = 0; step < 50; ++step) {
+    const std::vector<int64_t> keys = RandomKeys(40, 0, 300, &random);
+    for (const int64_t key : std::set<int64_t>(keys.begin(), keys.end())) {
+      held_back += ++applies[key] < 3 ? 1 : 0;
+    }
+    subject.Find(keys, true);
+    subject.Apply(keys);
+    std::set<int64_t> expected;
+    for (const auto& [key, count] : applies) {
+      if (count >= 3) expected.insert(key);
+    }
+    ASSERT_EQ(expected, subject.Keys());
+    subject.NextStep();
+  }
+  EXPECT_EQ(held_back, subject.table->Stats().held_back);
+  EXPECT_EQ(subject.table->size(), subject.table->Stats().admitted);
+  subject.Upsert({1000});
+  EXPECT_TRUE(subject.Has(1000)) << "an upsert needs no admission";
+}
+
+TEST_P(TablePolicy, FindOrInsertInTrainingInsertsWhatAnApplyWould) {
+  RowPolicy policy;
+  policy.admission = Admission::NewCounter(HostAllocator(), 2, 0);
+  Subject subject(GetParam(), policy);
+  subject.Apply({1});
+  subject.context.training = true;
+  float rows[2 * kDim];
+  bool exists[2];
+  for (int again = 0; again < 3; ++again) {
+    ASSERT_TRUE(
+        subject.table->FindOrInsert(subject.context, Batch{1, 2}, DefaultRows(), rows, exists)
+            .ok());
+  }
+  EXPECT_EQ((std::set<int64_t>{1}), subject.Keys());
+}
+
+TEST_P(TablePolicy, RestrictLeavesTheHighestRowsExactly) {
+  for (const size_t shards : {1, 3, 7}) {
+    for (const size_t rows : {20, 3000, 40000}) {
+      for (const EvictionOrder order :
+           {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kTtl, EvictionOrder::kScore}) {
+        SCOPED_TRACE(std::to_string(shards) + " shards, " + std::to_string(rows) + " rows");
+        std::vector<std::unique_ptr<Subject>> subjects;
+        std::vector<Table*> tables;
+        for (size_t i = 0; i < shards; ++i) {
+          subjects.push_back(std::make_unique<Subject>(GetParam(), AllStatistics()));
+          tables.push_back(subjects.back()->table.get());
+        }
+        Random random(rows);
+        std::map<int64_t, Simulation::Row> expected;
+        for (uint64_t step = 1; step <= 5; ++step) {
+          std::vector<std::vector<int64_t>> of_shard(shards);
+          for (size_t i = 0; i < rows / 2; ++i) {
+            const int64_t key = static_cast<int64_t>(random() % rows);
+            of_shard[static_cast<size_t>(key) % shards].push_back(key);
+          }
+          for (size_t i = 0; i < shards; ++i) {
+            const Moment now = subjects[i]->context.now;
+            subjects[i]->Apply(of_shard[i]);
+            for (const int64_t key : of_shard[i]) {
+              const auto [row, is_new] =
+                  expected.try_emplace(key, Simulation::Row{now.step, now.milliseconds, 1, 0});
+              if (!is_new) Simulation::Use(&row->second, now);
+            }
+            subjects[i]->NextStep();
+          }
+        }
+        const size_t reserved = expected.size() / 3;
+        const Simulation simulation(0, order);
+        std::vector<std::pair<std::vector<uint64_t>, int64_t>> ranked;
+        for (const auto& row : expected) ranked.push_back({simulation.RankOf(row), row.first});
+        std::sort(ranked.begin(), ranked.end());
+        std::set<int64_t> highest, left;
+        for (size_t i = ranked.size() - reserved; i < ranked.size(); ++i) {
+          highest.insert(ranked[i].second);
+        }
+        size_t removed;
+        ASSERT_TRUE(
+            RestrictRows(subjects[0]->context, tables.data(), shards, order, reserved, &removed)
+                .ok());
+        EXPECT_EQ(expected.size() - reserved, removed);
+        for (const auto& subject : subjects) left.merge(subject->Keys());
+        EXPECT_TRUE(highest == left);
+        ASSERT_TRUE(
+            RestrictRows(subjects[0]->context, tables.data(), shards, order, 0, &removed).ok());
+        EXPECT_EQ(reserved, removed);
+      }
+    }
+  }
+}
+
+TEST_P(TablePolicy, RestrictTakesExpiredRowsFirst) {
+  RowPolicy policy = AllStatistics();
+  policy.ttl_milliseconds = 100;
+  Subject subject(GetParam(), policy);
+  subject.Apply(KeysFrom(0, 100));
+  subject.NextStep(99);
+  subject.Apply(KeysFrom(100, 50));
+  subject.NextStep(2);
+  Table* const table = subject.table.get();
+  size_t removed;
+  ASSERT_TRUE(RestrictRows(subject.context, &table, 1, EvictionOrder::kLfu, 1000, &removed).ok());
+  EXPECT_EQ(100u, removed);
+  EXPECT_EQ(50u, table->size());
+}
+
+TEST_P(TablePolicy, FindsStayShortHoweverManyKeysComeAndGo) {
+  Subject subject(GetParam(), Bounded(5000, EvictionOrder::kLru));
+  for (int64_t step = 0; step < 400; ++step) {
+    subject.Upsert(KeysFrom(step * 1000, 1000));
+    subject.NextStep();
+  }
+  const TableStats stats = subject.table->Stats();
+  EXPECT_EQ(5000u, stats.rows);
+  ASSERT_GT(stats.probed_keys, 1000u);
+  EXPECT_LT(static_cast<double>(stats.probed_buckets) / static_cast<double>(stats.probed_keys),
+            1.3);
+  EXPECT_LT(stats.index_bytes, 5000 * 64u) << "and the index stays as large as its rows need";
+}
+
+TEST_P(TablePolicy, ReadersAndWritersMeetInABoundedTable) {
+  Subject subject(GetParam(), Bounded(500, EvictionOrder::kLfu), ExecContext::Serial());
+  Table* const table = subject.table.get();
+  const Rule rule = MakeRule(RuleKind::kMomentum, kDim);
+  std::atomic<uint64_t> step{2};
+  std::atomic<int> writing{2};
+  InThreads(4, [&](size_t thread) {
+    Random random(thread);
+    ExecContext context = ExecContext::Serial();
+    std::vector<float> rows(100 * kDim, 0.5f);
+    if (thread < 2) {
+      for (int i = 0; i < 100; ++i) {
+        context.now = {step.fetch_add(1), 1000};
+        const Batch batch(RandomKeys(100, 0, 2000, &random));
+        EXPECT_TRUE(table->Apply(context, batch, rows.data(), DataType::kFloat, rule).ok());
+      }
+      --writing;
+      return;
+    }
+    while (writing.load() > 0) {
+      context.now = {step.load(), 1000};
+      context.training = thread == 2;
+      const Batch batch(RandomKeys(100, 0, 2000, &random));
+      EXPECT_TRUE(table->Find(context, batch, DefaultRows(), rows.data(), nullptr, {}).ok());
+      EXPECT_LE(table->size(), 500u);
+      if (thread == 3) table->Stats();
+    }
+  });
+  EXPECT_LE(table->size(), 500u);
+}
+
+TEST_P(TablePolicy, ClearForgetsWhoWasInLine) {
+  Subject subject(GetParam(), Bounded(10, EvictionOrder::kLru));
+  subject.Apply(KeysFrom(0, 10));
+  subject.NextStep();
+  subject.Apply(KeysFrom(10, 5));
+  ASSERT_TRUE(subject.table->Clear().ok());
+  subject.NextStep();
+  subject.Apply(KeysFrom(100, 10));
+  subject.NextStep();
+  subject.Apply(KeysFrom(200, 4));
+  EXPECT_EQ(10u, subject.table->size());
+  EXPECT_TRUE(subject.Has(203));
+}
+
+TEST_P(TablePolicy, StatsTellWhatATableIsMadeOf) {
+  Subject subject(GetParam(), RowPolicy());
+  subject.Upsert(KeysFrom(0, 10000));
+  subject.Find(KeysFrom(9990, 30), false);
+  const TableStats stats = subject.table->Stats();
+  EXPECT_EQ(10000u, stats.rows);
+  EXPECT_EQ(10000u * kDim * 4, stats.payload_bytes);
+  EXPECT_GT(stats.index_bytes, 10000u * 12);
+  EXPECT_GE(stats.index_places, 10000u);
+  EXPECT_EQ(10u, stats.hits);
+  EXPECT_EQ(20u, stats.misses);
+  EXPECT_GE(stats.probed_buckets, stats.probed_keys);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(AllTables()), NameOfTable);
+
+}  // namespace
+}  // namespace tf_embed
