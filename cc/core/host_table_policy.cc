@@ -142,12 +142,12 @@ Status HostTable::EvictExpiredOfBatch(const Moment& now, const KeyBatch& batch,
   content_->index.ForSome(buckets, &expiry_cursor_, [&](const Bucket&, int64_t key, uint32_t slot) {
     if (!status.ok()) return;
     if (options_.policy.Expired(StatisticsOf(*content_, slot), now)) {
-      status = others.Append(Rank{0, HashKey(key)});
+      status = others.Append(Rank(0, HashKey(key)));
     }
   });
   TF_EMBED_RETURN_IF_ERROR(std::move(status));
   TF_EMBED_RETURN_IF_ERROR(expired.Resize(others.size()));
-  for (size_t i = 0; i < others.size(); ++i) expired[i] = KeyOfHash(others[i].hash);
+  for (size_t i = 0; i < others.size(); ++i) expired[i] = KeyOfHash(others[i].hash());
   return Evict(expired.data(), others.size(), &counters_.expired);
 }
 
@@ -161,22 +161,23 @@ Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, size_t*
   for (bool all = false; count < wanted;) {
     if (victims_.empty()) {
       if (all) break;
-      // Those that were passed over come again, and so do those that are to go.
+      // Rows in use that were passed over will come again, so more must come with them.
+      const size_t passed_over = in_use.size();
       in_use.Clear();
       TF_EMBED_RETURN_IF_ERROR(Evict(victims.data(), count, &counters_.evicted));
       *evicted += count;
       wanted -= count;
       count = 0;
-      TF_EMBED_RETURN_IF_ERROR(FillVictims(context, wanted, &all));
+      TF_EMBED_RETURN_IF_ERROR(FillVictims(context, wanted + passed_over, &all));
       continue;
     }
     const Rank rank = victims_.Pop();
-    if (const Rank* ahead = victims_.Ahead()) __builtin_prefetch(index.HomeOf(ahead->hash));
-    const int64_t key = KeyOfHash(rank.hash);
-    const StripedIndex::Entry entry = index.Find(key, rank.hash);
+    if (const Rank* ahead = victims_.Ahead()) __builtin_prefetch(index.HomeOf(ahead->hash()));
+    const int64_t key = KeyOfHash(rank.hash());
+    const StripedIndex::Entry entry = index.Find(key, rank.hash());
     if (!entry.found()) continue;
     const RowStatistics row = StatisticsOf(*content_, entry.slot);
-    const Rank present{EvictionScore(policy.eviction, row), rank.hash};
+    const Rank present(EvictionScore(policy.eviction, row), rank.hash());
     if (rank < present) {
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(present));
     } else if (present < rank || (count > 0 && victims[count - 1] == key)) {
@@ -211,8 +212,13 @@ Status HostTable::FillVictims(const ExecContext& context, size_t wanted, bool* a
     ranks.Clear();
   }
   TF_EMBED_RETURN_IF_ERROR(RanksOf(*content_, context, order, 1, Rank(), limit, &ranks, &below));
-  victims_.Fill(&ranks, limit);
+  if (ranks.size() < wanted && !(limit == kHighestRank)) {  // not what the sample promised
+    limit = kHighestRank;
+    ranks.Clear();
+    TF_EMBED_RETURN_IF_ERROR(RanksOf(*content_, context, order, 1, Rank(), limit, &ranks, &below));
+  }
   *all = limit == kHighestRank;
+  victims_.Fill(&ranks, limit);
   return Status();
 }
 
@@ -224,10 +230,10 @@ Status HostTable::NoteInserted(const KeyBatch& batch, const Moment& now, const W
   RowStatistics fresh(options_.policy.statistics, words);
   fresh.Begin(now);
   const uint64_t score = EvictionScore(options_.policy.eviction, fresh);
-  if (score > victims_.limit().score) return Status();
+  if (score > victims_.limit().score()) return Status();
   for (size_t i = 0; i < batch.size; ++i) {
     if (plan.verdicts[batch.Position(i)] != Verdict::kInsert) continue;
-    TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank{score, HashKey(batch.keys[i])}));
+    TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank(score, HashKey(batch.keys[i]))));
   }
   return Status();
 }
@@ -274,11 +280,11 @@ Status HostTable::EvictAll(const ExecContext& context, const Leaves& leaves,
       leaving.Clear();
       ForEachStatistics(*content_, stripe, [&](int64_t key, const RowStatistics& row) {
         const uint64_t hash = HashKey(key);
-        if (status.ok() && leaves(row, hash)) status = leaving.Append(Rank{0, hash});
+        if (status.ok() && leaves(row, hash)) status = leaving.Append(Rank(0, hash));
       });
       if (status.ok()) status = keys.Resize(leaving.size());
       for (size_t i = 0; status.ok() && i < leaving.size(); ++i) {
-        keys[i] = KeyOfHash(leaving[i].hash);
+        keys[i] = KeyOfHash(leaving[i].hash());
       }
       if (status.ok()) status = Evict(keys.data(), leaving.size(), counter);
       if (!status.ok()) return failure.Note(std::move(status));
@@ -302,7 +308,7 @@ Status HostTable::EvictExpired(const ExecContext& context, size_t* removed) {
 Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
                              size_t* removed) {
   const auto leaves = [&](const RowStatistics& row, uint64_t hash) {
-    return Below(Rank{EvictionScore(order, row), hash}, limit);
+    return Below(Rank(EvictionScore(order, row), hash), limit);
   };
   return EvictAll(context, leaves, &counters_.evicted, removed);
 }
@@ -327,7 +333,7 @@ Status HostTable::RanksOf(const Content& content, const ExecContext& context, Ev
       const size_t stripe = i * one_in;
       std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
       ForEachStatistics(content, stripe, [&](int64_t key, const RowStatistics& row) {
-        const Rank rank{EvictionScore(order, row), HashKey(key)};
+        const Rank rank(EvictionScore(order, row), HashKey(key));
         if (rank < low) {
           ++mine_below;
         } else if (status.ok() && Below(rank, high)) {
@@ -383,7 +389,7 @@ Status HostTable::AssignStatistics(const ExecContext&, const KeyBatch& batch, St
     }
     if (options_.policy.max_rows > 0) {
       TF_EMBED_RETURN_IF_ERROR(
-          victims_.Push(Rank{EvictionScore(options_.policy.eviction, row), hash}));
+          victims_.Push(Rank(EvictionScore(options_.policy.eviction, row), hash)));
     }
   }
   return Status();

@@ -45,14 +45,17 @@ class StatisticSet {
     return (bits_ & static_cast<uint8_t>(statistic)) != 0;
   }
   constexpr uint8_t bits() const { return bits_; }
-  size_t size() const { return static_cast<size_t>(__builtin_popcount(bits_)); }
+  constexpr size_t size() const { return BitsIn(bits_); }
   // The place of a word that is there.
-  size_t IndexOf(Statistic statistic) const {
-    return static_cast<size_t>(__builtin_popcount(bits_ & (static_cast<uint8_t>(statistic) - 1u)));
+  constexpr size_t IndexOf(Statistic statistic) const {
+    return BitsIn(bits_ & (static_cast<unsigned>(statistic) - 1u));
   }
 
  private:
   explicit constexpr StatisticSet(int bits) : bits_(static_cast<uint8_t>(bits)) {}
+  static constexpr size_t BitsIn(unsigned four) {
+    return (four & 1) + (four >> 1 & 1) + (four >> 2 & 1) + (four >> 3 & 1);
+  }
   uint8_t bits_ = 0;
 };
 
@@ -130,16 +133,28 @@ inline StatisticSet StatisticsOf(EvictionOrder order) {
 // A row's place in an order; the lowest leaves first. No two rows have the same one: where scores
 // are equal, hashes decide. So who leaves does not depend on threads, or on where rows lie. The
 // hash tells the key besides (KeyOfHash).
-struct Rank {
-  uint64_t score = 0;
-  uint64_t hash = 0;
+class Rank {
+ public:
+  constexpr Rank() = default;
+  constexpr Rank(uint64_t score, uint64_t hash) : score_(score), turned_hash_(Turn(hash, 8)) {}
 
-  friend bool operator<(const Rank& a, const Rank& b) {
-    return a.score != b.score ? a.score < b.score : a.hash < b.hash;
+  constexpr uint64_t score() const { return score_; }
+  constexpr uint64_t hash() const { return Turn(turned_hash_, 56); }
+
+  friend constexpr bool operator<(const Rank& a, const Rank& b) {
+    return a.score_ != b.score_ ? a.score_ < b.score_ : a.turned_hash_ < b.turned_hash_;
   }
-  friend bool operator==(const Rank& a, const Rank& b) {
-    return a.score == b.score && a.hash == b.hash;
+  friend constexpr bool operator==(const Rank& a, const Rank& b) {
+    return a.score_ == b.score_ && a.turned_hash_ == b.turned_hash_;
   }
+
+ private:
+  static constexpr uint64_t Turn(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
+
+  uint64_t score_ = 0;
+  // The highest bits of a hash are the number of a stripe. They come last here, so that the rows of
+  // some stripes are a fair sample of an order in which hashes decide.
+  uint64_t turned_hash_ = 0;
 };
 inline constexpr Rank kHighestRank{UINT64_MAX, UINT64_MAX};
 

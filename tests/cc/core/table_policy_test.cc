@@ -167,7 +167,7 @@ class Simulation {
   // An order of its own making, to compare with that of the table.
   std::vector<uint64_t> RankOf(const std::pair<const int64_t, Row>& entry) const {
     const Row& row = entry.second;
-    const uint64_t hash = HashKey(entry.first);
+    const uint64_t hash = HashKey(entry.first) << 8 | HashKey(entry.first) >> 56;
     switch (order_) {
       case EvictionOrder::kLru:
         return {row.step, hash};
@@ -332,6 +332,24 @@ TEST_P(TablePolicy, ManyVictimsComeInTheRightOrder) {
   // So many rows that victims are taken by a sample, some at a time.
   for (const EvictionOrder order : {EvictionOrder::kLru, EvictionOrder::kLfu}) {
     ExpectLikeSimulation(GetParam(), order, 9000, 900, 5, 3);
+  }
+}
+
+TEST_P(TablePolicy, RowsInUseMayBeTheLowestOfAll) {
+  // By scores, which are all 0: so hashes decide, and many of the lowest are in each batch.
+  constexpr size_t kRows = 20000;
+  Subject subject(GetParam(), Bounded(kRows, EvictionOrder::kScore));
+  Simulation simulation(kRows, EvictionOrder::kScore);
+  std::vector<int64_t> low = KeysFrom(0, kRows);
+  std::sort(low.begin(), low.end(), [](int64_t a, int64_t b) { return HashKey(a) < HashKey(b); });
+  low.resize(kRows / 2);
+  for (int64_t step = 0; step < 5; ++step) {
+    std::vector<int64_t> keys = step == 0 ? KeysFrom(0, kRows) : low;
+    for (int64_t i = 0; step > 0 && i < 6000; ++i) keys.push_back(step * 100000 + i);
+    simulation.Write(keys, subject.context.now);
+    subject.Apply(keys);
+    ASSERT_TRUE(simulation.Keys() == subject.Keys()) << "step " << step;
+    subject.NextStep();
   }
 }
 
