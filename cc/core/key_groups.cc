@@ -1,6 +1,5 @@
 #include "cc/core/key_groups.h"
 
-#include <algorithm>
 #include <new>
 
 namespace tf_embed {
@@ -22,20 +21,11 @@ Status KeyGroups::Build(const ExecContext& context, const KeyBatch& batch, const
   }
   if (!is_linked()) return parts_.front().Build(partition_.part(0));
 
-  size_t places = batch.size;
-  for (size_t i = 0; batch.positions != nullptr && i < batch.size; ++i) {
-    places = std::max<size_t>(places, size_t{batch.positions[i]} + 1);
-  }
-  TF_EMBED_RETURN_IF_ERROR(links_.Resize(places));
-  std::fill(links_.data(), links_.data() + places, kNoLink);
   FirstFailure failure;
   const auto find_distinct = [&](size_t begin, size_t end) {
     for (size_t part = begin; part < end && !failure.failed(); ++part) {
       Status status = parts_[part].Build(partition_.part(part));
       if (!status.ok()) return failure.Note(std::move(status));
-      for (size_t i = 0; i < parts_[part].size(); ++i) {
-        links_[parts_[part].positions(i)[0]] = static_cast<uint64_t>(part) << 32 | i;
-      }
     }
   };
   context.parallel_for(parts_.size(), kDistinctCost * batch.size / parts_.size(),

@@ -3,8 +3,8 @@
 // gradients) is then read nearly in the order of memory, and a key is dealt with once, by one
 // thread, with all of its places in order. So the outcome is the same for any number of threads.
 //
-// Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. Each place
-// where a key comes first then has a link to it, and the batch is gone through by its links.
+// Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. Who then goes
+// through the batch meets the keys of each part in the order in which the part has them.
 #ifndef TF_EMBED_CC_CORE_KEY_GROUPS_H_
 #define TF_EMBED_CC_CORE_KEY_GROUPS_H_
 
@@ -31,19 +31,24 @@ struct KeyGroup {
 };
 
 class KeyGroups {
+  // A distinct key: its number in its part.
+  struct Link {
+    uint32_t part;
+    uint32_t number;  // DistinctKeys::kNone where none is meant
+  };
+
  public:
   // Some neighbouring groups, a few hundred at a time.
   class Range {
    public:
     // Goes on to the next groups; false at the end.
     bool Next() {
-      const bool is_linked = groups_->is_linked();
       size_ = 0;
       for (; size_ < kMost && next_ < end_; ++next_) {
+        links_[size_] = groups_->is_linked() ? groups_->LinkAt(walk_.Next())
+                                             : Link{0, static_cast<uint32_t>(next_)};
         // No branch: whether a key comes first here is nobody's guess.
-        const uint64_t link = is_linked ? groups_->LinkAt(next_) : next_;
-        links_[size_] = link;
-        size_ += link != kNoLink ? 1 : 0;
+        size_ += links_[size_].number != DistinctKeys::kNone ? 1 : 0;
       }
       for (size_t i = 0; i < size_; ++i) some_[i] = groups_->GroupOf(links_[i]);
       return size_ > 0;
@@ -56,21 +61,24 @@ class KeyGroups {
     static constexpr size_t kMost = 512;
 
     Range(const KeyGroups* groups, size_t begin, size_t end)
-        : groups_(groups), next_(begin), end_(end) {}
+        : groups_(groups),
+          walk_(groups->partition_, groups->is_linked() ? begin : 0),
+          next_(begin),
+          end_(end) {}
 
     const KeyGroups* groups_;
+    KeyPartition::Walk walk_;
     size_t next_;
     size_t end_;
     size_t size_ = 0;
-    uint64_t links_[kMost];
+    Link links_[kMost];
     KeyGroup some_[kMost];
   };
 
-  explicit KeyGroups(Allocator* allocator)
-      : allocator_(allocator), partition_(allocator), links_(allocator) {}
+  explicit KeyGroups(Allocator* allocator) : allocator_(allocator), partition_(allocator) {}
 
   // Groups the keys of `batch` for which `skip` [batch, by position] is false, or all if it is
-  // null. The batch outlives this.
+  // null. Both outlive this.
   Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
 
   // Calls `work(&range)` for ranges that make up all groups, many at once; returns the first
@@ -90,23 +98,22 @@ class KeyGroups {
   }
 
  private:
-  static constexpr uint64_t kNoLink = ~uint64_t{0};
-
   // A batch of one part needs no links: its distinct keys are in order.
   bool is_linked() const { return parts_.size() > 1; }
 
-  uint64_t LinkAt(size_t i) const { return links_[batch_.Position(i)]; }
-  KeyGroup GroupOf(uint64_t link) const {
-    const DistinctKeys& part = parts_[link >> 32];
-    const size_t i = link & 0xffffffffu;
-    return KeyGroup{part.key(i), part.positions(i), part.count(i)};
+  Link LinkAt(const KeyPartition::Walk::Place& place) const {
+    if (place.record == KeyPartition::Walk::kSkipped) return {0, DistinctKeys::kNone};
+    return {place.part, parts_[place.part].first_at(place.record)};
+  }
+  KeyGroup GroupOf(const Link& link) const {
+    const DistinctKeys& part = parts_[link.part];
+    return KeyGroup{part.key(link.number), part.positions(link.number), part.count(link.number)};
   }
 
   Allocator* const allocator_;
   KeyBatch batch_;
   KeyPartition partition_;
   std::vector<DistinctKeys> parts_;
-  Buffer<uint64_t> links_;  // by position: part << 32 | number in the part, or kNoLink
 };
 
 }  // namespace tf_embed

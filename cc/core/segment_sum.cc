@@ -8,8 +8,6 @@
 namespace tf_embed {
 namespace {
 
-constexpr uint32_t kNone = 0xffffffffu;
-
 // An odd number that differs from process to process, so that nobody can choose keys that meet in
 // one chain. No result depends on it.
 uint64_t Salt() {
@@ -57,8 +55,14 @@ Status DistinctKeys::Build(const KeyRange& range) {
     ends_[i] = begin;
     begin += count;
   }
+  // Keys were numbered as they came first.
+  uint32_t next = 0;
   for (size_t record = 0; record < range.size(); ++record) {
-    positions_[ends_[numbers_[record]]++] = range.begin[record].position;
+    const uint32_t number = numbers_[record];
+    positions_[ends_[number]++] = range.begin[record].position;
+    const bool is_first = number == next;
+    numbers_[record] = is_first ? number : kNone;
+    next += is_first ? 1 : 0;
   }
   return Status();
 }

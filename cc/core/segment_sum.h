@@ -18,6 +18,8 @@ namespace tf_embed {
 
 class DistinctKeys {
  public:
+  static constexpr uint32_t kNone = 0xffffffffu;
+
   explicit DistinctKeys(Allocator* allocator)
       : keys_(allocator),
         ends_(allocator),
@@ -35,8 +37,9 @@ class DistinctKeys {
   const uint32_t* positions(size_t i) const { return positions_.data() + begin(i); }
   size_t count(size_t i) const { return ends_[i] - begin(i); }
 
-  // The number of the distinct key at record j of the range.
-  uint32_t number(size_t j) const { return numbers_[j]; }
+  // The number of the distinct key that first comes at record j of the range, kNone where the key
+  // came before.
+  uint32_t first_at(size_t j) const { return numbers_[j]; }
 
  private:
   size_t begin(size_t i) const { return i == 0 ? 0 : ends_[i - 1]; }
@@ -44,7 +47,7 @@ class DistinctKeys {
   size_t size_ = 0;
   Buffer<int64_t> keys_;
   Buffer<uint32_t> ends_;       // of each key's places in positions_
-  Buffer<uint32_t> numbers_;    // of the key of each record
+  Buffer<uint32_t> numbers_;    // of each record: first_at
   Buffer<uint32_t> positions_;  // key by key
   Buffer<uint32_t> buckets_;    // open addressing; number of a key, or kNone
 };
