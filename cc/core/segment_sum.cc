@@ -1,24 +1,11 @@
 #include "cc/core/segment_sum.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "cc/core/hash.h"
+#include "cc/core/process_salt.h"
 
 namespace tf_embed {
-namespace {
-
-// An odd number that differs from process to process, so that nobody can choose keys that meet in
-// one chain. No result depends on it.
-uint64_t Salt() {
-  static const uint64_t salt =
-      Mix64(static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) ^
-            reinterpret_cast<uintptr_t>(&salt)) |
-      1;
-  return salt;
-}
-
-}  // namespace
 
 Status DistinctKeys::Build(const KeyRange& range) {
   size_ = 0;
@@ -31,7 +18,7 @@ Status DistinctKeys::Build(const KeyRange& range) {
   TF_EMBED_RETURN_IF_ERROR(positions_.Resize(range.size()));
   TF_EMBED_RETURN_IF_ERROR(buckets_.Resize(mask + 1));
   std::fill(buckets_.data(), buckets_.data() + mask + 1, kNone);
-  const uint64_t salt = Salt();
+  const uint64_t salt = ProcessSalt() | 1;
   for (size_t record = 0; record < range.size(); ++record) {
     const int64_t key = range.begin[record].key;
     // The high bits of a product with an odd number, of a hash, since keys may be regular.

@@ -113,6 +113,9 @@ class Table {
                       const DefaultRows& defaults, void* weights, bool* exists,
                       const SlotsOut& slots) const = 0;
 
+  // Tells which keys are there, in `exists` [batch].
+  virtual void Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const = 0;
+
   // As Find, and inserts absent keys with their defaults; of equal keys the first one's.
   virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                               const DefaultRows& defaults, void* weights, bool* exists) = 0;
