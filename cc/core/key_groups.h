@@ -4,7 +4,7 @@
 // thread, with all of its places in order. So the outcome is the same for any number of threads.
 //
 // Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. Who then goes
-// through the batch meets the keys of each part in the order in which the part has them.
+// through the batch meets the records of each part in their order.
 #ifndef TF_EMBED_CC_CORE_KEY_GROUPS_H_
 #define TF_EMBED_CC_CORE_KEY_GROUPS_H_
 
@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "cc/core/allocator.h"
 #include "cc/core/exec_context.h"
@@ -31,26 +30,21 @@ struct KeyGroup {
 };
 
 class KeyGroups {
-  // A distinct key: its number in its part.
-  struct Link {
-    uint32_t part;
-    uint32_t number;  // DistinctKeys::kNone where none is meant
-  };
-
  public:
   // Some neighbouring groups, a few hundred at a time.
   class Range {
    public:
     // Goes on to the next groups; false at the end.
     bool Next() {
-      size_ = 0;
-      for (; size_ < kMost && next_ < end_; ++next_) {
-        links_[size_] = groups_->is_linked() ? groups_->LinkAt(walk_.Next())
-                                             : Link{0, static_cast<uint32_t>(next_)};
+      size_t size = 0;
+      for (; size < kMost && next_ < end_; ++next_) {
+        const uint32_t record = walk_.Next();
+        if (record == KeyPartition::Walk::kSkipped) continue;
+        some_[size] = groups_->GroupAt(record);
         // No branch: whether a key comes first here is nobody's guess.
-        size_ += links_[size_].number != DistinctKeys::kNone ? 1 : 0;
+        size += some_[size].count != 0 ? 1 : 0;
       }
-      for (size_t i = 0; i < size_; ++i) some_[i] = groups_->GroupOf(links_[i]);
+      size_ = size;
       return size_ > 0;
     }
     size_t size() const { return size_; }
@@ -61,21 +55,18 @@ class KeyGroups {
     static constexpr size_t kMost = 512;
 
     Range(const KeyGroups* groups, size_t begin, size_t end)
-        : groups_(groups),
-          walk_(groups->partition_, groups->is_linked() ? begin : 0),
-          next_(begin),
-          end_(end) {}
+        : groups_(groups), walk_(groups->partition_, begin), next_(begin), end_(end) {}
 
     const KeyGroups* groups_;
     KeyPartition::Walk walk_;
     size_t next_;
     size_t end_;
     size_t size_ = 0;
-    Link links_[kMost];
     KeyGroup some_[kMost];
   };
 
-  explicit KeyGroups(Allocator* allocator) : allocator_(allocator), partition_(allocator) {}
+  explicit KeyGroups(Allocator* allocator)
+      : allocator_(allocator), partition_(allocator), positions_(allocator), runs_(allocator) {}
 
   // Groups the keys of `batch` for which `skip` [batch, by position] is false, or all if it is
   // null. Both outlive this.
@@ -92,28 +83,24 @@ class KeyGroups {
       Status status = work(&range);
       if (!status.ok()) failure.Note(std::move(status));
     };
-    context.parallel_for(is_linked() ? batch_.size : parts_.front().size(), key_cost,
-                         std::cref(run));
+    context.parallel_for(batch_size_, key_cost, std::cref(run));
     return failure.Take();
   }
 
+  // The parts, and their records: where a key first comes in its part, its group; else one without
+  // positions.
+  const KeyPartition& partition() const { return partition_; }
+  KeyGroup GroupAt(size_t record) const {
+    const KeyRun& run = runs_[record];
+    return KeyGroup{partition_.record(record).key, positions_.data() + run.begin, run.count};
+  }
+
  private:
-  // A batch of one part needs no links: its distinct keys are in order.
-  bool is_linked() const { return parts_.size() > 1; }
-
-  Link LinkAt(const KeyPartition::Walk::Place& place) const {
-    if (place.record == KeyPartition::Walk::kSkipped) return {0, DistinctKeys::kNone};
-    return {place.part, parts_[place.part].first_at(place.record)};
-  }
-  KeyGroup GroupOf(const Link& link) const {
-    const DistinctKeys& part = parts_[link.part];
-    return KeyGroup{part.key(link.number), part.positions(link.number), part.count(link.number)};
-  }
-
   Allocator* const allocator_;
-  KeyBatch batch_;
+  size_t batch_size_ = 0;
   KeyPartition partition_;
-  std::vector<DistinctKeys> parts_;
+  Buffer<uint32_t> positions_;  // key by key
+  Buffer<KeyRun> runs_;         // by record
 };
 
 }  // namespace tf_embed

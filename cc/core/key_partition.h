@@ -43,36 +43,34 @@ class KeyPartition {
     return {records_.data() + offsets_[number * chunks_],
             records_.data() + offsets_[(number + 1) * chunks_]};
   }
+  // Records are numbered through, part after part.
+  const KeyRecord& record(size_t number) const { return records_[number]; }
+  size_t first_record(size_t part) const { return offsets_[part * chunks_]; }
+
   size_t PartOf(int64_t key) const { return bits_ == 0 ? 0 : HashKey(key) >> (64 - bits_); }
 
   // Goes through the batch in its own order, and tells where the record of each key lies.
   class Walk {
    public:
+    static constexpr uint32_t kSkipped = 0xffffffffu;
+
     // From key `begin` of the batch on.
     Walk(const KeyPartition& partition, size_t begin) : partition_(partition) {
       if (begin >= partition.batch_.size) return;
       const size_t chunk = begin / partition.chunk_size_;
       next_ = chunk * partition.chunk_size_;
-      const uint32_t* const offsets = partition.offsets_.data();
       for (size_t part = 0; part < partition.parts(); ++part) {
-        const uint32_t* const of_part = offsets + part * partition.chunks_;
-        records_[part] = of_part[chunk] - of_part[0];
+        records_[part] = partition.offsets_[part * partition.chunks_ + chunk];
       }
       while (next_ < begin) Next();
     }
 
-    struct Place {
-      uint32_t part;
-      uint32_t record;  // number in its part; kSkipped for a key that has none
-    };
-    static constexpr uint32_t kSkipped = 0xffffffffu;
-
-    Place Next() {
+    // The number of the next key's record, kSkipped where it has none.
+    uint32_t Next() {
       const KeyBatch& batch = partition_.batch_;
       const size_t i = next_++;
-      if (partition_.skip_ != nullptr && partition_.skip_[batch.Position(i)]) return {0, kSkipped};
-      const size_t part = partition_.PartOf(batch.keys[i]);
-      return {static_cast<uint32_t>(part), records_[part]++};
+      if (partition_.skip_ != nullptr && partition_.skip_[batch.Position(i)]) return kSkipped;
+      return records_[partition_.PartOf(batch.keys[i])]++;
     }
 
    private:
