@@ -14,14 +14,37 @@ namespace tf = ::tensorflow;
 constexpr size_t kExportRows = size_t{1} << 16;
 
 template <Status (Table::*verb)()>
-class WholeTableOp : public TableOp {
+absl::Status ForEachShard(const TableResource& table) {
+  for (size_t number = 0; number < table.num_shards(); ++number) {
+    TF_RETURN_IF_ERROR(ToTensorFlow((table.shard(number)->*verb)()));
+  }
+  return absl::OkStatus();
+}
+
+class ClearOp : public TableOp {
  public:
   using TableOp::TableOp;
 
  private:
   absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow((table->shard(number)->*verb)()));
+    TextAccess texts(table, KeyUse::kErase);
+    TF_RETURN_IF_ERROR(ForEachShard<&Table::Clear>(*table));
+    if (table->key_texts() != nullptr) table->key_texts()->Clear();
+    if (table->value_texts() != nullptr) table->value_texts()->Clear();
+    return absl::OkStatus();
+  }
+};
+
+class ShrinkOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
+    TF_RETURN_IF_ERROR(ForEachShard<&Table::Shrink>(*table));
+    TextAccess texts(table, KeyUse::kErase);
+    for (StringKeys* const dictionary : {table->key_texts(), table->value_texts()}) {
+      if (dictionary != nullptr) TF_RETURN_IF_ERROR(ToTensorFlow(dictionary->Shrink()));
     }
     return absl::OkStatus();
   }
@@ -82,6 +105,7 @@ class ExportOp : public TableOp {
           tf::DataTypeString(output_type(0)), ", values ", tf::DataTypeString(output_type(1)),
           ", slots ", tf::DataTypeString(output_type(2)), ".");
     }
+    TextAccess texts(table, KeyUse::kRead);
     WritersPaused paused(*table);
     TableMeta meta;
     const RowInitializer initializer = table->shard(0)->initializer();
@@ -108,6 +132,7 @@ class ExportOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(3, {static_cast<int64_t>(meta.count())}, &numbers));
     meta.Encode(numbers->flat<int64_t>().data());
 
+    const ExecContext exec = ThreadPoolOf(context);
     ExportedRows rows(table->allocator());
     const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
     size_t done = 0;
@@ -115,8 +140,18 @@ class ExportOp : public TableOp {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
         TF_RETURN_IF_ERROR(
             ToTensorFlow(table->shard(number)->ExportBatch(kExportRows, &cursor, &rows)));
-        NarrowKeys(rows.keys.data(), rows.size, done, keys);
-        CopyRows(rows.weights, rows.size, table->row_bytes(), done, values);
+        if (table->key_texts() != nullptr) {
+          WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
+        } else {
+          NarrowKeys(rows.keys.data(), rows.size, done, keys);
+        }
+        if (table->value_texts() != nullptr) {
+          WriteTexts(exec, *table->value_texts(),
+                     reinterpret_cast<const int64_t*>(rows.weights.data()),
+                     rows.size * table->dim(), done * table->dim(), values);
+        } else {
+          CopyRows(rows.weights, rows.size, table->row_bytes(), done, values);
+        }
         CopyRows(rows.slots, rows.size, slot_bytes, done, slots);
       }
     }
@@ -138,14 +173,24 @@ class ImportOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    // Everything is put together aside; the table takes it over when nothing can fail any more.
+    std::unique_ptr<StringKeys> key_texts, value_texts;
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->key_texts(), &key_texts));
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->value_texts(), &value_texts));
     KeysInput keys(table->allocator());
     TableMeta meta;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
-    TF_RETURN_IF_ERROR(CheckRows(context->input(3), "values", *table, keys));
+    const tf::Tensor& values = context->input(3);
+    TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_texts.get(), &keys));
+    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
-
-    // Everything is put together aside; the table takes it over when nothing can fail any more.
     const ExecContext exec = ThreadPoolOf(context);
+    Buffer<int64_t> numbers(table->allocator());
+    const void* rows = values.data();
+    if (value_texts != nullptr) {
+      TF_RETURN_IF_ERROR(
+          InternTexts(exec, values, table->allocator(), value_texts.get(), &numbers));
+      rows = numbers.data();
+    }
     std::vector<std::unique_ptr<Table>> fresh;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       const KeyBatch batch = keys.shard(number);
@@ -157,18 +202,29 @@ class ImportOp : public TableOp {
         return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
       }
       TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->SetRule(meta.rule)));
-      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->InsertOrAssign(
-          exec, batch, context->input(3).data(), {&meta.rule, context->input(4).data()})));
+      TF_RETURN_IF_ERROR(ToTensorFlow(
+          fresh.back()->InsertOrAssign(exec, batch, rows, {&meta.rule, context->input(4).data()})));
       if (fresh.back()->size() != batch.size) {
         return absl::DataLossError(absl::StrCat("The saved rows of table '", table->name(),
                                                 "' hold a key twice: ", batch.size, " rows, ",
                                                 fresh.back()->size(), " keys."));
       }
     }
+    TextAccess texts(table, KeyUse::kErase);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       table->shard(number)->TakeContent(fresh[number].get());
     }
+    table->ReplaceTexts(&key_texts, &value_texts);
     return absl::OkStatus();
+  }
+
+  // An empty dictionary where the table has one.
+  static absl::Status NewTexts(const TableResource& table, const StringKeys* present,
+                               std::unique_ptr<StringKeys>* texts) {
+    if (present == nullptr) return absl::OkStatus();
+    *texts = StringKeys::Create(table.allocator());
+    if (*texts != nullptr) return absl::OkStatus();
+    return ResourceExhaustedError("No memory to restore table '", table.name(), "'.");
   }
 
   static absl::Status ReadMeta(tf::OpKernelContext* context, const TableResource& table,
@@ -194,8 +250,8 @@ class ImportOp : public TableOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), WholeTableOp<&Table::Clear>);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), WholeTableOp<&Table::Shrink>);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), ClearOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), ShrinkOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);
