@@ -35,7 +35,7 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
 
     Args:
         params: The variable.
-        ids: Integers of any shape.
+        ids: Integers, or strings, of any shape.
         name: Name of the operation.
 
     Returns:
@@ -72,7 +72,7 @@ def unique_rows(params: Variable, ids: Any, name: str | None = None) -> tuple[tf
 
     Args:
         params: The variable.
-        ids: Integers of any shape.
+        ids: Integers, or strings, of any shape.
         name: Name of the operation.
 
     Returns:
