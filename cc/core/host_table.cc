@@ -17,10 +17,6 @@
 namespace tf_embed {
 namespace {
 
-// A key's bucket and then its row are asked for so many keys ahead.
-constexpr size_t kRowAhead = 12;
-constexpr size_t kBucketAhead = 24;
-constexpr size_t kRing = 32;
 // Rough costs in nanoseconds, by which a thread pool splits work.
 constexpr size_t kFindCost = 60;
 constexpr size_t kWriteCost = 120;
@@ -291,7 +287,8 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
             return static_cast<char*>(weights) + group.positions[k] * row_bytes;
           };
           TF_EMBED_RETURN_IF_ERROR(VisitRow(
-              content, group.key, probe, [&](char* row) { LoadRow(row, row_bytes, out(0)); },
+              content, group.key, probe,
+              [&](char* row) { loops_.load_row(row, row_bytes, out(0)); },
               [&](char* row) {
                 loops_.store_row(out(0), row_bytes, row);
                 StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
