@@ -130,12 +130,14 @@ absl::Status ToTensorFlow(const Status& status) {
 std::string TableResource::Signature::DebugString() const {
   return absl::StrCat("a table of ", tf::DataTypeString(key_dtype), " keys, ",
                       tf::DataTypeString(value_dtype), " values, dim ", dim, ", in ", num_shards,
-                      num_shards == 1 ? " shard" : " shards");
+                      num_shards == 1 ? " shard" : " shards",
+                      policy == PolicyAttributes() ? "" : ", ",
+                      policy == PolicyAttributes() ? "" : policy.DebugString());
 }
 
 bool TableResource::Signature::operator==(const Signature& other) const {
   return key_dtype == other.key_dtype && value_dtype == other.value_dtype && dim == other.dim &&
-         num_shards == other.num_shards;
+         num_shards == other.num_shards && policy == other.policy;
 }
 
 absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction,
@@ -143,7 +145,8 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
   TF_RETURN_IF_ERROR(construction->GetAttr("key_dtype", &signature->key_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
-  return construction->GetAttr("num_shards", &signature->num_shards);
+  TF_RETURN_IF_ERROR(construction->GetAttr("num_shards", &signature->num_shards));
+  return signature->policy.Read(construction);
 }
 
 absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
@@ -173,8 +176,18 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
                                   signature.num_shards, " shards.");
   }
   tf::core::RefCountPtr<TableResource> created(new TableResource(signature));
+  const PolicyAttributes& policy = signature.policy;
+  if (policy.log_evicted) {
+    created->evicted_ =
+        std::make_unique<EvictionLog>(options.allocator, options.dim * SizeOf(options.value_type));
+  }
+  std::shared_ptr<Admission> admission;
+  TF_RETURN_IF_ERROR(policy.NewAdmission(options.allocator, &admission));
   for (int64_t shard = 0; shard < signature.num_shards; ++shard) {
-    std::unique_ptr<Table> table = HostTable::Create(options);
+    TableOptions shard_options = options;
+    shard_options.policy =
+        policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
+    std::unique_ptr<Table> table = HostTable::Create(shard_options);
     if (table == nullptr) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }
@@ -188,6 +201,12 @@ size_t TableResource::size() const {
   size_t sum = 0;
   for (const auto& shard : shards_) sum += shard->size();
   return sum;
+}
+
+std::vector<Table*> TableResource::shards() const {
+  std::vector<Table*> shards;
+  for (const auto& shard : shards_) shards.push_back(shard.get());
+  return shards;
 }
 
 std::string TableResource::DebugString() const {

@@ -1,5 +1,6 @@
-// What a table handle points to: the shards of one variable. Immutable after creation; the tables
-// inside see to themselves.
+// What a table handle points to: the shards of one variable, and what they share for rows that come
+// and go. The tables, the clock and the log inside see to themselves; nothing else changes after
+// creation.
 #ifndef TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 #define TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/core/table.h"
+#include "cc/kernels/table_policy.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/types.h"
@@ -44,6 +46,7 @@ class TableResource : public tensorflow::ResourceBase {
     tensorflow::DataType value_dtype = tensorflow::DT_INVALID;
     int64_t dim = 0;
     int64_t num_shards = 0;
+    PolicyAttributes policy;
 
     std::string DebugString() const;
     bool operator==(const Signature& other) const;
@@ -67,6 +70,13 @@ class TableResource : public tensorflow::ResourceBase {
   size_t num_shards() const { return shards_.size(); }
   Table* shard(size_t number) const { return shards_[number].get(); }
   size_t size() const;
+  // For who wants them in a row.
+  std::vector<Table*> shards() const;
+
+  StepClock* clock() { return &clock_; }
+  Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
+  EvictionLog* evicted() { return evicted_.get(); }  // null where none is kept
+  StatisticSet statistics() const { return shards_.front()->options().policy.statistics; }
 
   std::string DebugString() const override;
 
@@ -74,6 +84,8 @@ class TableResource : public tensorflow::ResourceBase {
   explicit TableResource(const Signature& signature) : signature_(signature) {}
 
   const Signature signature_;
+  StepClock clock_;
+  std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
 };
 

@@ -78,6 +78,7 @@ REGISTER_OP("TfEmbedFindPooled")
     .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
     .Attr("padding: list(int) = []")
     .Attr("dim: int >= 1")
+    .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle unused, shape;
@@ -93,7 +94,7 @@ REGISTER_OP("TfEmbedFindPooled")
       return Status();
     })
     .Doc(R"doc(
-Looks rows up and pools those of each bag, and changes nothing.
+Looks rows up and pools those of each bag, and changes no row.
 
 defaults: As in TfEmbedFind.
 tokens: As in TfEmbedFind.
@@ -104,6 +105,7 @@ pooled_dtype: double for double tables, else float.
 combiner: sum: the sum of weight x row. mean: divided by the sum of the weights. sqrtn: by the
   square root of the sum of their squares. Where the divisor is 0 the row is 0.
 padding: None; or one key, which counts for nothing and is not looked up.
+training: As in TfEmbedFind.
 )doc");
 
 REGISTER_OP("TfEmbedSumByKey")
