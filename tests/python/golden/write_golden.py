@@ -72,7 +72,7 @@ def content(model: keras.Model) -> dict[str, Any]:
     found: dict[str, Any] = {"step": int(model.optimizer.iterations)}
     for name in NAMES:
         layer = model.get_layer(name)
-        keys, values, slots, _ = layer.variable.table.export()
+        keys, values, slots = layer.variable.table.export()[:3]
         order = np.argsort(keys)
         found[name] = {
             "keys": keys.numpy()[order].tolist(),
