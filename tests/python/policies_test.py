@@ -251,6 +251,13 @@ class AdmissionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(keys_of(v), [1])
         self.assertAllEqual(v.lookup([1]), [[8.0]])
 
+    def test_a_key_with_a_callable_initializer_waits_anew_once_it_was_evicted(self):
+        policy = TablePolicy(1, admission=CounterAdmission(2))
+        v = variable(policy, initializer=lambda shape, dtype: tf.fill(shape, 9.0))
+        for keys, held in (([1], []), ([1], [1]), ([2], [1]), ([2], [2]), ([1], [2]), ([1], [1])):
+            train(v, keys)
+            self.assertEqual(keys_of(v), held)
+
 
 class BoundTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*ORDERS)
