@@ -148,7 +148,7 @@ def state_of(model: keras.Model) -> dict[str, np.ndarray]:
     """All that training changes: rows and slots in the order of their keys, and the dense part."""
     state = {}
     for name in TABLES:
-        keys, rows, slots, _ = model.get_layer(f"{name}_table").variable.table.export()
+        keys, rows, slots = model.get_layer(f"{name}_table").variable.table.export()[:3]
         order = np.argsort(keys)
         for what, values in (("keys", keys), ("rows", rows), ("slots", slots)):
             state[f"{name} {what}"] = values.numpy()[order]

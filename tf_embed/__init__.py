@@ -10,6 +10,9 @@ loads its ops and changes nothing in TensorFlow or Keras.
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowWiseAdagrad   an optimizer that Keras lacks
     default_partition_fn        how keys are spread over shards
+    TablePolicy                 which rows come, stay and leave; CounterAdmission, BloomAdmission
+    RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
+                                FrequencyRestrictPolicy
 """
 
 from tf_embed import _library
@@ -21,10 +24,22 @@ from tf_embed._version import __version__  # noqa: E402
 from tf_embed.distributed.sharding import default_partition_fn  # noqa: E402
 from tf_embed.lookup import embedding_lookup, unique_rows  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
+from tf_embed.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
+from tf_embed.restrict_policies import (  # noqa: E402
+    FrequencyRestrictPolicy,
+    RestrictPolicy,
+    TimestampRestrictPolicy,
+)
 from tf_embed.variable import Variable  # noqa: E402
 
 __all__ = [
+    "BloomAdmission",
+    "CounterAdmission",
     "DynamicEmbeddingOptimizer",
+    "FrequencyRestrictPolicy",
+    "RestrictPolicy",
+    "TablePolicy",
+    "TimestampRestrictPolicy",
     "Variable",
     "__version__",
     "default_partition_fn",

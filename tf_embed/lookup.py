@@ -15,7 +15,9 @@ from tf_embed import (
 from tf_embed.variable import Variable
 
 
-def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.Tensor:
+def embedding_lookup(
+    params: Variable, ids: Any, name: str | None = None, training: bool = False
+) -> tf.Tensor:
     """Looks up rows, differentiably.
 
     The gradient of `params.trainable_variables` is a tf.IndexedSlices: its indices are the ids
@@ -37,6 +39,8 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
         params: The variable.
         ids: Integers, or strings, of any shape.
         name: Name of the operation.
+        training: Whether this is a use of the rows, where a policy counts them; a step of an
+            optimizer on them is one anyway.
 
     Returns:
         Rows, ids.shape + [dim]. Ids that have no row get their initial row; nothing is inserted.
@@ -58,11 +62,13 @@ def embedding_lookup(params: Variable, ids: Any, name: str | None = None) -> tf.
     """
     with arguments.scope(name, "embedding_lookup"):
         keys = _keys(params, ids)
-        rows, _ = params.table.find(keys, token=gradient_token(params))
+        rows, _ = params.table.find(keys, token=gradient_token(params), training=training)
         return rows
 
 
-def unique_rows(params: Variable, ids: Any, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+def unique_rows(
+    params: Variable, ids: Any, name: str | None = None, training: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Looks up the row of each distinct id once, differentiably.
 
     `tf.gather(rows, inverse)` is what `embedding_lookup` gives. Where ids repeat much, as popular
@@ -74,6 +80,7 @@ def unique_rows(params: Variable, ids: Any, name: str | None = None) -> tuple[tf
         params: The variable.
         ids: Integers, or strings, of any shape.
         name: Name of the operation.
+        training: As in `embedding_lookup`.
 
     Returns:
         rows: [u, dim], those of the distinct ids in the order in which they first come. Ids that
@@ -98,7 +105,7 @@ def unique_rows(params: Variable, ids: Any, name: str | None = None) -> tuple[tf
     """
     with arguments.scope(name, "unique_rows"):
         distinct, inverse = ops.unique_keys(_keys(params, ids))
-        rows, _ = params.table.find(distinct, token=gradient_token(params))
+        rows, _ = params.table.find(distinct, token=gradient_token(params), training=training)
         return rows, inverse
 
 

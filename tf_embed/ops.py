@@ -13,8 +13,8 @@ is checked in `arguments.py`, above. The inputs that all share:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -58,6 +58,26 @@ class ExternalRule:
         }
 
 
+class Exported(NamedTuple):
+    """A whole table as of one moment, what `import_` takes.
+
+    Attributes:
+        keys: [n].
+        values: [n, dim].
+        slots: [n, slots of a row].
+        meta: int64 vector: seed, table id, rule and slot groups, see cc/core/table_meta.h.
+        statistics: int64 [n, statistics of a row]: what is kept of the use of each row.
+        policy: int64 vector: the table's clock, which statistics, and what admission has counted.
+    """
+
+    keys: tf.Tensor
+    values: tf.Tensor
+    slots: tf.Tensor
+    meta: tf.Tensor
+    statistics: tf.Tensor
+    policy: tf.Tensor
+
+
 def create_table(
     *,
     shared_name: str,
@@ -71,6 +91,7 @@ def create_table(
     initializer_values: Sequence[float],
     seed: int,
     table_id: int,
+    policy: Mapping[str, Any] | None = None,
 ) -> tf.Tensor:
     """Creates a table, or finds the one of that `shared_name`; its handle.
 
@@ -78,6 +99,7 @@ def create_table(
         init_size: Rows that each shard makes room for.
         label: The name that error messages use.
         initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
+        policy: Further attributes, by which rows come and leave; None for no policy.
     """
     return _raw.tf_embed_table(
         shared_name=shared_name,
@@ -91,6 +113,7 @@ def create_table(
         initializer_values=_decimal_numbers(initializer_values),
         seed=seed,
         table_id=table_id,
+        **(policy or {}),
     )
 
 
@@ -102,14 +125,16 @@ def find(
     token: tf.Tensor | None,
     *,
     dim: int,
+    training: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Looks rows up and changes nothing.
+    """Looks rows up and changes no row.
 
     Args:
         defaults: Rows of absent keys: [0] for the table's initializer, [dim] for one row for
             all, or keys.shape + [dim].
         token: What the gradient of the rows goes to: the anchor's value, or in a graph a `token` of
             it; None where none is wanted.
+        training: Whether this is a use of the rows, in a table that keeps statistics.
 
     Returns:
         The rows, keys.shape + [dim], and whether the table holds each key, keys.shape.
@@ -121,6 +146,7 @@ def find(
         defaults=defaults,
         tokens=[] if token is None else [token],
         dim=dim,
+        training=training,
     )
 
 
@@ -137,8 +163,9 @@ def find_pooled(
     dim: int,
     combiner: str,
     padding: Padding | None,
+    training: bool = False,
 ) -> tf.Tensor:
-    """Looks rows up, pools those of each bag, and changes nothing.
+    """Looks rows up, pools those of each bag, and changes no row.
 
     Args:
         defaults: As in `find`.
@@ -148,6 +175,7 @@ def find_pooled(
         value_dtype: The table's, a floating one.
         combiner: "sum", "mean" or "sqrtn".
         padding: None, or a key that counts for nothing: its number in int64, or a string.
+        training: As in `find`.
 
     Returns:
         A row for each bag, the shape of the bags + [dim], of `compute_dtype(value_dtype)`.
@@ -164,6 +192,7 @@ def find_pooled(
         dim=dim,
         combiner=combiner,
         **_padding(padding),
+        training=training,
     )
 
 
@@ -223,11 +252,17 @@ def compute_dtype(value_dtype: tf.DType) -> tf.DType:
 
 
 def find_or_insert(
-    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor, defaults: tf.Tensor, *, dim: int
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    *,
+    dim: int,
+    training: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As `find`, and inserts the rows of absent keys."""
+    """As `find`, and inserts the rows of absent keys; in training, of those that `apply` would."""
     return _raw.tf_embed_find_or_insert(
-        table=handle, keys=keys, owners=owners, defaults=defaults, dim=dim
+        table=handle, keys=keys, owners=owners, defaults=defaults, dim=dim, training=training
     )
 
 
@@ -389,20 +424,25 @@ def export(
     slot_dtype: tf.DType,
     dim: int,
     with_slots: bool,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    with_policy: bool = True,
+) -> Exported:
     """Copies the whole table.
 
-    Returns:
-        keys [n], values [n, dim], slots [n, slots of a row] and meta, an int64 vector.
+    Args:
+        with_slots: Whether with slots; else there are none for a row.
+        with_policy: Whether with statistics, clock and what admission has counted; else there are
+            no statistics for a row.
     """
-    return _raw.tf_embed_export(
+    exported = _raw.tf_embed_export(
         table=handle,
         key_dtype=key_dtype,
         value_dtype=value_dtype,
         slot_dtype=slot_dtype,
         dim=dim,
         with_slots=with_slots,
+        with_policy=with_policy,
     )
+    return Exported(*exported)
 
 
 def import_(
@@ -412,10 +452,77 @@ def import_(
     values: tf.Tensor,
     slots: tf.Tensor,
     meta: tf.Tensor,
+    statistics: tf.Tensor,
+    policy: tf.Tensor,
 ) -> tf.Operation | None:
     """Replaces the whole content of a table by that of an export."""
     return _raw.tf_embed_import(
-        table=handle, keys=keys, owners=owners, values=values, slots=slots, meta=meta
+        table=handle,
+        keys=keys,
+        owners=owners,
+        values=values,
+        slots=slots,
+        meta=meta,
+        statistics=statistics,
+        policy=policy,
+    )
+
+
+def restrict(handle: tf.Tensor, num_reserved: tf.Tensor, *, order: str) -> tf.Tensor:
+    """Removes rows until `num_reserved` are left; the number of those that went, int64 scalar.
+
+    Args:
+        num_reserved: int64 scalar.
+        order: Which ones go first, a name of `policies.ORDERS`.
+    """
+    return _raw.tf_embed_restrict(table=handle, num_reserved=num_reserved, order=order)
+
+
+def drain_evicted(
+    handle: tf.Tensor, *, key_dtype: tf.DType, value_dtype: tf.DType, dim: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Keys [n] and rows [n, dim] that have left by the policy since the last call."""
+    return _raw.tf_embed_drain_evicted(
+        table=handle, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
+    )
+
+
+def stats(handle: tf.Tensor) -> tf.Tensor:
+    """What has happened to a table; an int64 vector, see cc/ops/policy_ops.cc."""
+    return _raw.tf_embed_stats(table=handle)
+
+
+def row_statistics(
+    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What is kept of the use of rows, and no use itself.
+
+    Returns:
+        int64, keys.shape + [4]: last step, last time in milliseconds, number of steps, score, 0 for
+        what is not kept and for absent keys; and whether the table holds each key, keys.shape.
+    """
+    return _raw.tf_embed_row_statistics(table=handle, keys=keys, owners=owners)
+
+
+def set_scores(
+    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor, scores: tf.Tensor
+) -> tf.Operation | None:
+    """Sets the scores of rows, int64, keys.shape; absent keys are passed over."""
+    return _raw.tf_embed_set_scores(table=handle, keys=keys, owners=owners, scores=scores)
+
+
+def set_clock(
+    handle: tf.Tensor, step: int | tf.Tensor, milliseconds: int | tf.Tensor
+) -> tf.Operation | None:
+    """Sets the clock by which a table notes uses.
+
+    Args:
+        step: The number of the present step, -1 to leave it.
+        milliseconds: The time since 1970, at which it stands then; -1 to go by the system's, -2 to
+            leave it.
+    """
+    return _raw.tf_embed_set_clock(
+        table=handle, step=tf.cast(step, tf.int64), milliseconds=tf.cast(milliseconds, tf.int64)
     )
 
 

@@ -30,12 +30,16 @@ class Rows:
         keys: [n].
         values: [n, dim].
         meta: As `Table.export` gives it.
+        statistics: [n, statistics of a row].
+        policy: As `Table.export` gives it.
     """
 
     name: str
     keys: tf.Tensor
     values: tf.Tensor
     meta: tf.Tensor
+    statistics: tf.Tensor
+    policy: tf.Tensor
 
 
 class RowsArray(np.ndarray):
@@ -87,8 +91,9 @@ class RowsArray(np.ndarray):
 
 def take(table: Table) -> RowsArray:
     """The rows of a table as they are now."""
-    keys, values, _, meta = table.export(with_slots=False)
-    return RowsArray.of(Rows(table.options.name, keys, values, meta))
+    rows = table.export(with_slots=False)._asdict()
+    del rows["slots"]
+    return RowsArray.of(Rows(table.options.name, **rows))
 
 
 def put(table: Table, value: Any) -> None:
@@ -119,12 +124,13 @@ def put(table: Table, value: Any) -> None:
             f"{name!r} can't take the rows of {rows.name!r}: it has {table.options.kind}, and they "
             f"have {kind}."
         )
-    table.import_(rows.keys, rows.values, *_slots_and_meta(table, rows))
+    slots, meta = _slots_and_meta(table, rows)
+    table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
 
 
 def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
     """What a table keeps for rows: their slots, initial ones where it lacks a row, and its meta."""
-    keys, _, present, numbers = table.export()
+    keys, _, present, numbers, _, _ = table.export()
     meta = TableMeta.of(numbers)
     slots = np.tile(meta.initial_slots(present.dtype), (rows.keys.shape[0], 1))
     places, found = _places(keys.numpy(), rows.keys.numpy())

@@ -1,11 +1,10 @@
 """Tables in the files of Keras, .keras and .weights.h5.
 
 Keras gives an object a mapping from names to arrays, its store, to write what it has. A table
-writes keys [n], values [n, dim], slots [n, slots of a row] and meta, as `Table.export` gives them,
-and its kind, as text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string
-keys as one array of all their bytes and one of their lengths, so that no byte is lost. Beside all
-arrays of a store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is
-taken over.
+writes what `Table.export` gives, an array each under the names of `ops.Exported`, and its kind, as
+text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string keys as one array
+of all their bytes and one of their lengths, so that no byte is lost. Beside all arrays of a store
+goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is taken over.
 
 Large arrays are handed on one at a time and without copies of ours, so that there are no more of
 them in memory than Keras and TensorFlow make.
@@ -21,9 +20,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_embed.ops import Exported
 from tf_embed.table import Table
 
-_ROWS = ("keys", "values", "slots", "meta")
+_ROWS = Exported._fields
 _STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
 _KIND = "kind"
 _CHECKSUM = "checksum"
@@ -36,7 +36,7 @@ def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
         table: The table.
         prefix: What the names begin with.
     """
-    arrays = dict(zip(_ROWS, table.export(), strict=True))
+    arrays = table.export()._asdict()
     if table.options.key_dtype == tf.string:
         keys = arrays.pop("keys")
         whole = tf.io.decode_raw(tf.strings.reduce_join(keys), tf.uint8)

@@ -12,6 +12,7 @@ once.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import uuid
@@ -26,7 +27,8 @@ from absl import logging
 from tf_embed import ops
 from tf_embed.distributed import sharding
 from tf_embed.initializers import RowInitializer
-from tf_embed.ops import ExternalRule
+from tf_embed.ops import Exported, ExternalRule
+from tf_embed.policies import STATISTICS, TablePolicy
 
 
 def kind_of(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
@@ -48,6 +50,9 @@ class TableOptions:
         initializer: The row of an absent key.
         partition_fn: Chooses the shard of a key.
         device: Where the table is, as TensorFlow names devices.
+        policy: By which rows come and leave; None: they come at once and stay.
+        wanted_statistics: What is kept of the use of each row besides what the policy needs, names
+            of `policies.STATISTICS`.
     """
 
     name: str
@@ -59,6 +64,22 @@ class TableOptions:
     initializer: RowInitializer = RowInitializer()
     partition_fn: sharding.PartitionFn = sharding.default_partition_fn
     device: str = "/CPU:0"
+    policy: TablePolicy | None = None
+    wanted_statistics: tuple[str, ...] = ()
+
+    @property
+    def statistics(self) -> frozenset[str]:
+        """What is kept of the use of each row."""
+        kept = {*self.wanted_statistics, *(self.policy.kept if self.policy else ())}
+        # By the last step a key counts once a step.
+        return frozenset({*kept, "last_step"} if "count" in kept else kept)
+
+    @property
+    def policy_attributes(self) -> dict[str, Any]:
+        """The policy as the op that makes a table takes it."""
+        attributes = {} if self.policy is None else self.policy.attributes()
+        bits = sum(STATISTICS[one] for one in self.statistics)
+        return {**attributes, "statistics": bits} if bits else attributes
 
     @property
     def kind(self) -> str:
@@ -86,6 +107,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # one still in each copy of a SavedModel that is loaded.
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
             self._rule: str | ExternalRule | None = None
+            # Called with the distinct keys of each step, after it.
+            self.on_update: Callable[[tf.Tensor], Any] | None = None
             self._track_trackable(_Kind(options), "kind")
             # In eager execution, to make these takes three times as long as a lookup of 256 keys.
             with tf.device(options.device):
@@ -110,6 +133,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             initializer_values=initializer.values,
             seed=initializer.seed,
             table_id=initializer.table_id,
+            policy=options.policy_attributes,
         )
 
     def _destroy_resource(self) -> None:
@@ -128,6 +152,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """A table of its own with the same rows, slots and seed."""
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
+        copied.on_update = copy.deepcopy(self.on_update, memo)
         copied.import_(*self.export())
         return copied
 
@@ -140,14 +165,20 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Verbs.
 
     def find(
-        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, token: tf.Tensor | None = None
+        self,
+        keys: tf.Tensor,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        *,
+        training: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Looks rows up and changes nothing.
+        """Looks rows up and changes no row.
 
         Args:
             keys: Any shape.
             defaults: Rows of absent keys, [dim] or keys.shape + [dim]; None for initial ones.
             token: What the gradient of the rows goes to, see `ops.token`; None where none does.
+            training: Whether this is a use of the rows, where that is kept.
 
         Returns:
             Rows, keys.shape + [dim], and whether each key is there, keys.shape.
@@ -155,7 +186,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
         owners = self._owners(keys)
         if defaults is None:
             defaults = self._initial_rows(keys, owners)
-        return ops.find(self.resource_handle, keys, owners, defaults, token, dim=self.options.dim)
+        return ops.find(
+            self.resource_handle,
+            keys,
+            owners,
+            defaults,
+            token,
+            dim=self.options.dim,
+            training=training and bool(self.options.statistics),
+        )
 
     def find_pooled(
         self,
@@ -167,8 +206,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         padding: ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
+        training: bool = False,
     ) -> tf.Tensor:
-        """Looks rows up, pools those of each bag, and changes nothing.
+        """Looks rows up, pools those of each bag, and changes no row.
 
         Args:
             keys: Any shape.
@@ -178,6 +218,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             padding: None, or a key that counts for nothing.
             defaults: As in `find`.
             token: As in `find`.
+            training: As in `find`.
 
         Returns:
             A row for each bag, the shape of the bags + [dim], of `ops.compute_dtype`.
@@ -200,27 +241,34 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=options.dim,
             combiner=combiner,
             padding=padding,
+            training=training and bool(options.statistics),
         )
 
-    def find_or_insert(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """As `find`, and inserts the initial rows of absent keys."""
+    def find_or_insert(
+        self, keys: tf.Tensor, *, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `find`, and inserts the initial rows of absent keys.
+
+        In training, of those only that `apply` would insert now.
+        """
         owners = self._owners(keys)
         defaults = self._initial_rows(keys, owners)
         return ops.find_or_insert(
-            self.resource_handle, keys, owners, defaults, dim=self.options.dim
+            self.resource_handle, keys, owners, defaults, dim=self.options.dim, training=training
         )
 
     def insert_or_assign(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Operation | None:
         """Writes rows; of equal keys the last one wins."""
-        return ops.insert_or_assign(
+        done = ops.insert_or_assign(
             self.resource_handle, keys, self._owners(keys), values, dim=self.options.dim
         )
+        return self._updated(keys, done)
 
     def accum(
         self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
     ) -> tf.Operation | None:
         """Adds where the caller saw a row, inserts where not, does nothing where that changed."""
-        return ops.accum(
+        done = ops.accum(
             self.resource_handle,
             keys,
             self._owners(keys),
@@ -229,6 +277,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             exists,
             dim=self.options.dim,
         )
+        return self._updated(keys, done)
 
     def apply(
         self,
@@ -250,8 +299,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             step: The number of this step.
         """
         if self.options.initializer.draw is not None:
-            self.find_or_insert(keys)
-        return ops.apply(
+            self.find_or_insert(keys, training=True)
+        done = ops.apply(
             self.resource_handle,
             keys,
             self._owners(keys),
@@ -261,6 +310,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=self.options.dim,
             rule=rule,
         )
+        return self._updated(keys, done)
 
     def find_slots(
         self, keys: tf.Tensor, rule: ExternalRule
@@ -290,8 +340,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def assign_slots(
         self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, rule: ExternalRule
     ) -> tf.Operation | None:
-        """Writes rows and slots as `find_slots` gives them; of equal keys the last one wins."""
-        return ops.assign_slots(
+        """Writes rows and slots as `find_slots` gives them; of equal keys the last one wins.
+
+        Rows of keys that admission holds back, or for which there is no room, are not written.
+        """
+        done = ops.assign_slots(
             self.resource_handle,
             keys,
             self._owners(keys),
@@ -300,6 +353,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=self.options.dim,
             rule=rule,
         )
+        return self._updated(keys, done)
 
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys; absent ones are no error."""
@@ -317,10 +371,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """Number of keys in a shard, or in all where it is -1; int64 scalar."""
         return ops.size(self.resource_handle, shard)
 
-    def export(
-        self, *, with_slots: bool = True
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Keys [n], weights [n, dim], slots [n, slots of a row] and meta, as of one moment."""
+    def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
+        """Everything, as of one moment; see `ops.export`."""
         options = self.options
         return ops.export(
             self.resource_handle,
@@ -329,16 +381,49 @@ class Table(tf.saved_model.experimental.TrackableResource):
             slot_dtype=options.slot_dtype,
             dim=options.dim,
             with_slots=with_slots,
+            with_policy=with_policy,
         )
 
     def import_(
-        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, meta: tf.Tensor
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        meta: tf.Tensor,
+        statistics: tf.Tensor,
+        policy: tf.Tensor,
     ) -> tf.Operation | None:
-        """Replaces the whole content by that of an export, from any number of shards."""
-        imported = ops.import_(self.resource_handle, keys, self._owners(keys), values, slots, meta)
+        """Replaces the whole content by that of an export, from any number of shards.
+
+        Statistics that are not in it begin now. Where there are more rows than the bound, the first
+        ones leave by the policy.
+        """
+        imported = ops.import_(
+            self.resource_handle, keys, self._owners(keys), values, slots, meta, statistics, policy
+        )
         if self._rule is not None and tf.executing_eagerly():
             self.bind_rule(self._rule)  # the export may have had another
         return imported
+
+    def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+        """Removes rows, the first ones of an order, until `num_reserved` are left.
+
+        Args:
+            num_reserved: int64 scalar.
+            order: A name of `policies.ORDERS` whose statistics the table keeps.
+
+        Returns:
+            How many were removed, int64 scalar.
+        """
+        return ops.restrict(self.resource_handle, num_reserved, order=order)
+
+    def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """What is kept of the use of rows; see `ops.row_statistics`."""
+        return ops.row_statistics(self.resource_handle, keys, self._owners(keys))
+
+    def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
+        """Sets the scores of the rows that are there, int64, keys.shape."""
+        return ops.set_scores(self.resource_handle, keys, self._owners(keys), scores)
 
     @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
     def bind_rule(self, rule: str | ExternalRule) -> None:
@@ -370,8 +455,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        keys, values, slots, meta = self.export(with_slots=not _is_saving_a_model())
-        return {"keys": keys, "values": values, "slots": slots, "meta": meta}
+        with_all = not _is_saving_a_model()
+        return self.export(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         return self.import_(**restored_tensors)
@@ -391,6 +476,13 @@ class Table(tf.saved_model.experimental.TrackableResource):
             f"The table of {self.options.name!r} can't be saved by an asynchronous checkpoint: "
             "leave tf.train.CheckpointOptions(enable_async=True) out."
         )
+
+    def _updated(self, keys: tf.Tensor, done: tf.Operation | None) -> tf.Operation | None:
+        """Tells who wants to know of a step. `done` is what the step's op gave."""
+        if self.on_update is not None:
+            with tf.control_dependencies([] if done is None else [done]):
+                self.on_update(ops.unique_keys(tf.reshape(keys, [-1]))[0])
+        return done
 
     def _owners(self, keys: tf.Tensor) -> tf.Tensor:
         options = self.options

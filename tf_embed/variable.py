@@ -12,13 +12,15 @@ from tf_embed import arguments
 from tf_embed.anchor import Anchor
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import row_initializer
+from tf_embed.policies import TablePolicy
+from tf_embed.policy_methods import PolicyMethods, check_policies, notes_updates
 from tf_embed.table import Shard, Table, TableOptions
 
 DEFAULT_INIT_SIZE = 8192
 INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
 
 
-class Variable(tf.Module):
+class Variable(PolicyMethods):
     """A table of embeddings that grows: any integer, or string, is a key and has a row.
 
     Keys need not be known beforehand. A lookup gives a key that has no row yet its initial row,
@@ -59,8 +61,12 @@ class Variable(tf.Module):
         init_size: Rows to make room for, in all shards together, int(init_size / shards) each. 0
             takes the environment variable TF_HASHTABLE_INIT_SIZE, or else 8192.
         kv_creator: Stored. There is one kind of table so far.
-        restrict_policy: Stored.
+        restrict_policy: What `restrict` goes by: `TimestampRestrictPolicy`,
+            `FrequencyRestrictPolicy`, or a subclass of `RestrictPolicy` of your own. The class; the
+            variable makes one of it, and has it under this name.
         bp_v2: Stored. Updates are always made in place, row by row, as with bp_v2.
+        policy: A `TablePolicy`, by which rows come and leave. Default: a row comes with the first
+            training step of its key, and stays.
 
     Raises:
         TypeError: A dtype or a type that is not supported.
@@ -97,6 +103,7 @@ class Variable(tf.Module):
         kv_creator: Any = None,
         restrict_policy: Any = None,
         bp_v2: bool = False,
+        policy: TablePolicy | None = None,
     ) -> None:
         super().__init__()  # a tf.Module's own name must be an identifier; ours need not
         if not isinstance(name, str) or not name:
@@ -110,6 +117,7 @@ class Variable(tf.Module):
         dim = arguments.positive_int(dim, "dim")
         device_names = _device_names(devices)
         _check_strategy()
+        check_policies(policy, restrict_policy, len(device_names))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
         self._variable_name = name
         self._device_names = device_names
@@ -117,7 +125,6 @@ class Variable(tf.Module):
         self.checkpoint = bool(checkpoint)
         self.init_size = init_size
         self.kv_creator = kv_creator
-        self.restrict_policy = restrict_policy
         self.bp_v2 = bool(bp_v2)
         self._table = Table(
             TableOptions(
@@ -132,10 +139,17 @@ class Variable(tf.Module):
                 ),
                 partition_fn=partitioner,
                 device=device_names[0],
+                policy=policy,
+                wanted_statistics=() if restrict_policy is None else restrict_policy.statistics,
             )
         )
         is_trained = trainable and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
+        self.restrict_policy = None
+        if restrict_policy is not None:
+            self.restrict_policy = restrict_policy(self)
+            if notes_updates(restrict_policy):
+                self._table.on_update = self.restrict_policy.apply_update
 
     # What it is.
 
@@ -302,7 +316,11 @@ class Variable(tf.Module):
             return self._table.accum(keys, old_values, new_values, exists)
 
     def lookup(
-        self, keys: Any, return_exists: bool = False, name: str | None = None
+        self,
+        keys: Any,
+        return_exists: bool = False,
+        name: str | None = None,
+        training: bool = False,
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Looks rows up. Keys that are not there get their initial rows, and are not inserted.
 
@@ -310,6 +328,7 @@ class Variable(tf.Module):
             keys: Integers, or strings, of any shape.
             return_exists: Whether to tell which keys are there.
             name: Name of the operation.
+            training: Whether this is a use of the rows in the sense of `TablePolicy`.
 
         Returns:
             Rows, keys.shape + [dim]; with `return_exists` also a bool tensor, keys.shape.
@@ -318,7 +337,7 @@ class Variable(tf.Module):
             TypeError: A wrong dtype.
         """
         with arguments.scope(name, "lookup"):
-            values, exists = self._table.find(self._keys(keys))
+            values, exists = self._table.find(self._keys(keys), training=training)
         return (values, exists) if return_exists else values
 
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
@@ -382,14 +401,15 @@ class Variable(tf.Module):
             Keys [n] and rows [n, dim].
         """
         with arguments.scope(name, "export"):
-            keys, values, _, _ = self._table.export(with_slots=False)
-        return keys, values
+            exported = self._table.export(with_slots=False, with_policy=False)
+        return exported.keys, exported.values
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         """What TensorFlow saves; without the table where checkpoints must not have it."""
         children = dict(super()._trackable_children(save_type, **kwargs))
         if save_type == "checkpoint" and not self.checkpoint:
             children.pop("_table")
+            children.pop("restrict_policy", None)
         return children
 
     def __repr__(self) -> str:
@@ -397,9 +417,6 @@ class Variable(tf.Module):
             f"<tf_embed.Variable name={self.name!r}, dim={self.dim}, key_dtype="
             f"{self.key_dtype.name}, value_dtype={self.value_dtype.name}, shards={self.shard_num}>"
         )
-
-    def _keys(self, keys: Any) -> tf.Tensor:
-        return arguments.tensor_of(keys, self.key_dtype, "keys", self.name)
 
     def _rows(self, keys: tf.Tensor, rows: Any, argument: str) -> tf.Tensor:
         rows = arguments.tensor_of(rows, self.value_dtype, argument, self.name)

@@ -76,10 +76,15 @@ Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
   }
   size_t coming = 0;
   for (size_t i = 0; i < wanted; ++i) {
-    if (admitted[i]) positions[coming++] = positions[i];
+    if (!admitted[i]) continue;
+    keys[coming] = keys[i];
+    positions[coming++] = positions[i];
   }
   if (admits == Admits::kCounted) {
     counters_.held_back.fetch_add(wanted - coming, std::memory_order_relaxed);
+  } else if (policy.admission != nullptr && admits == Admits::kPeeked) {
+    // The apply that follows finds these keys, and does not count them: they wait no more.
+    TF_EMBED_RETURN_IF_ERROR(policy.admission->Count(keys.data(), coming, admitted.data()));
   }
 
   // Room for them; without it, the last ones stay away.

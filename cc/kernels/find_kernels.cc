@@ -11,7 +11,9 @@ namespace tf = ::tensorflow;
 template <bool insert>
 class FindOp : public TableOp {
  public:
-  using TableOp::TableOp;
+  explicit FindOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("training", &training_));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
@@ -25,7 +27,7 @@ class FindOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.RowsShape(*table), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ThreadPoolOf(context, table, training_);
     bool* const flags = exists->flat<bool>().data();
     const auto find = [&](const DefaultRows& defaults, void* rows) {
       return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
@@ -64,6 +66,8 @@ class FindOp : public TableOp {
       std::copy_n(reinterpret_cast<const tf::tstring*>(row), dim, out + i * dim);
     }
   }
+
+  bool training_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFind").Device(tf::DEVICE_CPU), FindOp<false>);

@@ -21,6 +21,7 @@ class FindPooledOp : public TableOp {
  public:
   explicit FindPooledOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("training", &training_));
   }
 
  private:
@@ -50,11 +51,12 @@ class FindPooledOp : public TableOp {
     for (size_t number = 0; number < shards.size(); ++number) shards[number] = table->shard(number);
     const ShardedKeys sharded{keys.keys(), keys.owners(), keys.unsigned_keys(), shards.data(),
                               shards.size()};
-    return ToTensorFlow(
-        FindPooled(ThreadPoolOf(context), sharded, bags, pooling, defaults, pooled->data()));
+    return ToTensorFlow(FindPooled(ThreadPoolOf(context, table, training_), sharded, bags, pooling,
+                                   defaults, pooled->data()));
   }
 
   PoolingAttributes attributes_;
+  bool training_ = false;
 };
 
 // Finds the distinct keys of input 0 and gives what outputs share: the distinct keys and the number

@@ -47,7 +47,8 @@ class FindSlotsOp : public TableOp {
       if (SameRuleAndInitialValues(shard->rule(), rule_)) continue;
       TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rule_)));
     }
-    const ExecContext exec = ThreadPoolOf(context);
+    // A part of a step: an expired row starts anew here already.
+    const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
     bool* const flags = exists->flat<bool>().data();
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Find(exec, batch, defaults, values->data(), flags, {&rule_, slots->data()});
@@ -81,7 +82,8 @@ class AssignSlotsOp : public TableOp {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
           ExecContext::Serial(), KeyBatch(), nullptr, {&rule_, nullptr})));
     }
-    const ExecContext exec = ThreadPoolOf(context);
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, values.data(), {&rule_, slots.data()});
     });

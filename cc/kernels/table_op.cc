@@ -176,4 +176,11 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
   return exec;
 }
 
+ExecContext ThreadPoolOf(tf::OpKernelContext* context, TableResource* table, bool training) {
+  ExecContext exec = ThreadPoolOf(context);
+  exec.now = table->clock()->Now();
+  exec.training = training;
+  return exec;
+}
+
 }  // namespace tf_embed

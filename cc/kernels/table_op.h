@@ -90,8 +90,22 @@ absl::Status ReadDefaults(tensorflow::OpKernelContext* context, const TableResou
 // Checks that what an op gives rows in is the table's value type.
 absl::Status CheckOutputType(tensorflow::DataType type, const TableResource& table);
 
-// The thread pool of the device that runs the op.
+// The thread pool of the device that runs the op; with a table, at the moment of its clock.
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context);
+ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, TableResource* table,
+                         bool training = false);
+
+// Ends a step of a table's clock when an op that changes rows is done with them, even if it failed.
+class Step {
+ public:
+  explicit Step(TableResource* table) : table_(table) {}
+  ~Step() { table_->clock()->EndStep(); }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+ private:
+  TableResource* const table_;
+};
 
 // Calls `verb(shard, batch)` for each shard, up to the first failure.
 template <typename Verb>

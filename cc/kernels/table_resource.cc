@@ -133,12 +133,14 @@ absl::Status ToTensorFlow(const Status& status) {
 std::string TableResource::Signature::DebugString() const {
   return absl::StrCat("a table of ", tf::DataTypeString(key_dtype), " keys, ",
                       tf::DataTypeString(value_dtype), " values, dim ", dim, ", in ", num_shards,
-                      num_shards == 1 ? " shard" : " shards");
+                      num_shards == 1 ? " shard" : " shards",
+                      policy == PolicyAttributes() ? "" : ", ",
+                      policy == PolicyAttributes() ? "" : policy.DebugString());
 }
 
 bool TableResource::Signature::operator==(const Signature& other) const {
   return key_dtype == other.key_dtype && value_dtype == other.value_dtype && dim == other.dim &&
-         num_shards == other.num_shards;
+         num_shards == other.num_shards && policy == other.policy;
 }
 
 absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction,
@@ -146,7 +148,8 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
   TF_RETURN_IF_ERROR(construction->GetAttr("key_dtype", &signature->key_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
-  return construction->GetAttr("num_shards", &signature->num_shards);
+  TF_RETURN_IF_ERROR(construction->GetAttr("num_shards", &signature->num_shards));
+  return signature->policy.Read(construction);
 }
 
 absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
@@ -176,8 +179,17 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
                                   signature.num_shards, " shards.");
   }
   tf::core::RefCountPtr<TableResource> created(new TableResource(signature));
+  const PolicyAttributes& policy = signature.policy;
+  std::shared_ptr<Admission> admission;
+  TF_RETURN_IF_ERROR(policy.NewAdmission(options.allocator, &admission));
+  if (policy.log_evicted || signature.key_dtype == tf::DT_STRING) {
+    created->evicted_ = std::make_unique<EvictionLog>(created.get(), options, policy.log_evicted);
+  }
   for (int64_t shard = 0; shard < signature.num_shards; ++shard) {
-    std::unique_ptr<Table> table = HostTable::Create(options);
+    TableOptions shard_options = options;
+    shard_options.policy =
+        policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
+    std::unique_ptr<Table> table = HostTable::Create(shard_options);
     if (table == nullptr) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }
@@ -200,6 +212,12 @@ size_t TableResource::size() const {
   size_t sum = 0;
   for (const auto& shard : shards_) sum += shard->size();
   return sum;
+}
+
+void TableResource::DropTextsOfEvicted() {
+  if (key_texts_ == nullptr || evicted_ == nullptr) return;
+  evicted_->TakeTextKeys(
+      [&](const int64_t* keys, size_t count) { DropTextsWithoutRows(keys, count); });
 }
 
 void TableResource::DropTextsWithoutRows(const int64_t* keys, size_t count) {
@@ -254,6 +272,12 @@ void TableResource::ReplaceTexts(std::unique_ptr<StringKeys>* key_texts,
   key_texts_.swap(*key_texts);
   value_texts_.swap(*value_texts);
   value_texts_limit_ = std::max(kFewTexts, value_texts_ == nullptr ? 0 : 2 * value_texts_->size());
+}
+
+std::vector<Table*> TableResource::shards() const {
+  std::vector<Table*> shards;
+  for (const auto& shard : shards_) shards.push_back(shard.get());
+  return shards;
 }
 
 std::string TableResource::DebugString() const {

@@ -1,9 +1,11 @@
-// What a table handle points to: the shards of one variable and, where keys or values are strings,
-// the dictionaries between them and the 64-bit numbers that the shards hold.
+// What a table handle points to: the shards of one variable, what they share for rows that come and
+// go and, where keys or values are strings, the dictionaries between them and the 64-bit numbers
+// that the shards hold.
 //
 // A row's key has a text in the dictionary at any time. To keep it so, an operation on a table of
 // strings holds the text gate, before any lock of a shard: shared, if it adds no text and removes
-// no row; else alone. Without strings there is no gate to pass, and nothing here changes.
+// no row; else alone. Without strings there is no gate to pass. The tables, the clock and the log
+// see to themselves.
 #ifndef TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 #define TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 
@@ -15,6 +17,7 @@
 #include "cc/core/operation_gate.h"
 #include "cc/core/string_keys.h"
 #include "cc/core/table.h"
+#include "cc/kernels/table_policy.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/types.h"
@@ -50,6 +53,7 @@ class TableResource : public tensorflow::ResourceBase {
     tensorflow::DataType value_dtype = tensorflow::DT_INVALID;
     int64_t dim = 0;
     int64_t num_shards = 0;
+    PolicyAttributes policy;
 
     std::string DebugString() const;
     bool operator==(const Signature& other) const;
@@ -80,6 +84,8 @@ class TableResource : public tensorflow::ResourceBase {
 
   // Removes the texts of those keys that have no row.
   void DropTextsWithoutRows(const int64_t* keys, size_t count);
+  // The same of all rows that left by the table's policy.
+  void DropTextsOfEvicted();
   // Removes the texts of values that no row holds, once there may be as many as of others. Without
   // memory for it they stay until the next time.
   void DropUnusedValueTexts();
@@ -90,6 +96,21 @@ class TableResource : public tensorflow::ResourceBase {
   size_t num_shards() const { return shards_.size(); }
   Table* shard(size_t number) const { return shards_[number].get(); }
   size_t size() const;
+  // For who wants them in a row.
+  std::vector<Table*> shards() const;
+
+  StepClock* clock() { return &clock_; }
+  Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
+  // Null where nobody asks for rows that left.
+  EvictionLog* evicted() {
+    return evicted_ != nullptr && evicted_->keeps_rows() ? evicted_.get() : nullptr;
+  }
+  // Whether a write may take out other rows than its own.
+  bool evicts() const {
+    const RowPolicy& policy = shards_.front()->options().policy;
+    return policy.max_rows > 0 || policy.ttl_milliseconds > 0;
+  }
+  StatisticSet statistics() const { return shards_.front()->options().policy.statistics; }
 
   std::string DebugString() const override;
 
@@ -99,6 +120,8 @@ class TableResource : public tensorflow::ResourceBase {
   Status CollectValues(Buffer<int64_t>* values) const;
 
   const Signature signature_;
+  StepClock clock_;
+  std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
   OperationGate text_gate_;
   std::unique_ptr<StringKeys> key_texts_;

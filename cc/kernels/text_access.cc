@@ -23,9 +23,9 @@ TextBatch TextsOf(const tf::Tensor& tensor) {
 TextAccess::TextAccess(TableResource* table, KeyUse use)
     : table_(table), use_(use), touched_(table->allocator()) {
   if (!table->has_strings()) return;
-  // A table of strings as values takes others in with each write.
-  const bool adds_values = use == KeyUse::kWrite && table->value_texts() != nullptr;
-  if (use == KeyUse::kErase || adds_values) {
+  // A table of strings as values takes others in with each write; one that evicts removes some.
+  const bool is_alone = table->value_texts() != nullptr || table->evicts();
+  if (use == KeyUse::kErase || (use == KeyUse::kWrite && is_alone)) {
     alone_ = std::unique_lock<OperationGate>(*table->text_gate());
   } else {
     shared_ = std::shared_lock<OperationGate>(*table->text_gate());
@@ -34,6 +34,7 @@ TextAccess::TextAccess(TableResource* table, KeyUse use)
 
 TextAccess::~TextAccess() {
   if (!alone_.owns_lock()) return;
+  table_->DropTextsOfEvicted();
   if (num_touched_ > 0) table_->DropTextsWithoutRows(touched_.data(), num_touched_);
   table_->DropUnusedValueTexts();
 }

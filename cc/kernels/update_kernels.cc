@@ -17,7 +17,8 @@ class InsertOrAssignOp : public TableOp {
     const tf::Tensor& values = context->input(3);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
-    const ExecContext exec = ThreadPoolOf(context);
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, table);
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
     if (table->value_texts() != nullptr) {
@@ -48,7 +49,8 @@ class AccumOp : public TableOp {
                                   "' must have the shape of the keys, ", keys.shape().DebugString(),
                                   ". Received: ", exists.shape().DebugString(), ".");
     }
-    const ExecContext exec = ThreadPoolOf(context);
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Accum(exec, batch, old_values.data(), new_values.data(),
                           exists.flat<bool>().data());
@@ -146,16 +148,17 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckRowsShape(gradients, "gradients", *table, keys));
     Rule rule;
     TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
-    const tf::Tensor& step = context->input(5);
-    if (step.dims() != 0) {
+    const tf::Tensor& number = context->input(5);
+    if (number.dims() != 0) {
       return InvalidArgumentError(
-          "`step` must be a scalar. Received shape: ", step.shape().DebugString(), ".");
+          "`step` must be a scalar. Received shape: ", number.shape().DebugString(), ".");
     }
-    rule.step = step.scalar<int64_t>()();
+    rule.step = number.scalar<int64_t>()();
     if (rule.step < 1) {
       return InvalidArgumentError("`step` must be at least 1. Received: ", rule.step, ".");
     }
-    const ExecContext exec = ThreadPoolOf(context);
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     });
@@ -172,7 +175,7 @@ class EraseOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Erase(exec, batch);
     });

@@ -1,8 +1,10 @@
 // The verbs on a table as a whole: Clear, Shrink, Size, Export, Import.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "cc/core/restrict.h"
 #include "cc/core/table_meta.h"
 #include "cc/kernels/table_op.h"
 
@@ -25,6 +27,7 @@ class ClearOp : public TableOp {
     }
     if (table->key_texts() != nullptr) table->key_texts()->Clear();
     if (table->value_texts() != nullptr) table->value_texts()->Clear();
+    if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
     return absl::OkStatus();
   }
 };
@@ -35,7 +38,7 @@ class ShrinkOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const ExecContext exec = ThreadPoolOf(context);
+    const ExecContext exec = ThreadPoolOf(context, table);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Shrink(exec)));
     }
@@ -89,6 +92,7 @@ class ExportOp : public TableOp {
  public:
   explicit ExportOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("with_slots", &with_slots_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("with_policy", &with_policy_));
   }
 
  private:
@@ -129,6 +133,19 @@ class ExportOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(3, {static_cast<int64_t>(meta.count())}, &numbers));
     meta.Encode(numbers->flat<int64_t>().data());
 
+    tf::Tensor* statistics;
+    SavedPolicy policy;
+    if (with_policy_) {
+      policy.statistics = table->statistics();
+      if (policy.statistics.size() > 0) policy.step = table->clock()->step();
+      if (table->admission() != nullptr) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(table->admission()->Save(&policy.admission)));
+      }
+    }
+    const size_t words = policy.statistics.size();
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(4, {size, static_cast<int64_t>(words)}, &statistics));
+    TF_RETURN_IF_ERROR(GivePolicy(context, policy));
     const ExecContext exec = ThreadPoolOf(context);
     ExportedRows rows(table->allocator());
     const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
@@ -147,21 +164,32 @@ class ExportOp : public TableOp {
                      reinterpret_cast<const int64_t*>(rows.weights.data()),
                      rows.size * table->dim(), done * table->dim(), values);
         } else {
-          CopyRows(rows.weights, rows.size, table->row_bytes(), done, values);
+          CopyRows(rows.weights.data(), rows.size, table->row_bytes(), done, values);
         }
-        CopyRows(rows.slots, rows.size, slot_bytes, done, slots);
+        CopyRows(rows.slots.data(), rows.size, slot_bytes, done, slots);
+        CopyRows(rows.statistics.data(), rows.size, words * sizeof(uint64_t), done, statistics);
       }
     }
     return absl::OkStatus();
   }
 
-  static void CopyRows(const Buffer<char>& rows, size_t count, size_t row_bytes, size_t at,
+  static absl::Status GivePolicy(tf::OpKernelContext* context, const SavedPolicy& policy) {
+    const std::vector<int64_t> numbers = policy.Encode();
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(5, {static_cast<int64_t>(numbers.size())}, &output));
+    std::copy(numbers.begin(), numbers.end(), output->flat<int64_t>().data());
+    return absl::OkStatus();
+  }
+
+  static void CopyRows(const void* rows, size_t count, size_t row_bytes, size_t at,
                        tf::Tensor* out) {
     if (count * row_bytes == 0) return;
-    std::memcpy(static_cast<char*>(out->data()) + at * row_bytes, rows.data(), count * row_bytes);
+    std::memcpy(static_cast<char*>(out->data()) + at * row_bytes, rows, count * row_bytes);
   }
 
   bool with_slots_ = true;
+  bool with_policy_ = true;
 };
 
 class ImportOp : public TableOp {
@@ -176,11 +204,15 @@ class ImportOp : public TableOp {
     TF_RETURN_IF_ERROR(NewTexts(*table, table->value_texts(), &value_texts));
     KeysInput keys(table->allocator());
     TableMeta meta;
+    SavedPolicy policy;
     const tf::Tensor& values = context->input(3);
+    const tf::Tensor& statistics = context->input(6);
     TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_texts.get(), &keys));
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
-    const ExecContext exec = ThreadPoolOf(context);
+    TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));
+    ExecContext exec = ThreadPoolOf(context, table);
+    if (policy.step > 0) exec.now.step = policy.step;
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
     if (value_texts != nullptr) {
@@ -206,12 +238,53 @@ class ImportOp : public TableOp {
                                                 "' hold a key twice: ", batch.size, " rows, ",
                                                 fresh.back()->size(), " keys."));
       }
+      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->AssignStatistics(
+          exec, batch, policy.statistics, static_cast<const uint64_t*>(statistics.data()))));
+    }
+    if (table->admission() != nullptr) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(
+          policy.CountsFor(table->signature().policy)
+              ? table->admission()->Load(policy.admission.data(), policy.admission.size())
+              : table->admission()->Clear()));
     }
     TextAccess texts(table, KeyUse::kErase);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       table->shard(number)->TakeContent(fresh[number].get());
     }
     table->ReplaceTexts(&key_texts, &value_texts);
+    table->clock()->SetStep(exec.now.step);
+    // Rows whose use begins with this import are of a step that is over.
+    const bool all_known = (table->statistics().bits() & ~policy.statistics.bits()) == 0;
+    if (!all_known) table->clock()->EndStep();
+    return KeepBounds(exec, table);
+  }
+
+  // Rows beyond a shard's bound leave as they would have to when the next one comes.
+  static absl::Status KeepBounds(const ExecContext& exec, TableResource* table) {
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      Table* const shard = table->shard(number);
+      const RowPolicy& policy = shard->options().policy;
+      if (policy.max_rows == 0 || shard->size() <= policy.max_rows) continue;
+      size_t removed = 0;
+      TF_RETURN_IF_ERROR(
+          ToTensorFlow(RestrictRows(exec, &shard, 1, policy.eviction, policy.max_rows, &removed)));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadPolicy(tf::OpKernelContext* context, const TableResource& table,
+                                 const KeysInput& keys, SavedPolicy* policy) {
+    const tf::Tensor& statistics = context->input(6);
+    const tf::Tensor& numbers = context->input(7);
+    TF_RETURN_IF_ERROR(SavedPolicy::Decode(numbers.flat<int64_t>().data(),
+                                           static_cast<size_t>(numbers.NumElements()), policy));
+    const tf::TensorShape expected(
+        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(policy->statistics.size())});
+    if (statistics.shape() != expected) {
+      return InvalidArgumentError("The saved statistics of table '", table.name(), "' must be ",
+                                  expected.DebugString(),
+                                  ". Received: ", statistics.shape().DebugString(), ".");
+    }
     return absl::OkStatus();
   }
 

@@ -79,6 +79,7 @@ REGISTER_OP("TfEmbedFindPooled")
     .Attr("padding: list(int) = []")
     .Attr("padding_text: list(string) = []")
     .Attr("dim: int >= 1")
+    .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle unused, shape;
@@ -94,7 +95,7 @@ REGISTER_OP("TfEmbedFindPooled")
       return Status();
     })
     .Doc(R"doc(
-Looks rows up and pools those of each bag, and changes nothing.
+Looks rows up and pools those of each bag, and changes no row.
 
 defaults: As in TfEmbedFind.
 tokens: As in TfEmbedFind.
@@ -106,6 +107,7 @@ combiner: sum: the sum of weight x row. mean: divided by the sum of the weights.
   square root of the sum of their squares. Where the divisor is 0 the row is 0.
 padding: None; or one key, which counts for nothing and is not looked up.
 padding_text: In place of padding where keys are strings.
+training: As in TfEmbedFind.
 )doc");
 
 REGISTER_OP("TfEmbedSumByKey")

@@ -87,6 +87,15 @@ REGISTER_OP("TfEmbedTable")
     .Attr("initializer_values: string = '0'")
     .Attr("seed: int = 0")
     .Attr("table_id: int = 0")
+    .Attr("max_rows: int >= 0 = 0")
+    .Attr("eviction: {'lru', 'lfu', 'ttl', 'score'} = 'lru'")
+    .Attr("ttl_milliseconds: int >= 0 = 0")
+    .Attr("admission: {'none', 'counter', 'bloom'} = 'none'")
+    .Attr("admission_threshold: int >= 1 = 1")
+    .Attr("admission_error_rate: float = 0.01")
+    .Attr("admission_max_keys: int >= 0 = 0")
+    .Attr("statistics: int >= 0 = 0")
+    .Attr("log_evicted: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -105,6 +114,19 @@ initializer_values: Decimal numbers with a blank between them, which are read as
   deviation for normal and truncated_normal.
 seed: Seed of the initial rows.
 table_id: Second half of the seed: tables of one seed and different ids have different rows.
+max_rows: The most rows in all shards together, spread evenly, at least one each; 0 for no bound.
+eviction: The rows that leave first for new ones: lru, those not used for the most steps; lfu, those
+  used in the fewest steps; ttl, those not used for the longest time; score, those of the lowest
+  score.
+ttl_milliseconds: After how long without use a row is expired; 0 for never.
+admission: How TfEmbedApply's absent keys are counted until they get a row: exactly, or by Bloom
+  filters.
+admission_threshold: The number of steps with a key in which it gets its row.
+admission_error_rate: The chance that a Bloom filter lets a key in early.
+admission_max_keys: How many keys wait at most, those that came last; 0 for all.
+statistics: What is kept of the use of each row besides what the rest needs, a sum of 1 for the last
+  step, 2 for the last time, 4 for the number of steps, 8 for the score.
+log_evicted: Whether rows that leave by this policy are kept for TfEmbedDrainEvicted.
 )doc");
 
 REGISTER_OP("TfEmbedFind")
@@ -120,16 +142,19 @@ REGISTER_OP("TfEmbedFind")
     .Attr("num_tokens: int >= 0 = 0")
     .Attr("token_dtype: {variant, float, half, bfloat16, double} = DT_VARIANT")
     .Attr("dim: int >= 1")
+    .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn(FindShape)
     .Doc(R"doc(
-Looks rows up and changes nothing.
+Looks rows up and changes no row.
 
 defaults: Rows of absent keys: empty for the table's initializer, [dim] for one row for all,
   keys.shape + [dim] for a row each.
 tokens: None; or one, which gets the gradient of the rows: of TfEmbedToken, or the anchor itself.
 values: keys.shape + [dim].
 exists: keys.shape; whether the table holds the key.
+training: Whether this is a part of a training step: it is a use of the rows then, in a table that
+  keeps statistics, and an expired row is absent.
 )doc");
 
 REGISTER_OP("TfEmbedFindOrInsert")
@@ -142,6 +167,7 @@ REGISTER_OP("TfEmbedFindOrInsert")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
+    .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn(FindShape)
     .Doc(R"doc(
@@ -150,6 +176,7 @@ in the batch, the first position's default is the one inserted.
 
 defaults: As in TfEmbedFind.
 exists: keys.shape; whether the table held the key before.
+training: As in TfEmbedFind; and only those keys are inserted that TfEmbedApply would insert now.
 )doc");
 
 REGISTER_OP("TfEmbedInsertOrAssign")
@@ -366,11 +393,14 @@ REGISTER_OP("TfEmbedExport")
     .Output("values: value_dtype")
     .Output("slots: slot_dtype")
     .Output("meta: int64")
+    .Output("statistics: int64")
+    .Output("policy: int64")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("slot_dtype: {float, double}")
     .Attr("dim: int >= 1")
     .Attr("with_slots: bool = true")
+    .Attr("with_policy: bool = true")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       TF_RETURN_IF_ERROR(ScalarHandle(c));
@@ -381,6 +411,8 @@ REGISTER_OP("TfEmbedExport")
       c->set_output(1, c->Matrix(rows, dim));
       c->set_output(2, c->Matrix(rows, InferenceContext::kUnknownDim));
       c->set_output(3, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(4, c->Matrix(rows, InferenceContext::kUnknownDim));
+      c->set_output(5, c->Vector(InferenceContext::kUnknownDim));
       return Status();
     })
     .Doc(R"doc(
@@ -391,6 +423,12 @@ values: [num_rows, dim].
 slots: [num_rows, slots of a row] in float32, or float64 for float64 tables;
   [num_rows, 0] without a rule or when with_slots is false.
 meta: What a restored table needs besides its rows: format version, seed, table id, rule, slots.
+statistics: [num_rows, statistics of a row], in the order of the bits of TfEmbedTable's `statistics`;
+  [num_rows, 0] when with_policy is false. Scores have their highest bit turned, so that they are in
+  order as unsigned numbers.
+policy: Format version, the step of the table's clock, the bits of the statistics, and what admission
+  has counted. The step is 0 in a table without statistics. When with_policy is false there are
+  no statistics and no counts.
 )doc");
 
 REGISTER_OP("TfEmbedImport")
@@ -400,6 +438,8 @@ REGISTER_OP("TfEmbedImport")
     .Input("values: value_dtype")
     .Input("slots: slot_dtype")
     .Input("meta: int64")
+    .Input("statistics: int64")
+    .Input("policy: int64")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("slot_dtype: {float, double}")
@@ -411,11 +451,15 @@ REGISTER_OP("TfEmbedImport")
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 2, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 2, &unused));
-      return c->WithRank(c->input(5), 1, &unused);
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(5), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(6), 2, &unused));
+      return c->WithRank(c->input(7), 1, &unused);
     })
     .Doc(R"doc(
 Replaces the whole content of a table by an export of TfEmbedExport, from any number of shards:
 rows, slots, rule, seed and table id. What does not fit is refused before anything is changed.
+Statistics that both tables have are taken over, others begin now; so do the counts of admission
+where it is of another kind. Where there are more rows than a shard's bound, the first to leave do.
 )doc");
 
 }  // namespace tf_embed

@@ -79,9 +79,11 @@ def layer_of(model: keras.Model) -> DynamicEmbedding:
 
 def content(table: Any) -> list[np.ndarray]:
     """What is in a table, sorted by key."""
-    keys, values, slots, meta = table.export()
-    order = np.argsort(keys)
-    return [tf.gather(one, order).numpy() for one in (keys, values, slots)] + [meta.numpy()]
+    rows = table.export()
+    order = np.argsort(rows.keys)
+    by_row = (rows.keys, rows.values, rows.slots, rows.statistics)
+    whole = [rows.meta.numpy(), rows.policy.numpy()]
+    return [tf.gather(one, order).numpy() for one in by_row] + whole
 
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:

@@ -119,7 +119,7 @@ def keras_file_in_a_new_process(way: str, folder: pathlib.Path) -> Any:
                 import door_models  # its class is registered by whoever wrote it
             model = keras.models.load_model(f"{kind}.keras")
             layer = door_models.layer_of(model) if kind == "list" else model.get_layer("mine")
-            keys, rows, slots, _ = layer.variable.table.export()
+            keys, rows, slots = layer.variable.table.export()[:3]
             step = int((layer.optimizer or model.optimizer).iterations)
             unknown = layer.variable.lookup(np.arange(1000, 1060).reshape(20, 3))
             np.savez(f"{kind}.npz", keys=keys, rows=rows, slots=slots, step=step, unknown=unknown)

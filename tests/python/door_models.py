@@ -102,7 +102,7 @@ def layer_of(model: keras.Model) -> DynamicEmbedding:
 
 def content(model: keras.Model) -> list[np.ndarray]:
     """Keys, rows and slots, sorted by key."""
-    keys, values, slots, _ = layer_of(model).variable.table.export()
+    keys, values, slots = layer_of(model).variable.table.export()[:3]
     order = np.argsort(keys)
     return [tf.gather(one, order).numpy() for one in (keys, values, slots)]
 

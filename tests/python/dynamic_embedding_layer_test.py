@@ -40,6 +40,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "kv_creator": None,
                 "bp_v2": False,
                 "unknown_value": None,
+                "policy": None,
                 "name": None,
             },
         )

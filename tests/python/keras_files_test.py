@@ -57,9 +57,11 @@ def trained(way: str = "wrapper", **options: Any) -> keras.Model:
 
 def content(model: keras.Model) -> list[np.ndarray]:
     """What is in the table, sorted by key; the rows as they are, to the last bit."""
-    keys, values, slots, meta = model.layers[0].variable.table.export()
-    order = np.argsort(keys)
-    return [tf.gather(one, order).numpy() for one in (keys, values, slots)] + [meta.numpy()]
+    rows = model.layers[0].variable.table.export()
+    order = np.argsort(rows.keys)
+    by_row = (rows.keys, rows.values, rows.slots, rows.statistics)
+    whole = [rows.meta.numpy(), rows.policy.numpy()]
+    return [tf.gather(one, order).numpy() for one in by_row] + whole
 
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
@@ -257,7 +259,9 @@ class DamageTest(FileTestCase):
         model.load_weights(path)
         return content(model)
 
-    @parameterized.parameters("keys", "values", "slots", "meta", "kind", "checksum")
+    @parameterized.parameters(
+        "keys", "values", "slots", "meta", "statistics", "policy", "kind", "checksum"
+    )
     @pytest.mark.smoke
     def test_a_flipped_bit_of_a_table_raises_with_its_name_and_changes_nothing(self, name):
         import h5py

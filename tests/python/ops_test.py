@@ -134,8 +134,7 @@ class RawTable:
         )
 
     def content(self) -> tuple[np.ndarray, np.ndarray]:
-        keys, values, _, _ = self.export(with_slots=False)
-        return reference.sorted_rows(keys, values)
+        return reference.sorted_rows(*self.export(with_slots=False)[:2])
 
 
 class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
@@ -260,7 +259,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         table = RawTable(1, value_dtype=value_dtype)
         for _ in range(10):
             table.apply([1], [[2.0**-9]], "adagrad", hyper=[0.0, 0.0, 1.0, 1e-7])
-        _, _, slots, _ = table.export()
+        slots = table.export().slots
         self.assertEqual(slots.dtype, tf.float32)
         self.assertAllEqual(slots, [[1.0 + 10 * 2.0**-18]])  # 1 in bfloat16 and in float16
 
@@ -292,7 +291,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         table.apply([3], np.ones([1, 2]), "adam")
         self.assertAllEqual(table.find([1, 2])[0], before)
         self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adam")), 0)
-        keys, _, slots, _ = table.export()
+        keys, _, slots = table.export()[:3]
         self.assertEqual(slots.shape, (3, 4))
         self.assertAllEqual(slots.numpy()[keys.numpy() < 3], np.zeros([2, 4]))
 
@@ -319,7 +318,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(table.size(), 1)
         self.assertAllEqual(table.find([1, 2])[1], [False, True])
         table.assign([1], [[0.0]])
-        keys, _, slots, _ = table.export()
+        keys, _, slots = table.export()[:3]
         self.assertAllClose(slots.numpy()[keys.numpy() == 1], [[0.1]])
 
     def test_clear_and_shrink_leave_a_table_that_works(self):
@@ -369,7 +368,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         one, table = RawTable(2), RawTable(2)
         one.apply([1, 2], np.ones([2, 2]), "adam")
         table.assign([5], [[5, 5]])
-        keys, values, slots, meta = (tensor.numpy() for tensor in one.export())
+        keys, values, slots, meta, *policy = (tensor.numpy() for tensor in one.export())
         errors = (tf.errors.InvalidArgumentError, tf.errors.DataLossError)
         for number in range(len(meta)):
             wrong = meta.copy()
@@ -377,7 +376,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
             if number in (1, 2, 10, 12):  # seed, table id and the values of new slots are free
                 continue
             with self.assertRaises(errors):
-                ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong)
+                ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
         for wrong in (
             ([1, 1], values, slots, meta),
             (keys, values[:1], slots, meta),
@@ -388,14 +387,16 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         ):
             with self.assertRaises(errors):
                 wrong_keys = np.asarray(wrong[0], np.int64)
-                ops.import_(table.handle, wrong_keys, NO_OWNERS, *wrong[1:])
+                ops.import_(table.handle, wrong_keys, NO_OWNERS, *wrong[1:], *policy)
         self.assertAllEqual(table.content()[0], [5])
         self.assertAllEqual(table.content()[1], [[5, 5]])
 
     def test_export_of_an_empty_table_is_empty(self):
-        keys, values, slots, meta = RawTable(3).export()
-        self.assertEqual((keys.shape, values.shape, slots.shape), ((0,), (0, 3), (0, 0)))
-        self.assertEqual(meta.shape, (9,))
+        rows = RawTable(3).export()
+        shapes = [one.shape for one in (rows.keys, rows.values, rows.slots, rows.statistics)]
+        self.assertEqual(shapes, [(0,), (0, 3), (0, 0), (0, 0)])
+        self.assertEqual(rows.meta.shape, (9,))
+        self.assertAllEqual(rows.policy, [1, 0, 0])
 
     def test_an_export_beside_writers_holds_each_key_once(self):
         table = RawTable(1)
@@ -412,7 +413,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         thread.start()
         try:
             for _ in range(30):
-                keys, values, _, _ = table.export()
+                keys, values = table.export()[:2]
                 self.assertLen(np.unique(keys), len(keys))
                 self.assertAllEqual(values[:, 0], keys)
         finally:

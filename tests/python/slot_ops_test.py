@@ -256,7 +256,7 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
         find_slots(one, [])
         assign_slots(one, [1, 2], np.ones([2, 2]), np.ones([2, 3]))
         table.assign([5], [[5, 5]])
-        keys, values, slots, meta = (tensor.numpy() for tensor in one.export())
+        keys, values, slots, meta, *policy = (tensor.numpy() for tensor in one.export())
         self.assertLen(meta, 9 + 2 * 2)
         free = {1: "seed", 2: "table id", 4: "rule id", 10: "initial value", 12: "initial value"}
         for number in range(len(meta)):
@@ -266,7 +266,7 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
                 if number in free or (wrong == meta).all():
                     continue
                 with self.assertRaises(tf.errors.InvalidArgumentError):
-                    ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong)
+                    ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
         self.assertAllEqual(table.content()[0], [5])
 
 

@@ -485,7 +485,7 @@ class DoorsTest(tf.test.TestCase, parameterized.TestCase):
         for name in ("words", "bags"):
             tables = []
             for one in (model, other):
-                keys, rows, slots, _ = one.get_layer(name).variable.table.export()
+                keys, rows, slots = one.get_layer(name).variable.table.export()[:3]
                 columns = np.concatenate([rows, slots] if with_slots else [rows], 1).tolist()
                 tables.append(dict(zip(keys.numpy().tolist(), columns, strict=True)))
             self.assertEqual(*tables)

@@ -63,11 +63,12 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "kv_creator": None,
                 "restrict_policy": None,
                 "bp_v2": False,
+                "policy": None,
             },
         )
         names = list(parameters)[1:]
         self.assertEqual(names[:4], ["key_dtype", "value_dtype", "dim", "devices"])
-        self.assertEqual(names[-2:], ["restrict_policy", "bp_v2"])
+        self.assertEqual(names[-3:], ["restrict_policy", "bp_v2", "policy"])
 
     def test_defaults_are_one_shard_of_zeros(self):
         v = tf_embed.Variable()

@@ -18,6 +18,8 @@ from tf_embed.lookup import gradient_token
 from tf_embed.ops import Bags, compute_dtype
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
+from tf_embed.policies import TablePolicy
+from tf_embed.policy_methods import check_policies
 from tf_embed.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with
@@ -77,12 +79,14 @@ class DynamicEmbedding(keras.layers.Layer):
             where there is no combiner.
         devices: The device of each shard; see `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
-        restrict_policy: Stored.
+        restrict_policy: The class that `layer.variable.restrict` goes by; see `tf_embed.Variable`.
         init_size: Rows to make room for; see `tf_embed.Variable`.
         kv_creator: Stored.
         bp_v2: Stored.
         unknown_value: None; or the row, a number or an array [dim], of ids that have none when
             the layer is not training. In training they always get their initial row.
+        policy: A `tf_embed.TablePolicy`, by which rows come and leave. A call with `training=True`
+            is a use of the rows then.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
@@ -117,6 +121,7 @@ class DynamicEmbedding(keras.layers.Layer):
         kv_creator: Any = None,
         bp_v2: bool = False,
         unknown_value: Any = None,
+        policy: TablePolicy | dict[str, Any] | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -137,7 +142,10 @@ class DynamicEmbedding(keras.layers.Layer):
         self.padding_id = None if padding_id is None else self._padding_id(padding_id)
         self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
         self.partitioner = _deserialized(partitioner)
-        self.restrict_policy = _deserialized(restrict_policy)
+        self.restrict_policy = _registered_class(restrict_policy)
+        self.policy = _deserialized(policy)
+        num_shards = 1 if isinstance(self.devices, (str, type(None))) else len(self.devices)
+        check_policies(self.policy, self.restrict_policy, num_shards)
         self.init_size = arguments.positive_int(init_size, "init_size", least=0)
         self.kv_creator = _deserialized(kv_creator)
         self.bp_v2 = bool(bp_v2)
@@ -162,6 +170,7 @@ class DynamicEmbedding(keras.layers.Layer):
             kv_creator=self.kv_creator,
             restrict_policy=self.restrict_policy,
             bp_v2=self.bp_v2,
+            policy=self.policy,
         )
         (anchor,) = variable.trainable_variables
         with tf.init_scope():  # a checkpoint that waits for the table is restored here, at once
@@ -210,7 +219,7 @@ class DynamicEmbedding(keras.layers.Layer):
             ids: Integers, or strings: a tensor of any shape, a tf.RaggedTensor or a
                 tf.SparseTensor. Absent places of a sparse one give zeros.
             weights: With a combiner: the weight of each id, in the container of the ids.
-            training: Whether the layer is training; only `unknown_value` depends on it.
+            training: Whether the layer is training, on which `unknown_value` and `policy` depend.
 
         Returns:
             Rows, ids.shape + [dim], ragged where the ids are. With a combiner the last axis of
@@ -326,11 +335,12 @@ class DynamicEmbedding(keras.layers.Layer):
             "padding_id": self.padding_id,
             "devices": self.devices,
             "partitioner": _serialized(self.partitioner),
-            "restrict_policy": _serialized(self.restrict_policy),
+            "restrict_policy": _registered_name(self.restrict_policy),
             "init_size": self.init_size,
             "kv_creator": _serialized(self.kv_creator),
             "bp_v2": self.bp_v2,
             "unknown_value": None if unknown is None else unknown.tolist(),
+            "policy": _serialized(self.policy),
         }
 
     def _keys(self, ids: Any) -> Any:
@@ -359,7 +369,9 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def _find(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         variable = self.variable
-        rows, _ = variable.table.find(keys, self._defaults(training), gradient_token(variable))
+        rows, _ = variable.table.find(
+            keys, self._defaults(training), gradient_token(variable), training=training
+        )
         return rows
 
     def _pooled(
@@ -378,6 +390,7 @@ class DynamicEmbedding(keras.layers.Layer):
             padding=self.padding_id,
             defaults=self._defaults(training),
             token=gradient_token(variable),
+            training=training,
         )
 
     def _defaults(self, training: bool) -> tf.Tensor | None:
@@ -436,3 +449,25 @@ def _deserialized(value: Any) -> Any:
     if isinstance(value, dict):
         return keras.saving.deserialize_keras_object(value)
     return value
+
+
+def _registered_name(policy: type | None) -> str | None:
+    """The name that Keras knows a class by."""
+    return None if policy is None else keras.saving.get_registered_name(policy)
+
+
+def _registered_class(policy: Any) -> Any:
+    """The class of such a name; a class as it is.
+
+    Raises:
+        ValueError: Keras knows no class of that name.
+    """
+    if not isinstance(policy, str):
+        return policy
+    known = keras.saving.get_registered_object(policy)
+    if known is None:
+        raise ValueError(
+            "`restrict_policy` must be registered, by keras.saving.register_keras_serializable, "
+            f"before a layer with it is loaded. Received: restrict_policy={policy!r}"
+        )
+    return known

@@ -249,9 +249,10 @@ class TableTrainer(tf.Module):
         rule = self._external_rule(rows)
         no_keys = tf.zeros([0], table.options.key_dtype)
         table.find_slots(no_keys, rule)  # slots are this rule's, even if no step was made yet
-        keys, weights, slots, meta = table.export()
-        averages = tf.cast(slots[:, -table.options.dim :], weights.dtype)
-        table.import_(keys, tf.where(tf.math.is_nan(averages), weights, averages), slots, meta)
+        before = table.export()
+        averages = tf.cast(before.slots[:, -table.options.dim :], before.values.dtype)
+        values = tf.where(tf.math.is_nan(averages), before.values, averages)
+        table.import_(*before._replace(values=values))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
         """What is to be saved besides the table, for `stored_rows.write`.
@@ -302,9 +303,9 @@ class TableTrainer(tf.Module):
         accumulator.apply(keys, gradients, rule="sgd", hyper=add, step=one)
 
         def update() -> None:
-            keys, sums, _, _ = accumulator.export(with_slots=False)
+            waiting = accumulator.export(with_slots=False)
             accumulator.clear()
-            self._run_rule(keys, self._clipped(sums / steps))
+            self._run_rule(waiting.keys, self._clipped(waiting.values / steps))
 
         run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
 
@@ -379,7 +380,7 @@ def _in_own_thread(make: Callable[[], Any]) -> Any:
 
 
 def _accumulator(options: TableOptions) -> Table:
-    """A table of gradients: 0 for a key that has none."""
+    """A table of gradients: 0 for a key that has none. It loses none, whatever the rows' policy."""
     dtype = options.slot_dtype
     return Table(
         dataclasses.replace(
@@ -388,6 +389,8 @@ def _accumulator(options: TableOptions) -> Table:
             value_dtype=dtype,
             init_size=0,
             initializer=RowInitializer(),
+            policy=None,
+            wanted_statistics=(),
         )
     )
 

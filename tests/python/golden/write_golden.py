@@ -31,14 +31,18 @@ def compiled(seeds: dict[str, int] = SEEDS) -> keras.Model:
     """A model with a table for the wrapper, of a rule in the table, and one of its own optimizer.
 
     The latter has narrow rows, narrow keys, two shards, and a rule that runs outside of it and
-    keeps a number for the whole table.
+    keeps a number for the whole table. Both have policies; in one of them keys wait for their rows.
     """
 
     def initializer(name: str) -> Any:
         return keras.initializers.RandomUniform(-0.5, 0.5, seed=seeds[name])
 
     wrapped = DynamicEmbedding(
-        2, combiner="sum", initializer=initializer("wrapped"), name="wrapped"
+        2,
+        combiner="sum",
+        initializer=initializer("wrapped"),
+        policy=tf_embed.TablePolicy(eviction="lfu"),
+        name="wrapped",
     )
     own = DynamicEmbedding(
         3,
@@ -48,6 +52,9 @@ def compiled(seeds: dict[str, int] = SEEDS) -> keras.Model:
         "mean",
         optimizer=keras.optimizers.Nadam(0.1),
         devices=["/CPU:0"] * 2,
+        policy=tf_embed.TablePolicy(
+            eviction="score", admission=tf_embed.CounterAdmission(2), ttl_seconds=1e9
+        ),
         name="own",
     )
     ids = keras.Input([2], dtype="int32")
@@ -72,12 +79,14 @@ def content(model: keras.Model) -> dict[str, Any]:
     found: dict[str, Any] = {"step": int(model.optimizer.iterations)}
     for name in NAMES:
         layer = model.get_layer(name)
-        keys, values, slots, _ = layer.variable.table.export()
-        order = np.argsort(keys)
+        rows = layer.variable.table.export()
+        order = np.argsort(rows.keys)
         found[name] = {
-            "keys": keys.numpy()[order].tolist(),
-            "values": tf.cast(values, tf.float32).numpy()[order].tolist(),
-            "slots": slots.numpy()[order].tolist(),
+            "keys": rows.keys.numpy()[order].tolist(),
+            "values": tf.cast(rows.values, tf.float32).numpy()[order].tolist(),
+            "slots": rows.slots.numpy()[order].tolist(),
+            "statistics": rows.statistics.numpy()[order].tolist(),
+            "policy": rows.policy.numpy().tolist(),
         }
     own = model.get_layer("own")
     found["own"]["step"] = int(own.optimizer.iterations)
@@ -89,8 +98,15 @@ def main() -> None:
     """Trains and writes."""
     model = compiled()
     ids = np.array([[0, -1], [7, 2**31 - 1], [-(2**31), 7], [100, 5]], np.int32)
-    for labels in ([1.0, -1.0, 2.0, 0.5], [0.5, 0.0, -1.0, 1.0]):
-        model.train_on_batch(ids, np.array(labels))
+    waiting = np.array([[0, -2], [7, 300], [7, 7], [100, 5]], np.int32)
+    for batch, labels in (
+        (ids, [1.0, -1.0, 2.0, 0.5]),
+        (ids, [0.5, 0.0, -1.0, 1.0]),
+        (waiting, [1.0, 0.5, 0.0, -0.5]),
+    ):
+        model.train_on_batch(batch, np.array(labels))
+    own = model.get_layer("own").variable
+    own.set_scores([0, -1], [5, -6])
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model.save(folder / "model.keras")

@@ -1,0 +1,144 @@
+// By which rows of a variable come and leave, as its handle op says it, and what its shards share
+// for that: the clock, and the log of rows that left.
+#ifndef TF_EMBED_CC_KERNELS_TABLE_POLICY_H_
+#define TF_EMBED_CC_KERNELS_TABLE_POLICY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/core/admission.h"
+#include "cc/core/allocator.h"
+#include "cc/core/exec_context.h"
+#include "cc/core/row_policy.h"
+#include "cc/core/table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_embed {
+
+class TableResource;
+
+// Reads the attribute of that name: 'lru', 'lfu', 'ttl' or 'score'.
+absl::Status ReadEvictionOrder(tensorflow::OpKernelConstruction* construction,
+                               const char* attribute, EvictionOrder* order);
+
+// The attributes of TfEmbedTable about rows that come and go.
+struct PolicyAttributes {
+  int64_t max_rows = 0;
+  EvictionOrder eviction = EvictionOrder::kLru;
+  int64_t ttl_milliseconds = 0;
+  std::string admission = "none";
+  int64_t admission_threshold = 1;
+  float admission_error_rate = 0.01f;
+  int64_t admission_max_keys = 0;
+  StatisticSet statistics;
+  bool log_evicted = false;
+
+  absl::Status Read(tensorflow::OpKernelConstruction* construction);
+  std::string DebugString() const;
+  bool operator==(const PolicyAttributes& other) const;
+
+  // Makes what counts the keys that wait for a row; null where none does.
+  absl::Status NewAdmission(Allocator* allocator, std::shared_ptr<Admission>* made) const;
+
+  // The policy of one shard of so many. The bound is spread: the first shards have one row more.
+  RowPolicy ForShard(int64_t shard, int64_t num_shards, std::shared_ptr<Admission> shared,
+                     EvictionSink* sink) const;
+};
+
+// The time of a variable. Its steps are counted here and not by an optimizer, so that they go on
+// whoever changes rows: a step ends with each op that does. Any thread may call anything.
+class StepClock {
+ public:
+  Moment Now() const;
+  void EndStep() { step_.fetch_add(1, std::memory_order_relaxed); }
+
+  uint64_t step() const { return step_.load(std::memory_order_relaxed); }
+  void SetStep(uint64_t step) { step_.store(step, std::memory_order_relaxed); }
+
+  // The time stands at `milliseconds` since 1970 from now on; -1: it is the system's.
+  void SetTime(int64_t milliseconds) { time_.store(milliseconds, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> step_{1};
+  std::atomic<int64_t> time_{-1};
+};
+
+// What a saved table says about its policy, the vector `policy` of TfEmbedExport:
+//
+//     | format = 1 | the clock's step | bits of the statistics of a row | what admission counted
+//     ... |
+struct SavedPolicy {
+  static constexpr int64_t kFormat = 1;
+  static constexpr size_t kFixedNumbers = 3;
+
+  uint64_t step = 0;  // 0: nothing goes by it
+  StatisticSet statistics;
+  std::vector<int64_t> admission;  // none where nothing was counted
+
+  std::vector<int64_t> Encode() const;
+  // Reads what Encode gave. Whatever else the numbers are, they are refused.
+  static absl::Status Decode(const int64_t* numbers, size_t count, SavedPolicy* saved);
+  // Whether a table with these attributes can go on counting from `admission`.
+  bool CountsFor(const PolicyAttributes& policy) const;
+};
+
+// Rows that left, until somebody asks for them; and for a table of strings, the keys whose texts
+// may go as well. What was a string is kept as a string, since dictionaries forget what no row
+// needs.
+class EvictionLog final : public EvictionSink {
+ public:
+  // What left, as a table has it: texts in place of numbers where keys or values are strings.
+  struct Rows {
+    explicit Rows(Allocator* allocator) : keys(allocator), weights(allocator) {}
+    size_t size = 0;
+    Buffer<int64_t> keys;  // the first `size` are taken
+    Buffer<char> weights;
+    std::vector<std::string> key_texts;
+    std::vector<std::string> value_texts;
+  };
+
+  // `keeps_rows`: whether anybody will ask. The table outlives this.
+  EvictionLog(const TableResource* table, const TableOptions& options, bool keeps_rows);
+
+  bool keeps_rows() const { return keeps_rows_; }
+  Status Evict(size_t count, const int64_t* keys, const void* weights) override;
+  size_t size() const;
+
+  // Calls `take(rows)` and forgets the rows if that succeeds.
+  template <typename Take>
+  absl::Status Drain(const Take& take) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    absl::Status status = take(rows_);
+    if (status.ok()) rows_ = Rows(allocator_);
+    return status;
+  }
+
+  // Calls `take(keys, count)` for the keys of strings that left since the last time.
+  template <typename Take>
+  void TakeTextKeys(const Take& take) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    take(text_keys_.data(), text_keys_.size());
+    text_keys_.clear();
+  }
+
+ private:
+  void KeepNumbers(size_t count, const int64_t* keys, const char* weights);
+  Status MakeRoom(size_t count);
+
+  const TableResource* const table_;
+  Allocator* const allocator_;
+  const size_t row_bytes_;
+  const bool keeps_rows_;
+  mutable std::mutex mutex_;
+  Rows rows_;
+  std::vector<int64_t> text_keys_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_KERNELS_TABLE_POLICY_H_

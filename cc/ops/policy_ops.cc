@@ -1,0 +1,134 @@
+// The ops of rows that come and go. The policy itself is in the attributes of TfEmbedTable; common
+// inputs as in table_ops.cc.
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_embed {
+
+using absl::Status;
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("TfEmbedRestrict")
+    .Input("table: resource")
+    .Input("num_reserved: int64")
+    .Output("removed: int64")
+    .Attr("order: {'lru', 'lfu', 'ttl', 'score'}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      return tensorflow::shape_inference::ScalarShape(c);
+    })
+    .Doc(R"doc(
+Removes expired rows, and then those that are first in an order until a number is left in all shards
+together. Gives memory back where many went.
+
+num_reserved: How many stay at most.
+removed: How many went.
+order: As `eviction` of TfEmbedTable; the table keeps the statistics that it goes by.
+)doc");
+
+REGISTER_OP("TfEmbedDrainEvicted")
+    .Input("table: resource")
+    .Output("keys: key_dtype")
+    .Output("values: value_dtype")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      int64_t dim;
+      TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+      const DimensionHandle rows = c->UnknownDim();
+      c->set_output(0, c->Vector(rows));
+      c->set_output(1, c->Matrix(rows, dim));
+      return Status();
+    })
+    .Doc(R"doc(
+Gives the rows that have left by the policy since the last call, once each time that they left. The
+table was made with log_evicted.
+
+keys: [num_rows], in the order in which they left; a key that came back and left again stands twice.
+values: [num_rows, dim], as they were when they left.
+)doc");
+
+REGISTER_OP("TfEmbedStats")
+    .Input("table: resource")
+    .Output("numbers: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      c->set_output(0, c->Vector(16));
+      return Status();
+    })
+    .Doc(R"doc(
+Says what a table is made of and what has happened to it since it was made, in all shards.
+
+numbers: rows; bytes of rows with slots and statistics; bytes of the index; bytes of rows that are
+  freed or not used yet; bytes of what counts the keys that wait for a row; rows that wait for
+  TfEmbedDrainEvicted; keys that the index has places for; keys of a sample, and the buckets that a
+  find of all of these reads; rows that came by a policy; times that a key was held back by
+  admission; times that one was refused for want of room; rows evicted; rows expired; keys that
+  lookups found; keys that they did not find.
+)doc");
+
+REGISTER_OP("TfEmbedRowStatistics")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Output("statistics: int64")
+    .Output("exists: bool")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle statistics;
+      TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(4), &statistics));
+      c->set_output(0, statistics);
+      c->set_output(1, c->input(1));
+      return Status();
+    })
+    .Doc(R"doc(
+Reads what is kept of the use of rows; is no use itself.
+
+statistics: keys.shape + [4]: the last step, the last time in milliseconds since 1970, the number of
+  steps, the score. 0 for what the table does not keep, and for absent keys.
+exists: keys.shape; whether the table holds the key.
+)doc");
+
+REGISTER_OP("TfEmbedSetScores")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Input("scores: int64")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle merged;
+      return c->Merge(c->input(1), c->input(3), &merged);
+    })
+    .Doc(R"doc(
+Sets the scores of rows, in a table that keeps them. Absent keys are passed over. Of a key that
+stands several times in the batch, the last position wins.
+
+scores: keys.shape.
+)doc");
+
+REGISTER_OP("TfEmbedSetClock")
+    .Input("table: resource")
+    .Input("step: int64")
+    .Input("milliseconds: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Sets the clock by which a table notes uses.
+
+step: The number of the present step, or -1 to leave it.
+milliseconds: The time since 1970, at which the clock stands from now on; -1 to go by the system's
+  time, -2 to leave it.
+)doc");
+
+}  // namespace tf_embed

@@ -1,0 +1,158 @@
+"""What a table's policy does, said with dicts: the oracle of the tests of policies.
+
+Everything is as `tf_embed.TablePolicy` documents it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+
+from reference import mix64
+
+
+def tie_of(key: int) -> int:
+    """What decides between equal rows: the hash of the key, its highest 8 bits last."""
+    hashed = mix64((key + 0x9E3779B97F4A7C15) % 2**64)
+    return hashed % 2**56 * 2**8 + hashed // 2**56
+
+
+@dataclasses.dataclass
+class Use:
+    """What is known of the use of a row."""
+
+    last_step: int
+    last_time_ms: int
+    count: int = 1
+    score: int = 0
+
+
+class PolicyOracle:
+    """A table that knows keys and uses, no weights.
+
+    Args:
+        order: "lru", "lfu", "ttl" or "score".
+        max_rows: The bound, or None.
+        num_shards: Number of shards; a key is in that of its remainder.
+        n: The step with a key in which it gets its row.
+        ttl_ms: After how long a row expires, or None.
+
+    Attributes:
+        shards: For each the uses of its keys.
+        step: The number of the present step.
+        now_ms: The time.
+        counts: admitted, held_back, refused, evicted, expired.
+        left: Keys that left since this was emptied.
+    """
+
+    def __init__(
+        self,
+        order: str = "lru",
+        max_rows: int | None = None,
+        num_shards: int = 1,
+        n: int = 1,
+        ttl_ms: int | None = None,
+    ) -> None:
+        self.order, self.n, self.ttl_ms = order, n, ttl_ms
+        self.bounds: list[int | None] = [None] * num_shards
+        if max_rows is not None:
+            each, more = divmod(max_rows, num_shards)
+            self.bounds = [each + (shard < more) for shard in range(num_shards)]
+        self.shards: list[dict[int, Use]] = [{} for _ in range(num_shards)]
+        self.step, self.now_ms = 1, 0
+        self.waiting: Counter[int] = Counter()
+        self.counts = dict.fromkeys(("admitted", "held_back", "refused", "evicted", "expired"), 0)
+        self.left: list[int] = []
+
+    def keys(self) -> list[int]:
+        """The keys that are not expired, sorted."""
+        return sorted(
+            key for rows in self.shards for key, use in rows.items() if not self.expired(use)
+        )
+
+    def expired(self, use: Use) -> bool:
+        """Whether a row was not used for too long."""
+        return self.ttl_ms is not None and use.last_time_ms + self.ttl_ms <= self.now_ms
+
+    def rank(self, key: int, use: Use) -> tuple[int, ...]:
+        """The lowest leaves first."""
+        by = {
+            "lru": (use.last_step,),
+            "lfu": (use.count, use.last_step),
+            "ttl": (use.last_time_ms, use.last_step),
+            "score": (use.score,),
+        }
+        return (*by[self.order], tie_of(key))
+
+    def look_up(self, keys: Iterable[int]) -> None:
+        """A lookup in training."""
+        for key in dict.fromkeys(keys):
+            use = self.shards[key % len(self.shards)].get(key)
+            if use is not None and not self.expired(use):
+                self._note(use)
+
+    def update(self, keys: Iterable[int], trains: bool) -> None:
+        """A step of training, or an upsert."""
+        keys = list(dict.fromkeys(keys))
+        for number, rows in enumerate(self.shards):
+            mine = [key for key in keys if key % len(self.shards) == number]
+            self._update_shard(rows, self.bounds[number], mine, trains)
+        self.step += 1
+
+    def restrict(self, num_reserved: int) -> int:
+        """Removes rows; says how many."""
+        removed = 0
+        for rows in self.shards:
+            for key in [key for key, use in rows.items() if self.expired(use)]:
+                self._leave(rows, key, "expired")
+                removed += 1
+        every = [(key, rows) for rows in self.shards for key in rows]
+        every.sort(key=lambda one: self.rank(one[0], one[1][one[0]]))
+        for key, rows in every[: max(0, len(every) - num_reserved)]:
+            self._leave(rows, key, "evicted")
+            removed += 1
+        return removed
+
+    def _note(self, use: Use) -> None:
+        use.count += use.last_step != self.step
+        use.last_step, use.last_time_ms = self.step, self.now_ms
+
+    def _leave(self, rows: dict[int, Use], key: int, why: str) -> None:
+        del rows[key]
+        self.left.append(key)
+        self.counts[why] += 1
+
+    def _update_shard(
+        self, rows: dict[int, Use], bound: int | None, keys: list[int], trains: bool
+    ) -> None:
+        absent = []
+        for key in keys:
+            if key in rows and not self.expired(rows[key]):
+                self._note(rows[key])
+                continue
+            if key in rows:
+                self._leave(rows, key, "expired")
+            absent.append(key)
+        coming = [key for key in absent if self._admits(key, trains)]
+        if bound is not None:
+            idle = [key for key, use in rows.items() if use.last_step != self.step]
+            idle.sort(key=lambda key: self.rank(key, rows[key]))
+            for key in idle[: max(0, len(rows) + len(coming) - bound)]:
+                self._leave(rows, key, "evicted")
+            room = max(0, bound - len(rows))
+            self.counts["refused"] += max(0, len(coming) - room)
+            coming = coming[:room]
+        for key in coming:
+            rows[key] = Use(self.step, self.now_ms)
+        self.counts["admitted"] += len(coming)
+
+    def _admits(self, key: int, trains: bool) -> bool:
+        if not trains:
+            return True
+        self.waiting[key] += 1
+        if self.waiting[key] >= self.n:
+            del self.waiting[key]
+            return True
+        self.counts["held_back"] += 1
+        return False
