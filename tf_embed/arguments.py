@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-KEY_DTYPES = (tf.int64, tf.int32, tf.uint64, tf.uint32)
+KEY_DTYPES = (tf.int64, tf.int32, tf.uint64, tf.uint32, tf.string)
 VALUE_DTYPES = (
     tf.float32,
     tf.float16,
@@ -25,6 +25,7 @@ VALUE_DTYPES = (
     tf.int32,
     tf.int64,
     tf.bool,
+    tf.string,
 )
 
 
@@ -62,10 +63,10 @@ def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63
 
 
 def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
-    """A tensor of `dtype` with exactly the numbers of `value`.
+    """A tensor of `dtype` with exactly the numbers or strings of `value`.
 
     Args:
-        value: A tensor, a NumPy array, or Python numbers in lists.
+        value: A tensor, a NumPy array, or Python numbers or strings in lists.
         dtype: The dtype that the table wants.
         argument: Name of the argument, for messages.
         owner: Name of the variable, for messages.
@@ -89,6 +90,8 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
                 f"dtype={value.dtype.name}"
             )
         return value
+    if dtype == tf.string:
+        return _strings_of(value, argument, owner)
     array = np.asarray(value)
     if array.dtype.kind == "f" and dtype.is_integer and not isinstance(value, np.ndarray):
         # NumPy makes floats of integers above the int64 range beside others.
@@ -103,6 +106,18 @@ def _is_plain(value: Any) -> bool:
         return all(_is_plain(one) for one in value)
     plain = (np.ndarray, np.generic, range, int, float, complex, str, bytes, type(None))
     return isinstance(value, plain)
+
+
+def _strings_of(value: Any, argument: str, owner: str) -> tf.Tensor:
+    """Strings, each byte of them: NumPy's own strings would lose zeros at the end."""
+    array = np.asarray(value, None if isinstance(value, np.ndarray) else object)
+    wrong = next((one for one in array.flat if not isinstance(one, (str, bytes))), None)
+    if wrong is not None:
+        raise TypeError(
+            f"`{argument}` of {owner!r} must be of dtype string. Received: {wrong!r} of type "
+            f"{type(wrong).__name__}"
+        )
+    return tf.convert_to_tensor(array if array.size else array.astype("S"), tf.string)
 
 
 def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:

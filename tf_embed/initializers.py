@@ -51,6 +51,7 @@ class RowInitializer:
         table_id: The second half of the seed, so that tables of one seed differ, int64.
         draw: None; or what is called with a shape (n, dim) and a dtype for the rows of n new
             keys, in place of all above.
+        texts: The row of a table of strings; () for empty ones.
     """
 
     kind: str = "constant"
@@ -58,6 +59,7 @@ class RowInitializer:
     seed: int = 0
     table_id: int = 0
     draw: Callable[..., Any] | None = None
+    texts: tuple[bytes, ...] = ()
 
 
 def table_id_of(name: str) -> int:
@@ -72,7 +74,8 @@ def row_initializer(
     """Reads an initializer.
 
     Args:
-        initializer: None for 0; a number; an array of shape [dim]; a Keras initializer, or its
+        initializer: None for 0 or empty strings; a string, or `dim` of them, where the value dtype
+            is string; else a number; an array of shape [dim]; a Keras initializer, or its
             name or config; or a callable that takes a shape (n, dim) and a dtype. In a graph n is
             an int32 scalar tensor.
         dim: Number of weights in a row.
@@ -95,6 +98,8 @@ def row_initializer(
     table_id = table_id_of(name)
     if initializer is None:
         return RowInitializer(table_id=table_id)
+    if value_dtype == tf.string:
+        return RowInitializer(table_id=table_id, texts=_texts(initializer, dim, name))
     if isinstance(initializer, (str, dict)) or (
         isinstance(initializer, type) and issubclass(initializer, keras.initializers.Initializer)
     ):
@@ -190,6 +195,21 @@ def _fans(initializer: Any, dim: int) -> tuple[float, float]:
         float(math.prod(shape[axis] for axis in input_axes)),
         float(math.prod(shape[axis] for axis in output_axes)),
     )
+
+
+def _texts(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
+    """A row of strings, from one for all or one for each place."""
+    texts = [initializer] * dim if isinstance(initializer, (str, bytes)) else initializer
+    try:
+        row = tuple(texts)
+    except TypeError:
+        row = ()
+    if len(row) != dim or not all(isinstance(text, (str, bytes)) for text in row):
+        raise TypeError(
+            f"`initializer` of {name!r} must be a string or {dim} of them, for its value dtype is "
+            f"string. Received: initializer={initializer!r}"
+        )
+    return tuple(tf.compat.as_bytes(text) for text in row)
 
 
 def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tuple[float, ...]:

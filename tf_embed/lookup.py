@@ -37,7 +37,7 @@ def embedding_lookup(
 
     Args:
         params: The variable.
-        ids: Integers of any shape.
+        ids: Integers, or strings, of any shape.
         name: Name of the operation.
         training: Whether this is a use of the rows, where a policy counts them; a step of an
             optimizer on them is one anyway.
@@ -78,7 +78,7 @@ def unique_rows(
 
     Args:
         params: The variable.
-        ids: Integers of any shape.
+        ids: Integers, or strings, of any shape.
         name: Name of the operation.
         training: As in `embedding_lookup`.
 

@@ -27,6 +27,9 @@ _raw = _library.load()
 # keys are, in any order, its lines along the last axis.
 Bags: TypeAlias = tuple[tf.Tensor, ...]
 
+# A key that stands for nothing.
+Padding: TypeAlias = int | str | bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class ExternalRule:
@@ -159,7 +162,7 @@ def find_pooled(
     value_dtype: tf.DType,
     dim: int,
     combiner: str,
-    padding: int | None,
+    padding: Padding | None,
     training: bool = False,
 ) -> tf.Tensor:
     """Looks rows up, pools those of each bag, and changes no row.
@@ -171,7 +174,7 @@ def find_pooled(
         weights: None, or the weight of each key, of `compute_dtype(value_dtype)`.
         value_dtype: The table's, a floating one.
         combiner: "sum", "mean" or "sqrtn".
-        padding: None, or a key that counts for nothing, as its number in int64.
+        padding: None, or a key that counts for nothing: its number in int64, or a string.
         training: As in `find`.
 
     Returns:
@@ -188,7 +191,7 @@ def find_pooled(
         pooled_dtype=compute_dtype(value_dtype),
         dim=dim,
         combiner=combiner,
-        padding=[] if padding is None else [padding],
+        **_padding(padding),
         training=training,
     )
 
@@ -201,7 +204,7 @@ def sum_by_key(
     *,
     sum_dtype: tf.DType,
     combiner: str = "none",
-    padding: int | None = None,
+    padding: Padding | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Sums the gradients of equal keys, in position order.
 
@@ -223,7 +226,7 @@ def sum_by_key(
         weights=[] if weights is None else [weights],
         sum_dtype=sum_dtype,
         combiner=combiner,
-        padding=[] if padding is None else [padding],
+        **_padding(padding),
     )
 
 
@@ -234,6 +237,13 @@ def unique_keys(keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         The distinct keys and, keys.shape, int32, where each key is among them.
     """
     return _raw.tf_embed_unique_keys(keys=keys)
+
+
+def _padding(padding: Padding | None) -> dict[str, Any]:
+    """As the ops take it."""
+    if isinstance(padding, (str, bytes)):
+        return {"padding": [], "padding_text": [padding]}
+    return {"padding": [] if padding is None else [padding], "padding_text": []}
 
 
 def compute_dtype(value_dtype: tf.DType) -> tf.DType:
@@ -553,6 +563,11 @@ def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
     keys = gradient.indices
     if key_dtype == tf.uint64 and keys.dtype == tf.int64:
         return tf.bitcast(keys, tf.uint64)
+    if (key_dtype == tf.string) != (keys.dtype == tf.string):
+        raise TypeError(
+            f"The gradient of a table with {key_dtype.name} keys must have them as its indices. "
+            f"Received: indices of dtype {keys.dtype.name}"
+        )
     return tf.cast(keys, key_dtype)
 
 

@@ -81,8 +81,8 @@ class _Pooling:
         self.weights = op.inputs[begin + num_bags] if op.get_attr("num_weights") else None
         combiner = op.get_attr("combiner")
         self.combiner = combiner.decode() if isinstance(combiner, bytes) else combiner
-        padding = op.get_attr("padding")
-        self.padding: int | None = padding[0] if padding else None
+        padding = op.get_attr("padding") or op.get_attr("padding_text")
+        self.padding: ops.Padding | None = padding[0] if padding else None
 
     def gradient_of_weights(
         self, keys: tf.Tensor, rows: tf.Tensor, upstream: tf.Tensor

@@ -2,7 +2,8 @@
 
 Keras gives an object a mapping from names to arrays, its store, to write what it has. A table
 writes what `Table.export` gives, an array each under the names of `ops.Exported`, and its kind, as
-text. bfloat16 is written as the integers of its bits, which HDF5 knows. Beside all arrays of a
+text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string keys as one
+array of all their bytes and one of their lengths, so that no byte is lost. Beside all arrays of a
 store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is taken over.
 
 Large arrays are handed on one at a time and without copies of ours, so that there are no more of
@@ -23,6 +24,7 @@ from tf_embed.ops import Exported
 from tf_embed.table import Table
 
 _ROWS = Exported._fields
+_STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
 _KIND = "kind"
 _CHECKSUM = "checksum"
 
@@ -35,6 +37,10 @@ def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
         prefix: What the names begin with.
     """
     arrays = table.export()._asdict()
+    if table.options.key_dtype == tf.string:
+        keys = arrays.pop("keys")
+        whole = tf.io.decode_raw(tf.strings.reduce_join(keys), tf.uint8)
+        arrays.update(zip(_STRING_KEYS, (whole, tf.strings.length(keys)), strict=True))
     arrays[_KIND] = np.frombuffer(table.options.kind.encode(), np.uint8)
     return {prefix + name: array for name, array in arrays.items()}
 
@@ -95,14 +101,19 @@ def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -
         ValueError: There is no table, or one of another dim or dtype. Nothing is changed then.
     """
     name, options = table.options.name, table.options
-    missing = [one for one in (*_ROWS, _KIND) if prefix + one not in arrays]
+    of_strings = options.key_dtype == tf.string
+    wanted = (*(_STRING_KEYS if of_strings else _ROWS[:1]), *_ROWS[1:], _KIND)
+    missing = [one for one in wanted if prefix + one not in arrays]
+    if _KIND not in missing:
+        kind = arrays.pop(prefix + _KIND).tobytes().decode(errors="replace")
+        if kind != options.kind:
+            raise ValueError(
+                f"{name!r} can't be loaded: it has {options.kind}, and the file has {kind}."
+            )
     if missing:
         raise ValueError(f"The file has no rows for {name!r}: {', '.join(missing)} missing.")
-    kind = arrays.pop(prefix + _KIND).tobytes().decode(errors="replace")
-    if kind != options.kind:
-        raise ValueError(
-            f"{name!r} can't be loaded: it has {options.kind}, and the file has {kind}."
-        )
+    if of_strings:
+        arrays[prefix + "keys"] = _strings_of(*(arrays.pop(prefix + one) for one in _STRING_KEYS))
     table.import_(
         **{one: _tensor_of(arrays.pop(prefix + one), options, one) for one in _ROWS},
     )
@@ -133,10 +144,19 @@ def _array_of(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
+def _strings_of(whole: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Strings from all their bytes, one after the other, and their lengths."""
+    text, strings, begin = whole.tobytes(), np.empty(lengths.shape, object), 0
+    for i, length in enumerate(lengths.tolist()):
+        strings[i] = text[begin : begin + length]
+        begin += length
+    return strings
+
+
 def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
     if name == "values" and options.value_dtype == tf.bfloat16:
         array = array.view(tf.bfloat16.as_numpy_dtype)
-    return tf.constant(array)
+    return tf.constant(array, tf.string) if array.dtype == object else tf.constant(array)
 
 
 def _checksum(checksum: int, name: str, array: np.ndarray) -> int:

@@ -42,7 +42,7 @@ class TableOptions:
 
     Attributes:
         name: The variable's name, for messages.
-        key_dtype: int64, int32, uint64 or uint32.
+        key_dtype: int64, int32, uint64, uint32 or string.
         value_dtype: Dtype of the weights.
         dim: Number of weights in a row.
         num_shards: Number of shards.
@@ -203,7 +203,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         weights: tf.Tensor | None = None,
         *,
         combiner: str,
-        padding: int | None = None,
+        padding: ops.Padding | None = None,
         defaults: tf.Tensor | None = None,
         token: tf.Tensor | None = None,
         training: bool = False,
@@ -227,7 +227,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         owners = self._owners(keys)
         if defaults is None:
             defaults = self._initial_rows(keys, owners, padding)
-        if padding is not None and padding >= 2**63:
+        if isinstance(padding, int) and padding >= 2**63:
             padding -= 2**64  # the op takes its bits
         return ops.find_pooled(
             self.resource_handle,
@@ -492,7 +492,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self._no_owners if tf.executing_eagerly() else tf.zeros([0], tf.int32)
 
     def _initial_rows(
-        self, keys: tf.Tensor, owners: tf.Tensor, padding: int | None = None
+        self, keys: tf.Tensor, owners: tf.Tensor, padding: ops.Padding | None = None
     ) -> tf.Tensor:
         """The `defaults` of the ops for initial rows.
 
@@ -502,6 +502,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         eager = tf.executing_eagerly()
         empty = self._no_rows if eager else tf.zeros([0], options.value_dtype)
+        if options.initializer.texts:
+            return tf.constant(options.initializer.texts)
         if options.initializer.draw is None:
             return empty
         _, exists = ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)

@@ -21,11 +21,12 @@ INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
 
 
 class Variable(PolicyMethods):
-    """A table of embeddings that grows: any integer is a key, and each key has a row.
+    """A table of embeddings that grows: any integer, or string, is a key and has a row.
 
     Keys need not be known beforehand. A lookup gives a key that has no row yet its initial row,
     and stores nothing; rows enter by `upsert`, by `accum`, and by training. Every integer of the
-    key dtype is a legal key. The rows are spread over shards, one for each device of `devices`.
+    key dtype is a legal key, and every string. The rows are spread over shards, one for each device
+    of `devices`.
 
     All methods run eagerly, in a tf.function, and (`lookup`) in tf.data pipelines and loaded
     SavedModels, and may run from several threads at once. tf.train.Checkpoint and SavedModels
@@ -35,9 +36,10 @@ class Variable(PolicyMethods):
     `trainable_variables`. In a Keras model use `tf_embed.layers.DynamicEmbedding`.
 
     Args:
-        key_dtype: tf.int64, tf.int32, tf.uint64 or tf.uint32.
-        value_dtype: tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32, tf.int64
-            or tf.bool. Floating ones can be trained.
+        key_dtype: tf.int64, tf.int32, tf.uint64, tf.uint32 or tf.string. Strings are any bytes, and
+            different ones never share a row.
+        value_dtype: tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int8, tf.int32, tf.int64,
+            tf.bool or tf.string. Floating ones can be trained.
         dim: Number of weights in a row, at least 1.
         devices: Where the shards are, a device name for each; names may repeat, so
             `["/CPU:0"] * 4` makes four shards. Default: one shard, on the CPU.
@@ -46,7 +48,8 @@ class Variable(PolicyMethods):
         shared_name: Accepted for the sake of old code. Two variables never share rows, whatever
             their names.
         name: Name, for messages, and to tell apart the initial rows of variables of one seed.
-        initializer: The row of a key that has none: None for 0, a number, an array [dim], a Keras
+        initializer: The row of a key that has none: None for 0 or empty strings, a number, or
+            where values are strings a string or `dim` of them, an array [dim], a Keras
             initializer or its name, or a callable (shape, dtype) -> rows. Keras's uniform,
             normal, truncated normal, VarianceScaling, Glorot, He and LeCun initializers (with
             fans as for the shape (1, dim)) give each key a row of its own, a function of the
@@ -114,7 +117,7 @@ class Variable(PolicyMethods):
         dim = arguments.positive_int(dim, "dim")
         device_names = _device_names(devices)
         _check_strategy()
-        check_policies(policy, restrict_policy, len(device_names))
+        check_policies(policy, restrict_policy, len(device_names), (key_dtype, value_dtype))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
         self._variable_name = name
         self._device_names = device_names
@@ -234,7 +237,7 @@ class Variable(PolicyMethods):
         were there stay.
 
         Args:
-            keys: Integers of any shape.
+            keys: Integers, or strings, of any shape.
             values: keys.shape + [dim].
             name: Name of the operation.
 
@@ -263,10 +266,11 @@ class Variable(PolicyMethods):
         Where `exists` and the key is there, the difference is added. Where not `exists` and the
         key is not there, `new_values` is inserted. In the two other cases the table has changed
         since the caller looked, and nothing is done. The differences of a key that stands several
-        times are all added. Rows of bool have no sum, and can't be accumulated.
+        times are all added. Rows of bool and of strings have no sum, and can't
+        be accumulated.
 
         Args:
-            keys: Integers of any shape.
+            keys: Integers, or strings, of any shape.
             old_values: What a lookup gave, keys.shape + [dim].
             new_values: What the rows should become, keys.shape + [dim].
             exists: Whether the lookup found the keys, bool, keys.shape.
@@ -289,7 +293,7 @@ class Variable(PolicyMethods):
             >>> v.lookup([1]).numpy().tolist()
             [[3.5]]
         """
-        if self.value_dtype == tf.bool:
+        if self.value_dtype in (tf.bool, tf.string):
             raise TypeError(
                 f"`accum` needs values that have a sum; {self.name!r} has value_dtype="
                 f"{self.value_dtype.name}. Use `upsert`."
@@ -321,7 +325,7 @@ class Variable(PolicyMethods):
         """Looks rows up. Keys that are not there get their initial rows, and are not inserted.
 
         Args:
-            keys: Integers of any shape.
+            keys: Integers, or strings, of any shape.
             return_exists: Whether to tell which keys are there.
             name: Name of the operation.
             training: Whether this is a use of the rows in the sense of `TablePolicy`.
@@ -340,7 +344,7 @@ class Variable(PolicyMethods):
         """Removes keys, with their rows and optimizer slots. Keys that are not there are ignored.
 
         Args:
-            keys: Integers of any shape.
+            keys: Integers, or strings, of any shape.
             name: Name of the operation.
 
         Returns:

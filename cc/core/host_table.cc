@@ -193,6 +193,17 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   return Status();
 }
 
+void HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const {
+  Shared gate(content_gate_);
+  const auto look = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const int64_t key = batch.keys[i];
+      exists[batch.Position(i)] = content_->index.Find(key, HashKey(key)).found();
+    }
+  };
+  context.parallel_for(batch.size, kFindCost, std::cref(look));
+}
+
 template <typename Work>
 Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, const Wants& wants,

@@ -23,7 +23,7 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
       if (i < count) {
         Probe& probe = ring[i % kRing];
         probe.hash = HashKey((*range)[i].key);
-        __builtin_prefetch(content.index.HomeOf(probe.hash), 1);
+        __builtin_prefetch(content.index.HomeOf(probe.hash));
       }
       constexpr size_t kBetween = kBucketAhead - kRowAhead;
       if (i >= kBetween && i - kBetween < count) {

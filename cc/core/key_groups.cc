@@ -1,8 +1,5 @@
 #include "cc/core/key_groups.h"
 
-#include <algorithm>
-#include <new>
-
 namespace tf_embed {
 namespace {
 
@@ -11,32 +8,22 @@ constexpr size_t kDistinctCost = 15;  // ns a key
 }  // namespace
 
 Status KeyGroups::Build(const ExecContext& context, const KeyBatch& batch, const bool* skip) {
-  batch_ = batch;
+  batch_size_ = batch.size;
   TF_EMBED_RETURN_IF_ERROR(partition_.Build(context, batch, skip));
-  try {
-    parts_.clear();
-    parts_.reserve(partition_.parts());
-    for (size_t part = 0; part < partition_.parts(); ++part) parts_.emplace_back(allocator_);
-  } catch (const std::bad_alloc&) {
-    return Status::ResourceExhausted([] { return "No memory for the distinct keys of a batch."; });
-  }
-  if (!is_linked()) return parts_.front().Build(partition_.part(0));
-
-  const size_t places = batch.Places();
-  TF_EMBED_RETURN_IF_ERROR(links_.Resize(places));
-  std::fill(links_.data(), links_.data() + places, kNoLink);
+  TF_EMBED_RETURN_IF_ERROR(positions_.Resize(partition_.size()));
+  TF_EMBED_RETURN_IF_ERROR(runs_.Resize(partition_.size()));
   FirstFailure failure;
-  const auto find_distinct = [&](size_t begin, size_t end) {
+  const auto find_equal = [&](size_t begin, size_t end) {
+    DistinctKeys distinct(allocator_);
     for (size_t part = begin; part < end && !failure.failed(); ++part) {
-      Status status = parts_[part].Build(partition_.part(part));
+      const size_t first = partition_.first_record(part);
+      Status status = distinct.Find(partition_.part(part), static_cast<uint32_t>(first),
+                                    positions_.data() + first, runs_.data() + first);
       if (!status.ok()) return failure.Note(std::move(status));
-      for (size_t i = 0; i < parts_[part].size(); ++i) {
-        links_[parts_[part].positions(i)[0]] = static_cast<uint64_t>(part) << 32 | i;
-      }
     }
   };
-  context.parallel_for(parts_.size(), kDistinctCost * batch.size / parts_.size(),
-                       std::cref(find_distinct));
+  context.parallel_for(partition_.parts(), kDistinctCost * batch.size / partition_.parts(),
+                       std::cref(find_equal));
   return failure.Take();
 }
 

@@ -3,8 +3,8 @@
 // gradients) is then read nearly in the order of memory, and a key is dealt with once, by one
 // thread, with all of its places in order. So the outcome is the same for any number of threads.
 //
-// Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. Each place
-// where a key comes first then has a link to it, and the batch is gone through by its links.
+// Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. Who then goes
+// through the batch meets the records of each part in their order.
 #ifndef TF_EMBED_CC_CORE_KEY_GROUPS_H_
 #define TF_EMBED_CC_CORE_KEY_GROUPS_H_
 
@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "cc/core/allocator.h"
 #include "cc/core/exec_context.h"
@@ -37,15 +36,15 @@ class KeyGroups {
    public:
     // Goes on to the next groups; false at the end.
     bool Next() {
-      const bool is_linked = groups_->is_linked();
-      size_ = 0;
-      for (; size_ < kMost && next_ < end_; ++next_) {
+      size_t size = 0;
+      for (; size < kMost && next_ < end_; ++next_) {
+        const uint32_t record = walk_.Next();
+        if (record == KeyPartition::Walk::kSkipped) continue;
+        some_[size] = groups_->GroupAt(record);
         // No branch: whether a key comes first here is nobody's guess.
-        const uint64_t link = is_linked ? groups_->LinkAt(next_) : next_;
-        links_[size_] = link;
-        size_ += link != kNoLink ? 1 : 0;
+        size += some_[size].count != 0 ? 1 : 0;
       }
-      for (size_t i = 0; i < size_; ++i) some_[i] = groups_->GroupOf(links_[i]);
+      size_ = size;
       return size_ > 0;
     }
     size_t size() const { return size_; }
@@ -56,21 +55,21 @@ class KeyGroups {
     static constexpr size_t kMost = 512;
 
     Range(const KeyGroups* groups, size_t begin, size_t end)
-        : groups_(groups), next_(begin), end_(end) {}
+        : groups_(groups), walk_(groups->partition_, begin), next_(begin), end_(end) {}
 
     const KeyGroups* groups_;
+    KeyPartition::Walk walk_;
     size_t next_;
     size_t end_;
     size_t size_ = 0;
-    uint64_t links_[kMost];
     KeyGroup some_[kMost];
   };
 
   explicit KeyGroups(Allocator* allocator)
-      : allocator_(allocator), partition_(allocator), links_(allocator) {}
+      : allocator_(allocator), partition_(allocator), positions_(allocator), runs_(allocator) {}
 
   // Groups the keys of `batch` for which `skip` [batch, by position] is false, or all if it is
-  // null. The batch outlives this.
+  // null. Both outlive this.
   Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
 
   // Calls `work(&range)` for ranges that make up all groups, many at once; returns the first
@@ -84,29 +83,24 @@ class KeyGroups {
       Status status = work(&range);
       if (!status.ok()) failure.Note(std::move(status));
     };
-    context.parallel_for(is_linked() ? batch_.size : parts_.front().size(), key_cost,
-                         std::cref(run));
+    context.parallel_for(batch_size_, key_cost, std::cref(run));
     return failure.Take();
   }
 
- private:
-  static constexpr uint64_t kNoLink = ~uint64_t{0};
-
-  // A batch of one part needs no links: its distinct keys are in order.
-  bool is_linked() const { return parts_.size() > 1; }
-
-  uint64_t LinkAt(size_t i) const { return links_[batch_.Position(i)]; }
-  KeyGroup GroupOf(uint64_t link) const {
-    const DistinctKeys& part = parts_[link >> 32];
-    const size_t i = link & 0xffffffffu;
-    return KeyGroup{part.key(i), part.positions(i), part.count(i)};
+  // The parts, and their records: where a key first comes in its part, its group; else one without
+  // positions.
+  const KeyPartition& partition() const { return partition_; }
+  KeyGroup GroupAt(size_t record) const {
+    const KeyRun& run = runs_[record];
+    return KeyGroup{partition_.record(record).key, positions_.data() + run.begin, run.count};
   }
 
+ private:
   Allocator* const allocator_;
-  KeyBatch batch_;
+  size_t batch_size_ = 0;
   KeyPartition partition_;
-  std::vector<DistinctKeys> parts_;
-  Buffer<uint64_t> links_;  // by position: part << 32 | number in the part, or kNoLink
+  Buffer<uint32_t> positions_;  // key by key
+  Buffer<KeyRun> runs_;         // by record
 };
 
 }  // namespace tf_embed

@@ -28,6 +28,8 @@ Status KeyPartition::Build(const ExecContext& context, const KeyBatch& batch, co
     return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
                                    " keys. Received: " + std::to_string(batch.size) + ".");
   }
+  batch_ = batch;
+  skip_ = skip;
   bits_ = PartBits(batch.size);
   chunk_size_ = bits_ == 0 ? std::max<size_t>(batch.size, 1) : kChunkSize;
   chunks_ = std::max<size_t>((batch.size + chunk_size_ - 1) / chunk_size_, 1);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -84,25 +83,20 @@ class GradientReader {
   const bool is_scaled_;
 };
 
-// Sums the gradients of the distinct keys of one part. `numbers` [by first position] are the rows
-// of `sums` that they go to.
+// Sums the gradients of the groups at records [begin, end). `numbers` [by record] are the rows of
+// `sums` that they go to.
 template <typename G, typename S>
-Status SumPart(const DistinctKeys& distinct, const GradientReader<G>& reader,
-               const uint32_t* numbers, Allocator* allocator, S* sums) {
+Status SumGroups(const KeyGroups& groups, size_t begin, size_t end, const GradientReader<G>& reader,
+                 const uint32_t* numbers, Allocator* allocator, S* sums) {
   using Compute = typename Number<G>::Compute;
   const TableLoops& loops = LoopsOf(BestInstructionSet());
   const size_t dim = reader.dim();
   Buffer<Compute> wide(allocator);      // a sum of half precision before it is rounded
   Buffer<uint32_t> bags_of(allocator);  // the bags of one key
   if (!std::is_same_v<S, Compute>) TF_EMBED_RETURN_IF_ERROR(wide.Resize(dim));
-  if (reader.bags() != nullptr) {
-    size_t most = 0;
-    for (size_t i = 0; i < distinct.size(); ++i) most = std::max(most, distinct.count(i));
-    TF_EMBED_RETURN_IF_ERROR(bags_of.Resize(most));
-  }
-  const auto add_up = [&](size_t i, Compute* sum) {
-    const uint32_t* const positions = distinct.positions(i);
-    const size_t count = distinct.count(i);
+  const auto add_up = [&](const KeyGroup& group, Compute* sum) {
+    const uint32_t* const positions = group.positions;
+    const size_t count = group.count;
     if constexpr (std::is_same_v<G, Compute>) {
       if (!reader.is_scaled()) {
         for (size_t k = 0; reader.bags() != nullptr && k < count; ++k) {
@@ -116,13 +110,19 @@ Status SumPart(const DistinctKeys& distinct, const GradientReader<G>& reader,
     reader.template Read<false>(positions[0], sum);
     for (size_t k = 1; k < count; ++k) reader.template Read<true>(positions[k], sum);
   };
-  for (size_t i = 0; i < distinct.size(); ++i) {
-    if (i + kAhead < distinct.size()) reader.Ask(distinct.positions(i + kAhead)[0]);
-    S* const out = sums + numbers[distinct.positions(i)[0]] * dim;
+  for (size_t record = begin; record < end; ++record) {
+    if (record + kAhead < end) {
+      const KeyGroup ahead = groups.GroupAt(record + kAhead);
+      if (ahead.count > 0) reader.Ask(ahead.positions[0]);
+    }
+    const KeyGroup group = groups.GroupAt(record);
+    if (group.count == 0) continue;
+    if (reader.bags() != nullptr) TF_EMBED_RETURN_IF_ERROR(bags_of.Resize(group.count));
+    S* const out = sums + numbers[record] * dim;
     if constexpr (std::is_same_v<S, Compute>) {
-      add_up(i, out);
+      add_up(group, out);
     } else {
-      add_up(i, wide.data());
+      add_up(group, wide.data());
       for (size_t j = 0; j < dim; ++j) out[j] = Number<S>::Store(wide[j]);
     }
   }
@@ -140,74 +140,53 @@ Status KeySums::Build(const ExecContext& context, const int64_t* keys, size_t nu
   }
   keys_ = keys;
   num_keys_ = num_keys;
-  Buffer<bool> skip(allocator_);
   if (padding != nullptr) {
-    TF_EMBED_RETURN_IF_ERROR(skip.Resize(num_keys));
-    for (size_t i = 0; i < num_keys; ++i) skip[i] = keys[i] == *padding;
+    TF_EMBED_RETURN_IF_ERROR(skip_.Resize(num_keys));
+    for (size_t i = 0; i < num_keys; ++i) skip_[i] = keys[i] == *padding;
   }
-  TF_EMBED_RETURN_IF_ERROR(partition_.Build(context, KeyBatch{keys, num_keys, nullptr},
-                                            padding == nullptr ? nullptr : skip.data()));
-  TF_EMBED_RETURN_IF_ERROR(number_.Resize(num_keys));
-  try {
-    parts_.clear();
-    parts_.reserve(partition_.parts());
-    for (size_t part = 0; part < partition_.parts(); ++part) parts_.emplace_back(allocator_);
-  } catch (const std::bad_alloc&) {
-    return Status::ResourceExhausted([] { return "No memory for the distinct keys of a batch."; });
-  }
-
-  std::fill(number_.data(), number_.data() + num_keys, 0);
-  FirstFailure failure;
-  const auto find_distinct = [&](size_t begin, size_t end) {
-    for (size_t part = begin; part < end && !failure.failed(); ++part) {
-      DistinctKeys& distinct = parts_[part];
-      Status status = distinct.Build(partition_.part(part));
-      if (!status.ok()) return failure.Note(std::move(status));
-      for (size_t i = 0; i < distinct.size(); ++i) number_[distinct.positions(i)[0]] = 1;
-    }
-  };
-  context.parallel_for(parts_.size(), kDistinctCost * num_keys / parts_.size(),
-                       std::cref(find_distinct));
-  if (failure.failed()) return failure.Take();
+  TF_EMBED_RETURN_IF_ERROR(groups_.Build(context, KeyBatch{keys, num_keys, nullptr},
+                                         padding == nullptr ? nullptr : skip_.data()));
+  TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(groups_.partition().size()));
+  KeyPartition::Walk walk(groups_.partition(), 0);
   uint32_t next = 0;
   for (size_t i = 0; i < num_keys; ++i) {
-    const uint32_t is_first = number_[i];
-    number_[i] = next;
-    next += is_first;
+    const uint32_t record = walk.Next();
+    if (record == KeyPartition::Walk::kSkipped) continue;
+    numbers_[record] = next;
+    next += groups_.GroupAt(record).count > 0 ? 1 : 0;
   }
   size_ = next;
   return Status();
 }
 
-template <typename Visit>
-Status KeySums::ForEachDistinct(const ExecContext& context, size_t key_cost,
-                                const Visit& visit_part) const {
+template <typename Work>
+Status KeySums::ForEachPart(const ExecContext& context, size_t key_cost, const Work& work) const {
+  const KeyPartition& partition = groups_.partition();
   FirstFailure failure;
-  const auto visit = [&](size_t begin, size_t end) {
+  const auto run = [&](size_t begin, size_t end) {
     for (size_t part = begin; part < end && !failure.failed(); ++part) {
-      Status status = visit_part(parts_[part]);
+      Status status = work(partition.first_record(part), partition.first_record(part + 1));
       if (!status.ok()) return failure.Note(std::move(status));
     }
   };
-  context.parallel_for(parts_.size(), key_cost * num_keys_ / parts_.size(), std::cref(visit));
+  context.parallel_for(partition.parts(), key_cost * num_keys_ / partition.parts(), std::cref(run));
   return failure.Take();
 }
 
 void KeySums::WriteKeys(int64_t* distinct) const {
-  for (const DistinctKeys& part : parts_) {
-    for (size_t i = 0; i < part.size(); ++i) {
-      distinct[number_[part.positions(i)[0]]] = part.key(i);
-    }
+  for (size_t record = 0; record < groups_.partition().size(); ++record) {
+    const KeyGroup group = groups_.GroupAt(record);
+    if (group.count > 0) distinct[numbers_[record]] = group.key;
   }
 }
 
 void KeySums::WriteInverse(const ExecContext& context, int32_t* inverse) const {
-  if (partition_.size() < num_keys_) std::fill(inverse, inverse + num_keys_, -1);
-  ForEachDistinct(context, kNumberCost, [&](const DistinctKeys& distinct) {
-    for (size_t i = 0; i < distinct.size(); ++i) {
-      const uint32_t* const positions = distinct.positions(i);
-      const int32_t number = static_cast<int32_t>(number_[positions[0]]);
-      for (size_t k = 0; k < distinct.count(i); ++k) inverse[positions[k]] = number;
+  if (groups_.partition().size() < num_keys_) std::fill(inverse, inverse + num_keys_, -1);
+  ForEachPart(context, kNumberCost, [&](size_t begin, size_t end) {
+    for (size_t record = begin; record < end; ++record) {
+      const KeyGroup group = groups_.GroupAt(record);
+      const int32_t number = static_cast<int32_t>(numbers_[record]);
+      for (size_t k = 0; k < group.count; ++k) inverse[group.positions[k]] = number;
     }
     return Status();
   });
@@ -242,8 +221,9 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
         return Status::InvalidArgument(
             "Sums of gradients can't be of a type that is computed in otherwise.");
       } else {
-        return ForEachDistinct(context, cost, [&](const DistinctKeys& distinct) {
-          return SumPart(distinct, reader, number_.data(), allocator_, static_cast<S*>(sums));
+        return ForEachPart(context, cost, [&](size_t begin, size_t end) {
+          return SumGroups(groups_, begin, end, reader, numbers_.data(), allocator_,
+                           static_cast<S*>(sums));
         });
       }
     });

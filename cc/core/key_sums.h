@@ -6,14 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "cc/core/allocator.h"
 #include "cc/core/bags.h"
 #include "cc/core/data_type.h"
 #include "cc/core/exec_context.h"
-#include "cc/core/key_partition.h"
-#include "cc/core/segment_sum.h"
+#include "cc/core/key_groups.h"
 #include "cc/core/status.h"
 
 namespace tf_embed {
@@ -32,7 +30,11 @@ struct KeyGradients {
 class KeySums {
  public:
   explicit KeySums(Allocator* allocator)
-      : allocator_(allocator), partition_(allocator), number_(allocator), scales_(allocator) {}
+      : allocator_(allocator),
+        skip_(allocator),
+        groups_(allocator),
+        numbers_(allocator),
+        scales_(allocator) {}
 
   // `keys` [num_keys] outlives this. The keys that equal `padding`, where it is given, are left
   // out.
@@ -55,9 +57,10 @@ class KeySums {
                    void* sums);
 
  private:
-  // Calls `visit(distinct, i, number)` for each key of some part, many parts at once.
-  template <typename Visit>
-  Status ForEachDistinct(const ExecContext& context, size_t key_cost, const Visit& visit) const;
+  // Calls `work(begin, end)` for the records of each part, many parts at once, and returns the
+  // first failure.
+  template <typename Work>
+  Status ForEachPart(const ExecContext& context, size_t key_cost, const Work& work) const;
 
   template <typename Compute>
   Status ScaleBags(const KeyGradients& gradients);
@@ -66,11 +69,10 @@ class KeySums {
   const int64_t* keys_ = nullptr;
   size_t num_keys_ = 0;
   size_t size_ = 0;
-  KeyPartition partition_;
-  std::vector<DistinctKeys> parts_;
-  // Where a distinct key comes first, its number; elsewhere, that of the next one.
-  Buffer<uint32_t> number_;
-  Buffer<char> scales_;  // 1 / divisor of each bag, in the compute type
+  Buffer<bool> skip_;  // whether each key is padding
+  KeyGroups groups_;
+  Buffer<uint32_t> numbers_;  // of the keys, at the records where they first come
+  Buffer<char> scales_;       // 1 / divisor of each bag, in the compute type
 };
 
 }  // namespace tf_embed

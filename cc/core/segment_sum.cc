@@ -1,40 +1,31 @@
 #include "cc/core/segment_sum.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "cc/core/hash.h"
+#include "cc/core/process_salt.h"
 
 namespace tf_embed {
 namespace {
 
 constexpr uint32_t kNone = 0xffffffffu;
 
-// An odd number that differs from process to process, so that nobody can choose keys that meet in
-// one chain. No result depends on it.
-uint64_t Salt() {
-  static const uint64_t salt =
-      Mix64(static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) ^
-            reinterpret_cast<uintptr_t>(&salt)) |
-      1;
-  return salt;
-}
-
 }  // namespace
 
-Status DistinctKeys::Build(const KeyRange& range) {
-  size_ = 0;
+Status DistinctKeys::Find(const KeyRange& range, uint32_t begin, uint32_t* positions,
+                          KeyRun* runs) {
+  const size_t size = range.size();
   int bits = 4;
-  while ((size_t{1} << bits) < 2 * range.size()) ++bits;
+  while ((size_t{1} << bits) < 2 * size) ++bits;
   const size_t mask = (size_t{1} << bits) - 1;
-  TF_EMBED_RETURN_IF_ERROR(keys_.Resize(range.size()));
-  TF_EMBED_RETURN_IF_ERROR(ends_.Resize(range.size()));
-  TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(range.size()));
-  TF_EMBED_RETURN_IF_ERROR(positions_.Resize(range.size()));
+  TF_EMBED_RETURN_IF_ERROR(keys_.Resize(size));
+  TF_EMBED_RETURN_IF_ERROR(ends_.Resize(size + 1));
+  TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(size));
   TF_EMBED_RETURN_IF_ERROR(buckets_.Resize(mask + 1));
   std::fill(buckets_.data(), buckets_.data() + mask + 1, kNone);
-  const uint64_t salt = Salt();
-  for (size_t record = 0; record < range.size(); ++record) {
+  const uint64_t salt = ProcessSalt() | 1;
+  uint32_t keys = 0;
+  for (size_t record = 0; record < size; ++record) {
     const int64_t key = range.begin[record].key;
     // The high bits of a product with an odd number, of a hash, since keys may be regular.
     size_t bucket = (HashKey(key) * salt) >> (64 - bits);
@@ -43,22 +34,30 @@ Status DistinctKeys::Build(const KeyRange& range) {
     }
     uint32_t number = buckets_[bucket];
     if (number == kNone) {
-      number = buckets_[bucket] = static_cast<uint32_t>(size_++);
+      number = buckets_[bucket] = keys++;
       keys_[number] = key;
       ends_[number] = 0;
     }
     ++ends_[number];
     numbers_[record] = number;
   }
-  // From counts to where each key's places begin; as they are written, to where they end.
-  uint32_t begin = 0;
-  for (size_t i = 0; i < size_; ++i) {
-    const uint32_t count = ends_[i];
-    ends_[i] = begin;
-    begin += count;
+  // From counts to where each key's positions begin; as they are written, to where they end.
+  uint32_t next = 0;
+  for (uint32_t number = 0; number < keys; ++number) {
+    const uint32_t count = ends_[number];
+    ends_[number] = next;
+    next += count;
   }
-  for (size_t record = 0; record < range.size(); ++record) {
-    positions_[ends_[numbers_[record]]++] = range.begin[record].position;
+  ends_[keys] = next;
+  uint32_t seen = 0;
+  for (size_t record = 0; record < size; ++record) {
+    const uint32_t number = numbers_[record];
+    const uint32_t at = ends_[number]++;
+    positions[at] = range.begin[record].position;
+    // Keys are numbered as they first come, so the next one's have not moved yet.
+    const bool is_first = number == seen;
+    runs[record] = KeyRun{begin + at, is_first ? ends_[number + 1] - at : 0};
+    seen += is_first ? 1 : 0;
   }
   return Status();
 }

@@ -1,5 +1,5 @@
-// Finds the distinct keys of one part of a batch, and sums the gradients of each in the order of
-// the batch: an optimizer's rule sees a key once a step, with the sum of its gradients.
+// Finds the equal keys of one part of a batch, and sums the gradients of each in the order of the
+// batch: an optimizer's rule sees a key once a step, with the sum of its gradients.
 #ifndef TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 #define TF_EMBED_CC_CORE_SEGMENT_SUM_H_
 
@@ -16,37 +16,28 @@
 
 namespace tf_embed {
 
+// The places of a key in an array of them.
+struct KeyRun {
+  uint32_t begin;
+  uint32_t count;  // 0 where there is no key
+};
+
+// Finds equal keys. What it needs for that is kept from one part to the next.
 class DistinctKeys {
  public:
   explicit DistinctKeys(Allocator* allocator)
-      : keys_(allocator),
-        ends_(allocator),
-        numbers_(allocator),
-        positions_(allocator),
-        buckets_(allocator) {}
+      : keys_(allocator), ends_(allocator), numbers_(allocator), buckets_(allocator) {}
 
-  // Finds the distinct keys of `range`, in the order in which they first come.
-  Status Build(const KeyRange& range);
-
-  size_t size() const { return size_; }
-  int64_t key(size_t i) const { return keys_[i]; }
-
-  // Where key i stands in the batch, in its order; at least one place.
-  const uint32_t* positions(size_t i) const { return positions_.data() + begin(i); }
-  size_t count(size_t i) const { return ends_[i] - begin(i); }
-
-  // The number of the distinct key at record j of the range.
-  uint32_t number(size_t j) const { return numbers_[j]; }
+  // Writes the positions of `range` to `positions` [range.size()], key by key, each key's in the
+  // order of the batch. `runs` [range.size()] becomes, where a key first comes, the run of its
+  // positions, counted from `begin`, and an empty one where the key came before.
+  Status Find(const KeyRange& range, uint32_t begin, uint32_t* positions, KeyRun* runs);
 
  private:
-  size_t begin(size_t i) const { return i == 0 ? 0 : ends_[i - 1]; }
-
-  size_t size_ = 0;
-  Buffer<int64_t> keys_;
-  Buffer<uint32_t> ends_;       // of each key's places in positions_
-  Buffer<uint32_t> numbers_;    // of the key of each record
-  Buffer<uint32_t> positions_;  // key by key
-  Buffer<uint32_t> buckets_;    // open addressing; number of a key, or kNone
+  Buffer<int64_t> keys_;      // the distinct keys, in the order in which they first come
+  Buffer<uint32_t> ends_;     // of each key's positions
+  Buffer<uint32_t> numbers_;  // of the key of each record
+  Buffer<uint32_t> buckets_;  // open addressing; number of a key, or kNone
 };
 
 // The sum of rows `positions` [count] of `gradients` [.., dim], in that order: a row of `gradients`

@@ -143,6 +143,9 @@ class Table {
                       const DefaultRows& defaults, void* weights, bool* exists,
                       const SlotsOut& slots) const = 0;
 
+  // Tells which keys are there, in `exists` [batch].
+  virtual void Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const = 0;
+
   // As Find, and inserts absent keys with their defaults; of equal keys the first one's. As a part
   // of training, only those that an Apply right now would insert.
   virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,

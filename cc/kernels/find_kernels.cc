@@ -1,4 +1,6 @@
 // Find and FindOrInsert.
+#include <algorithm>
+
 #include "cc/kernels/table_op.h"
 
 namespace tf_embed {
@@ -19,17 +21,50 @@ class FindOp : public TableOp {
     DefaultRows defaults;
     tf::Tensor* values;
     tf::Tensor* exists;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    constexpr KeyUse kUse = insert ? KeyUse::kWrite : KeyUse::kRead;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, kUse, &keys));
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
     TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.RowsShape(*table), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
     const ExecContext exec = ThreadPoolOf(context, table, training_);
     bool* const flags = exists->flat<bool>().data();
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return insert ? shard->FindOrInsert(exec, batch, defaults, values->data(), flags)
-                    : shard->Find(exec, batch, defaults, values->data(), flags, {});
-    });
+    const auto find = [&](const DefaultRows& defaults, void* rows) {
+      return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+        return insert ? shard->FindOrInsert(exec, batch, defaults, rows, flags)
+                      : shard->Find(exec, batch, defaults, rows, flags, {});
+      });
+    };
+    if (table->value_texts() == nullptr) return find(defaults, values->data());
+
+    // Rows of strings are rows of their numbers.
+    const tf::Tensor& texts = context->input(3);
+    Buffer<int64_t> numbers(table->allocator());
+    Buffer<int64_t> default_numbers(table->allocator());
+    const size_t num_values = static_cast<size_t>(values->NumElements());
+    TF_RETURN_IF_ERROR(ToTensorFlow(numbers.Resize(num_values)));
+    DefaultRows default_rows;
+    if (insert && texts.NumElements() > 0) {
+      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, texts, &default_numbers));
+      default_rows = {defaults.kind, default_numbers.data()};
+    }
+    TF_RETURN_IF_ERROR(find(default_rows, numbers.data()));
+    WriteTexts(exec, *table->value_texts(), numbers.data(), num_values, 0, values);
+    if (!insert) WriteDefaults(defaults, flags, table->dim(), values);
+    return absl::OkStatus();
+  }
+
+  // Puts the defaults, if there are any, where keys are absent.
+  static void WriteDefaults(const DefaultRows& defaults, const bool* exists, size_t dim,
+                            tf::Tensor* values) {
+    if (defaults.kind == DefaultRows::Kind::kInitializer) return;
+    tf::tstring* const out = values->flat<tf::tstring>().data();
+    const size_t num_keys = static_cast<size_t>(values->NumElements()) / dim;
+    for (size_t i = 0; i < num_keys; ++i) {
+      if (exists[i]) continue;
+      const char* const row = defaults.Row(i, dim * sizeof(tf::tstring));
+      std::copy_n(reinterpret_cast<const tf::tstring*>(row), dim, out + i * dim);
+    }
   }
 
   bool training_ = false;

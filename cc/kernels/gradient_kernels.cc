@@ -1,4 +1,5 @@
 // The ops that carry gradients of rows through loops and conditions; see row_gradients.h.
+#include <algorithm>
 #include <cstring>
 
 #include "cc/kernels/row_gradients.h"
@@ -80,19 +81,26 @@ class UnpackOp : public tf::OpKernel {
     tf::Tensor* values;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {count}, &keys));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {count, dim_}, &values));
-    char* key_bytes = static_cast<char*>(keys->data());
-    char* value_bytes = static_cast<char*>(values->data());
+    int64_t done = 0;
     for (const RowGradients::Part& part : parts) {
-      key_bytes = Append(part.keys, key_bytes);
-      value_bytes = Append(part.values, value_bytes);
+      Copy(part.keys, done, keys);
+      Copy(part.values, done, values);
+      done += part.keys.dim_size(0);
     }
     return absl::OkStatus();
   }
 
-  static char* Append(const tf::Tensor& from, char* to) {
-    const size_t size = from.tensor_data().size();
-    if (size != 0) std::memcpy(to, from.tensor_data().data(), size);
-    return to + size;
+  // Puts a tensor behind the first `done` lines of another.
+  static void Copy(const tf::Tensor& from, int64_t done, tf::Tensor* to) {
+    if (from.NumElements() == 0) return;
+    const size_t at = static_cast<size_t>(done * (from.NumElements() / from.dim_size(0)));
+    if (from.dtype() == tf::DT_STRING) {
+      const auto strings = from.flat<tf::tstring>();
+      std::copy_n(strings.data(), strings.size(), to->flat<tf::tstring>().data() + at);
+      return;
+    }
+    std::memcpy(static_cast<char*>(to->data()) + at * tf::DataTypeSize(from.dtype()), from.data(),
+                from.tensor_data().size());
   }
 
   int64_t dim_ = 0;

@@ -125,7 +125,7 @@ class RowStatisticsOp : public TableOp {
     KeysInput keys(table->allocator());
     Buffer<uint64_t> kept(table->allocator());
     tf::Tensor *output, *exists;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     tf::TensorShape shape = keys.shape();
     shape.AddDim(static_cast<int64_t>(std::size(kAllStatistics)));
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &output));
@@ -163,7 +163,7 @@ class SetScoresOp : public TableOp {
     KeysInput keys(table->allocator());
     Buffer<uint64_t> words(table->allocator());
     const tf::Tensor& scores = context->input(3);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     if (scores.shape() != keys.shape()) {
       return InvalidArgumentError("`scores` of table '", table->name(),
                                   "' must have the shape of the keys, ", keys.shape().DebugString(),

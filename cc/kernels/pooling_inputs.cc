@@ -10,11 +10,12 @@ absl::Status PoolingAttributes::Read(tf::OpKernelConstruction* construction) {
   std::string name;
   TF_RETURN_IF_ERROR(construction->GetAttr("combiner", &name));
   TF_RETURN_IF_ERROR(construction->GetAttr("padding", &padding));
+  TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_text));
   has_bags = name != "none";
   combiner = name == "mean" ? Combiner::kMean : name == "sqrtn" ? Combiner::kSqrtn : Combiner::kSum;
-  if (padding.size() <= 1) return absl::OkStatus();
-  return InvalidArgumentError("`padding` must be at most one key. Received: ", padding.size(),
-                              " keys.");
+  const size_t keys = padding.size() + padding_text.size();
+  if (keys <= 1) return absl::OkStatus();
+  return InvalidArgumentError("`padding` must be at most one key. Received: ", keys, " keys.");
 }
 
 absl::Status ReadBags(tf::OpKernelContext* context, const tf::TensorShape& keys, Bags* bags,

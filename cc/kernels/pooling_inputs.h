@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/core/bags.h"
+#include "cc/core/string_keys.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -18,11 +19,16 @@ namespace tf_embed {
 struct PoolingAttributes {
   bool has_bags = true;  // false: the combiner is "none"
   Combiner combiner = Combiner::kSum;
-  std::vector<int64_t> padding;  // none or one
+  std::vector<int64_t> padding;           // none or one
+  std::vector<std::string> padding_text;  // of string keys, in place of it
 
   absl::Status Read(tensorflow::OpKernelConstruction* construction);
 
-  const int64_t* padding_key() const { return padding.empty() ? nullptr : padding.data(); }
+  // Where padding is a text, the keys that are this text must be made StringKeys::kNoKey.
+  const int64_t* padding_key() const {
+    if (!padding_text.empty()) return &StringKeys::kNoKey;
+    return padding.empty() ? nullptr : padding.data();
+  }
 };
 
 // Reads the input list `bags` of an op whose keys have the shape `keys`: no tensor for lines, one

@@ -32,7 +32,10 @@ class FindPooledOp : public TableOp {
     Pooling pooling{attributes_.combiner, nullptr, attributes_.padding_key()};
     tf::TensorShape shape;
     tf::Tensor* pooled;
-    TF_RETURN_IF_ERROR(KeysInput::ReadUnspread(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::ReadUnspread(context, table, KeyUse::kRead, &keys));
+    if (context->input(1).dtype() == tf::DT_STRING && !attributes_.padding_text.empty()) {
+      keys.ReplaceText(context->input(1), attributes_.padding_text.front(), StringKeys::kNoKey);
+    }
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
     TF_RETURN_IF_ERROR(ReadBags(context, keys.shape(), &bags, &shape));
     const tf::DataType compute = ComputeType(table->signature().value_dtype);
@@ -71,7 +74,7 @@ class DistinctKeysOp : public tf::OpKernel {
   }
 
  protected:
-  virtual const int64_t* padding_key() const { return nullptr; }
+  virtual const PoolingAttributes* attributes() const { return nullptr; }
   virtual absl::Status RunOn(tf::OpKernelContext*, const ExecContext&, KeySums*) {
     return absl::OkStatus();
   }
@@ -87,21 +90,47 @@ class DistinctKeysOp : public tf::OpKernel {
     const int64_t* keys;
     tf::Tensor* distinct;
     tf::Tensor* inverse;
-    TF_RETURN_IF_ERROR(WidenedKeys(tensor, &widened, &keys));
-    TF_RETURN_IF_ERROR(ToTensorFlow(
-        sums.Build(exec, keys, static_cast<size_t>(tensor.NumElements()), padding_key())));
+    if (tensor.dtype() == tf::DT_STRING) {
+      TF_RETURN_IF_ERROR(NumberStrings(exec, tensor, &widened));
+      keys = widened.data();
+    } else {
+      TF_RETURN_IF_ERROR(WidenedKeys(tensor, &widened, &keys));
+    }
+    const int64_t* const padding = attributes() == nullptr ? nullptr : attributes()->padding_key();
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(sums.Build(exec, keys, static_cast<size_t>(tensor.NumElements()), padding)));
     const int64_t size = static_cast<int64_t>(sums.size());
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &distinct));
     TF_RETURN_IF_ERROR(context->allocate_output(1, tensor.shape(), &inverse));
-    if (tf::DataTypeSize(tensor.dtype()) == sizeof(int64_t)) {
+    if (tensor.dtype() == tf::DT_INT64 || tensor.dtype() == tf::DT_UINT64) {
       sums.WriteKeys(static_cast<int64_t*>(distinct->data()));
     } else {
       TF_RETURN_IF_ERROR(ToTensorFlow(wide_distinct.Resize(sums.size())));
       sums.WriteKeys(wide_distinct.data());
-      NarrowKeys(wide_distinct.data(), sums.size(), 0, distinct);
+      if (tensor.dtype() == tf::DT_STRING) {
+        const tf::tstring* const from = tensor.flat<tf::tstring>().data();
+        tf::tstring* const to = distinct->flat<tf::tstring>().data();
+        for (size_t i = 0; i < sums.size(); ++i) to[i] = from[wide_distinct[i] - 1];
+      } else {
+        NarrowKeys(wide_distinct.data(), sums.size(), 0, distinct);
+      }
     }
     sums.WriteInverse(exec, inverse->flat<int32_t>().data());
     return RunOn(context, exec, &sums);
+  }
+
+  // Gives each string a number from 1 on, equal ones the same; padding is kNoKey.
+  absl::Status NumberStrings(const ExecContext& exec, const tf::Tensor& strings,
+                             Buffer<int64_t>* numbers) {
+    const TextBatch texts = TextsOf(strings);
+    TF_RETURN_IF_ERROR(ToTensorFlow(numbers->Resize(texts.size)));
+    TF_RETURN_IF_ERROR(ToTensorFlow(NumberTexts(exec, texts, HostAllocator(), numbers->data())));
+    const bool is_padded = attributes() != nullptr && !attributes()->padding_text.empty();
+    for (size_t i = 0; i < texts.size; ++i) {
+      const bool is_padding = is_padded && texts[i] == attributes()->padding_text.front();
+      (*numbers)[i] = is_padding ? StringKeys::kNoKey : (*numbers)[i] + 1;
+    }
+    return absl::OkStatus();
   }
 };
 
@@ -112,7 +141,7 @@ class SumByKeyOp : public DistinctKeysOp {
   }
 
  private:
-  const int64_t* padding_key() const override { return attributes_.padding_key(); }
+  const PoolingAttributes* attributes() const override { return &attributes_; }
 
   absl::Status RunOn(tf::OpKernelContext* context, const ExecContext& exec,
                      KeySums* distinct) override {

@@ -34,7 +34,7 @@ class FindSlotsOp : public TableOp {
     KeysInput keys(table->allocator());
     DefaultRows defaults;
     tf::Tensor *values, *slots, *exists;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
     TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
     TF_RETURN_IF_ERROR(CheckSlotType(output_type(1), *table));
@@ -69,7 +69,7 @@ class AssignSlotsOp : public TableOp {
     KeysInput keys(table->allocator());
     const tf::Tensor& values = context->input(3);
     const tf::Tensor& slots = context->input(4);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(CheckSlotType(slots.dtype(), *table));
     if (slots.shape() != SlotsShape(keys, rule_)) {

@@ -45,15 +45,38 @@ void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor
   }
 }
 
-absl::Status KeysInput::Read(tf::OpKernelContext* context, const TableResource& table,
+absl::Status KeysInput::Read(tf::OpKernelContext* context, TableResource* table, KeyUse use,
                              KeysInput* keys) {
-  TF_RETURN_IF_ERROR(ReadUnspread(context, table, keys));
-  return ToTensorFlow(keys->split_.Build(keys->keys_, keys->size_, keys->owners_,
-                                         table.num_shards(), keys->unsigned_keys_));
+  TF_RETURN_IF_ERROR(ReadUnspread(context, table, use, keys));
+  return keys->Spread(*table);
 }
 
-absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, const TableResource& table,
+absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, TableResource* table, KeyUse use,
                                      KeysInput* keys) {
+  TF_RETURN_IF_ERROR(keys->ReadShapes(context, *table));
+  keys->texts_.emplace(table, use);
+  const tf::Tensor& tensor = context->input(1);
+  if (tensor.dtype() != tf::DT_STRING) return WidenedKeys(tensor, &keys->widened_, &keys->keys_);
+  TF_RETURN_IF_ERROR(keys->texts_->Keys(ThreadPoolOf(context), tensor, &keys->widened_));
+  keys->keys_ = keys->widened_.data();
+  return absl::OkStatus();
+}
+
+absl::Status KeysInput::ReadAside(tf::OpKernelContext* context, const TableResource& table,
+                                  StringKeys* texts, KeysInput* keys) {
+  TF_RETURN_IF_ERROR(keys->ReadShapes(context, table));
+  const tf::Tensor& tensor = context->input(1);
+  if (tensor.dtype() != tf::DT_STRING) {
+    TF_RETURN_IF_ERROR(WidenedKeys(tensor, &keys->widened_, &keys->keys_));
+  } else {
+    TF_RETURN_IF_ERROR(
+        InternTexts(ThreadPoolOf(context), tensor, table.allocator(), texts, &keys->widened_));
+    keys->keys_ = keys->widened_.data();
+  }
+  return keys->Spread(table);
+}
+
+absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableResource& table) {
   const tf::Tensor& tensor = context->input(1);
   const tf::Tensor& owners = context->input(2);
   if (tensor.dtype() != table.signature().key_dtype) {
@@ -61,17 +84,32 @@ absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, const TableRe
                                 tf::DataTypeString(table.signature().key_dtype),
                                 ". Received: ", tf::DataTypeString(tensor.dtype()), ".");
   }
-  keys->size_ = static_cast<size_t>(tensor.NumElements());
-  keys->shape_ = tensor.shape();
+  size_ = static_cast<size_t>(tensor.NumElements());
+  shape_ = tensor.shape();
+  if (size_ > kMaxBatchSize) {
+    return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
+                                " keys. Received: ", size_, ".");
+  }
   const size_t num_owners = static_cast<size_t>(owners.NumElements());
-  if (num_owners != 0 && num_owners != keys->size_) {
+  if (num_owners != 0 && num_owners != size_) {
     return InvalidArgumentError("The partitioner of table '", table.name(),
-                                "' must give one shard for each of ", keys->size_,
+                                "' must give one shard for each of ", size_,
                                 " keys. Received: ", num_owners, ".");
   }
-  if (num_owners != 0) keys->owners_ = owners.flat<int32_t>().data();
-  keys->unsigned_keys_ = tensor.dtype() == tf::DT_UINT64;
-  return WidenedKeys(tensor, &keys->widened_, &keys->keys_);
+  if (num_owners != 0) owners_ = owners.flat<int32_t>().data();
+  unsigned_keys_ = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_STRING;
+  return absl::OkStatus();
+}
+
+absl::Status KeysInput::Spread(const TableResource& table) {
+  return ToTensorFlow(split_.Build(keys_, size_, owners_, table.num_shards(), unsigned_keys_));
+}
+
+void KeysInput::ReplaceText(const tf::Tensor& strings, std::string_view text, int64_t key) {
+  const TextBatch texts = TextsOf(strings);
+  for (size_t i = 0; i < size_; ++i) {
+    if (texts[i] == text) widened_[i] = key;
+  }
 }
 
 tf::TensorShape KeysInput::RowsShape(const TableResource& table) const {

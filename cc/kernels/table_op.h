@@ -3,9 +3,12 @@
 #ifndef TF_EMBED_CC_KERNELS_TABLE_OP_H_
 #define TF_EMBED_CC_KERNELS_TABLE_OP_H_
 
+#include <optional>
+
 #include "cc/core/exec_context.h"
 #include "cc/core/shard_split.h"
 #include "cc/kernels/table_resource.h"
+#include "cc/kernels/text_access.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -28,15 +31,19 @@ absl::Status WidenedKeys(const tensorflow::Tensor& tensor, Buffer<int64_t>* wide
 // Puts keys [count] that WidenedKeys gave, or a table, into `tensor` from place `at` on.
 void NarrowKeys(const int64_t* keys, size_t count, size_t at, tensorflow::Tensor* tensor);
 
-// The inputs `keys` and `owners` of an op, spread over a table's shards.
+// The inputs `keys` and `owners` of an op, spread over a table's shards. While it lives, the op is
+// within the text gate of a table of strings.
 class KeysInput {
  public:
   // Reads inputs 1 and 2.
-  static absl::Status Read(tensorflow::OpKernelContext* context, const TableResource& table,
+  static absl::Status Read(tensorflow::OpKernelContext* context, TableResource* table, KeyUse use,
                            KeysInput* keys);
   // As Read, for whoever spreads the keys by himself: shard() has none, and no owner is checked.
-  static absl::Status ReadUnspread(tensorflow::OpKernelContext* context, const TableResource& table,
-                                   KeysInput* keys);
+  static absl::Status ReadUnspread(tensorflow::OpKernelContext* context, TableResource* table,
+                                   KeyUse use, KeysInput* keys);
+  // As Read, but adds strings to a dictionary that is no table's yet, and enters no gate.
+  static absl::Status ReadAside(tensorflow::OpKernelContext* context, const TableResource& table,
+                                StringKeys* texts, KeysInput* keys);
 
   explicit KeysInput(Allocator* allocator) : widened_(allocator), split_(allocator) {}
 
@@ -46,17 +53,25 @@ class KeysInput {
   const int32_t* owners() const { return owners_; }  // null: the table chooses
   bool unsigned_keys() const { return unsigned_keys_; }
   KeyBatch shard(size_t number) const { return split_.shard(number); }
+  TextAccess* texts() { return &*texts_; }
+
+  // Gives those of string keys that are `text` another key.
+  void ReplaceText(const tensorflow::Tensor& strings, std::string_view text, int64_t key);
 
   // keys.shape + [dim].
   tensorflow::TensorShape RowsShape(const TableResource& table) const;
 
  private:
+  absl::Status ReadShapes(tensorflow::OpKernelContext* context, const TableResource& table);
+  absl::Status Spread(const TableResource& table);
+
+  std::optional<TextAccess> texts_;
   size_t size_ = 0;
   tensorflow::TensorShape shape_;
   const int64_t* keys_ = nullptr;
   const int32_t* owners_ = nullptr;
   bool unsigned_keys_ = false;
-  Buffer<int64_t> widened_;  // keys of 32 bits
+  Buffer<int64_t> widened_;  // keys of 32 bits, and of strings
   ShardSplit split_;
 };
 

@@ -1,6 +1,8 @@
 #include "cc/kernels/table_resource.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "cc/core/host_table.h"
@@ -86,6 +88,7 @@ DataType CoreType(tf::DataType type) {
     case tf::DT_INT32:
       return DataType::kInt32;
     case tf::DT_INT64:
+    case tf::DT_STRING:  // the number that a dictionary has for it
       return DataType::kInt64;
     case tf::DT_BOOL:
       return DataType::kBool;
@@ -146,7 +149,14 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
   TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
   TF_RETURN_IF_ERROR(construction->GetAttr("num_shards", &signature->num_shards));
-  return signature->policy.Read(construction);
+  TF_RETURN_IF_ERROR(signature->policy.Read(construction));
+  const bool has_strings =
+      signature->key_dtype == tf::DT_STRING || signature->value_dtype == tf::DT_STRING;
+  if (has_strings && !(signature->policy == PolicyAttributes())) {
+    return InvalidArgumentError(
+        "A table with strings has no policy. Received: ", signature->policy.DebugString(), ".");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
@@ -193,6 +203,15 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     }
     created->shards_.push_back(std::move(table));
   }
+  const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* texts) {
+    if (type != tf::DT_STRING) return true;
+    *texts = StringKeys::Create(options.allocator);
+    return *texts != nullptr;
+  };
+  if (!make(signature.key_dtype, &created->key_texts_) ||
+      !make(signature.value_dtype, &created->value_texts_)) {
+    return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
+  }
   *resource = created.release();
   return absl::OkStatus();
 }
@@ -207,6 +226,60 @@ std::vector<Table*> TableResource::shards() const {
   std::vector<Table*> shards;
   for (const auto& shard : shards_) shards.push_back(shard.get());
   return shards;
+}
+
+void TableResource::DropTextsWithoutRows(const int64_t* keys, size_t count) {
+  constexpr size_t kChunk = 1024;
+  bool is_in_shard[kChunk];
+  bool has_row[kChunk];
+  for (size_t begin = 0; begin < count; begin += kChunk) {
+    const KeyBatch batch{keys + begin, std::min(kChunk, count - begin), nullptr};
+    std::fill(has_row, has_row + batch.size, false);
+    for (const auto& shard : shards_) {
+      shard->Contains(ExecContext::Serial(), batch, is_in_shard);
+      for (size_t i = 0; i < batch.size; ++i) has_row[i] = has_row[i] || is_in_shard[i];
+    }
+    for (size_t i = 0; i < batch.size; ++i) {
+      if (!has_row[i]) key_texts_->Remove(&batch.keys[i], 1);
+    }
+  }
+}
+
+Status TableResource::CollectValues(Buffer<int64_t>* values) const {
+  constexpr size_t kRows = size_t{1} << 14;
+  TF_EMBED_RETURN_IF_ERROR(values->Resize(size() * dim()));
+  ExportedRows rows(allocator());
+  size_t count = 0;
+  for (const auto& shard : shards_) {
+    for (ExportCursor cursor; !cursor.done; count += rows.size * dim()) {
+      TF_EMBED_RETURN_IF_ERROR(shard->ExportBatch(kRows, &cursor, &rows));
+      std::memcpy(values->data() + count, rows.weights.data(), rows.size * row_bytes());
+    }
+  }
+  return Status();
+}
+
+void TableResource::DropUnusedValueTexts() {
+  if (value_texts_ == nullptr || value_texts_->size() <= value_texts_limit_) return;
+  const size_t num_texts = value_texts_->size();
+  const size_t num_values = size() * dim();
+  Buffer<int64_t> used(allocator());
+  Buffer<int64_t> texts(allocator());
+  if (!CollectValues(&used).ok() || !texts.Resize(num_texts).ok()) return;
+  std::sort(used.data(), used.data() + num_values);
+  size_t unused = 0;
+  value_texts_->ForEachKey([&](int64_t text) {
+    if (!std::binary_search(used.data(), used.data() + num_values, text)) texts[unused++] = text;
+  });
+  value_texts_->Remove(texts.data(), unused);
+  value_texts_limit_ = std::max(kFewTexts, 2 * value_texts_->size());
+}
+
+void TableResource::ReplaceTexts(std::unique_ptr<StringKeys>* key_texts,
+                                 std::unique_ptr<StringKeys>* value_texts) {
+  key_texts_.swap(*key_texts);
+  value_texts_.swap(*value_texts);
+  value_texts_limit_ = std::max(kFewTexts, value_texts_ == nullptr ? 0 : 2 * value_texts_->size());
 }
 
 std::string TableResource::DebugString() const {

@@ -1,6 +1,11 @@
-// What a table handle points to: the shards of one variable, and what they share for rows that come
-// and go. The tables, the clock and the log inside see to themselves; nothing else changes after
-// creation.
+// What a table handle points to: the shards of one variable; what they share for rows that come and
+// go; and, where keys or values are strings, the dictionaries between them and the 64-bit numbers
+// that the shards hold.
+//
+// A row's key has a text in the dictionary at any time. To keep it so, an operation on a table of
+// strings holds the text gate, before any lock of a shard: shared, if it adds no text and removes
+// no row; else alone. Without strings there is no gate to pass. Rows that leave by a policy would
+// leave their texts behind, so tables with strings have none.
 #ifndef TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 #define TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 
@@ -9,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/core/operation_gate.h"
+#include "cc/core/string_keys.h"
 #include "cc/core/table.h"
 #include "cc/kernels/table_policy.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -67,6 +74,23 @@ class TableResource : public tensorflow::ResourceBase {
   size_t row_bytes() const { return dim() * SizeOf(shards_.front()->options().value_type); }
   Allocator* allocator() const { return shards_.front()->options().allocator; }
 
+  // Null where keys, or values, are no strings. Both want the text gate held.
+  StringKeys* key_texts() const { return key_texts_.get(); }
+  StringKeys* value_texts() const { return value_texts_.get(); }
+  bool has_strings() const { return key_texts_ != nullptr || value_texts_ != nullptr; }
+  OperationGate* text_gate() { return &text_gate_; }
+
+  // The rest wants the text gate held alone.
+
+  // Removes the texts of those keys that have no row.
+  void DropTextsWithoutRows(const int64_t* keys, size_t count);
+  // Removes the texts of values that no row holds, once there may be as many as of others. Without
+  // memory for it they stay until the next time.
+  void DropUnusedValueTexts();
+  // Takes other dictionaries over.
+  void ReplaceTexts(std::unique_ptr<StringKeys>* key_texts,
+                    std::unique_ptr<StringKeys>* value_texts);
+
   size_t num_shards() const { return shards_.size(); }
   Table* shard(size_t number) const { return shards_[number].get(); }
   size_t size() const;
@@ -83,10 +107,18 @@ class TableResource : public tensorflow::ResourceBase {
  private:
   explicit TableResource(const Signature& signature) : signature_(signature) {}
 
+  Status CollectValues(Buffer<int64_t>* values) const;
+
   const Signature signature_;
   StepClock clock_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
+  OperationGate text_gate_;
+  std::unique_ptr<StringKeys> key_texts_;
+  std::unique_ptr<StringKeys> value_texts_;
+  size_t value_texts_limit_ = kFewTexts;  // more than these, and the unused ones are looked for
+
+  static constexpr size_t kFewTexts = 1024;
 };
 
 }  // namespace tf_embed

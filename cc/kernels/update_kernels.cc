@@ -15,12 +15,18 @@ class InsertOrAssignOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
     const tf::Tensor& values = context->input(3);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, table);
+    Buffer<int64_t> numbers(table->allocator());
+    const void* rows = values.data();
+    if (table->value_texts() != nullptr) {
+      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, values, &numbers));
+      rows = numbers.data();
+    }
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return shard->InsertOrAssign(exec, batch, values.data(), {});
+      return shard->InsertOrAssign(exec, batch, rows, {});
     });
   }
 };
@@ -35,7 +41,7 @@ class AccumOp : public TableOp {
     const tf::Tensor& old_values = context->input(3);
     const tf::Tensor& new_values = context->input(4);
     const tf::Tensor& exists = context->input(5);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
     TF_RETURN_IF_ERROR(CheckRows(old_values, "old_values", *table, keys));
     TF_RETURN_IF_ERROR(CheckRows(new_values, "new_values", *table, keys));
     if (exists.shape() != keys.shape()) {
@@ -138,7 +144,7 @@ class ApplyOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
     const tf::Tensor& gradients = context->input(3);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
     TF_RETURN_IF_ERROR(CheckRowsShape(gradients, "gradients", *table, keys));
     Rule rule;
     TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
@@ -168,7 +174,7 @@ class EraseOp : public TableOp {
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
     const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Erase(exec, batch);

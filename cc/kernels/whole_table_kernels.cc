@@ -21,9 +21,12 @@ class ClearOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
+    TextAccess texts(table, KeyUse::kErase);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear()));
     }
+    if (table->key_texts() != nullptr) table->key_texts()->Clear();
+    if (table->value_texts() != nullptr) table->value_texts()->Clear();
     if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
     return absl::OkStatus();
   }
@@ -38,6 +41,10 @@ class ShrinkOp : public TableOp {
     const ExecContext exec = ThreadPoolOf(context, table);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Shrink(exec)));
+    }
+    TextAccess texts(table, KeyUse::kErase);
+    for (StringKeys* const dictionary : {table->key_texts(), table->value_texts()}) {
+      if (dictionary != nullptr) TF_RETURN_IF_ERROR(ToTensorFlow(dictionary->Shrink()));
     }
     return absl::OkStatus();
   }
@@ -99,6 +106,7 @@ class ExportOp : public TableOp {
           tf::DataTypeString(output_type(0)), ", values ", tf::DataTypeString(output_type(1)),
           ", slots ", tf::DataTypeString(output_type(2)), ".");
     }
+    TextAccess texts(table, KeyUse::kRead);
     WritersPaused paused(*table);
     TableMeta meta;
     const RowInitializer initializer = table->shard(0)->initializer();
@@ -139,6 +147,7 @@ class ExportOp : public TableOp {
         context->allocate_output(4, {size, static_cast<int64_t>(words)}, &statistics));
     TF_RETURN_IF_ERROR(GivePolicy(context, policy));
 
+    const ExecContext exec = ThreadPoolOf(context);
     ExportedRows rows(table->allocator());
     const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
     size_t done = 0;
@@ -146,8 +155,18 @@ class ExportOp : public TableOp {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
         TF_RETURN_IF_ERROR(
             ToTensorFlow(table->shard(number)->ExportBatch(kExportRows, &cursor, &rows)));
-        NarrowKeys(rows.keys.data(), rows.size, done, keys);
-        CopyRows(rows.weights.data(), rows.size, table->row_bytes(), done, values);
+        if (table->key_texts() != nullptr) {
+          WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
+        } else {
+          NarrowKeys(rows.keys.data(), rows.size, done, keys);
+        }
+        if (table->value_texts() != nullptr) {
+          WriteTexts(exec, *table->value_texts(),
+                     reinterpret_cast<const int64_t*>(rows.weights.data()),
+                     rows.size * table->dim(), done * table->dim(), values);
+        } else {
+          CopyRows(rows.weights.data(), rows.size, table->row_bytes(), done, values);
+        }
         CopyRows(rows.slots.data(), rows.size, slot_bytes, done, slots);
         CopyRows(rows.statistics.data(), rows.size, words * sizeof(uint64_t), done, statistics);
       }
@@ -180,18 +199,28 @@ class ImportOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    // Everything is put together aside; the table takes it over when nothing can fail any more.
+    std::unique_ptr<StringKeys> key_texts, value_texts;
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->key_texts(), &key_texts));
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->value_texts(), &value_texts));
     KeysInput keys(table->allocator());
     TableMeta meta;
     SavedPolicy policy;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, *table, &keys));
-    TF_RETURN_IF_ERROR(CheckRows(context->input(3), "values", *table, keys));
+    const tf::Tensor& values = context->input(3);
+    TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_texts.get(), &keys));
+    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
     TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));
-
-    // Everything is put together aside; the table takes it over when nothing can fail any more.
     ExecContext exec = ThreadPoolOf(context, table);
     if (policy.step > 0) exec.now.step = policy.step;
     const tf::Tensor& statistics = context->input(6);
+    Buffer<int64_t> numbers(table->allocator());
+    const void* rows = values.data();
+    if (value_texts != nullptr) {
+      TF_RETURN_IF_ERROR(
+          InternTexts(exec, values, table->allocator(), value_texts.get(), &numbers));
+      rows = numbers.data();
+    }
     std::vector<std::unique_ptr<Table>> fresh;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       const KeyBatch batch = keys.shard(number);
@@ -203,8 +232,8 @@ class ImportOp : public TableOp {
         return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
       }
       TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->SetRule(meta.rule)));
-      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->InsertOrAssign(
-          exec, batch, context->input(3).data(), {&meta.rule, context->input(4).data()})));
+      TF_RETURN_IF_ERROR(ToTensorFlow(
+          fresh.back()->InsertOrAssign(exec, batch, rows, {&meta.rule, context->input(4).data()})));
       if (fresh.back()->size() != batch.size) {
         return absl::DataLossError(absl::StrCat("The saved rows of table '", table->name(),
                                                 "' hold a key twice: ", batch.size, " rows, ",
@@ -219,9 +248,11 @@ class ImportOp : public TableOp {
               ? table->admission()->Load(policy.admission.data(), policy.admission.size())
               : table->admission()->Clear()));
     }
+    TextAccess texts(table, KeyUse::kErase);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       table->shard(number)->TakeContent(fresh[number].get());
     }
+    table->ReplaceTexts(&key_texts, &value_texts);
     table->clock()->SetStep(exec.now.step);
     // Rows whose use begins with this import are of a step that is over.
     const bool all_known = (table->statistics().bits() & ~policy.statistics.bits()) == 0;
@@ -256,6 +287,15 @@ class ImportOp : public TableOp {
                                   ". Received: ", statistics.shape().DebugString(), ".");
     }
     return absl::OkStatus();
+  }
+
+  // An empty dictionary where the table has one.
+  static absl::Status NewTexts(const TableResource& table, const StringKeys* present,
+                               std::unique_ptr<StringKeys>* texts) {
+    if (present == nullptr) return absl::OkStatus();
+    *texts = StringKeys::Create(table.allocator());
+    if (*texts != nullptr) return absl::OkStatus();
+    return ResourceExhaustedError("No memory to restore table '", table.name(), "'.");
   }
 
   static absl::Status ReadMeta(tf::OpKernelContext* context, const TableResource& table,

@@ -82,7 +82,7 @@ REGISTER_OP("TfEmbedRowStatistics")
     .Input("owners: int32")
     .Output("statistics: int64")
     .Output("exists: bool")
-    .Attr("key_dtype: {int64, int32, uint64, uint32}")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle statistics;

@@ -66,7 +66,7 @@ REGISTER_OP("TfEmbedFindPooled")
     .Input("bags: num_bags * bags_dtype")
     .Input("weights: num_weights * weights_dtype")
     .Output("pooled: pooled_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32}")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("pooled_dtype: {float, double}")
     .Attr("num_tokens: int >= 0 = 0")
@@ -77,6 +77,7 @@ REGISTER_OP("TfEmbedFindPooled")
     .Attr("weights_dtype: {float, double} = DT_FLOAT")
     .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
     .Attr("padding: list(int) = []")
+    .Attr("padding_text: list(string) = []")
     .Attr("dim: int >= 1")
     .Attr("training: bool = false")
     .SetIsStateful()
@@ -105,6 +106,7 @@ pooled_dtype: double for double tables, else float.
 combiner: sum: the sum of weight x row. mean: divided by the sum of the weights. sqrtn: by the
   square root of the sum of their squares. Where the divisor is 0 the row is 0.
 padding: None; or one key, which counts for nothing and is not looked up.
+padding_text: In place of padding where keys are strings.
 training: As in TfEmbedFind.
 )doc");
 
@@ -116,7 +118,7 @@ REGISTER_OP("TfEmbedSumByKey")
     .Output("distinct: key_dtype")
     .Output("inverse: int32")
     .Output("sums: sum_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32}")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("sum_dtype: {float, half, bfloat16, double}")
     .Attr("num_bags: int >= 0 = 0")
@@ -125,6 +127,7 @@ REGISTER_OP("TfEmbedSumByKey")
     .Attr("weights_dtype: {float, double} = DT_FLOAT")
     .Attr("combiner: {'none', 'sum', 'mean', 'sqrtn'} = 'none'")
     .Attr("padding: list(int) = []")
+    .Attr("padding_text: list(string) = []")
     .SetShapeFn([](InferenceContext* c) -> Status {
       std::string combiner;
       ShapeHandle shape = c->input(0), gradients;
@@ -150,13 +153,14 @@ sums: [u, dim]; taken in float for float, half and bfloat16, in double for doubl
 sum_dtype: Any but double for gradients that are not double, and double for those that are.
 combiner: As in TfEmbedFindPooled; none: each key has a gradient of its own.
 padding: As in TfEmbedFindPooled.
+padding_text: As in TfEmbedFindPooled.
 )doc");
 
 REGISTER_OP("TfEmbedUniqueKeys")
     .Input("keys: key_dtype")
     .Output("distinct: key_dtype")
     .Output("inverse: int32")
-    .Attr("key_dtype: {int64, int32, uint64, uint32}")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .SetShapeFn([](InferenceContext* c) -> Status {
       DistinctShape(c, c->UnknownDim());
       return Status();

@@ -81,7 +81,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ({"key_dtype": tf.float32}, TypeError, "`key_dtype` must be one of int64, int32, uint64"),
-        ({"key_dtype": tf.string}, TypeError, "Received: key_dtype="),
+        ({"key_dtype": tf.bool}, TypeError, "Received: key_dtype="),
         ({"value_dtype": tf.complex64}, TypeError, "`value_dtype` must be one of float32"),
         ({"value_dtype": "nothing"}, TypeError, "Received: value_dtype='nothing'"),
         ({"dim": 0}, ValueError, "`dim` must be at least 1. Received: dim=0"),

@@ -26,12 +26,21 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
     Returns:
         The shard of each key, int32, of the shape of `keys`.
 
+    Raises:
+        TypeError: The keys are strings. A table takes the remainder of the 64-bit key that it has
+            for a string, which is the table's own.
+
     Example:
         >>> import tensorflow as tf, tf_embed
         >>> tf_embed.default_partition_fn(tf.constant([-1, 0, 7], tf.int64), 3).numpy().tolist()
         [2, 0, 1]
     """
     keys = tf.convert_to_tensor(keys)
+    if keys.dtype == tf.string:
+        raise TypeError(
+            "`keys` must be integers: strings have no remainder. Spread them by a hash, such as "
+            "tf.strings.to_hash_bucket_fast, or leave the partitioner out. Received: dtype=string"
+        )
     if shard_num == 1:
         return tf.zeros(tf.shape(keys), tf.int32)
     return tf.cast(tf.math.floormod(keys, tf.cast(shard_num, keys.dtype)), tf.int32)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_embed import arguments, stored_rows
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import with_own_seed
-from tf_embed.layers.ids import cast_ids, check_integers
+from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.lookup import gradient_token
 from tf_embed.ops import Bags, compute_dtype
@@ -56,8 +56,9 @@ class DynamicEmbedding(keras.layers.Layer):
 
     Args:
         dim: Number of weights in a row, at least 1.
-        key_dtype: "int64", "int32", "uint64" or "uint32". Ids of another integer dtype are cast;
-            one that does not fit is an error.
+        key_dtype: "int64", "int32", "uint64", "uint32" or "string". Ids of another integer dtype
+            are cast; one that does not fit is an error. Strings are any bytes, and different ones
+            never share a row.
         value_dtype: "float32", "float16", "bfloat16" or "float64": how weights are stored. The
             output has the compute dtype of the layer's dtype policy. Narrow weights are trained in
             float32 and rounded after each step, so a step that is small beside the weight, less
@@ -73,9 +74,9 @@ class DynamicEmbedding(keras.layers.Layer):
             `layer.optimizer.learning_rate`. The model's optimizer then leaves the table alone: its
             clipping, decay and schedule do not reach the table, and a `global_clipnorm` of its own
             is the norm of this table's gradient.
-        padding_id: An id that stands for nothing: its row is zeros, it is never stored and
-            trains nothing, and pooling does not count it. Makes a mask where there is no
-            combiner.
+        padding_id: An id that stands for nothing, a str where keys are strings: its row is zeros,
+            it is never stored and trains nothing, and pooling does not count it. Makes a mask
+            where there is no combiner.
         devices: The device of each shard; see `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
         restrict_policy: The class that `layer.variable.restrict` goes by; see `tf_embed.Variable`.
@@ -112,7 +113,7 @@ class DynamicEmbedding(keras.layers.Layer):
         combiner: str | None = None,
         *,
         optimizer: Any = None,
-        padding_id: int | None = None,
+        padding_id: int | str | None = None,
         devices: Sequence[str] | str | None = None,
         partitioner: PartitionFn | dict[str, Any] | None = None,
         restrict_policy: Any = None,
@@ -144,7 +145,9 @@ class DynamicEmbedding(keras.layers.Layer):
         self.restrict_policy = _registered_class(restrict_policy)
         self.policy = _deserialized(policy)
         num_shards = 1 if isinstance(self.devices, (str, type(None))) else len(self.devices)
-        check_policies(self.policy, self.restrict_policy, num_shards)
+        check_policies(
+            self.policy, self.restrict_policy, num_shards, (tf.as_dtype(self.key_dtype),)
+        )
         self.init_size = arguments.positive_int(init_size, "init_size", least=0)
         self.kv_creator = _deserialized(kv_creator)
         self.bp_v2 = bool(bp_v2)
@@ -207,14 +210,16 @@ class DynamicEmbedding(keras.layers.Layer):
         """
         if self.built:
             return self.dtype_policy.compute_dtype
+        if self.key_dtype == "string":
+            return "string"
         return "uint64" if self.key_dtype == "uint64" else "int64"
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks ids up.
 
         Args:
-            ids: Integers: a tensor of any shape, a tf.RaggedTensor or a tf.SparseTensor. Absent
-                places of a sparse one give zeros.
+            ids: Integers, or strings: a tensor of any shape, a tf.RaggedTensor or a
+                tf.SparseTensor. Absent places of a sparse one give zeros.
             weights: With a combiner: the weight of each id, in the container of the ids.
             training: Whether the layer is training, on which `unknown_value` and `policy` depend.
 
@@ -223,7 +228,7 @@ class DynamicEmbedding(keras.layers.Layer):
             ids is gone, and the result is ragged only where an axis that remains is.
 
         Raises:
-            TypeError: The ids are not integers.
+            TypeError: The ids are neither integers nor, where keys are, strings.
             ValueError: Weights without a combiner, or of another kind or shape than the ids.
             tf.errors.InvalidArgumentError: An id does not fit the key dtype.
         """
@@ -257,7 +262,9 @@ class DynamicEmbedding(keras.layers.Layer):
         if ids.dtype != self.key_dtype:
             ids = keras.ops.cast(ids, self.key_dtype)
         padding_id: Any = self.padding_id
-        return keras.ops.not_equal(ids, padding_id if padding_id < 2**63 else np.uint64(padding_id))
+        if isinstance(padding_id, int) and padding_id >= 2**63:
+            padding_id = np.uint64(padding_id)
+        return keras.ops.not_equal(ids, padding_id)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """The shape of the output from that of the ids."""
@@ -266,7 +273,7 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, ids: Any, weights: Any = None, training: Any = None) -> Any:
         """The output, symbolic."""
-        check_integers(tf.as_dtype(ids.dtype), self.name)
+        check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_dtype), self.name)
         shape = self.compute_output_shape(ids.shape)
         # The axes that remain of ragged ids are ragged, but for the first.
         ragged = getattr(ids, "ragged", False) and (self.combiner is None or len(shape) > 2)
@@ -395,8 +402,15 @@ class DynamicEmbedding(keras.layers.Layer):
         row = np.broadcast_to(self.unknown_value, [self.dim])
         return tf.cast(tf.constant(row), self.variable.value_dtype)
 
-    def _padding_id(self, padding_id: Any) -> int:
+    def _padding_id(self, padding_id: Any) -> int | str:
         key_dtype = tf.as_dtype(self.key_dtype)
+        if key_dtype == tf.string:
+            if not isinstance(padding_id, str):
+                raise TypeError(
+                    "`padding_id` must be a str, for the key dtype is string. Received: "
+                    f"padding_id={padding_id!r}"
+                )
+            return padding_id
         least = min(key_dtype.min, -(2**63))
         padding_id = arguments.positive_int(padding_id, "padding_id", least=least, most=2**64 - 1)
         if not key_dtype.min <= padding_id <= key_dtype.max:

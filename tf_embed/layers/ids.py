@@ -1,7 +1,7 @@
 """Ids, as a user has them, made into keys, as a table has them.
 
-A cast of TensorFlow wraps numbers that do not fit, and two ids would share a row without a word.
-So an id keeps its number, or is refused.
+Strings are keys as they are. A cast of TensorFlow wraps numbers that do not fit, and two ids would
+share a row without a word. So an id keeps its number, or is refused.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
     """Casts ids to keys, exactly.
 
     Args:
-        ids: Integer tensor of any shape. In a graph also a floating one whose numbers are whole
-            and so small that they can't have been rounded: where Keras does not know the dtype
-            of the input of a subclassed model, as when it exports it, it takes float32.
+        ids: Tensor of any shape: strings for string keys, else integers. In a graph also a
+            floating one whose numbers are whole and so small that they can't have been rounded:
+            where Keras does not know the dtype of the input of a subclassed model, as when it
+            exports it, it takes float32.
         key_dtype: Dtype of the keys.
         layer_name: For messages.
 
     Returns:
-        The same numbers in `key_dtype`.
+        The same strings, or the same numbers in `key_dtype`.
 
     Raises:
-        TypeError: `ids` are not integers.
+        TypeError: `ids` are not strings where keys are, or not integers where they are not.
         tf.errors.InvalidArgumentError: When it runs, for an id that does not fit `key_dtype`.
 
     Example:
@@ -36,9 +37,9 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
         >>> cast_ids(tf.constant([3, -1], tf.int8), tf.int64, "layer").numpy().tolist()
         [3, -1]
     """
-    if ids.dtype.is_floating and not tf.executing_eagerly():
+    if ids.dtype.is_floating and key_dtype.is_integer and not tf.executing_eagerly():
         ids = _whole_numbers(ids, layer_name)
-    check_integers(ids.dtype, layer_name)
+    check_kind(ids.dtype, key_dtype, layer_name)
     if ids.dtype == key_dtype:
         return ids
     checks = []
@@ -55,13 +56,19 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
     return tf.cast(after(ids, *checks), key_dtype)
 
 
-def check_integers(dtype: tf.DType, layer_name: str) -> None:
-    """Refuses ids that are not integers.
+def check_kind(dtype: tf.DType, key_dtype: tf.DType, layer_name: str) -> None:
+    """Refuses ids that are not strings where keys are, or not integers where they are not.
 
     Raises:
-        TypeError: They are not.
+        TypeError: So it is.
     """
-    if not dtype.is_integer:
+    if key_dtype == tf.string:
+        if dtype != tf.string:
+            raise TypeError(
+                f"`ids` of {layer_name!r} must be strings, as its keys are. Received: dtype="
+                f"{dtype.name}"
+            )
+    elif not dtype.is_integer:
         raise TypeError(_must_be_integers(dtype, layer_name))
 
 
