@@ -312,7 +312,7 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
             return static_cast<char*>(weights) + group.positions[k] * row_bytes;
           };
           TF_EMBED_RETURN_IF_ERROR(VisitRow(
-              write, group, probe, [&](char* row) { LoadRow(row, row_bytes, out(0)); },
+              write, group, probe, [&](char* row) { loops_.load_row(row, row_bytes, out(0)); },
               [&](char* row) {
                 loops_.store_row(out(0), row_bytes, row);
                 StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);

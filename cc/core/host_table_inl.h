@@ -5,16 +5,13 @@
 #include "cc/core/hash.h"
 #include "cc/core/host_table.h"
 #include "cc/core/row_copy.h"
+#include "cc/core/table_loops.h"
 
 namespace tf_embed {
 
 template <typename Approach, typename Visit>
 Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
                                const Approach& approach, const Visit& visit) {
-  // A key's bucket and then its row are asked for so many keys ahead.
-  constexpr size_t kRowAhead = 12;
-  constexpr size_t kBucketAhead = 24;
-  constexpr size_t kRing = 32;
   const size_t stride = content.rows.layout().stride;
   Probe ring[kRing];
   while (range->Next()) {

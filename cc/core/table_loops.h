@@ -21,6 +21,13 @@
 
 namespace tf_embed {
 
+// The keys of a batch go through a pipeline: a key's bucket is asked for kBucketAhead keys before
+// its row is read or changed, the row kRowAhead keys before. So many lines are under way at any
+// time.
+constexpr size_t kRowAhead = 12;
+constexpr size_t kBucketAhead = 2 * kRowAhead;
+constexpr size_t kRing = 32;  // for the keys between
+
 // A find: rows of a batch's keys, copied out without a lock.
 struct FindRequest {
   const StripedIndex* index;

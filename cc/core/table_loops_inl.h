@@ -48,11 +48,7 @@ TF_EMBED_INLINE uint32_t SlotIn(const Bucket& bucket, int64_t key) {
 
 template <class Set>
 struct Loops {
-  // A key on its way: its bucket is asked for kBucketAhead keys before its row is copied, the row
-  // kRowAhead keys before. So many lines are under way at any time.
-  static constexpr size_t kRowAhead = 12;
-  static constexpr size_t kBucketAhead = 2 * kRowAhead;
-  static constexpr size_t kRing = 32;
+  // A key on its way.
   struct Flight {
     uint64_t hash;
     const Bucket* bucket;

@@ -1,0 +1,198 @@
+// What the tests of policies share: a table with a clock, and a simulation of what a bounded one
+// must hold.
+#ifndef TF_EMBED_TESTS_CC_CORE_POLICY_SIMULATION_H_
+#define TF_EMBED_TESTS_CC_CORE_POLICY_SIMULATION_H_
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cc/core/hash.h"
+#include "tests/cc/core/test_tables.h"
+
+namespace tf_embed {
+
+inline constexpr size_t kDim = 4;
+
+// A table of dim 4 that SGD or momentum trains, a clock, and a few words for the verbs.
+class Subject {
+ public:
+  Subject(const TableKind& kind, const RowPolicy& policy, const ExecContext& context = Threads(2))
+      : context(context) {
+    TableOptions options;
+    options.dim = kDim;
+    options.initializer = UniformInitializer();
+    options.policy = policy;
+    table = kind.create(options);
+    this->context.now = {1, 1000};
+  }
+
+  void NextStep(uint64_t milliseconds = 10) {
+    ++context.now.step;
+    context.now.milliseconds += milliseconds;
+  }
+  Status TryApply(const Batch& batch) {
+    const std::vector<float> gradients(batch.size() * kDim, 1.0f);
+    return table->Apply(context, batch, gradients.data(), DataType::kFloat,
+                        MakeRule(RuleKind::kMomentum, kDim));
+  }
+  void Apply(const Batch& batch) { ExpectOk(TryApply(batch)); }
+  void Upsert(const Batch& batch) {
+    const std::vector<float> rows(batch.size() * kDim, 2.0f);
+    ExpectOk(table->InsertOrAssign(context, batch, rows.data(), {}));
+  }
+  void Find(const Batch& batch, bool training) {
+    std::vector<float> rows(batch.size() * kDim);
+    ExecContext look = context;
+    look.training = training;
+    ExpectOk(table->Find(look, batch, DefaultRows(), rows.data(), nullptr, {}));
+  }
+  std::vector<uint64_t> StatisticsOf(int64_t key) {
+    std::vector<uint64_t> words(StatisticSet::kMost);
+    bool exists;
+    ExpectOk(table->FindStatistics(context, Batch{key}, words.data(), &exists));
+    if (!exists) return {};
+    words.resize(table->options().policy.statistics.size());
+    return words;
+  }
+  bool Has(int64_t key) {
+    uint64_t words[StatisticSet::kMost];
+    bool exists;
+    ExpectOk(table->FindStatistics(context, Batch{key}, words, &exists));
+    return exists;
+  }
+  std::map<int64_t, std::vector<float>> Rows() const { return All(false); }
+  std::map<int64_t, std::vector<float>> Slots() const { return All(true); }
+  std::set<int64_t> Keys() const {
+    std::set<int64_t> keys;
+    for (const auto& [key, row] : Rows()) keys.insert(key);
+    return keys;
+  }
+  static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+
+  ExecContext context;
+  std::unique_ptr<Table> table;
+
+ private:
+  std::map<int64_t, std::vector<float>> All(bool slots) const {
+    std::map<int64_t, std::vector<float>> all;
+    ExportedRows rows(HostAllocator());
+    const size_t width = slots ? table->rule().slots_per_row() : kDim;
+    for (ExportCursor cursor; !cursor.done;) {
+      ExpectOk(table->ExportBatch(1000, &cursor, &rows));
+      const char* const from = slots ? rows.slots.data() : rows.weights.data();
+      const float* const values = reinterpret_cast<const float*>(from);
+      for (size_t i = 0; i < rows.size; ++i) {
+        all[rows.keys[i]].assign(values + i * width, values + (i + 1) * width);
+      }
+    }
+    return all;
+  }
+};
+
+inline RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
+  RowPolicy policy;
+  policy.max_rows = max_rows;
+  policy.eviction = order;
+  return policy;
+}
+
+inline RowPolicy AllStatistics() {
+  RowPolicy policy;
+  policy.statistics = StatisticSet::OfBits(15);
+  return policy;
+}
+
+class Log : public EvictionSink {
+ public:
+  Status Evict(size_t count, const int64_t* keys, const void* weights) override {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (fails) return Status::ResourceExhausted([] { return "The log is full."; });
+    const float* const rows = static_cast<const float*>(weights);
+    for (size_t i = 0; i < count; ++i) {
+      evicted.emplace_back(keys[i], std::vector<float>(rows + i * kDim, rows + (i + 1) * kDim));
+    }
+    return Status();
+  }
+  std::mutex mutex;
+  bool fails = false;
+  std::vector<std::pair<int64_t, std::vector<float>>> evicted;
+};
+
+// What a bounded table must hold.
+class Simulation {
+ public:
+  struct Row {
+    uint64_t step, milliseconds, count;
+    int64_t score;
+  };
+  Simulation(size_t max_rows, EvictionOrder order) : max_rows_(max_rows), order_(order) {}
+
+  // A write of a batch; returns how many of its keys were refused.
+  size_t Write(const std::vector<int64_t>& batch, const Moment& now) {
+    std::vector<int64_t> absent;
+    std::set<int64_t> seen;
+    for (const int64_t key : batch) {
+      if (!seen.insert(key).second) continue;
+      const auto found = rows.find(key);
+      if (found == rows.end()) {
+        absent.push_back(key);
+      } else {
+        Use(&found->second, now);
+      }
+    }
+    if (rows.size() + absent.size() > max_rows_) {
+      std::vector<std::pair<std::vector<uint64_t>, int64_t>> not_in_use;
+      for (const auto& row : rows) {
+        if (row.second.step != now.step) not_in_use.emplace_back(RankOf(row), row.first);
+      }
+      std::sort(not_in_use.begin(), not_in_use.end());
+      not_in_use.resize(std::min(not_in_use.size(), rows.size() + absent.size() - max_rows_));
+      for (const auto& [rank, key] : not_in_use) rows.erase(key);
+    }
+    const size_t room = max_rows_ - std::min(max_rows_, rows.size());
+    const size_t coming = std::min(room, absent.size());
+    for (size_t i = 0; i < coming; ++i) rows[absent[i]] = {now.step, now.milliseconds, 1, 0};
+    return absent.size() - coming;
+  }
+  static void Use(Row* row, const Moment& now) {
+    if (row->step != now.step) ++row->count;
+    row->step = now.step;
+    row->milliseconds = now.milliseconds;
+  }
+  std::set<int64_t> Keys() const {
+    std::set<int64_t> keys;
+    for (const auto& [key, row] : rows) keys.insert(key);
+    return keys;
+  }
+  // An order of its own making, to compare with that of the table.
+  std::vector<uint64_t> RankOf(const std::pair<const int64_t, Row>& entry) const {
+    const Row& row = entry.second;
+    const uint64_t hash = HashKey(entry.first) << 8 | HashKey(entry.first) >> 56;
+    switch (order_) {
+      case EvictionOrder::kLru:
+        return {row.step, hash};
+      case EvictionOrder::kLfu:
+        return {row.count, row.step, hash};
+      case EvictionOrder::kTtl:
+        return {row.milliseconds, row.step, hash};
+      case EvictionOrder::kScore:
+        break;
+    }
+    return {static_cast<uint64_t>(row.score) + (1ull << 63), hash};
+  }
+
+  std::map<int64_t, Row> rows;
+
+ private:
+  size_t max_rows_;
+  EvictionOrder order_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_CORE_POLICY_SIMULATION_H_
