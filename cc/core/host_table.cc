@@ -197,6 +197,9 @@ void HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool
   Shared gate(content_gate_);
   const auto look = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
+      if (i + kBucketAhead < end) {
+        __builtin_prefetch(content_->index.HomeOf(HashKey(batch.keys[i + kBucketAhead])));
+      }
       const int64_t key = batch.keys[i];
       exists[batch.Position(i)] = content_->index.Find(key, HashKey(key)).found();
     }

@@ -173,6 +173,11 @@ StringKeys::Probe StringKeys::Look(std::string_view text, int64_t first_key) con
 }
 
 bool StringKeys::Find(const ExecContext& context, const TextBatch& texts, int64_t* keys) const {
+  return LookAll(context, texts, keys, nullptr);
+}
+
+bool StringKeys::LookAll(const ExecContext& context, const TextBatch& texts, int64_t* keys,
+                         State* states) const {
   std::atomic<bool> all_there{true};
   const auto find = [&](size_t begin, size_t end) {
     // What the texts of a block need is asked for before the first is looked for.
@@ -194,6 +199,8 @@ bool StringKeys::Find(const ExecContext& context, const TextBatch& texts, int64_
         const Probe probe = Look(texts[i], keys[i]);
         keys[i] = probe.key;
         there = there && probe.is_there;
+        if (states == nullptr) continue;
+        states[i] = probe.is_there ? kThere : probe.is_first ? kNewAtFirst : kLater;
       }
     }
     if (!there) all_there.store(false, std::memory_order_relaxed);
@@ -211,23 +218,14 @@ Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, in
                                      " bytes. Received: " + std::to_string(texts[i].size()) + ".");
     }
   }
-  if (Find(context, texts, keys)) return Status();
-
   // A text that is new at its first key is added together with those that equal it, many such keys
   // at once. A text that differs from it, and one that is displaced, comes later.
-  enum : uint8_t { kThere, kNewAtFirst, kLater };
-  Buffer<uint8_t> state(allocator_);
+  Buffer<State> states(allocator_);
   Buffer<bool> skipped(allocator_);
-  TF_EMBED_RETURN_IF_ERROR(state.Resize(texts.size));
+  TF_EMBED_RETURN_IF_ERROR(states.Resize(texts.size));
   TF_EMBED_RETURN_IF_ERROR(skipped.Resize(texts.size));
-  const auto sort_out = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      const Probe probe = Look(texts[i], KeyAt(texts[i], 0));
-      state[i] = probe.is_there ? kThere : probe.is_first ? kNewAtFirst : kLater;
-      skipped[i] = state[i] != kNewAtFirst;
-    }
-  };
-  context.parallel_for(texts.size, kTextCost, std::cref(sort_out));
+  if (LookAll(context, texts, keys, states.data())) return Status();
+  for (size_t i = 0; i < texts.size; ++i) skipped[i] = states[i] != kNewAtFirst;
   KeyGroups groups(allocator_);
   TF_EMBED_RETURN_IF_ERROR(
       groups.Build(context, KeyBatch{keys, texts.size, nullptr}, skipped.data()));
@@ -235,12 +233,16 @@ Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, in
   const auto add = [&](KeyGroups::Range* range) {
     while (range->Next()) {
       for (size_t i = 0; i < range->size(); ++i) {
+        constexpr size_t kAhead = 16;
+        if (i + kAhead < range->size()) {
+          __builtin_prefetch(content_->index.HomeOf(HashKey((*range)[i + kAhead].key)), 1);
+        }
         const KeyGroup group = (*range)[i];
         const std::string_view first = texts[group.positions[0]];
         TF_EMBED_RETURN_IF_ERROR(Add(first, group.key));
         added[count.fetch_add(1, std::memory_order_relaxed)] = group.key;
         for (size_t k = 1; k < group.count; ++k) {
-          if (texts[group.positions[k]] != first) state[group.positions[k]] = kLater;
+          if (texts[group.positions[k]] != first) states[group.positions[k]] = kLater;
         }
       }
     }
@@ -249,7 +251,7 @@ Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, in
   Status status = groups.ForEachRange(context, kTextCost, add);
   *num_added = count.load(std::memory_order_relaxed);
   for (size_t i = 0; i < texts.size && status.ok(); ++i) {
-    if (state[i] != kLater) continue;
+    if (states[i] != kLater) continue;
     bool is_added = false;
     status = InternOne(texts[i], &keys[i], &is_added);
     if (is_added) added[(*num_added)++] = keys[i];

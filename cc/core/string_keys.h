@@ -80,6 +80,10 @@ class StringKeys {
   int64_t KeyAt(std::string_view text, uint64_t seed) const {
     return static_cast<int64_t>(hash_(text, seed));
   }
+  // As Find; writes how each text was found to `states` [texts.size], unless it is null.
+  enum State : uint8_t { kThere, kNewAtFirst, kLater };
+  bool LookAll(const ExecContext& context, const TextBatch& texts, int64_t* keys,
+               State* states) const;
   // Looks for a text from seed 0 on, whose key is given.
   Probe Look(std::string_view text, int64_t first_key) const;
   // Adds a text that is not there under a key that has no entry.
