@@ -288,20 +288,17 @@ class PolicyMethods(tf.Module):
         return arguments.tensor_of(keys, options.key_dtype, "keys", options.name)
 
 
-def check_policies(
-    policy: Any, restrict_policy: Any, num_shards: int, dtypes: tuple[tf.DType, ...]
-) -> None:
+def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
     """Refuses what is no policy, or none for a table.
 
     Args:
         policy: A TablePolicy, or None.
         restrict_policy: A subclass of RestrictPolicy, or None.
         num_shards: Number of shards.
-        dtypes: Of keys and values.
 
     Raises:
         TypeError: One of them is no policy.
-        ValueError: The bound has no row for each shard, or there are strings.
+        ValueError: The bound has no row for each shard.
     """
     if policy is not None and not isinstance(policy, TablePolicy):
         raise TypeError(f"`policy` must be a tf_embed.TablePolicy. Received: policy={policy!r}")
@@ -316,12 +313,6 @@ def check_policies(
         raise ValueError(
             f"`max_rows` of `policy` must be at least one for each of {num_shards} shards. "
             f"Received: max_rows={policy.max_rows}"
-        )
-    kept = () if restrict_policy is None else restrict_policy.statistics
-    if tf.string in dtypes and (policy is not None or kept):
-        wrong = f"policy={policy}" if policy is not None else f"restrict_policy={restrict_policy}"
-        raise ValueError(
-            f"Tables with string keys or values have no policy so far. Received: {wrong}"
         )
 
 

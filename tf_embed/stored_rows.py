@@ -2,9 +2,9 @@
 
 Keras gives an object a mapping from names to arrays, its store, to write what it has. A table
 writes what `Table.export` gives, an array each under the names of `ops.Exported`, and its kind, as
-text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string keys as one array
-of all their bytes and one of their lengths, so that no byte is lost. Beside all arrays of a store
-goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is taken over.
+text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string keys as one
+array of all their bytes and one of their lengths, so that no byte is lost. Beside all arrays of a
+store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is taken over.
 
 Large arrays are handed on one at a time and without copies of ours, so that there are no more of
 them in memory than Keras and TensorFlow make.

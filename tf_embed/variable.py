@@ -117,7 +117,7 @@ class Variable(PolicyMethods):
         dim = arguments.positive_int(dim, "dim")
         device_names = _device_names(devices)
         _check_strategy()
-        check_policies(policy, restrict_policy, len(device_names), (key_dtype, value_dtype))
+        check_policies(policy, restrict_policy, len(device_names))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
         self._variable_name = name
         self._device_names = device_names

@@ -149,14 +149,7 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
   TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
   TF_RETURN_IF_ERROR(construction->GetAttr("num_shards", &signature->num_shards));
-  TF_RETURN_IF_ERROR(signature->policy.Read(construction));
-  const bool has_strings =
-      signature->key_dtype == tf::DT_STRING || signature->value_dtype == tf::DT_STRING;
-  if (has_strings && !(signature->policy == PolicyAttributes())) {
-    return InvalidArgumentError(
-        "A table with strings has no policy. Received: ", signature->policy.DebugString(), ".");
-  }
-  return absl::OkStatus();
+  return signature->policy.Read(construction);
 }
 
 absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,

@@ -450,21 +450,6 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             ValueError,
             "does not say which rows leave first",
         ),
-        (
-            lambda: variable(TablePolicy(), key_dtype=tf.string),
-            ValueError,
-            "Tables with string keys or values have no policy",
-        ),
-        (
-            lambda: variable(TablePolicy(), value_dtype=tf.string),
-            ValueError,
-            "Tables with string keys or values have no policy",
-        ),
-        (
-            lambda: variable(key_dtype=tf.string, restrict_policy=tf_embed.FrequencyRestrictPolicy),
-            ValueError,
-            "have no policy so far.*FrequencyRestrictPolicy",
-        ),
         (lambda: variable().set_clock(step=0), ValueError, "`step` must be at least 1"),
         (lambda: variable().set_clock(time_ms=-1), ValueError, "`time_ms` must be at least 0"),
         (lambda: variable().set_clock(time_ms="now"), TypeError, "`time_ms` must be an int"),

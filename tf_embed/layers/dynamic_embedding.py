@@ -145,9 +145,7 @@ class DynamicEmbedding(keras.layers.Layer):
         self.restrict_policy = _registered_class(restrict_policy)
         self.policy = _deserialized(policy)
         num_shards = 1 if isinstance(self.devices, (str, type(None))) else len(self.devices)
-        check_policies(
-            self.policy, self.restrict_policy, num_shards, (tf.as_dtype(self.key_dtype),)
-        )
+        check_policies(self.policy, self.restrict_policy, num_shards)
         self.init_size = arguments.positive_int(init_size, "init_size", least=0)
         self.kv_creator = _deserialized(kv_creator)
         self.bp_v2 = bool(bp_v2)
