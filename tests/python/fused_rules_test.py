@@ -194,7 +194,9 @@ class GradientDtypeTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_integer_tables_can_not_be_trained(self):
         table = RawTable(1, value_dtype="int32")
-        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "'raw' has integer or bool weights"):
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "'raw' has integer or bool weights"
+        ):
             self.apply(table, [1], tf.constant([[2.0]]))
 
 
