@@ -49,10 +49,17 @@ RowStore::~RowStore() {
   }
 }
 
+uint32_t RowStore::RunLength() const {
+  const uint32_t taken = next_slot_.load(std::memory_order_relaxed);
+  return std::min(kLongestRun, 1 + taken / kSlotsPerRunSlot);
+}
+
 uint32_t RowStore::Take(SlotPool* pool) {
+  if (pool->freed == kNoSlot && pool->run_next == pool->run_end) TakeChain(pool);
   if (pool->freed != kNoSlot) {
     const uint32_t slot = pool->freed;
     LoadRow(Row(slot), sizeof(pool->freed), &pool->freed);
+    if (pool->num_freed > 0) --pool->num_freed;
     return slot;
   }
   if (pool->run_next == pool->run_end) {
@@ -70,8 +77,28 @@ uint32_t RowStore::Take(SlotPool* pool) {
 }
 
 void RowStore::Free(SlotPool* pool, uint32_t slot) {
-  StoreRow(&pool->freed, sizeof(pool->freed), Row(slot));
+  const Link link{pool->freed, kNoSlot};
+  StoreRow(&link, sizeof(link), Row(slot));
   pool->freed = slot;
+  if (++pool->num_freed < RunLength()) return;
+  std::lock_guard<std::mutex> lock(chains_mutex_);
+  const Link head{link.next, chains_.load(std::memory_order_relaxed)};
+  StoreRow(&head, sizeof(head), Row(slot));
+  chains_.store(slot, std::memory_order_relaxed);
+  pool->freed = kNoSlot;
+  pool->num_freed = 0;
+}
+
+void RowStore::TakeChain(SlotPool* pool) {
+  if (chains_.load(std::memory_order_relaxed) == kNoSlot) return;
+  std::lock_guard<std::mutex> lock(chains_mutex_);
+  const uint32_t head = chains_.load(std::memory_order_relaxed);
+  if (head == kNoSlot) return;
+  Link link;
+  LoadRow(Row(head), sizeof(link), &link);
+  chains_.store(link.next_chain, std::memory_order_relaxed);
+  pool->freed = head;
+  pool->num_freed = RunLength();
 }
 
 size_t RowStore::bytes() const {

@@ -10,7 +10,9 @@
 // statistics of all rows does not read the rows, nor a change of them the rows' cache lines.
 //
 // Slots are handed out in runs, so that the stripes of an index, which share a store, rarely meet.
-// A freed slot goes on its stripe's list; the link lies in the row itself.
+// A freed slot goes on its stripe's list, and a list that is as long as a run goes to all stripes:
+// so the slots that were taken at any time are little more than the rows that there were at most.
+// The links lie in the rows themselves.
 //
 // Thread safety: Row, and the slots of different SlotPools, from any thread. A SlotPool is one
 // thread's at a time (the stripe's mutex). ChangeLayout wants nobody in the store.
@@ -32,11 +34,12 @@ namespace tf_embed {
 
 class RowStore {
  public:
-  // One stripe's slots in hand: a run never used yet, and a list of freed ones.
+  // One stripe's slots in hand: a run never used yet, and a chain of freed ones.
   struct SlotPool {
     uint32_t run_next = 0;
     uint32_t run_end = 0;
     uint32_t freed = kNoSlot;
+    uint32_t num_freed = 0;  // about
   };
 
   RowStore(Allocator* allocator, const RowLayout& layout);
@@ -75,6 +78,13 @@ class RowStore {
   Status ChangeLayout(const RowLayout& layout, const void* initial_slots);
 
  private:
+  // What a freed row holds: the next one of its chain and, if it heads a chain that belongs to
+  // nobody, the head of the next such chain.
+  struct Link {
+    uint32_t next;
+    uint32_t next_chain;
+  };
+
   struct Place {
     size_t slab;
     size_t row;
@@ -121,6 +131,11 @@ class RowStore {
         .load(std::memory_order_acquire);
   }
 
+  // How many slots a stripe takes or gives at a time.
+  uint32_t RunLength() const;
+  // Takes a chain of freed slots that belongs to nobody, if there is one.
+  void TakeChain(SlotPool* pool);
+
   // Makes sure that the slab of each slot below `end` is there. False without memory.
   bool ReserveSlabs(uint32_t end);
   bool AddSlab();
@@ -135,6 +150,8 @@ class RowStore {
   uint32_t max_slots_;
 
   std::atomic<uint32_t> next_slot_{0};  // first slot of no run
+  std::mutex chains_mutex_;
+  std::atomic<uint32_t> chains_{kNoSlot};  // head of the first chain of freed slots
   std::mutex slab_mutex_;
   std::atomic<size_t> slabs_{0};
   std::atomic<Page*> pages_[kPages] = {};

@@ -103,6 +103,41 @@ TEST(RowStore, FreedSlotsAreUsedBeforeNewOnes) {
   EXPECT_EQ(bytes, allocator.live_bytes());
 }
 
+TEST(RowStore, SlotsThatOnePoolFreesServeOthers) {
+  FailingAllocator allocator;
+  RowStore store(&allocator, RowLayout(DataType::kInt8, 1, 0));
+  RowStore::SlotPool pools[4];
+  std::set<uint32_t> slots, again;
+  for (int i = 0; i < 5000; ++i) slots.insert(store.Take(&pools[0]));
+  for (uint32_t slot : slots) store.Free(&pools[0], slot);
+  for (int i = 0; i < 4990; ++i) again.insert(store.Take(&pools[1 + i % 3]));
+  EXPECT_EQ(4990u, again.size());
+  for (uint32_t slot : again) EXPECT_EQ(1u, slots.count(slot)) << slot;
+}
+
+TEST(RowStore, ThreadsTakeWhatOthersFree) {
+  FailingAllocator allocator;
+  const RowLayout layout(DataType::kFloat, 3, 0);
+  RowStore store(&allocator, layout);
+  InThreads(4, [&](size_t thread) {
+    RowStore::SlotPool pool;
+    Random random(thread);
+    std::vector<uint32_t> slots;
+    for (uint32_t round = 0; round < 200; ++round) {
+      for (size_t count = random() % 100; count > 0; --count) {
+        slots.push_back(store.Take(&pool));
+        Mark(store.Row(slots.back()), layout.stride, static_cast<uint32_t>(thread));
+      }
+      std::shuffle(slots.begin(), slots.end(), random);
+      for (size_t count = slots.size() / 2; count > 0; --count, slots.pop_back()) {
+        ASSERT_TRUE(
+            IsMarked(store.Row(slots.back()), layout.stride, static_cast<uint32_t>(thread)));
+        store.Free(&pool, slots.back());
+      }
+    }
+  });
+}
+
 TEST(RowStore, ThreadsWithPoolsOfTheirOwnNeverMeet) {
   FailingAllocator allocator;
   const RowLayout layout(DataType::kFloat, 3, 0);
