@@ -14,7 +14,7 @@ namespace {
 
 // Rough costs in nanoseconds, by which a thread pool splits work.
 constexpr size_t kDistinctCost = 10;
-constexpr size_t kNumberCost = 2;
+constexpr size_t kNumberCost = 3;
 constexpr size_t kBytesOfNanosecond = 8;
 // Keys whose first gradient is asked for ahead of the one that is summed.
 constexpr size_t kAhead = 8;
@@ -83,11 +83,11 @@ class GradientReader {
   const bool is_scaled_;
 };
 
-// Sums the gradients of the groups at records [begin, end). `numbers` [by record] are the rows of
-// `sums` that they go to.
-template <typename G, typename S>
+// Sums the gradients of the groups at records [begin, end). `number_of(record, group)` is the row
+// of `sums` that a group's go to.
+template <typename G, typename S, typename NumberOf>
 Status SumGroups(const KeyGroups& groups, size_t begin, size_t end, const GradientReader<G>& reader,
-                 const uint32_t* numbers, Allocator* allocator, S* sums) {
+                 const NumberOf& number_of, Allocator* allocator, S* sums) {
   using Compute = typename Number<G>::Compute;
   const TableLoops& loops = LoopsOf(BestInstructionSet());
   const size_t dim = reader.dim();
@@ -118,7 +118,7 @@ Status SumGroups(const KeyGroups& groups, size_t begin, size_t end, const Gradie
     const KeyGroup group = groups.GroupAt(record);
     if (group.count == 0) continue;
     if (reader.bags() != nullptr) TF_EMBED_RETURN_IF_ERROR(bags_of.Resize(group.count));
-    S* const out = sums + numbers[record] * dim;
+    S* const out = sums + number_of(record, group) * dim;
     if constexpr (std::is_same_v<S, Compute>) {
       add_up(group, out);
     } else {
@@ -147,15 +147,30 @@ Status KeySums::Build(const ExecContext& context, const int64_t* keys, size_t nu
   TF_EMBED_RETURN_IF_ERROR(groups_.Build(context, KeyBatch{keys, num_keys, nullptr},
                                          padding == nullptr ? nullptr : skip_.data()));
   TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(groups_.partition().size()));
-  KeyPartition::Walk walk(groups_.partition(), 0);
-  uint32_t next = 0;
-  for (size_t i = 0; i < num_keys; ++i) {
-    const uint32_t record = walk.Next();
-    if (record == KeyPartition::Walk::kSkipped) continue;
-    numbers_[record] = next;
-    next += groups_.GroupAt(record).count > 0 ? 1 : 0;
-  }
-  size_ = next;
+  TF_EMBED_RETURN_IF_ERROR(distinct_.Resize(num_keys));
+  const size_t ranges = num_ranges();
+  TF_EMBED_RETURN_IF_ERROR(firsts_.Resize(ranges + 1));
+  const auto number = [&](size_t begin, size_t end) {
+    for (size_t range = begin; range < end; ++range) {
+      const size_t first_key = range * kRangeSize;
+      const size_t end_key = std::min(first_key + kRangeSize, num_keys);
+      KeyPartition::Walk walk(groups_.partition(), first_key);
+      uint32_t next = 0;
+      for (size_t i = first_key; i < end_key; ++i) {
+        const uint32_t record = walk.Next();
+        if (record == KeyPartition::Walk::kSkipped) continue;
+        numbers_[record] = next;
+        // No branch: whether a key comes first here is nobody's guess.
+        distinct_[first_key + next] = keys[i];
+        next += groups_.GroupAt(record).count > 0 ? 1 : 0;
+      }
+      firsts_[range + 1] = next;
+    }
+  };
+  context.parallel_for(ranges, kNumberCost * kRangeSize, std::cref(number));
+  firsts_[0] = 0;
+  for (size_t range = 0; range < ranges; ++range) firsts_[range + 1] += firsts_[range];
+  size_ = firsts_[ranges];
   return Status();
 }
 
@@ -174,9 +189,9 @@ Status KeySums::ForEachPart(const ExecContext& context, size_t key_cost, const W
 }
 
 void KeySums::WriteKeys(int64_t* distinct) const {
-  for (size_t record = 0; record < groups_.partition().size(); ++record) {
-    const KeyGroup group = groups_.GroupAt(record);
-    if (group.count > 0) distinct[numbers_[record]] = group.key;
+  for (size_t range = 0; range < num_ranges(); ++range) {
+    std::copy_n(distinct_.data() + range * kRangeSize, firsts_[range + 1] - firsts_[range],
+                distinct + firsts_[range]);
   }
 }
 
@@ -185,7 +200,8 @@ void KeySums::WriteInverse(const ExecContext& context, int32_t* inverse) const {
   ForEachPart(context, kNumberCost, [&](size_t begin, size_t end) {
     for (size_t record = begin; record < end; ++record) {
       const KeyGroup group = groups_.GroupAt(record);
-      const int32_t number = static_cast<int32_t>(numbers_[record]);
+      if (group.count == 0) continue;
+      const int32_t number = static_cast<int32_t>(NumberOf(record, group));
       for (size_t k = 0; k < group.count; ++k) inverse[group.positions[k]] = number;
     }
     return Status();
@@ -221,8 +237,11 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
         return Status::InvalidArgument(
             "Sums of gradients can't be of a type that is computed in otherwise.");
       } else {
+        const auto number_of = [this](size_t record, const KeyGroup& group) {
+          return NumberOf(record, group);
+        };
         return ForEachPart(context, cost, [&](size_t begin, size_t end) {
-          return SumGroups(groups_, begin, end, reader, numbers_.data(), allocator_,
+          return SumGroups(groups_, begin, end, reader, number_of, allocator_,
                            static_cast<S*>(sums));
         });
       }

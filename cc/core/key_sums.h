@@ -33,7 +33,9 @@ class KeySums {
       : allocator_(allocator),
         skip_(allocator),
         groups_(allocator),
+        distinct_(allocator),
         numbers_(allocator),
+        firsts_(allocator),
         scales_(allocator) {}
 
   // `keys` [num_keys] outlives this. The keys that equal `padding`, where it is given, are left
@@ -57,6 +59,18 @@ class KeySums {
                    void* sums);
 
  private:
+  // The batch is numbered in ranges, many at once; a range's numbers begin where those of the
+  // ranges before it end, which is known only afterwards. In ranges of several chunks of the
+  // partition, threads seldom write to the same lines.
+  static constexpr size_t kRangeSize = 4096;
+
+  size_t num_ranges() const { return (num_keys_ + kRangeSize - 1) / kRangeSize; }
+
+  // The number of the key that first comes at `record`.
+  size_t NumberOf(size_t record, const KeyGroup& group) const {
+    return size_t{firsts_[group.positions[0] / kRangeSize]} + numbers_[record];
+  }
+
   // Calls `work(begin, end)` for the records of each part, many parts at once, and returns the
   // first failure.
   template <typename Work>
@@ -71,7 +85,9 @@ class KeySums {
   size_t size_ = 0;
   Buffer<bool> skip_;  // whether each key is padding
   KeyGroups groups_;
-  Buffer<uint32_t> numbers_;  // of the keys, at the records where they first come
+  Buffer<int64_t> distinct_;  // at the begin of each range, the keys that first come in it
+  Buffer<uint32_t> numbers_;  // of these keys in their range, at the records where they come
+  Buffer<uint32_t> firsts_;   // number of each range's first key; one more entry: size_
   Buffer<char> scales_;       // 1 / divisor of each bag, in the compute type
 };
 
