@@ -42,7 +42,7 @@ ours() {
   "${bazel[@]}" build //benchmarks/...
   bin=$("${bazel[@]}" info bazel-bin 2>/dev/null)/benchmarks
   mkdir -p build/bench
-  install "$bin/host_table_benchmark" "$bin/noop_op.so" build/bench/
+  install "$bin/host_table_benchmark" "$bin/policy_benchmark" "$bin/noop_op.so" build/bench/
 }
 
 case ${1-} in

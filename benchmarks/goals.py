@@ -103,6 +103,15 @@ GOALS = (
         None,
         at_most=True,
     ),
+    Goal("restrict_vs_tfra", "policies", "restricting 4 * 10^6 rows to half: TFRA / ours", 5, 1),
+    Goal(
+        "bounded_step_over_unbounded",
+        "policies",
+        "Adam step, bounded by lru, lfu or ttl / unbounded",
+        1.3,
+        1.3,
+        at_most=True,
+    ),
 )
 
 BY_NAME = {goal.name: goal for goal in GOALS}

@@ -1,7 +1,10 @@
 // Times training steps on a stream of ids that drifts, with a table that is bounded to a tenth of
 // the ids and with one that is not; and says how often the ids of a batch were there.
 //
-//     policy_benchmark [ids] [dim] [batch] [threads] [steps]      default: 1000000 64 65536 2 2000
+//     policy_benchmark [--json] [ids] [dim] [batch] [threads] [steps]
+//
+// Default: 1000000 64 65536 2 2000. With --json the last line is one JSON object, with an object of
+// numbers for each table.
 //
 // Ids are drawn by Zipf's law, the k-th with a chance proportional to 1 / k^1.05, and the k-th is
 // another id every step: the ids of all ranks move on by one. A step looks a batch up, as a part of
@@ -52,11 +55,19 @@ RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto argument = [&](int i, double otherwise) {
-    return static_cast<size_t>(argc > i ? std::atof(argv[i]) : otherwise);
-  };
-  const size_t ids = argument(1, 1e6), dim = argument(2, 64), batch = argument(3, 65536);
-  const size_t threads = argument(4, 2), steps = argument(5, 2000);
+  bool json = false;
+  std::vector<double> numbers = {1e6, 64, 65536, 2, 2000};
+  size_t given = 0;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "--json") {
+      json = true;
+    } else if (given < numbers.size()) {
+      numbers[given++] = std::atof(argv[i]);
+    }
+  }
+  const auto number = [&](size_t i) { return static_cast<size_t>(numbers[i]); };
+  const size_t ids = number(0), dim = number(1), batch = number(2);
+  const size_t threads = number(3), steps = number(4);
 
   std::vector<double> chances(ids);
   double sum = 0;
@@ -119,15 +130,25 @@ int main(int argc, char** argv) {
               threads, steps);
   std::printf("%-10s %9s %9s %7s %9s %9s %9s %10s\n", "table", "ms/step", "worst ms", "ratio",
               "most rows", "hit rate", "evicted", "MB");
+  std::string objects;
   for (const Subject& subject : subjects) {
     const tf_embed::TableStats stats = subject.table->Stats();
-    const double finds = static_cast<double>(stats.hits + stats.misses);
-    std::printf(
-        "%-10s %9.2f %9.2f %7.2f %9zu %9.4f %9zu %10.1f\n", subject.name,
-        subject.seconds / static_cast<double>(steps) * 1e3, subject.worst * 1e3,
-        subject.seconds / subjects[0].seconds, subject.most_rows,
-        static_cast<double>(stats.hits) / finds, static_cast<size_t>(stats.evicted),
-        static_cast<double>(stats.payload_bytes + stats.slack_bytes + stats.index_bytes) / 1e6);
+    const double step_ms = subject.seconds / static_cast<double>(steps) * 1e3;
+    const double worst_ms = subject.worst * 1e3;
+    const double ratio = subject.seconds / subjects[0].seconds;
+    const double hit_rate =
+        static_cast<double>(stats.hits) / static_cast<double>(stats.hits + stats.misses);
+    const double megabytes =
+        static_cast<double>(stats.payload_bytes + stats.slack_bytes + stats.index_bytes) / 1e6;
+    std::printf("%-10s %9.2f %9.2f %7.2f %9zu %9.4f %9zu %10.1f\n", subject.name, step_ms, worst_ms,
+                ratio, subject.most_rows, hit_rate, static_cast<size_t>(stats.evicted), megabytes);
+    char object[256];
+    std::snprintf(object, sizeof(object),
+                  "\"%s\": {\"step_ms\": %.4g, \"worst_ms\": %.4g, \"over_unbounded\": %.4g, "
+                  "\"most_rows\": %zu, \"hit_rate\": %.4g, \"megabytes\": %.4g}",
+                  subject.name, step_ms, worst_ms, ratio, subject.most_rows, hit_rate, megabytes);
+    objects += (objects.empty() ? "" : ", ") + std::string(object);
   }
+  if (json) std::printf("{%s}\n", objects.c_str());
   return 0;
 }

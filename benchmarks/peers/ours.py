@@ -29,11 +29,22 @@ class Table(Verbs):
         super().__init__(tf_embed.Variable(dim=dim, initializer=0.0))
 
 
+def restricted(policy: str, dim: int) -> tf_embed.Variable:
+    """A table that can be restricted, by `frequency` or by `timestamp`."""
+    policies = {
+        "frequency": tf_embed.FrequencyRestrictPolicy,
+        "timestamp": tf_embed.TimestampRestrictPolicy,
+    }
+    return tf_embed.Variable(dim=dim, initializer=0.0, restrict_policy=policies[policy])
+
+
 class Trainer:
     """A table and an optimizer; a step is a lookup, its gradient, and the update."""
 
-    def __init__(self, dim: int, optimizer: str) -> None:
-        self.variable = tf_embed.Variable(dim=dim, initializer=0.0)
+    def __init__(
+        self, dim: int, optimizer: str, policy: tf_embed.TablePolicy | None = None
+    ) -> None:
+        self.variable = tf_embed.Variable(dim=dim, initializer=0.0, policy=policy)
         self.optimizer = tf_embed.DynamicEmbeddingOptimizer(OPTIMIZERS[optimizer]())
         self.optimizer.build(self.variable.trainable_variables)
         self.step = tf.function(self._step)

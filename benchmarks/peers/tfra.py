@@ -22,9 +22,19 @@ OPTIMIZERS = {
 _numbers = itertools.count()
 
 
-def _variable(dim: int) -> de.Variable:
+def _variable(dim: int, restrict_policy: type | None = None) -> de.Variable:
     # A name of its own: get_variable would give the table of an earlier one.
-    return de.get_variable(f"table_{next(_numbers)}", dim=dim, initializer=0.0)
+    name = f"table_{next(_numbers)}"
+    return de.get_variable(name, dim=dim, initializer=0.0, restrict_policy=restrict_policy)
+
+
+def restricted(policy: str, dim: int) -> de.Variable:
+    """A table that can be restricted, by `frequency` or by `timestamp`."""
+    policies = {
+        "frequency": de.FrequencyRestrictPolicy,
+        "timestamp": de.TimestampRestrictPolicy,
+    }
+    return _variable(dim, policies[policy])
 
 
 class Table(Verbs):

@@ -18,4 +18,8 @@ PARTS = {
     "concurrency": (("1e6x64",), ()),
     "small": (("256",), ()),
     "scaling": (("64",), ()),
+    "policies": (
+        ("restrict frequency 4e6x16", "bounded 1e6x64", "admission 1e7x16"),
+        ("restrict timestamp 4e6x16",),
+    ),
 }

@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import time
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -20,6 +21,8 @@ import sections
 import timing
 from machine import Load
 from rows import OURS, Row
+from sections import policies
+from settings import Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDLE = Load(average=1.0, others=0.0)
@@ -224,6 +227,36 @@ class ReportTest(parameterized.TestCase):
         for goal in goals.GOALS:
             if goal.must is not None:
                 self.assertTrue(goal.reaches(goal.goal, goal.must), goal.name)
+
+
+class PoliciesTest(parameterized.TestCase):
+    def restricted(self, theirs):
+        """The rows of a section whose processes say what they are told here."""
+        ours = {"seconds": 0.5, "rows": 100, "left": 50, "wanted_left": 50}
+        memory = {"without": 10e6, "before": 30e6, "peak": 31e6, "after": 20e6}
+        said = {OURS: {**ours, **memory}, "TFRA": {**ours, **memory, **theirs}}
+        with mock.patch.object(policies, "_last_line", lambda command: dict(said[command[2]])):
+            return list(policies.rows("restrict frequency 100x16", Settings(quick=True)))
+
+    def test_restriction_is_compared_where_both_leave_the_same_rows(self):
+        found = self.restricted({"seconds": 2.0, "peak": 70e6})
+        self.assertEqual(found[0].figures, {"restrict_vs_tfra": 4.0})
+        self.assertEqual(found[1].values, {OURS: 1.0, "TFRA": 40.0})
+        self.assertEqual([one.values[OURS] for one in found[2:]], [20.0, 10.0])
+
+    @parameterized.parameters({"rows": 99}, {"left": 51}, {"wanted_left": 49})
+    def test_restriction_is_not_compared_where_other_rows_are_left(self, **theirs):
+        with self.assertRaisesRegex(RuntimeError, "TFRA did not leave"):
+            self.restricted(theirs)
+
+    def test_the_worst_order_by_use_counts_for_bounded_steps(self):
+        names = ("step_ms", "over_unbounded", "worst_ms", "hit_rate", "megabytes")
+        overs = {"unbounded": 1.0, "lru": 1.1, "lfu": 1.25, "ttl": 1.2, "score": 3.0}
+        tables = {order: dict.fromkeys(names, over) for order, over in overs.items()}
+        with mock.patch.object(policies, "_last_line", lambda command: tables):
+            found = list(policies.rows("bounded 1e6x64", Settings(quick=True)))
+        said = [row.figures for row in found if row.figures]
+        self.assertEqual(said, [{"bounded_step_over_unbounded": 1.25}])
 
 
 class MachineTest(absltest.TestCase):
