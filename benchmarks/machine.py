@@ -8,11 +8,14 @@ import os
 import pathlib
 import platform
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_LEFT_BYTES = 3 << 30  # for others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +94,14 @@ def touch_memory(size_bytes: int) -> None:
         memory.madvise(mmap.MADV_HUGEPAGE)
         for offset in range(0, size_bytes, _PAGE_BYTES):
             memory[offset] = 1
+
+
+def touch_free_memory(size_bytes: int) -> None:
+    """`touch_memory` in a process that ends, so that all pages are free again, but known."""
+    size = min(size_bytes, available_bytes() - _LEFT_BYTES)
+    folder = pathlib.Path(__file__).parent
+    command = f"import machine; machine.touch_memory({size})"
+    subprocess.run([sys.executable, "-c", command], cwd=folder, check=True)
 
 
 def description() -> dict[str, str]:

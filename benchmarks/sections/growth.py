@@ -17,7 +17,6 @@ from settings import Settings
 
 TFRA = "TFRA"
 GROW = pathlib.Path(__file__).parents[1] / "grow.py"
-LEFT = 3 << 30  # for others
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
@@ -29,7 +28,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     for number in range(rounds):
         for name in (OURS, TFRA) if number % 2 == 0 else (TFRA, OURS):
             # A table of TFRA is half as large again at its peak, and half empty.
-            _touch_memory(3 * keys * (8 + 4 * dim))
+            machine.touch_free_memory(3 * keys * (8 + 4 * dim))
             found[name].append(_grow(name, keys, dim))
     load = watch.load()
     judged = (keys, dim) == (10**7, 64)
@@ -84,13 +83,6 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
         figures={"growth_peak_over_final": medians("peak_over_final")[OURS]} if judged else {},
     )
     yield Row("growth", f"bytes beyond key and weights, {part}", "B/key", medians("overhead"), load)
-
-
-def _touch_memory(size_bytes: int) -> None:
-    """In a process that ends, so that all pages are free again, but known to the host."""
-    size = min(size_bytes, machine.available_bytes() - LEFT)
-    command = f"import machine; machine.touch_memory({size})"
-    subprocess.run([sys.executable, "-c", command], cwd=GROW.parent, check=True)
 
 
 def _grow(name: str, keys: int, dim: int) -> dict[str, float]:

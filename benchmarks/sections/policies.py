@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-
+import machine
 from ids import distribution
 from machine import LoadWatch
 from rows import OURS, Row
@@ -38,6 +37,7 @@ def _restrict(policy: str, size: str, settings: Settings) -> Iterator[Row]:
     watch = LoadWatch()
     for number in range(2 if settings.quick else 5):
         for name in (OURS, TFRA) if number % 2 == 0 else (TFRA, OURS):
+            machine.touch_free_memory(3 * keys * (8 + 4 * dim))
             arguments = (os.fspath(RESTRICT), name, policy, str(keys), str(dim))
             found[name].append(_last_line((sys.executable, *arguments)))
     load = watch.load()
@@ -104,6 +104,8 @@ def _bounded(size: str, settings: Settings) -> Iterator[Row]:
 
 def _admission(size: str, settings: Settings) -> Iterator[Row]:
     """Memory after a stream of ids most of which come once, by when keys get their rows."""
+    import tensorflow as tf
+
     import tf_embed
     from peers import ours
 

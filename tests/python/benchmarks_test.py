@@ -235,7 +235,10 @@ class PoliciesTest(parameterized.TestCase):
         ours = {"seconds": 0.5, "rows": 100, "left": 50, "wanted_left": 50}
         memory = {"without": 10e6, "before": 30e6, "peak": 31e6, "after": 20e6}
         said = {OURS: {**ours, **memory}, "TFRA": {**ours, **memory, **theirs}}
-        with mock.patch.object(policies, "_last_line", lambda command: dict(said[command[2]])):
+        with (
+            mock.patch.object(machine, "touch_free_memory"),
+            mock.patch.object(policies, "_last_line", lambda command: dict(said[command[2]])),
+        ):
             return list(policies.rows("restrict frequency 100x16", Settings(quick=True)))
 
     def test_restriction_is_compared_where_both_leave_the_same_rows(self):
