@@ -6,10 +6,10 @@ The table itself goes by it, in C++; here a policy is said, checked and saved in
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import keras
+import numpy as np
 
 from tf_embed import arguments
 
@@ -48,7 +48,9 @@ class CounterAdmission(_Config):
     """A key gets a row in the `n`-th training step that holds it, counted exactly.
 
     Until then it has its initial row, and its gradients are dropped. A key that waits takes about
-    20 bytes.
+    20 bytes. One that finds no room in its `n`-th step gets its row in the next one that has room;
+    one whose row has left waits anew. A restored table goes on counting from another
+    CounterAdmission; from a BloomAdmission it begins anew.
 
     Args:
         n: Number of steps, from 1; 1 gives each key its row at once.
@@ -88,12 +90,15 @@ class CounterAdmission(_Config):
 class BloomAdmission(_Config):
     """A key gets a row in the `n`-th training step that holds it, or, rarely, in an earlier one.
 
-    As `CounterAdmission`, but keys that wait are counted in Bloom filters. These take a few bytes
-    for each key, the fewer the lower `n` and the higher `error_rate`, and may take it for others.
+    As `CounterAdmission`, but keys are counted in Bloom filters. These take a few bytes for each
+    key, the fewer the lower `n` and the higher `error_rate`, and may take it for others. They can't
+    forget one key alone: while they remember it, a key whose row has left gets it back in its next
+    step. A restored table goes on counting from a BloomAdmission of the same `n`; from another
+    admission it begins anew.
 
     Args:
         n: Number of steps, from 1 to 65535.
-        error_rate: The chance, between 0 and 1, that a key gets its row early. None comes late.
+        error_rate: The chance, from 1e-9 to 0.5, that a key gets its row early. None comes late.
         max_keys: How many keys wait at most. Beyond that, about the half that has not come for the
             longest is forgotten. Default: no bound, and the filters grow.
 
@@ -113,9 +118,9 @@ class BloomAdmission(_Config):
     def __post_init__(self) -> None:
         arguments.positive_int(self.n, "n", most=_MOST_BLOOM_COUNT)
         _check_number(self.error_rate, "error_rate")
-        if not 0 < self.error_rate < 1:
+        if not 1e-9 <= self.error_rate <= 0.5:
             raise ValueError(
-                f"`error_rate` must be between 0 and 1. Received: error_rate={self.error_rate}"
+                f"`error_rate` must be from 1e-9 to 0.5. Received: error_rate={self.error_rate}"
             )
         if self.max_keys is not None:
             arguments.positive_int(self.max_keys, "max_keys")
@@ -182,7 +187,7 @@ class TablePolicy(_Config):
     def __post_init__(self) -> None:
         if self.max_rows is not None:
             arguments.positive_int(self.max_rows, "max_rows")
-        if self.eviction is not None and self.eviction not in ORDERS:
+        if self.eviction is not None and self.eviction not in tuple(ORDERS):
             raise ValueError(
                 f"`eviction` must be None or one of {', '.join(ORDERS)}. Received: "
                 f"eviction={self.eviction!r}"
@@ -205,7 +210,7 @@ class TablePolicy(_Config):
                     "`ttl_seconds` must be from 0.001 to 1e12. Received: "
                     f"ttl_seconds={self.ttl_seconds}"
                 )
-        if not isinstance(self.log_evicted, bool):
+        if not isinstance(self.log_evicted, (bool, np.bool_)):
             raise TypeError(
                 f"`log_evicted` must be a bool. Received: log_evicted={self.log_evicted!r}"
             )
@@ -225,7 +230,7 @@ class TablePolicy(_Config):
             "max_rows": self.max_rows or 0,
             "eviction": self.eviction or "lru",
             "ttl_milliseconds": round(1000 * self.ttl_seconds) if self.ttl_seconds else 0,
-            "log_evicted": self.log_evicted,
+            "log_evicted": bool(self.log_evicted),
             **({} if self.admission is None else self.admission.attributes()),
         }
 
@@ -242,6 +247,6 @@ class TablePolicy(_Config):
 
 
 def _check_number(value: Any, argument: str) -> None:
-    """Refuses what is no finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """Refuses what is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"`{argument}` must be a number. Received: {argument}={value!r}")

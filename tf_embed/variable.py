@@ -116,7 +116,7 @@ class Variable(PolicyMethods):
         value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
         dim = arguments.positive_int(dim, "dim")
         device_names = _device_names(devices)
-        _check_strategy()
+        _check_strategy(key_dtype)
         check_policies(policy, restrict_policy, len(device_names))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
         self._variable_name = name
@@ -454,8 +454,11 @@ def _device_names(devices: Sequence[str] | str | None) -> tuple[str, ...]:
     return names
 
 
-def _check_strategy() -> None:
+def _check_strategy(key_dtype: tf.DType) -> None:
     """Refuses a tf.distribute strategy whose replicas could not share a table.
+
+    Args:
+        key_dtype: Dtype of the keys.
 
     Raises:
         ValueError: The table would be made under such a one. Named.
@@ -466,6 +469,12 @@ def _check_strategy() -> None:
         raise ValueError(
             "Dynamic tables may be made under tf.distribute.MirroredStrategy and "
             f"OneDeviceStrategy so far. Received: {type(strategy).__name__}"
+        )
+    if key_dtype == tf.string and strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "Tables with string keys are for one replica so far: TensorFlow can't join the "
+            "gradients of several. Received: key_dtype=string, "
+            f"{strategy.num_replicas_in_sync} replicas"
         )
 
 

@@ -56,11 +56,7 @@ class Waiting final : public Admission {
       const uint32_t young = young_->Get(hash);
       const uint32_t old = max_keys_ > 0 ? old_->Get(hash) : 0;
       admitted[i] = young + old + 1 >= threshold_;
-      if (admitted[i]) {
-        if (young > 0) young_->Forget(hash);
-        if (old > 0) old_->Forget(hash);
-        continue;
-      }
+      if (admitted[i]) continue;
       if (max_keys_ > 0 && young == 0 && young_->keys() >= std::max<size_t>(1, max_keys_ / 2)) {
         TF_EMBED_RETURN_IF_ERROR(BeginGeneration());
       }
@@ -74,6 +70,14 @@ class Waiting final : public Admission {
     for (size_t i = 0; i < count; ++i) {
       const uint64_t hash = HashKey(keys[i]);
       admitted[i] = young_->Get(hash) + old_->Get(hash) + 1 >= threshold_;
+    }
+  }
+
+  void Forget(const int64_t* keys, size_t count) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = 0; i < count; ++i) {
+      young_->Forget(HashKey(keys[i]));
+      if (max_keys_ > 0) old_->Forget(HashKey(keys[i]));
     }
   }
 

@@ -5,10 +5,12 @@
 //     CounterAdmission    exact; about 20 bytes for a key that waits
 //     BloomAdmission      counting Bloom filters; may admit a key early, and never late
 //
-// Both forget what they counted for a key when it is admitted or, with `max_keys`, when so many
-// others have come since: what was counted lies in two generations, and when the young one has half
-// of `max_keys` keys it becomes the old one, and the old one is forgotten. A key that comes again
-// moves to the young one. So memory is bounded in a stream that never ends.
+// A counter forgets a key when its row comes, so one whose row has left waits anew. Filters can't
+// forget one key alone: while they remember it, its row comes back at once. With `max_keys` both
+// forget keys when so many others have come since: what was counted lies in two generations, and
+// when the young one has half of `max_keys` keys it becomes the old one, and the old one is
+// forgotten. A key that comes again moves to the young one. So memory is bounded in a stream that
+// never ends.
 //
 // Thread-safe. The answers depend on the order in which keys come, and on nothing else.
 #ifndef TF_EMBED_CC_CORE_ADMISSION_H_
@@ -39,11 +41,15 @@ class Admission {
   static std::shared_ptr<Admission> NewBloom(Allocator* allocator, uint32_t threshold,
                                              double error_rate, size_t max_keys);
 
-  // Notes an apply that holds these keys, no one twice, and says which of them are admitted by it.
+  // Notes an apply that holds these keys, no one twice, and says which of them are admitted. Those
+  // go on to be, until they are forgotten.
   virtual Status Count(const int64_t* keys, size_t count, bool* admitted) = 0;
 
   // What Count would say, and notes nothing.
   virtual void Peek(const int64_t* keys, size_t count, bool* admitted) const = 0;
+
+  // Tells that these keys have rows now.
+  virtual void Forget(const int64_t* keys, size_t count) = 0;
 
   // Forgets all.
   virtual Status Clear() = 0;

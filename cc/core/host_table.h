@@ -71,7 +71,7 @@ class HostTable final : public Table {
                           const uint64_t* statistics) override;
   Status EvictExpired(const ExecContext& context, size_t* removed) override;
   Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
-                    size_t* removed) override;
+                    size_t num_left, size_t* removed) override;
   Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
@@ -166,8 +166,10 @@ class HostTable final : public Table {
 
   // Empty content like the present one.
   Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
-  // Puts all rows into a new content. Nobody writes meanwhile.
-  Status CopyContent(const ExecContext& context, Content* copy) const;
+  // Puts all rows that `stays(statistics, hash)` is true of into a new content. Nobody writes
+  // meanwhile.
+  template <typename Stays>
+  Status CopyContent(const ExecContext& context, const Stays& stays, Content* copy) const;
   RowLayout LayoutOf(const RuleSlots& rule) const;
   // Makes `slots` the slots of a new row.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
@@ -250,6 +252,10 @@ class HostTable final : public Table {
                  size_t* below) const;
   // Takes rows out and tells the sink. Nobody else writes, and no stripe's mutex is held.
   Status Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
+  // Copies the rows that `stays(statistics, hash)` is true of, while nobody writes, and changes
+  // over to the copy.
+  template <typename Stays>
+  Status KeepOnly(const ExecContext& context, size_t num_left, const Stays& stays, size_t* removed);
   // Takes out all rows of which `leaves(statistics, rank)` is true, while nobody writes.
   template <typename Leaves>
   Status EvictAll(const ExecContext& context, const Leaves& leaves, std::atomic<uint64_t>* counter,

@@ -9,15 +9,10 @@
 #include "cc/core/first_failure.h"
 #include "cc/core/hash.h"
 #include "cc/core/host_table.h"
+#include "cc/core/host_table_inl.h"
 #include "cc/core/row_copy.h"
 
 namespace tf_embed {
-namespace {
-
-constexpr size_t kCopyCost = 100;  // ns a row
-
-}  // namespace
-
 Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content) const {
   try {
     *content = std::make_unique<Content>(options_.allocator, size_hint, content_->rows.layout(),
@@ -54,41 +49,12 @@ Status HostTable::Shrink(const ExecContext& context) {
     // Readers go on: nobody changes what is copied.
     Shared gate(content_gate_);
     TF_EMBED_RETURN_IF_ERROR(NewContent(content_->index.size(), &content));
-    TF_EMBED_RETURN_IF_ERROR(CopyContent(context, content.get()));
+    const auto all = [](const RowStatistics&, uint64_t) { return true; };
+    TF_EMBED_RETURN_IF_ERROR(CopyContent(context, all, content.get()));
   }
   Alone gate(content_gate_);
   content_.swap(content);
   return Status();
-}
-
-Status HostTable::CopyContent(const ExecContext& context, Content* copy) const {
-  const size_t size = content_->index.size();
-  const RowLayout& layout = content_->rows.layout();
-  const size_t statistics_bytes = layout.statistics_per_row * sizeof(RowStatistics::Word);
-  FirstFailure failure;
-  const auto copy_stripes = [&](size_t begin, size_t end) {
-    Status status;
-    for (size_t stripe = begin; stripe < end && status.ok() && !failure.failed(); ++stripe) {
-      content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
-        if (!status.ok()) return;
-        const uint32_t to = copy->rows.Take(&copy->pools[stripe]);
-        if (to == kNoSlot) {
-          status = NoMemory(size);
-          return;
-        }
-        std::memcpy(copy->rows.Row(to), content_->rows.Row(slot), layout.stride);
-        if (statistics_bytes > 0) {
-          std::memcpy(static_cast<void*>(copy->rows.Statistics(to)),
-                      content_->rows.Statistics(slot), statistics_bytes);
-        }
-        status = copy->index.Insert(key, HashKey(key), to);
-      });
-    }
-    if (!status.ok()) failure.Note(std::move(status));
-  };
-  const size_t stripe_cost = kCopyCost * (1 + size / StripedIndex::kStripes);
-  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(copy_stripes));
-  return failure.Take();
 }
 
 Status HostTable::SetRule(const RuleSlots& rule) {

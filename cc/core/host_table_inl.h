@@ -2,6 +2,11 @@
 #ifndef TF_EMBED_CC_CORE_HOST_TABLE_INL_H_
 #define TF_EMBED_CC_CORE_HOST_TABLE_INL_H_
 
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "cc/core/first_failure.h"
 #include "cc/core/hash.h"
 #include "cc/core/host_table.h"
 #include "cc/core/row_copy.h"
@@ -59,6 +64,61 @@ void HostTable::ForEachStatistics(const Content& content, size_t stripe, const V
     if (++count == kTogether) visit_them();
   });
   visit_them();
+}
+
+template <typename Stays>
+Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Content* copy) const {
+  constexpr size_t kCopyCost = 100;  // ns a row
+  const size_t size = content_->index.size();
+  const RowLayout& layout = content_->rows.layout();
+  const size_t statistics_bytes = layout.statistics_per_row * sizeof(RowStatistics::Word);
+  FirstFailure failure;
+  const auto copy_stripes = [&](size_t begin, size_t end) {
+    // Some keys at a time, so that the misses of their rows overlap.
+    constexpr size_t kTogether = 32;
+    int64_t keys[kTogether];
+    uint32_t slots[kTogether];
+    size_t count = 0;
+    Status status;
+    const auto copy_them = [&](size_t stripe) {
+      for (size_t i = 0; i < count; ++i) {
+        if (stays(StatisticsOf(*content_, slots[i]), HashKey(keys[i]))) {
+          PrefetchRow<false>(content_->rows.Row(slots[i]), layout.stride);
+        } else {
+          slots[i] = kNoSlot;
+        }
+      }
+      for (size_t i = 0; i < count && status.ok(); ++i) {
+        if (slots[i] == kNoSlot) continue;
+        const uint32_t to = copy->rows.Take(&copy->pools[stripe]);
+        if (to == kNoSlot) {
+          status = NoMemory(size);
+          return;
+        }
+        std::memcpy(copy->rows.Row(to), content_->rows.Row(slots[i]), layout.stride);
+        if (statistics_bytes > 0) {
+          std::memcpy(static_cast<void*>(copy->rows.Statistics(to)),
+                      content_->rows.Statistics(slots[i]), statistics_bytes);
+        }
+        status = copy->index.Insert(keys[i], HashKey(keys[i]), to);
+      }
+      count = 0;
+    };
+    for (size_t stripe = begin; stripe < end && status.ok() && !failure.failed(); ++stripe) {
+      content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+        if (!status.ok()) return;
+        keys[count] = key;
+        slots[count] = slot;
+        __builtin_prefetch(content_->rows.Statistics(slot));
+        if (++count == kTogether) copy_them(stripe);
+      });
+      if (status.ok()) copy_them(stripe);
+    }
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  const size_t stripe_cost = kCopyCost * (1 + size / StripedIndex::kStripes);
+  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(copy_stripes));
+  return failure.Take();
 }
 
 }  // namespace tf_embed

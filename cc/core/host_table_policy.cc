@@ -25,6 +25,8 @@ constexpr size_t kBucketsOfNewKey = 2;
 constexpr size_t kSmallestSearch = 16;
 // Rows that are taken out at a time.
 constexpr size_t kChunk = 512;
+// A table that loses one row in so many is worth a copy.
+constexpr size_t kMuchOneIn = 4;
 
 bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit == kHighestRank; }
 
@@ -82,9 +84,6 @@ Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
   }
   if (admits == Admits::kCounted) {
     counters_.held_back.fetch_add(wanted - coming, std::memory_order_relaxed);
-  } else if (policy.admission != nullptr && admits == Admits::kPeeked) {
-    // The apply that follows finds these keys, and does not count them: they wait no more.
-    TF_EMBED_RETURN_IF_ERROR(policy.admission->Count(keys.data(), coming, admitted.data()));
   }
 
   // Room for them; without it, the last ones stay away.
@@ -95,8 +94,11 @@ Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
     TF_EMBED_RETURN_IF_ERROR(EvictLowest(context, size + coming - policy.max_rows, &evicted));
     size -= evicted;
     room = std::min(coming, policy.max_rows - std::min(policy.max_rows, size));
-    counters_.refused.fetch_add(coming - room, std::memory_order_relaxed);
+    if (admits != Admits::kPeeked) {  // else the apply that follows will count them
+      counters_.refused.fetch_add(coming - room, std::memory_order_relaxed);
+    }
   }
+  if (policy.admission != nullptr) policy.admission->Forget(keys.data(), room);
   for (size_t i = 0; i < room; ++i) verdicts[positions[i]] = Verdict::kInsert;
   plan->size_before = size;
   return Status();
@@ -311,11 +313,39 @@ Status HostTable::EvictExpired(const ExecContext& context, size_t* removed) {
 }
 
 Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
-                             size_t* removed) {
+                             size_t num_left, size_t* removed) {
   const auto leaves = [&](const RowStatistics& row, uint64_t hash) {
     return Below(Rank(EvictionScore(order, row), hash), limit);
   };
-  return EvictAll(context, leaves, &counters_.evicted, removed);
+  const size_t present = size();
+  const bool much = num_left + present / kMuchOneIn <= present;
+  // What a sink learns of must have left, and a copy can fail when it is nearly done.
+  if (much && options_.policy.sink == nullptr) {
+    const auto stays = [&](const RowStatistics& row, uint64_t hash) { return !leaves(row, hash); };
+    if (KeepOnly(context, num_left, stays, removed).ok()) return Status();
+  }
+  TF_EMBED_RETURN_IF_ERROR(EvictAll(context, leaves, &counters_.evicted, removed));
+  if (much) (void)Shrink(context);  // without memory for it the table is right, only larger
+  return Status();
+}
+
+template <typename Stays>
+Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const Stays& stays,
+                           size_t* removed) {
+  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  Alone writer(writers_);
+  size_t left;
+  {
+    Shared gate(content_gate_);  // readers go on
+    TF_EMBED_RETURN_IF_ERROR(NewContent(num_left, &content));
+    TF_EMBED_RETURN_IF_ERROR(CopyContent(context, stays, content.get()));
+    left = content_->index.size() - content->index.size();
+  }
+  counters_.evicted.fetch_add(left, std::memory_order_relaxed);
+  *removed += left;
+  Alone gate(content_gate_);
+  content_.swap(content);
+  return Status();
 }
 
 Status HostTable::CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,

@@ -91,15 +91,12 @@ Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num
     Rank limit = kHighestRank;
     if (num_reserved > 0) TF_EMBED_RETURN_IF_ERROR(all.RankAt(size - num_reserved, &limit));
     for (size_t i = 0; i < num_shards; ++i) {
-      TF_EMBED_RETURN_IF_ERROR(shards[i]->EvictBelow(context, order, limit, removed));
+      TF_EMBED_RETURN_IF_ERROR(
+          shards[i]->EvictBelow(context, order, limit, num_reserved / num_shards, removed));
     }
-  }
-  // A table that has lost a quarter of its rows is worth a copy. Without memory for one it stays as
-  // it is: right, only larger.
-  if (*removed >= before / 4 && *removed > 0) {
-    for (size_t i = 0; i < num_shards; ++i) {
-      if (!shards[i]->Shrink(context).ok()) break;
-    }
+  } else if (*removed > 0 && *removed >= before / 4) {
+    // Without memory for a copy the tables are right, only larger.
+    for (size_t i = 0; i < num_shards; ++i) (void)shards[i]->Shrink(context);
   }
   return Status();
 }

@@ -192,9 +192,11 @@ class Table {
   // Takes expired rows out, and adds their number.
   virtual Status EvictExpired(const ExecContext& context, size_t* removed) = 0;
 
-  // Takes out the rows whose rank is below `limit`, and adds their number.
+  // Takes out the rows whose rank is below `limit`, and adds their number. Where about `num_left`
+  // are left and that is much less than there are, gives memory back; that needs room for a copy of
+  // those that are left, and without it is not done.
   virtual Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
-                            size_t* removed) = 0;
+                            size_t num_left, size_t* removed) = 0;
 
   // Adds the ranks from `low` on that are below `high`, of about one row in `one_in`, which are
   // always the same ones, and counts the rows below `low`.

@@ -145,14 +145,14 @@ class PolicyOracle:
             coming = coming[:room]
         for key in coming:
             rows[key] = Use(self.step, self.now_ms)
+            del self.waiting[key]
         self.counts["admitted"] += len(coming)
 
     def _admits(self, key: int, trains: bool) -> bool:
         if not trains:
             return True
-        self.waiting[key] += 1
-        if self.waiting[key] >= self.n:
-            del self.waiting[key]
+        if self.waiting[key] + 1 >= self.n:  # and so on, until its row comes
             return True
+        self.waiting[key] += 1
         self.counts["held_back"] += 1
         return False

@@ -82,6 +82,16 @@ class StringPoliciesTest(tf.test.TestCase, parameterized.TestCase):
         for key, row in zip(keys, rows, strict=True):
             self.assertEqual(row.tolist(), [b"%d" % key, b"value of %d" % key])
 
+    def test_several_replicas_are_refused_by_name(self):
+        cpus = tf.config.list_logical_devices("CPU")
+        if len(cpus) < 2:
+            self.skipTest("one logical device")
+        with (
+            tf.distribute.MirroredStrategy([cpu.name for cpu in cpus[:2]]).scope(),
+            self.assertRaisesRegex(ValueError, "string keys are for one replica"),
+        ):
+            tf_embed.Variable(key_dtype=tf.string)
+
     def test_a_checkpoint_carries_statistics_of_strings(self):
         policy = TablePolicy(4, "lru")
         v = tf_embed.Variable(key_dtype=tf.string, dim=1, policy=policy)

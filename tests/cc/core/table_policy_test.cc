@@ -331,6 +331,36 @@ TEST_P(TablePolicy, ACounterAdmitsAtTheNthApply) {
   EXPECT_TRUE(subject.Has(1000)) << "an upsert needs no admission";
 }
 
+TEST_P(TablePolicy, AKeyThatIsRefusedNeedsNoNewAdmission) {
+  RowPolicy policy = Bounded(2, EvictionOrder::kLru);
+  policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
+  Subject subject(GetParam(), policy);
+  for (int step = 0; step < 3; ++step) {
+    subject.Apply({1, 2, 3});
+    subject.NextStep();
+  }
+  EXPECT_EQ((std::set<int64_t>{1, 2}), subject.Keys());
+  EXPECT_EQ(1u, subject.table->Stats().refused);
+  subject.Apply({3});
+  EXPECT_TRUE(subject.Has(3));
+  EXPECT_EQ(6u, subject.table->Stats().held_back);
+}
+
+TEST_P(TablePolicy, ARowThatComesByHandEndsTheWaiting) {
+  RowPolicy policy;
+  policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
+  Subject subject(GetParam(), policy);
+  for (int step = 0; step < 2; ++step) {
+    subject.Apply({1});
+    subject.NextStep();
+  }
+  subject.Upsert({1});
+  ASSERT_TRUE(subject.table->Erase(subject.context, Batch{1}).ok());
+  subject.NextStep();
+  subject.Apply({1});
+  EXPECT_FALSE(subject.Has(1));
+}
+
 TEST_P(TablePolicy, FindOrInsertInTrainingInsertsWhatAnApplyWould) {
   RowPolicy policy;
   policy.admission = Admission::NewCounter(HostAllocator(), 2, 0);
