@@ -561,6 +561,8 @@ def unpack_row_gradients(
 def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
     """The keys that a gradient of an anchor is about."""
     keys = gradient.indices
+    if not tf.is_tensor(keys):  # slices of a user's own making
+        keys = tf.convert_to_tensor(keys, key_dtype)
     if key_dtype == tf.uint64 and keys.dtype == tf.int64:
         return tf.bitcast(keys, tf.uint64)
     if (key_dtype == tf.string) != (keys.dtype == tf.string):
