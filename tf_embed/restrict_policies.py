@@ -73,7 +73,10 @@ class RestrictPolicy(tf.Module):
         Raises:
             NotImplementedError: A subclass has to have it.
         """
-        raise NotImplementedError(f"{type(self).__name__} must have `apply_restriction`.")
+        raise NotImplementedError(
+            f"{type(self).__name__} must have `apply_restriction`, which says what rows leave. "
+            "Write it, or take FrequencyRestrictPolicy or TimestampRestrictPolicy."
+        )
 
     @property
     def status(self) -> Any:

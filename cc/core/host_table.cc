@@ -80,7 +80,11 @@ RowInitializer HostTable::initializer() const {
 
 size_t HostTable::size() const {
   Shared gate(content_gate_);
-  return content_->index.size();
+  const size_t sum = content_->index.size();
+  // The stripes are counted one by one: while others write, a row that left may be in the sum
+  // beside the one that came for it. There are never more than the bound.
+  const size_t bound = options_.policy.max_rows;
+  return bound > 0 ? std::min(sum, bound) : sum;
 }
 
 RuleSlots HostTable::rule() const {
@@ -523,28 +527,24 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
 }
 
 Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
-  const auto erase = [&](const Write& write, KeyGroups::Range* range) {
-    Content* const content = write.content;
-    StripedIndex& index = content->index;
-    return ForEachGroup(
-        *content, range, [](const KeyGroup&) {},
-        [&](const KeyGroup& group, const Probe& probe) {
-          const size_t stripe = StripedIndex::StripeOf(probe.hash);
-          std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
-          const uint32_t slot = index.Erase(group.key, probe.hash);
-          if (slot != kNoSlot) content->rows.Free(&content->pools[stripe], slot);
-          return Status();
-        });
-  };
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, nullptr));
   Shared writer(writers_);
   Shared gate(content_gate_);
   std::unique_lock<std::mutex> turn(policy_mutex_, std::defer_lock);
   if (options_.policy.plans_writes()) turn.lock();
-  const Write write{content_.get(), context.now, nullptr};
-  return groups.ForEachRange(context, kWriteCost,
-                             [&](KeyGroups::Range* range) { return erase(write, range); });
+  StripedIndex& index = content_->index;
+  return groups.ForEachRange(context, kWriteCost, [&](KeyGroups::Range* range) {
+    return ForEachGroup(
+        *content_, range, [](const KeyGroup&) {},
+        [&](const KeyGroup& group, const Probe& probe) {
+          const size_t stripe = StripedIndex::StripeOf(probe.hash);
+          std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+          const uint32_t slot = index.Erase(group.key, probe.hash);
+          if (slot != kNoSlot) content_->rows.Free(&content_->pools[stripe], slot);
+          return Status();
+        });
+  });
 }
 
 }  // namespace tf_embed

@@ -1,13 +1,10 @@
 // What HostTable does to its content as a whole. The verbs on rows are in host_table.cc.
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
 
-#include "cc/core/first_failure.h"
-#include "cc/core/hash.h"
 #include "cc/core/host_table.h"
 #include "cc/core/host_table_inl.h"
 #include "cc/core/row_copy.h"

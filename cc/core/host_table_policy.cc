@@ -334,15 +334,15 @@ Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const St
                            size_t* removed) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   Alone writer(writers_);
-  size_t left;
+  size_t gone;
   {
     Shared gate(content_gate_);  // readers go on
     TF_EMBED_RETURN_IF_ERROR(NewContent(num_left, &content));
     TF_EMBED_RETURN_IF_ERROR(CopyContent(context, stays, content.get()));
-    left = content_->index.size() - content->index.size();
+    gone = content_->index.size() - content->index.size();
   }
-  counters_.evicted.fetch_add(left, std::memory_order_relaxed);
-  *removed += left;
+  counters_.evicted.fetch_add(gone, std::memory_order_relaxed);
+  *removed += gone;
   Alone gate(content_gate_);
   content_.swap(content);
   return Status();
