@@ -12,7 +12,6 @@ is checked in `arguments.py`, above. The inputs that all share:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,33 +28,6 @@ Bags: TypeAlias = tuple[tf.Tensor, ...]
 
 # A key that stands for nothing.
 Padding: TypeAlias = int | str | bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class ExternalRule:
-    """An optimizer that runs outside of the table, on rows that it reads and writes back.
-
-    Two are the same rule to a table when `id` and `widths` are; rows keep their slots then.
-
-    Attributes:
-        id: Which optimizer, a number of int64.
-        widths: Number of slots in each of its groups, at most 16; a group is what the optimizer
-            has one variable for.
-        initial_values: The value of each group's slots in a new row. NaN is allowed, and means
-            what the optimizer's side takes it for.
-    """
-
-    id: int
-    widths: tuple[int, ...]
-    initial_values: tuple[float, ...]
-
-    def attributes(self) -> dict[str, Any]:
-        """As the ops take it."""
-        return {
-            "rule_id": self.id,
-            "slot_widths": list(self.widths),
-            "slot_initial_values": _decimal_numbers(self.initial_values),
-        }
 
 
 class Exported(NamedTuple):
@@ -110,7 +82,7 @@ def create_table(
         init_size=init_size,
         label=label,
         initializer=initializer,
-        initializer_values=_decimal_numbers(initializer_values),
+        initializer_values=decimal_numbers(initializer_values),
         seed=seed,
         table_id=table_id,
         **(policy or {}),
@@ -329,66 +301,6 @@ def apply(
     )
 
 
-def find_slots(
-    handle: tf.Tensor,
-    keys: tf.Tensor,
-    owners: tf.Tensor,
-    defaults: tf.Tensor,
-    *,
-    dim: int,
-    slot_dtype: tf.DType,
-    rule: ExternalRule,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Reads whole rows for an external rule and inserts nothing.
-
-    A table of another rule gets this one first: its rows keep their weights and get the initial
-    slots of this rule.
-
-    Args:
-        defaults: As in `find`.
-        slot_dtype: float64 for float64 tables, else float32.
-        rule: The rule.
-
-    Returns:
-        The rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], the initial ones
-        for absent keys; and whether the table holds each key, keys.shape.
-    """
-    return _raw.tf_embed_find_slots(
-        table=handle,
-        keys=keys,
-        owners=owners,
-        defaults=defaults,
-        dim=dim,
-        slot_dtype=slot_dtype,
-        **rule.attributes(),
-    )
-
-
-def assign_slots(
-    handle: tf.Tensor,
-    keys: tf.Tensor,
-    owners: tf.Tensor,
-    values: tf.Tensor,
-    slots: tf.Tensor,
-    *,
-    dim: int,
-    rule: ExternalRule,
-) -> tf.Operation | None:
-    """Writes whole rows of an external rule; of equal keys the last one wins.
-
-    Fails with FailedPrecondition, and writes nothing, where the table's rule is another by now.
-    """
-    return _raw.tf_embed_assign_slots(
-        table=handle,
-        keys=keys,
-        owners=owners,
-        values=values,
-        slots=slots,
-        dim=dim,
-        **rule.attributes(),
-    )
-
-
 def erase(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation | None:
     """Removes keys; absent ones are no error."""
     return _raw.tf_embed_erase(table=handle, keys=keys, owners=owners)
@@ -407,13 +319,6 @@ def shrink(handle: tf.Tensor) -> tf.Operation | None:
 def size(handle: tf.Tensor, shard: int | tf.Tensor) -> tf.Tensor:
     """Number of keys in a shard, or in all where `shard` is -1; int64 scalar."""
     return _raw.tf_embed_size(table=handle, shard=tf.cast(shard, tf.int64))
-
-
-def rows_of_other_rule(handle: tf.Tensor, *, rule: str | ExternalRule) -> tf.Tensor:
-    """Number of rows whose slots a step of `rule` would replace; int64 scalar."""
-    if isinstance(rule, ExternalRule):
-        return _raw.tf_embed_rows_of_other_rule(table=handle, rule="external", **rule.attributes())
-    return _raw.tf_embed_rows_of_other_rule(table=handle, rule=rule)
 
 
 def export(
@@ -573,6 +478,6 @@ def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
     return tf.cast(keys, key_dtype)
 
 
-def _decimal_numbers(numbers: Sequence[float]) -> str:
+def decimal_numbers(numbers: Sequence[float]) -> str:
     """The text of numbers, which keeps every bit; eager TensorFlow takes no tensor attribute."""
     return " ".join(repr(float(number)) for number in numbers)

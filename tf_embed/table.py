@@ -24,11 +24,12 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import ops
+from tf_embed import ops, slot_ops
 from tf_embed.distributed import sharding
 from tf_embed.initializers import RowInitializer
-from tf_embed.ops import Exported, ExternalRule
+from tf_embed.ops import Exported
 from tf_embed.policies import STATISTICS, TablePolicy
+from tf_embed.slot_ops import ExternalRule
 
 
 def kind_of(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
@@ -327,7 +328,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             and slots.
         """
         owners = self._owners(keys)
-        return ops.find_slots(
+        return slot_ops.find_slots(
             self.resource_handle,
             keys,
             owners,
@@ -344,7 +345,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
         Rows of keys that admission holds back, or for which there is no room, are not written.
         """
-        done = ops.assign_slots(
+        done = slot_ops.assign_slots(
             self.resource_handle,
             keys,
             self._owners(keys),
@@ -434,7 +435,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """
         self._rule = rule
         with tf.init_scope():
-            rows = int(ops.rows_of_other_rule(self.resource_handle, rule=rule))
+            rows = int(slot_ops.rows_of_other_rule(self.resource_handle, rule=rule))
         if rows:
             logging.warning(
                 "%r is now trained by the rule %r: the optimizer slots of its %d rows, of another "
@@ -448,7 +449,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def drop_slots(self) -> None:
         """Removes the optimizer slots of all rows. The next step gives them initial ones."""
         with tf.init_scope():
-            if int(ops.rows_of_other_rule(self.resource_handle, rule="sgd")):  # which has no slots
+            # The rule of SGD has no slots.
+            if int(slot_ops.rows_of_other_rule(self.resource_handle, rule="sgd")):
                 logging.info("%r has a new optimizer: its slots start anew.", self.options.name)
                 self.import_(*self.export(with_slots=False))
 

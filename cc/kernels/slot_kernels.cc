@@ -1,5 +1,5 @@
 // The ops of a rule that runs outside of the table: FindSlots and AssignSlots give and take whole
-// rows, RowsOfOtherRule says what a rule would replace.
+// rows, RowsOfOtherRule says what a rule would replace. ReadSlots shows the slots of any rule.
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
 
@@ -92,19 +92,82 @@ class AssignSlotsOp : public TableOp {
   RuleSlots rule_;
 };
 
+// A rule of either kind, as attributes name it.
+class AnyRule {
+ public:
+  absl::Status Read(tf::OpKernelConstruction* construction) {
+    TF_RETURN_IF_ERROR(ReadRuleKind(construction, &kind_));
+    return ReadExternalRule(construction, &external_);
+  }
+  RuleSlots SlotsOf(const TableResource& table, double initial_value = 0.0) const {
+    return kind_ == RuleKind::kExternal ? external_ : FusedSlots(kind_, table.dim(), initial_value);
+  }
+
+ private:
+  RuleKind kind_ = RuleKind::kNone;
+  RuleSlots external_;
+};
+
+class ReadSlotsOp : public TableOp {
+ public:
+  explicit ReadSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, rule_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("initial_value", &initial_value_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    tf::Tensor *slots, *exists;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+    TF_RETURN_IF_ERROR(CheckSlotType(output_type(0), *table));
+    const RuleSlots wanted = rule_.SlotsOf(*table, initial_value_);
+    TF_RETURN_IF_ERROR(context->allocate_output(0, SlotsShape(keys, wanted), &slots));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
+    tf::Tensor weights;  // which come along
+    TF_RETURN_IF_ERROR(
+        context->allocate_temp(table->signature().value_dtype, keys.RowsShape(*table), &weights));
+    bool* const flags = exists->flat<bool>().data();
+    const ExecContext exec = ThreadPoolOf(context, table);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      const RuleSlots present = shard->rule();
+      if (SameRule(present, wanted)) {
+        return shard->Find(exec, batch, DefaultRows(), weights.data(), flags,
+                           {&present, slots->data()});
+      }
+      FillInitial(wanted, batch, slots);
+      shard->Contains(exec, batch, flags);
+      return Status();
+    });
+  }
+
+  // The slots with which the first step of a rule would begin.
+  static void FillInitial(const RuleSlots& rule, const KeyBatch& batch, tf::Tensor* slots) {
+    for (size_t i = 0; i < batch.size; ++i) {
+      const size_t begin = batch.Position(i) * rule.slots_per_row();
+      if (slots->dtype() == tf::DT_DOUBLE) {
+        FillInitialSlots(rule, slots->flat<double>().data() + begin);
+      } else {
+        FillInitialSlots(rule, slots->flat<float>().data() + begin);
+      }
+    }
+  }
+
+  AnyRule rule_;
+  float initial_value_ = 0;
+};
+
 class RowsOfOtherRuleOp : public TableOp {
  public:
   explicit RowsOfOtherRuleOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
-    OP_REQUIRES_OK(construction, ReadExternalRule(construction, &external_));
+    OP_REQUIRES_OK(construction, rule_.Read(construction));
   }
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     tf::Tensor* count;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &count));
-    const RuleSlots wanted =
-        kind_ == RuleKind::kExternal ? external_ : FusedSlots(kind_, table->dim());
+    const RuleSlots wanted = rule_.SlotsOf(*table);
     int64_t rows = 0;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       const Table& shard = *table->shard(number);
@@ -117,12 +180,12 @@ class RowsOfOtherRuleOp : public TableOp {
     return absl::OkStatus();
   }
 
-  RuleKind kind_ = RuleKind::kNone;
-  RuleSlots external_;
+  AnyRule rule_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFindSlots").Device(tf::DEVICE_CPU), FindSlotsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedAssignSlots").Device(tf::DEVICE_CPU), AssignSlotsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedReadSlots").Device(tf::DEVICE_CPU), ReadSlotsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsOfOtherRule").Device(tf::DEVICE_CPU), RowsOfOtherRuleOp);
 
 }  // namespace

@@ -367,6 +367,44 @@ Counts keys.
 shard: Which shard, or -1 for all.
 )doc");
 
+REGISTER_OP("TfEmbedReadSlots")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Output("slots: slot_dtype")
+    .Output("exists: bool")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("slot_dtype: {float, double}")
+    .Attr(
+        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
+        "'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl', "
+        "'external'}")
+    .Attr("rule_id: int = 0")
+    .Attr("slot_widths: list(int) = []")
+    .Attr("slot_initial_values: string = ''")
+    .Attr("initial_value: float = 0.0")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle rows, slots;
+      TF_RETURN_IF_ERROR(ScalarHandle(c));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &rows));
+      TF_RETURN_IF_ERROR(
+          c->Concatenate(c->input(1), c->Vector(InferenceContext::kUnknownDim), &slots));
+      c->set_output(0, slots);
+      c->set_output(1, c->input(1));
+      return Status();
+    })
+    .Doc(R"doc(
+Reads the slots that a rule keeps beside rows, and changes nothing. Where the table's rule is
+another one, they are those with which a first step would begin.
+
+slots: keys.shape + [slots of a row], float64 for float64 tables, else float32. Absent keys have the
+  initial ones.
+exists: keys.shape; whether the table holds the key.
+rule: As in TfEmbedRowsOfOtherRule.
+initial_value: That of the first group of a rule of TfEmbedApply.
+)doc");
+
 REGISTER_OP("TfEmbedRowsOfOtherRule")
     .Input("table: resource")
     .Output("rows: int64")

@@ -20,6 +20,7 @@ PYTHON_LAYERS = (
     {"_version"},
     {"_library"},
     {"ops"},
+    {"slot_ops"},
     {"lookup_gradient"},
     {"pooled_gradient"},
     {"arguments", "initializers", "table_meta"},

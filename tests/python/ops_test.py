@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from reference import EXTREME_KEYS, SEED
 
-from tf_embed import ops
+from tf_embed import ops, slot_ops
 
 KEY_DTYPES = ("int64", "int32", "uint64", "uint32")
 VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "bool")
@@ -286,11 +286,11 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         table = RawTable(2)
         table.apply([1, 2], np.ones([2, 2]), "adagrad")
         before = table.find([1, 2])[0]
-        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adagrad")), 0)
-        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adam")), 2)
+        self.assertEqual(int(slot_ops.rows_of_other_rule(table.handle, rule="adagrad")), 0)
+        self.assertEqual(int(slot_ops.rows_of_other_rule(table.handle, rule="adam")), 2)
         table.apply([3], np.ones([1, 2]), "adam")
         self.assertAllEqual(table.find([1, 2])[0], before)
-        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adam")), 0)
+        self.assertEqual(int(slot_ops.rows_of_other_rule(table.handle, rule="adam")), 0)
         keys, _, slots = table.export()[:3]
         self.assertEqual(slots.shape, (3, 4))
         self.assertAllEqual(slots.numpy()[keys.numpy() < 3], np.zeros([2, 4]))

@@ -13,9 +13,9 @@ from absl.testing import parameterized
 from ops_test import FLOATING, KEY_DTYPES, NO_OWNERS, RawTable
 from reference import EXTREME_KEYS, SEED
 
-from tf_embed import ops
+from tf_embed import ops, slot_ops
 from tf_embed.initializers import RowInitializer
-from tf_embed.ops import ExternalRule
+from tf_embed.slot_ops import ExternalRule
 from tf_embed.table import Table, TableOptions
 from tf_embed.table_meta import TableMeta
 
@@ -23,7 +23,7 @@ RULE = ExternalRule(id=-77, widths=(2, 1), initial_values=(0.5, -1.0))
 
 
 def find_slots(raw: RawTable, keys: Any, rule: ExternalRule = RULE, defaults: Any = ()) -> tuple:
-    return ops.find_slots(
+    return slot_ops.find_slots(
         raw.handle,
         raw.keys(keys),
         NO_OWNERS,
@@ -38,7 +38,7 @@ def assign_slots(
     raw: RawTable, keys: Any, rows: Any, slots: Any, rule: ExternalRule = RULE
 ) -> None:
     slots = tf.cast(np.asarray(slots), raw.slots_as)
-    ops.assign_slots(
+    slot_ops.assign_slots(
         raw.handle, raw.keys(keys), NO_OWNERS, raw.rows(rows), slots, dim=raw.dim, rule=rule
     )
 
@@ -66,15 +66,15 @@ class SlotsTest(tf.test.TestCase, parameterized.TestCase):
         table = RawTable(2, num_shards=3)
         table.apply([1, 2], np.ones([2, 2]), "adam")
         weights = table.find([1, 2])[0]
-        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule=RULE)), 2)
+        self.assertEqual(int(slot_ops.rows_of_other_rule(table.handle, rule=RULE)), 2)
         values, slots, exists = find_slots(table, [1, 2, 3])
         self.assertAllEqual(values[:2], weights)
         self.assertAllEqual(slots, [[0.5, 0.5, -1.0]] * 3)
         self.assertAllEqual(exists, [True, True, False])
         self.assertEqual(table.size(), 2)
         self.assertEqual(table.export()[2].shape, (2, 3))
-        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule=RULE)), 0)
-        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule="adam")), 2)
+        self.assertEqual(int(slot_ops.rows_of_other_rule(table.handle, rule=RULE)), 0)
+        self.assertEqual(int(slot_ops.rows_of_other_rule(table.handle, rule="adam")), 2)
 
     @parameterized.parameters(((),), ((0,),), ((2, 3),), ((2, 0),))
     def test_keys_have_any_rank(self, shape):
@@ -122,7 +122,7 @@ class SlotsTest(tf.test.TestCase, parameterized.TestCase):
         table = RawTable(1, num_shards=2)
         find_slots(table, [])
         assign_slots(table, [1], [[3]], [[7, 8, 9]])
-        self.assertEqual(int(ops.rows_of_other_rule(table.handle, rule=rule)), 1)
+        self.assertEqual(int(slot_ops.rows_of_other_rule(table.handle, rule=rule)), 1)
         values, slots, _ = find_slots(table, [1], rule)
         self.assertAllEqual(values, [[3]])
         self.assertAllEqual(slots, np.zeros([1, sum(rule.widths)]))
@@ -152,7 +152,7 @@ class SlotsTest(tf.test.TestCase, parameterized.TestCase):
     def test_integer_tables_have_no_slots(self, value_dtype):
         table = RawTable(1, value_dtype=value_dtype)
         with self.refused("holds int.*. Asked for: float"):
-            ops.find_slots(
+            slot_ops.find_slots(
                 table.handle,
                 table.keys([1]),
                 NO_OWNERS,
@@ -169,7 +169,7 @@ class SlotsTest(tf.test.TestCase, parameterized.TestCase):
             assign_slots(table, [1], [[1, 1]], np.ones([1, 4]))
         with self.refused("of another type. Received: double"):
             rows, slots = table.rows([[1, 1]]), np.ones([1, 3])
-            ops.assign_slots(
+            slot_ops.assign_slots(
                 table.handle, table.keys([1]), NO_OWNERS, rows, slots, dim=2, rule=RULE
             )
         for rule in (
@@ -185,7 +185,7 @@ class SlotsTest(tf.test.TestCase, parameterized.TestCase):
         with tf.Graph().as_default():
             handle = tf.compat.v1.placeholder(tf.resource, [])
             keys = tf.compat.v1.placeholder(tf.int64, [None, 3])
-            values, slots, exists = ops.find_slots(
+            values, slots, exists = slot_ops.find_slots(
                 handle, keys, NO_OWNERS, tf.zeros([0]), dim=2, slot_dtype=tf.float32, rule=RULE
             )
             self.assertEqual(values.shape.as_list(), [None, 3, 2])
@@ -235,7 +235,7 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
             exported = one.export()
             ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
             self.assertAllEqual(other.export()[3], exported[3])
-            self.assertEqual(int(ops.rows_of_other_rule(other.handle, rule=rule)), 0)
+            self.assertEqual(int(slot_ops.rows_of_other_rule(other.handle, rule=rule)), 0)
             for mine, theirs in zip(
                 find_slots(one, keys, rule), find_slots(other, keys, rule), strict=True
             ):

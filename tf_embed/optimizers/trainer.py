@@ -19,10 +19,10 @@ import tensorflow as tf
 from tf_embed import stored_rows
 from tf_embed.anchor import Anchor, run_if
 from tf_embed.initializers import RowInitializer
-from tf_embed.ops import ExternalRule
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.row_optimizer import RowOptimizer, config_of, learning_rate_is_number
 from tf_embed.optimizers.rules import fused_rule, hyper_parameters, optimizer_of, step_variable
+from tf_embed.slot_ops import ExternalRule
 from tf_embed.table import Table, TableOptions
 
 # Together they would need what Keras does not say: its own accumulated gradients, and averages of
