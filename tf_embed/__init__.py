@@ -3,9 +3,11 @@
 A table maps any integer to a row of weights and grows as a model is trained. Importing tf_embed
 loads its ops and changes nothing in TensorFlow or Keras.
 
-    Variable                    a table, as a TensorFlow object
-    embedding_lookup            a lookup in a Variable that takes part in gradients
-    unique_rows                 the same for distinct ids, each row once
+    Variable                    a table, as a TensorFlow object; get_variable, by name
+    embedding_lookup            a lookup in a Variable that takes part in gradients;
+                                embedding_lookup_unique
+    embedding_lookup_sparse     of sparse or ragged ids, pooled; safe_embedding_lookup_sparse
+    unique_rows                 of distinct ids, each row once
     layers.DynamicEmbedding     a table, as a Keras layer
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowWiseAdagrad   an optimizer that Keras lacks
@@ -13,16 +15,35 @@ loads its ops and changes nothing in TensorFlow or Keras.
     TablePolicy                 which rows come, stay and leave; CounterAdmission, BloomAdmission
     RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
+    shadow_ops, ragged_embedding_ops, math, data_flow, ModelMode
+                                names that code written for TFRA uses
 """
 
 from tf_embed import _library
 
 _library.check_environment()
 
-from tf_embed import layers, optimizers  # noqa: E402
+from tf_embed import (  # noqa: E402
+    data_flow,
+    layers,
+    math,
+    optimizers,
+    ragged_embedding_ops,
+    shadow_ops,
+)
 from tf_embed._version import __version__  # noqa: E402
 from tf_embed.distributed.sharding import default_partition_fn  # noqa: E402
-from tf_embed.lookup import embedding_lookup, unique_rows  # noqa: E402
+from tf_embed.lookup import (  # noqa: E402
+    embedding_lookup,
+    embedding_lookup_unique,
+    unique_rows,
+)
+from tf_embed.model_mode import (  # noqa: E402
+    ModelMode,
+    enable_inference_mode,
+    enable_train_mode,
+    get_model_mode,
+)
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
 from tf_embed.restrict_policies import (  # noqa: E402
@@ -30,21 +51,39 @@ from tf_embed.restrict_policies import (  # noqa: E402
     RestrictPolicy,
     TimestampRestrictPolicy,
 )
+from tf_embed.sparse_lookup import (  # noqa: E402
+    embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
 from tf_embed.variable import Variable  # noqa: E402
+from tf_embed.variable_store import forget_variable, get_variable  # noqa: E402
 
 __all__ = [
     "BloomAdmission",
     "CounterAdmission",
     "DynamicEmbeddingOptimizer",
     "FrequencyRestrictPolicy",
+    "ModelMode",
     "RestrictPolicy",
     "TablePolicy",
     "TimestampRestrictPolicy",
     "Variable",
     "__version__",
+    "data_flow",
     "default_partition_fn",
     "embedding_lookup",
+    "embedding_lookup_sparse",
+    "embedding_lookup_unique",
+    "enable_inference_mode",
+    "enable_train_mode",
+    "forget_variable",
+    "get_model_mode",
+    "get_variable",
     "layers",
+    "math",
     "optimizers",
+    "ragged_embedding_ops",
+    "safe_embedding_lookup_sparse",
+    "shadow_ops",
     "unique_rows",
 ]

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import ops, snapshot
+from tf_embed.slot_variable import SlotVariable
 from tf_embed.table import Table
 
 
@@ -33,6 +34,10 @@ class Trainer(Protocol):
     @property
     def optimizer(self) -> Any:
         """The Keras optimizer."""
+
+    @property
+    def slots(self) -> list[SlotVariable]:
+        """What it keeps beside each row."""
 
     def train(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim]."""
@@ -287,6 +292,47 @@ class Anchor(keras.Variable):
                 f"dynamic table of its own optimizer, {self.table_name!r}: Keras applies it to "
                 f"dense variables only. Received: {option}={value!r}"
             )
+
+
+class TwinAnchor(Anchor):
+    """One more anchor of a table, for lookups whose gradients are wanted apart from others'.
+
+    An optimizer brings the gradients of all anchors of a table together and makes one step.
+
+    Args:
+        table: The table.
+        anchor: The table's anchor; None where the table is not trained.
+        checkpoint: Whether checkpoints carry the table.
+        name: Name of the variable.
+    """
+
+    def __init__(self, table: Table, anchor: Anchor | None, checkpoint: bool, name: str) -> None:
+        super().__init__(table, checkpoint, name=name.replace("/", "_"))
+        self._anchor = anchor
+        if anchor is None:
+            self._is_trained.assign(False)
+        else:
+            self._is_trained = anchor._is_trained
+
+    @property
+    def own_trainer(self) -> Trainer | None:
+        """The table's own optimizer."""
+        return None if self._anchor is None else self._anchor.own_trainer
+
+    @own_trainer.setter
+    def own_trainer(self, trainer: Trainer) -> None:
+        if self._anchor is not None:
+            self._anchor.own_trainer = trainer
+
+    @property
+    def frozen(self) -> bool:
+        """Whether gradients are ignored, of this anchor and of the table's."""
+        return self._anchor is None or self._anchor.frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        if self._anchor is not None:
+            self._anchor.frozen = frozen
 
 
 def _is_asked_by_build() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -12,12 +12,25 @@ from tf_embed import (
     ops,
     pooled_gradient,  # noqa: F401  registers gradients
 )
+from tf_embed.anchor import Anchor
+from tf_embed.shadow_variable import ShadowVariable
 from tf_embed.variable import Variable
+
+# What lookups take: a variable, or what stands for one, in a list of one or alone.
+Params: TypeAlias = Any
 
 
 def embedding_lookup(
-    params: Variable, ids: Any, name: str | None = None, training: bool = False
-) -> tf.Tensor:
+    params: Params,
+    ids: Any,
+    partition_strategy: Any = None,
+    name: str | None = None,
+    validate_indices: Any = None,
+    max_norm: float | None = None,
+    return_trainable: bool = False,
+    *,
+    training: bool = False,
+) -> Any:
     """Looks up rows, differentiably.
 
     The gradient of `params.trainable_variables` is a tf.IndexedSlices: its indices are the ids
@@ -36,17 +49,27 @@ def embedding_lookup(
     the slices before, it is TensorFlow that refuses: "num_segments == -1".
 
     Args:
-        params: The variable.
+        params: The variable, or a `tf_embed.shadow_ops.ShadowVariable` of it, through which the
+            gradient goes then; or a list of one of these.
         ids: Integers, or strings, of any shape.
-        name: Name of the operation.
+        partition_strategy: Accepted for the sake of old code. The variable's partitioner decides.
+        name: Name of the operation, and nothing more: a variable has one anchor, whatever its
+            lookups are called.
+        validate_indices: Accepted for the sake of old code. Every id is valid.
+        max_norm: None, or the L2 norm to which longer rows are scaled down, as
+            tf.nn.embedding_lookup does: in the result, and differentiably. Stored rows stay.
+        return_trainable: Whether to give also what to take gradients of.
         training: Whether this is a use of the rows, where a policy counts them; a step of an
             optimizer on them is one anyway.
 
     Returns:
         Rows, ids.shape + [dim]. Ids that have no row get their initial row; nothing is inserted.
+        With `return_trainable` a pair, of these and of the variable's anchor, or of the
+        ShadowVariable.
 
     Raises:
         TypeError: `params` is no variable, or `ids` are of a wrong dtype.
+        ValueError: `max_norm` is not positive, or there are several `params`.
 
     Example:
         >>> import keras, tf_embed
@@ -60,14 +83,51 @@ def embedding_lookup(
         >>> v.lookup([5, 6]).numpy().tolist()
         [[-2.0, -2.0], [-1.0, -1.0]]
     """
+    del partition_strategy, validate_indices
+    variable, anchor = variable_and_anchor(params)
     with arguments.scope(name, "embedding_lookup"):
-        keys = _keys(params, ids)
-        rows, _ = params.table.find(keys, token=gradient_token(params), training=training)
-        return rows
+        keys = arguments.tensor_of(ids, variable.key_dtype, "ids", variable.name)
+        token = token_of(variable, anchor)
+        rows, _ = variable.table.find(keys, token=token, training=training)
+        rows = clipped(rows, max_norm)
+    return (rows, anchor) if return_trainable else rows
+
+
+def embedding_lookup_unique(
+    params: Params,
+    ids: Any,
+    partition_strategy: Any = None,
+    name: str | None = None,
+    validate_indices: Any = None,
+    max_norm: float | None = None,
+    return_trainable: bool = False,
+    *,
+    training: bool = False,
+) -> Any:
+    """Looks up rows, those of equal ids once. Gives what `embedding_lookup` gives.
+
+    Which of the two is faster depends on how much ids repeat. `embedding_lookup` needs no distinct
+    ids: the table brings the gradients of equal ones together itself. Where what follows can go on
+    with distinct rows, `unique_rows` saves the most.
+
+    Args, returns and raises as `embedding_lookup`.
+
+    Example:
+        >>> import tf_embed
+        >>> v = tf_embed.Variable(dim=1, initializer=2.0)
+        >>> tf_embed.embedding_lookup_unique(v, [[7, 7], [8, 7]])[..., 0].numpy().tolist()
+        [[2.0, 2.0], [2.0, 2.0]]
+    """
+    del partition_strategy, validate_indices
+    _, anchor = variable_and_anchor(params)
+    with arguments.scope(name, "embedding_lookup_unique"):
+        distinct, inverse = unique_rows(params, ids, training=training)
+        rows = tf.gather(clipped(distinct, max_norm), inverse)
+    return (rows, anchor) if return_trainable else rows
 
 
 def unique_rows(
-    params: Variable, ids: Any, name: str | None = None, training: bool = False
+    params: Params, ids: Any, name: str | None = None, training: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Looks up the row of each distinct id once, differentiably.
 
@@ -77,7 +137,7 @@ def unique_rows(
     gradient is that of `embedding_lookup`, with distinct ids as its indices.
 
     Args:
-        params: The variable.
+        params: As in `embedding_lookup`.
         ids: Integers, or strings, of any shape.
         name: Name of the operation.
         training: As in `embedding_lookup`.
@@ -103,21 +163,58 @@ def unique_rows(
         >>> projected.numpy().tolist()
         [[[7.0], [3.0]], [[7.0], [7.0]]]
     """
+    variable, anchor = variable_and_anchor(params)
     with arguments.scope(name, "unique_rows"):
-        distinct, inverse = ops.unique_keys(_keys(params, ids))
-        rows, _ = params.table.find(distinct, token=gradient_token(params), training=training)
+        keys = arguments.tensor_of(ids, variable.key_dtype, "ids", variable.name)
+        distinct, inverse = ops.unique_keys(keys)
+        token = token_of(variable, anchor)
+        rows, _ = variable.table.find(distinct, token=token, training=training)
         return rows, inverse
 
 
-def _keys(params: Variable, ids: Any) -> tf.Tensor:
+def variable_and_anchor(params: Params, argument: str = "params") -> tuple[Variable, Anchor | None]:
+    """The variable that is looked up in, and what the gradient of that goes to.
+
+    Raises:
+        TypeError: There is no variable.
+        ValueError: There are several.
+    """
+    if isinstance(params, (list, tuple)):
+        if len(params) != 1:
+            raise ValueError(
+                f"`{argument}` must be one tf_embed.Variable. Received: {len(params)} of them"
+            )
+        (params,) = params
+    if isinstance(params, ShadowVariable):
+        return params.params, params
     if not isinstance(params, Variable):
-        raise TypeError(f"`params` must be a tf_embed.Variable. Received: params={params!r}")
-    return arguments.tensor_of(ids, params.key_dtype, "ids", params.name)
+        raise TypeError(
+            f"`{argument}` must be a tf_embed.Variable. Received: {argument}={params!r}"
+        )
+    return params, params.anchor
+
+
+def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
+    """Rows of an L2 norm of at most `max_norm`.
+
+    Raises:
+        ValueError: It is not positive.
+    """
+    if max_norm is None:
+        return rows
+    if not tf.is_tensor(max_norm) and not max_norm > 0:
+        raise ValueError(f"`max_norm` must be positive. Received: max_norm={max_norm!r}")
+    return tf.clip_by_norm(rows, tf.cast(max_norm, rows.dtype), axes=[-1])
+
+
+def token_of(variable: Variable, anchor: Anchor | None) -> tf.Tensor | None:
+    """What a lookup takes so that a tape sees it; None where nothing can be trained."""
+    # A frozen table's too: the step that is traced now may run when it is frozen no longer.
+    if variable.anchor is None or anchor is None:
+        return None
+    return lookup_gradient.token_of(anchor.value, variable.key_dtype)
 
 
 def gradient_token(variable: Variable) -> tf.Tensor | None:
-    """What a lookup takes so that a tape sees it; None where nothing can be trained."""
-    # A frozen table's too: the step that is traced now may run when it is frozen no longer.
-    if variable.anchor is None:
-        return None
-    return lookup_gradient.token_of(variable.anchor.value, variable.key_dtype)
+    """The token of a lookup whose gradient goes to the variable's own anchor."""
+    return token_of(variable, variable.anchor)

@@ -108,13 +108,13 @@ def read_slots(
     slot_dtype: tf.DType,
     rule: str | ExternalRule,
     initial_value: float,
-) -> tf.Tensor:
-    """The slots that a rule keeps beside rows, keys.shape + [slots of a row].
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are there.
 
     Those of absent keys, and where the table's rule is another one, are initial ones; the first
     group of a fused rule starts at `initial_value`.
     """
-    slots, _ = _raw.tf_embed_read_slots(
+    return _raw.tf_embed_read_slots(
         table=handle,
         keys=keys,
         owners=owners,
@@ -122,7 +122,6 @@ def read_slots(
         initial_value=initial_value,
         **_any_rule(rule),
     )
-    return slots
 
 
 def rows_of_other_rule(handle: tf.Tensor, *, rule: str | ExternalRule) -> tf.Tensor:

@@ -356,6 +356,22 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
         return self._updated(keys, done)
 
+    def read_slots(
+        self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are there.
+
+        Of absent keys, and where the table has another rule, they are initial ones.
+        """
+        return slot_ops.read_slots(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            slot_dtype=self.options.slot_dtype,
+            rule=rule,
+            initial_value=initial_value,
+        )
+
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys; absent ones are no error."""
         return ops.erase(self.resource_handle, keys, self._owners(keys))
@@ -553,30 +569,6 @@ class _Kind(tf.train.experimental.PythonState):
                 f"{self._options.name!r} can't be restored: it has {self._options.kind}, and the "
                 f"checkpoint has {saved}."
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """One shard of a table, to look at.
-
-    Attributes:
-        table: The table that holds it.
-        index: Which one, from 0.
-        device: Where it is.
-    """
-
-    table: Table
-    index: int
-    device: str
-
-    @property
-    def name(self) -> str:
-        """The variable's name and the shard's number."""
-        return f"{self.table.options.name}/{self.index}"
-
-    def size(self) -> tf.Tensor:
-        """Number of keys; int64 scalar."""
-        return self.table.size(self.index)
 
 
 def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:

@@ -14,13 +14,15 @@ from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.policy_methods import PolicyMethods, check_policies, notes_updates
-from tf_embed.table import Shard, Table, TableOptions
+from tf_embed.shard import Shard
+from tf_embed.table import Table, TableOptions
+from tf_embed.training_methods import TrainingMethods
 
 DEFAULT_INIT_SIZE = 8192
 INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
 
 
-class Variable(PolicyMethods):
+class Variable(PolicyMethods, TrainingMethods):
     """A table of embeddings that grows: any integer, or string, is a key and has a row.
 
     Keys need not be known beforehand. A lookup gives a key that has no row yet its initial row,
@@ -65,6 +67,7 @@ class Variable(PolicyMethods):
             `FrequencyRestrictPolicy`, or a subclass of `RestrictPolicy` of your own. The class; the
             variable makes one of it, and has it under this name.
         bp_v2: Stored. Updates are always made in place, row by row, as with bp_v2.
+        short_file_name: Accepted for the sake of old code.
         policy: A `TablePolicy`, by which rows come and leave. Default: a row comes with the first
             training step of its key, and stays.
 
@@ -103,8 +106,10 @@ class Variable(PolicyMethods):
         kv_creator: Any = None,
         restrict_policy: Any = None,
         bp_v2: bool = False,
+        short_file_name: bool = False,
         policy: TablePolicy | None = None,
     ) -> None:
+        del short_file_name
         super().__init__()  # a tf.Module's own name must be an identifier; ours need not
         if not isinstance(name, str) or not name:
             raise TypeError(f"`name` must be a non-empty string. Received: name={name!r}")
@@ -194,11 +199,6 @@ class Variable(PolicyMethods):
         return self._table.options.initializer
 
     @property
-    def trainable(self) -> bool:
-        """Whether optimizers may change rows."""
-        return self._anchor is not None and not self._anchor.frozen
-
-    @property
     def table(self) -> Table:
         """The table that holds all shards."""
         return self._table
@@ -209,24 +209,6 @@ class Variable(PolicyMethods):
         return [
             Shard(self._table, index, device) for index, device in enumerate(self._device_names)
         ]
-
-    @property
-    def anchor(self) -> Anchor | None:
-        """The Keras variable that stands for the table on a tf.GradientTape.
-
-        None where the rows are not trained.
-        """
-        return self._anchor
-
-    @property
-    def trainable_variables(self) -> tuple[Anchor, ...]:
-        """What to take gradients of and to hand to an optimizer: the anchor, if trainable."""
-        return (self._anchor,) if self._anchor is not None and self.trainable else ()
-
-    @property
-    def trainable_store(self) -> dict[str, Anchor]:
-        """`trainable_variables` by name."""
-        return {self.name: self.trainable_variables[0]} if self.trainable else {}
 
     # Verbs.
 

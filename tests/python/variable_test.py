@@ -63,6 +63,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "kv_creator": None,
                 "restrict_policy": None,
                 "bp_v2": False,
+                "short_file_name": False,
                 "policy": None,
             },
         )

@@ -15,6 +15,8 @@ from tf_embed.anchor import Anchor, calling_optimizers, once_for_all_replicas, r
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.rules import optimizer_of, step_variable
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
+from tf_embed.slot_variable import SlotVariable
+from tf_embed.table import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +241,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 continue
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
             tables.append(_TableGradient(variable, trainer, keys, values))
+        tables = _one_for_each_table(tables)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:  # it may be built elsewhere
             self._check_strategy(
                 [table.anchor for table in tables],
@@ -383,6 +386,16 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             if anchor.own_trainer is not None:
                 anchor.own_trainer.check_strategy()
 
+    def slot_variables(self, table: Table) -> list[SlotVariable]:
+        """What this optimizer keeps beside the rows of a table, see `Variable.get_slot_variables`.
+
+        None where it does not train the table.
+        """
+        for trainer in self.table_trainers:
+            if trainer.table is table:
+                return trainer.slots
+        return []
+
     @property
     def table_trainers(self) -> list[TableTrainer]:
         """What trains each table that has no optimizer of its own, once this one is built."""
@@ -515,11 +528,26 @@ def _train(tables: list[_TableGradient], scale: Any) -> None:
         once_for_all_replicas(train, keys, values)
 
 
+def _one_for_each_table(gradients: list[_TableGradient]) -> list[_TableGradient]:
+    """The gradients of each table's anchors together, for a step is one step."""
+    by_table: dict[int, _TableGradient] = {}
+    for gradient in gradients:
+        first = by_table.setdefault(id(gradient.anchor.table), gradient)
+        if first is not gradient:
+            by_table[id(gradient.anchor.table)] = dataclasses.replace(
+                first,
+                keys=tf.concat([first.keys, gradient.keys], 0),
+                values=tf.concat([first.values, gradient.values], 0),
+            )
+    return list(by_table.values())
+
+
 def _split(variables: Any) -> _Split:
     variables = list(variables)
+    anchors = {id(one.table): one for one in reversed(variables) if isinstance(one, Anchor)}
     return _Split(
         variables=variables,
-        anchors=[variable for variable in variables if isinstance(variable, Anchor)],
+        anchors=list(reversed(anchors.values())),
         dense=[variable for variable in variables if not isinstance(variable, Anchor)],
     )
 

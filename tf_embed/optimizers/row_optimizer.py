@@ -214,6 +214,11 @@ class RowOptimizer:
         )
 
     @property
+    def slot_names(self) -> list[str]:
+        """What the optimizer calls its slots, in the order of the rule's groups."""
+        return [slot.name.removeprefix("embeddings_") for slot in self._copy.slots]
+
+    @property
     def state(self) -> list[Any]:
         """What it keeps for the whole table; Keras variables."""
         return list(self._state)

@@ -25,6 +25,23 @@ _FUSED = (
 )
 
 
+# Names of the slots of each rule, in the order in which they lie in a row, as Keras has them.
+_SLOT_NAMES = {
+    "sgd": (),
+    "momentum": ("momentum",),
+    "adagrad": ("accumulator",),
+    "rowwise_adagrad": ("accumulator",),
+    "adam": ("momentum", "velocity"),
+    "adam_amsgrad": ("momentum", "velocity", "velocity_hat"),
+    "rmsprop": ("velocity",),
+    "rmsprop_momentum": ("velocity", "momentum"),
+    "rmsprop_centered": ("velocity", "average_gradient"),
+    "rmsprop_centered_momentum": ("velocity", "momentum", "average_gradient"),
+    "ftrl": ("accumulator", "linear"),
+}
+_ONE_PER_ROW = {"rowwise_adagrad"}
+
+
 def optimizer_of(identifier: Any) -> Any:
     """The optimizer that `keras.optimizers.get` gives, or the RowWiseAdagrad of that name."""
     if isinstance(identifier, str) and identifier.lower().replace("_", "") == "rowwiseadagrad":
@@ -56,6 +73,16 @@ def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
     if isinstance(optimizer, keras.optimizers.Ftrl):
         return "ftrl"
     return "adam_amsgrad" if optimizer.amsgrad else "adam"
+
+
+def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[str, int, float]]:
+    """Name, number in a row and initial value of each slot of an optimizer's fused rule."""
+    rule = fused_rule(optimizer)
+    assert rule is not None
+    width = 1 if rule in _ONE_PER_ROW else dim
+    first = float(getattr(optimizer, "initial_accumulator_value", 0.0))
+    names = _SLOT_NAMES[rule]
+    return [(name, width, 0.0 if i else first) for i, name in enumerate(names)]
 
 
 def hyper_parameters(optimizer: keras.optimizers.Optimizer, *, weight_decay: bool) -> tf.Tensor:

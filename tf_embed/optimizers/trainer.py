@@ -21,8 +21,15 @@ from tf_embed.anchor import Anchor, run_if
 from tf_embed.initializers import RowInitializer
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.row_optimizer import RowOptimizer, config_of, learning_rate_is_number
-from tf_embed.optimizers.rules import fused_rule, hyper_parameters, optimizer_of, step_variable
+from tf_embed.optimizers.rules import (
+    fused_rule,
+    fused_slots,
+    hyper_parameters,
+    optimizer_of,
+    step_variable,
+)
 from tf_embed.slot_ops import ExternalRule
+from tf_embed.slot_variable import SlotVariable
 from tf_embed.table import Table, TableOptions
 
 # Together they would need what Keras does not say: its own accumulated gradients, and averages of
@@ -154,6 +161,23 @@ class TableTrainer(tf.Module):
         if rows is None:
             return fused_rule(self._parts.optimizer)  # type: ignore[return-value]
         return self._external_rule(rows)
+
+    @property
+    def slots(self) -> list[SlotVariable]:
+        """What is kept beside each row."""
+        rows, optimizer, table = self._parts.rows, self._parts.optimizer, self._parts.table
+        if rows is None:
+            slots = fused_slots(optimizer, table.options.dim)
+        else:
+            rule = self._external_rule(rows)
+            names = [*rows.slot_names, "average"]
+            slots = list(zip(names, rule.widths, rule.initial_values, strict=False))
+        views, begin = [], 0
+        for name, width, initial_value in slots:
+            name = f"{table.options.name}/{optimizer.name}/{name}"
+            views.append(SlotVariable(name, width, table, self.rule, begin, initial_value))
+            begin += width
+        return views
 
     @property
     def table(self) -> Table:
