@@ -1,9 +1,11 @@
 """Grows one table from empty, in a process of its own, without making room beforehand.
 
-    python benchmarks/grow.py tf_embed|TFRA KEYS DIM
+    python benchmarks/grow.py tf_embed|TFRA KEYS DIM [--warm < NEEDS]
 
-Prints an object of JSON: seconds of all batches, of the median and of the worst one, and bytes of
-resident memory before, at the peak and at the end.
+Prints an object of JSON: seconds of all batches, of the median and of the worst one, which that
+was, bytes of resident memory before, at the peak and at the end, and `needs`, a list of how many
+bytes each batch took at its peak. With `--warm` it reads such a list, and before each batch so much
+memory is made free that the host of a virtual machine has given already.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import ctypes
 import json
 import os
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -23,8 +26,10 @@ import tensorflow as tf
 
 import machine
 from ids import keys_of
+from warm_memory import WarmMemory
 
 BATCH = 65536
+AHEAD_BYTES = 32 << 20  # of warm memory, for what the system takes
 
 
 def table(implementation: str, dim: int) -> Any:
@@ -47,7 +52,12 @@ def main() -> None:
     parser.add_argument("implementation", choices=("tf_embed", "TFRA"))
     parser.add_argument("keys", type=int)
     parser.add_argument("dim", type=int)
+    parser.add_argument("--warm", action="store_true")
     options = parser.parse_args()
+    warm, given = None, []
+    if options.warm:
+        given = json.load(sys.stdin)
+        warm = WarmMemory(sum(given) + AHEAD_BYTES)
     rows = tf.random.stateless_normal([BATCH, options.dim], seed=[1, 2])
     # What a process needs once, a first table takes.
     table(options.implementation, options.dim).upsert(tf.constant(keys_of(np.arange(BATCH))), rows)
@@ -57,23 +67,33 @@ def main() -> None:
     )
     give_back()
     before = machine.resident_bytes()
-    machine.forget_peak()
-    times = []
-    for first in range(0, options.keys, BATCH):
+    if warm is not None:
+        warm.release(AHEAD_BYTES)
+    times, peaks, needs = [], [], []
+    for number, first in enumerate(range(0, options.keys, BATCH)):
         ids = tf.constant(keys_of(np.arange(first, first + BATCH)))
+        machine.forget_peak()
+        held = machine.peak_resident_bytes()
+        if warm is not None:
+            warm.release(given[number])
         begin = time.perf_counter()
         grown.upsert(ids, rows)
         times.append(time.perf_counter() - begin)
-    peak = machine.peak_resident_bytes()
+        peaks.append(machine.peak_resident_bytes())
+        needs.append(max(0, peaks[-1] - held))
+    if warm is not None:
+        warm.close()
     give_back()
     found = {
         "keys": int(grown.variable.size()),
         "seconds": sum(times),
         "median": statistics.median(times),
         "worst": max(times),
+        "worst_batch": times.index(max(times)),
         "before": before,
-        "peak": peak,
+        "peak": max(peaks),
         "final": machine.resident_bytes(),
+        "needs": needs,
     }
     print(json.dumps(found), flush=True)
     os._exit(0)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
 import pathlib
 import platform
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_LEFT_BYTES = 3 << 30  # for others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +59,9 @@ class LoadWatch:
         return Load(self._average, max(0.0, busy - own) / max(elapsed, 1e-9))
 
 
-def resident_bytes() -> int:
-    """Memory of this process that is there, huge pages included."""
-    return _kilobytes("/proc/self/smaps_rollup", "Rss") * 1024
+def resident_bytes(pid: int | str = "self") -> int:
+    """Memory of a process that is there, huge pages included."""
+    return _kilobytes(f"/proc/{pid}/smaps_rollup", "Rss") * 1024
 
 
 def peak_resident_bytes() -> int:
@@ -82,26 +77,6 @@ def forget_peak() -> None:
 def available_bytes() -> int:
     """Memory that can be had without swapping."""
     return _kilobytes("/proc/meminfo", "MemAvailable") * 1024
-
-
-def touch_memory(size_bytes: int) -> None:
-    """Writes to so much memory once and gives it back.
-
-    The host of a virtual machine provides a page when it is first touched, which takes longer than
-    anything that a table does with it, and whoever came first would pay.
-    """
-    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        for offset in range(0, size_bytes, _PAGE_BYTES):
-            memory[offset] = 1
-
-
-def touch_free_memory(size_bytes: int) -> None:
-    """`touch_memory` in a process that ends, so that all pages are free again, but known."""
-    size = min(size_bytes, available_bytes() - _LEFT_BYTES)
-    folder = pathlib.Path(__file__).parent
-    command = f"import machine; machine.touch_memory({size})"
-    subprocess.run([sys.executable, "-c", command], cwd=folder, check=True)
 
 
 def description() -> dict[str, str]:

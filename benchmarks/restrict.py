@@ -23,6 +23,7 @@ import tensorflow as tf
 import machine
 from grow import BATCH, give_back
 from ids import keys_of
+from warm_memory import WarmMemory
 
 PAUSE_SECONDS = {"frequency": 0.0, "timestamp": 1.1}  # TFRA notes times in whole seconds
 
@@ -79,17 +80,22 @@ def main() -> None:
     first.variable.restrict(BATCH)
     give_back()
     without = machine.resident_bytes()
+    # A copy of all rows and as much again, more than either takes.
+    room = 2 * options.keys * (8 + 4 * options.dim)
+    warm = WarmMemory(room)
     table = Table(options.implementation, options.policy, options.dim)
     table.fill(options.keys, options.dim)
     rows = int(table.variable.size())
     give_back()
     before = machine.resident_bytes()
     machine.forget_peak()
+    warm.release(room)
     begin = time.perf_counter()
     table.variable.restrict(options.keys // 2)
     left = int(table.variable.size())
     seconds = time.perf_counter() - begin
     peak = machine.peak_resident_bytes()
+    warm.close()
     give_back()
     after = machine.resident_bytes()
     found = {

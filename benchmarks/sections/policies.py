@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import machine
 from ids import distribution
 from machine import LoadWatch
 from rows import OURS, Row
@@ -37,7 +36,6 @@ def _restrict(policy: str, size: str, settings: Settings) -> Iterator[Row]:
     watch = LoadWatch()
     for number in range(2 if settings.quick else 5):
         for name in (OURS, TFRA) if number % 2 == 0 else (TFRA, OURS):
-            machine.touch_free_memory(3 * keys * (8 + 4 * dim))
             arguments = (os.fspath(RESTRICT), name, policy, str(keys), str(dim))
             found[name].append(_last_line((sys.executable, *arguments)))
     load = watch.load()

@@ -23,6 +23,7 @@ from machine import Load
 from rows import OURS, Row
 from sections import policies
 from settings import Settings
+from warm_memory import WarmMemory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDLE = Load(average=1.0, others=0.0)
@@ -235,10 +236,7 @@ class PoliciesTest(parameterized.TestCase):
         ours = {"seconds": 0.5, "rows": 100, "left": 50, "wanted_left": 50}
         memory = {"without": 10e6, "before": 30e6, "peak": 31e6, "after": 20e6}
         said = {OURS: {**ours, **memory}, "TFRA": {**ours, **memory, **theirs}}
-        with (
-            mock.patch.object(machine, "touch_free_memory"),
-            mock.patch.object(policies, "_last_line", lambda command: dict(said[command[2]])),
-        ):
+        with mock.patch.object(policies, "_last_line", lambda command: dict(said[command[2]])):
             return list(policies.rows("restrict frequency 100x16", Settings(quick=True)))
 
     def test_restriction_is_compared_where_both_leave_the_same_rows(self):
@@ -281,6 +279,17 @@ class MachineTest(absltest.TestCase):
         array = np.ones(size, np.uint8)
         self.assertBetween(machine.resident_bytes() - before, 0.9 * size, 1.5 * size)
         self.assertEqual(array.sum(), size)
+
+    def test_warm_memory_is_held_until_it_is_released(self):
+        size = 64 << 20
+        warm = WarmMemory(size)
+        self.addCleanup(warm.close)
+        before = warm.held_bytes()
+        self.assertGreaterEqual(before, size)
+        warm.release(size // 4)
+        self.assertBetween(before - warm.held_bytes(), 0.2 * size, 0.3 * size)
+        warm.release(2 * size)
+        self.assertLess(warm.held_bytes(), before - 0.9 * size)
 
 
 class PlanTest(absltest.TestCase):

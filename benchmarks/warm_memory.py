@@ -1,0 +1,78 @@
+"""Memory that the host of a virtual machine has given already.
+
+The host provides a page when it is first touched, which takes up to 3 ms a MiB, far longer than
+anything that a table does with it; and a guest may give the host back what lies free for half a
+second. So memory that a measurement is to find is held by another process until shortly before.
+
+    python benchmarks/warm_memory.py BYTES
+
+holds so many, and gives some of them free for each number that it reads.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+
+import machine
+
+_HUGE_PAGE_BYTES = 2 << 20
+_LEFT_BYTES = 3 << 30  # for others
+
+
+class WarmMemory:
+    """Memory in a process of its own, so that it does not count as that of this one."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Touches so much memory, or what there is without crowding out others."""
+        size = max(0, min(size_bytes, machine.available_bytes() - _LEFT_BYTES))
+        command = [sys.executable, os.path.abspath(__file__), str(size)]
+        self._keeper = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._wait()
+
+    def release(self, size_bytes: int) -> None:
+        """Gives at least so much free, as long as there is some; the system's next user has it."""
+        assert self._keeper.stdin is not None
+        print(size_bytes, file=self._keeper.stdin, flush=True)
+        self._wait()
+
+    def held_bytes(self) -> int:
+        """How much is not given free yet, roughly."""
+        return machine.resident_bytes(self._keeper.pid)
+
+    def close(self) -> None:
+        """Gives all of it free, and waits, so that the work was this process's."""
+        assert self._keeper.stdin is not None and self._keeper.stdout is not None
+        self._keeper.stdin.close()
+        self._keeper.wait()
+        self._keeper.stdout.close()
+
+    def _wait(self) -> None:
+        assert self._keeper.stdout is not None
+        if self._keeper.stdout.readline().strip() != "done":
+            raise RuntimeError("The process that holds memory has ended.")
+
+
+def _hold(size_bytes: int) -> None:
+    size = -(-size_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+    with mmap.mmap(-1, size + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for offset in range(0, size, mmap.PAGESIZE):
+            memory[offset] = 1
+        print("done", flush=True)
+        released = 0
+        for line in sys.stdin:
+            wanted = -(-int(line) // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+            some = min(wanted, size - released)
+            if some > 0:
+                memory.madvise(mmap.MADV_DONTNEED, released, some)
+                released += some
+            print("done", flush=True)
+
+
+if __name__ == "__main__":
+    _hold(int(sys.argv[1]))
