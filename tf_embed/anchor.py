@@ -115,6 +115,11 @@ class Anchor(keras.Variable):
         self.frozen = not trainable
 
     @property
+    def is_on_tapes(self) -> bool:
+        """Whether lookups have gradients for it. Those of a frozen table have, it may thaw."""
+        return True
+
+    @property
     def frozen(self) -> bool:
         """Whether gradients are ignored."""
         return self._frozen
@@ -323,6 +328,11 @@ class TwinAnchor(Anchor):
     def own_trainer(self, trainer: Trainer) -> None:
         if self._anchor is not None:
             self._anchor.own_trainer = trainer
+
+    @property
+    def is_on_tapes(self) -> bool:
+        """Whether the table may be trained through this anchor."""
+        return self._anchor is not None
 
     @property
     def frozen(self) -> bool:

@@ -210,7 +210,7 @@ def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
 def token_of(variable: Variable, anchor: Anchor | None) -> tf.Tensor | None:
     """What a lookup takes so that a tape sees it; None where nothing can be trained."""
     # A frozen table's too: the step that is traced now may run when it is frozen no longer.
-    if variable.anchor is None or anchor is None:
+    if anchor is None or not anchor.is_on_tapes:
         return None
     return lookup_gradient.token_of(anchor.value, variable.key_dtype)
 

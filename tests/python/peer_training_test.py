@@ -1,0 +1,329 @@
+"""Variables by name, what stands for them on a tape, and what optimizers keep beside rows."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_embed
+from tf_embed import shadow_ops
+
+UNSEEN = 12345
+
+
+class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
+    def tearDown(self):
+        tf_embed.forget_variable("users")
+        super().tearDown()
+
+    @pytest.mark.smoke
+    def test_one_name_is_one_object_also_in_functions(self):
+        found = []
+
+        @tf.function
+        def rows(ids):
+            found.append(tf_embed.get_variable("users", dim=2, initializer=1.0))
+            return found[-1].lookup(ids)
+
+        self.assertAllEqual(rows(tf.constant([3], tf.int64)), [[1.0, 1.0]])
+        self.assertAllEqual(rows(tf.constant([3, 4], tf.int64)), [[1.0, 1.0]] * 2)
+        v = tf_embed.get_variable("users", dim=2, initializer=tf.constant(1.0))
+        self.assertTrue(all(one is v for one in found))
+        self.assertEqual(v.name, "users")
+        v.upsert([1], [[2.0, 3.0]])
+        self.assertEqual(int(tf_embed.get_variable("users", dim=2, initializer=1).size()), 1)
+
+    @parameterized.parameters(
+        ({"dim": 3}, "`dim` must be that of the variable 'users' that is there already, 2"),
+        ({"key_dtype": tf.int32}, "`key_dtype`.*int64.*Received: key_dtype=int32"),
+        ({"value_dtype": tf.float64}, "`value_dtype`.*float32.*Received: value_dtype=float64"),
+        ({"initializer": 2.0}, "`initializer`.*constant\\(1.0,\\).*constant\\(2.0,\\)"),
+        ({"initializer": [1.0, 2.0]}, "`initializer`"),
+        ({"initializer": None}, "`initializer`"),
+        ({"initializer": "he_normal"}, "`initializer`"),
+        ({"initializer": lambda shape, dtype: tf.ones(shape, dtype)}, "`initializer`"),
+    )
+    def test_another_variable_under_that_name_is_refused(self, wrong, words):
+        tf_embed.get_variable("users", dim=2, initializer=1.0)
+        with self.assertRaisesRegex(ValueError, words):
+            tf_embed.get_variable("users", **{"dim": 2, "initializer": 1.0, **wrong})
+
+    @parameterized.parameters(
+        (lambda: "he_normal", True),
+        (lambda: keras.initializers.RandomNormal(), True),
+        (lambda: keras.initializers.RandomNormal, True),
+        (lambda: keras.initializers.RandomNormal(seed=3), True),
+        (lambda: lambda shape, dtype: tf.ones(shape, dtype), False),
+    )
+    def test_the_same_initializer_is_the_same(self, make, same):
+        v = tf_embed.get_variable("users", dim=2, initializer=make())
+        if same:
+            self.assertIs(tf_embed.get_variable("users", dim=2, initializer=make()), v)
+        else:
+            with self.assertRaises(ValueError):
+                tf_embed.get_variable("users", dim=2, initializer=make())
+
+    @parameterized.parameters(keras.initializers.RandomNormal(0.0, 0.1), "uniform")
+    def test_initializers_of_other_numbers_or_seeds_are_others(self, other):
+        seeded = keras.initializers.RandomNormal(seed=3)
+        tf_embed.get_variable("users", dim=2, initializer=seeded)
+        for wrong in (other, keras.initializers.RandomNormal(seed=4)):
+            with self.assertRaisesRegex(ValueError, "`initializer`"):
+                tf_embed.get_variable("users", dim=2, initializer=wrong)
+
+    def test_a_forgotten_one_is_freed_and_made_anew(self):
+        v = tf_embed.get_variable("users", dim=2)
+        v.upsert([1], [[1.0, 2.0]])
+        alive = weakref.ref(v.table)
+        tf_embed.forget_variable("users")
+        tf_embed.forget_variable("users")
+        self.assertEqual(int(v.size()), 1)
+        del v
+        gc.collect()
+        self.assertIsNone(alive())
+        self.assertEqual(int(tf_embed.get_variable("users", dim=5).size()), 0)
+
+
+def step_of(optimizer: Any, sources: list[Any], loss_of: Any) -> Any:
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = loss_of(ids)
+        optimizer.apply_gradients(zip(tape.gradient(loss, sources), sources, strict=True))
+
+    return step
+
+
+class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters("Adam", "Adagrad", "Nadam")
+    @pytest.mark.smoke
+    def test_several_of_one_variable_make_one_step(self, name):
+        kind = getattr(keras.optimizers, name)
+        v, other = (tf_embed.Variable(dim=2, initializer=0.5) for _ in range(2))
+        shadows = [shadow_ops.ShadowVariable(v, name=f"field/{i}") for i in range(2)]
+
+        def loss_of(ids):
+            first = shadow_ops.embedding_lookup(shadows[0], ids)
+            second = shadow_ops.embedding_lookup_unique(shadows[1], ids[1:], 2)
+            return tf.reduce_sum(first) + 3.0 * tf.reduce_sum(tf.square(second))
+
+        def same_loss(ids):
+            first = tf_embed.embedding_lookup(other, ids, name="first")
+            second = tf_embed.embedding_lookup(other, ids[1:], name="second")
+            return tf.reduce_sum(first) + 3.0 * tf.reduce_sum(tf.square(second))
+
+        optimizers = [tf_embed.DynamicEmbeddingOptimizer(kind(0.1)) for _ in range(2)]
+        step = step_of(optimizers[0], shadows, loss_of)
+        same_step = step_of(optimizers[1], [other.anchor], same_loss)
+        for ids in ([1, 2], [2, 2], [5, 1]):
+            step(tf.constant(ids, tf.int64))
+            same_step(tf.constant(ids, tf.int64))
+        self.assertAllEqual(v.lookup([1, 2, 5]), other.lookup([1, 2, 5]))
+        self.assertEqual(int(optimizers[0].iterations), 3)
+        found, wanted = (
+            [slot.lookup([1, 2, 5]) for slot in one.get_slot_variables(optimizer)]
+            for one, optimizer in zip((v, other), optimizers, strict=True)
+        )
+        self.assertAllClose(found, wanted, rtol=1e-6)
+
+    def test_gradients_are_those_of_its_own_lookups(self):
+        v = tf_embed.Variable(dim=1)
+        shadow = shadow_ops.ShadowVariable(v)
+        with tf.GradientTape(persistent=True) as tape:
+            loss = 2.0 * tf.reduce_sum(shadow_ops.embedding_lookup(shadow, [1]))
+            loss += tf.reduce_sum(tf_embed.embedding_lookup(v, [2]))
+            loss += tf.reduce_sum(tf_embed.safe_embedding_lookup_sparse(
+                shadow, tf.SparseTensor([[0, 0]], tf.constant([3], tf.int64), [1, 1])
+            ))  # fmt: skip
+        slices = tape.gradient(loss, shadow)
+        self.assertAllEqual(tf.sort(slices.indices), [1, 3])
+        self.assertAllEqual(tape.gradient(loss, v.anchor).indices, [2])
+
+    def test_a_frozen_variable_and_one_that_is_not_trained(self):
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
+        v, constant = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1, trainable=False)
+        shadow = shadow_ops.ShadowVariable(v)
+        for untrained in (
+            shadow_ops.ShadowVariable(constant),
+            shadow_ops.ShadowVariable(v, trainable=False),
+        ):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(shadow_ops.embedding_lookup(untrained, [1]))
+            self.assertIsNone(tape.gradient(loss, untrained))
+        step = step_of(
+            optimizer,
+            [shadow],
+            lambda ids: tf.reduce_sum(shadow_ops.embedding_lookup(shadow, ids)),
+        )
+        step(tf.constant([1], tf.int64))
+        v.anchor.frozen = True
+        step(tf.constant([1], tf.int64))
+        self.assertAllEqual(v.lookup([1]), [[-1.0]])
+        shadow.frozen = False
+        step(tf.constant([1], tf.int64))
+        self.assertAllEqual(v.lookup([1]), [[-2.0]])
+
+    @pytest.mark.smoke
+    def test_a_keras_layer_that_has_one_trains_and_is_restored(self):
+        class Users(keras.layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.params = tf_embed.Variable(dim=2, name="users", initializer=0.1)
+                self.shadow = shadow_ops.ShadowVariable(self.params, name="users-shadow")
+
+            def call(self, ids):
+                return shadow_ops.embedding_lookup_unique(self.shadow, ids, 2)
+
+        def model() -> keras.Model:
+            ids = keras.Input([3], dtype="int64")
+            pooled = keras.layers.GlobalAveragePooling1D()(Users()(ids))
+            made = keras.Model(ids, keras.layers.Dense(1)(pooled))
+            made.compile(tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1)), "mse")
+            return made
+
+        ids, wanted = np.array([[1, 2, 3], [1, 1, -7]]), np.array([1.0, 2.0])
+        trained, other = model(), model()
+        for _ in range(2):
+            trained.train_on_batch(ids, wanted)
+        self.assertEqual(int(trained.layers[1].params.size()), 4)
+        path = tf.train.Checkpoint(trained).save(os.path.join(self.get_temp_dir(), "users"))
+        other.train_on_batch(ids + UNSEEN, wanted)
+        tf.train.Checkpoint(other).restore(path)
+        for one in (trained, other):
+            one.train_on_batch(ids, wanted)
+        keys = [1, 2, 3, -7, 1 + UNSEEN]
+        self.assertAllEqual(*(one.layers[1].params.lookup(keys) for one in (trained, other)))
+
+    def test_what_is_wrong_is_refused(self):
+        v = tf_embed.Variable(dim=2, name="mine")
+        with self.assertRaisesRegex(TypeError, "`params` must be a tf_embed.Variable"):
+            shadow_ops.ShadowVariable(3)
+        with self.assertRaisesRegex(TypeError, "no argument `idz`"):
+            shadow_ops.ShadowVariable(v, idz=None)
+        with self.assertRaisesRegex(TypeError, "`shadow` must be a .*ShadowVariable"):
+            shadow_ops.embedding_lookup(v, [1])
+        shadow = shadow_ops.ShadowVariable(v)
+        with self.assertRaisesRegex(ValueError, "`embedding_size` must be the dim of 'mine', 2"):
+            shadow_ops.embedding_lookup_unique(shadow, [1], 3)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(shadow_ops.embedding_lookup(shadow, [1]))
+        with self.assertRaisesRegex(ValueError, "tf_embed.DynamicEmbeddingOptimizer"):
+            keras.optimizers.SGD().apply([tape.gradient(loss, shadow)], [shadow])
+
+
+# What Keras calls the slots, and how many of them a row has.
+SLOTS = {
+    "SGD": {},
+    "RMSprop": {"velocity": 2},
+    "Adagrad": {"accumulator": 2},
+    "Adam": {"momentum": 2, "velocity": 2},
+    "Ftrl": {"accumulator": 2, "linear": 2},
+    "Lion": {"momentum": 2},
+    "Adamax": {"momentum": 2, "norm": 2},
+}
+
+
+class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        *((kind, {}) for kind in SLOTS),
+        ("Adam", {"amsgrad": True}),
+        ("RMSprop", {"centered": True, "momentum": 0.5}),
+        ("Adam", {"use_ema": True}),
+        ("RowWiseAdagrad", {}),
+    )
+    def test_they_are_the_slots_of_a_dense_variable(self, kind, options):
+        ours = tf_embed.optimizers.RowWiseAdagrad if kind == "RowWiseAdagrad" else None
+        make = ours or getattr(keras.optimizers, kind)
+        v = tf_embed.Variable(dim=2, name="users", initializer=1.0, devices=["/CPU:0"] * 2)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(make(0.1, **options))
+        self.assertEqual(v.get_slot_variables(optimizer), [])
+        optimizer.build([v.anchor])
+        before = [slot.lookup([[4]]) for slot in v.get_slot_variables(optimizer)]
+        keys = tf.constant([5, -3, 2**40], tf.int64)
+        dense, oracle = keras.Variable(np.ones([3, 2], np.float32)), make(0.1, **options)
+        for scale in (1.0, -2.0):
+            rows = scale * tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+            optimizer.apply([tf.IndexedSlices(rows, keys)], [v.anchor])
+            oracle.apply([rows], [dense])
+        wanted = [one for one in oracle.variables if tuple(one.shape)[:1] == (3,)]
+        slots = v.get_slot_variables(optimizer)
+        self.assertLen(slots, len(wanted))
+        for slot in slots:
+            name = slot.name.removeprefix(f"users/{optimizer.inner_optimizer.name}/")
+            match = [one for one in wanted if one.name.endswith(f"_{name}") or len(wanted) == 1]
+            values, exists = slot.lookup(keys, return_exists=True)
+            shape = [3, slot.dim]
+            self.assertAllClose(values, tf.reshape(match[0], shape), rtol=1e-5, msg=slot.name)
+            self.assertAllEqual(exists, [True] * 3)
+            self.assertEqual(int(slot.size()), 3)
+            exported, rows = slot.export()
+            order = tf.argsort(exported).numpy()
+            self.assertAllEqual(tf.gather(exported, order), tf.sort(keys))
+            self.assertAllEqual(tf.gather(rows, order), tf.gather(values, tf.argsort(keys)))
+        # A key that is not there has what it had before training.
+        after = [slot.lookup([[4]]) for slot in slots]
+        self.assertAllEqual(before, after)
+        self.assertEqual(int(v.size()), 3)
+
+    @parameterized.parameters(*SLOTS.items())
+    def test_their_names_are_those_of_keras(self, kind, wanted):
+        v = tf_embed.Variable(dim=2, name="users")
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(getattr(keras.optimizers, kind)())
+        optimizer.build([v.anchor])
+        found = {slot.name: slot.dim for slot in v.get_slot_variables(optimizer)}
+        prefix = f"users/{optimizer.inner_optimizer.name}/"
+        self.assertEqual(found, {prefix + name: width for name, width in wanted.items()})
+
+    def test_a_function_may_look_them_up(self):
+        v = tf_embed.Variable(dim=2)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad())
+        optimizer.build([v.anchor])
+        (slot,) = v.get_slot_variables(optimizer)
+        look_up = tf.function(slot.lookup)
+        found = look_up(tf.constant([[1, 2]], tf.int64))
+        self.assertEqual(found.shape, [1, 2, 2])
+        self.assertAllClose(found, tf.fill([1, 2, 2], 0.1))
+
+    def test_an_optimizer_that_does_not_train_it_has_none(self):
+        v, other = tf_embed.Variable(name="a"), tf_embed.Variable(name="b")
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
+        optimizer.build([other.anchor])
+        self.assertEqual(v.get_slot_variables(optimizer), [])
+        self.assertLen(other.get_slot_variables(optimizer), 2)
+        self.assertEqual(v.get_slot_variables(keras.optimizers.Adam()), [])
+        with self.assertRaisesRegex(TypeError, "`optimizer` must be a keras.optimizers.Optimizer"):
+            v.get_slot_variables("adam")
+
+    def test_a_tables_own_optimizer(self):
+        layer = tf_embed.layers.DynamicEmbedding(2, optimizer="adagrad")
+        layer.build()
+        (slot,) = layer.variable.get_slot_variables(layer.optimizer)
+        self.assertEqual(slot.dim, 2)
+        self.assertEqual(layer.variable.get_slot_variables(copy.copy(keras.optimizers.SGD())), [])
+
+
+class TrainableByNameTest(tf.test.TestCase):
+    def test_any_name_gives_the_anchor_also_before_the_first_lookup(self):
+        v = tf_embed.Variable(name="users")
+        self.assertIs(v.get_trainable_by_name("user_embedding"), v.anchor)
+        self.assertIs(v.get_eager_trainable_by_name("x"), v.anchor)
+        self.assertEqual(list(v.trainable_store), ["users"])
+        self.assertIsNone(tf_embed.Variable(trainable=False).get_trainable_by_name("x"))
+        with self.assertRaisesRegex(TypeError, "`name` must be a str"):
+            v.get_trainable_by_name(3)
+
+        @tf.function
+        def in_graph():
+            v.get_trainable_by_name("x")
+
+        with self.assertRaisesRegex(RuntimeError, "for eager execution"):
+            in_graph()
