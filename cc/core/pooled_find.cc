@@ -37,37 +37,21 @@ void AddRows(const T* rows, size_t count, size_t dim, const Compute* factors,
   }
 }
 
+const TableOptions& OptionsOf(const PooledFind& find) { return find.keys.shards[0]->options(); }
+
 // What one thread needs to pool some bags.
 template <typename T>
 class BagPooler {
   using Compute = typename Number<T>::Compute;
 
  public:
-  BagPooler(const ShardedKeys& keys, const Bags& bags, const Pooling& pooling,
-            const DefaultRows& defaults, const ExecContext& serial, Compute* pooled)
-      : keys_(keys),
-        bags_(bags),
-        pooling_(pooling),
-        defaults_(defaults),
-        weights_(static_cast<const Compute*>(pooling.weights)),
-        pooled_(pooled),
-        dim_(keys.shards[0]->options().dim),
-        block_size_(std::clamp(kBlockBytes / (dim_ * sizeof(T)), kLeastBlock, kMostBlock)),
-        // Else keys are looked up where they lie.
-        gathers_(!bags.in_order() || pooling.padding != nullptr),
-        serial_(serial),
-        rows_(keys.shards[0]->options().allocator),
-        pieces_(keys.shards[0]->options().allocator),
-        block_keys_(keys.shards[0]->options().allocator),
-        block_owners_(keys.shards[0]->options().allocator),
-        block_weights_(keys.shards[0]->options().allocator),
-        block_defaults_(keys.shards[0]->options().allocator),
-        split_(keys.shards[0]->options().allocator) {}
+  BagPooler(const PooledFind& find, const ExecContext& serial)
+      : BagPooler(find, serial, OptionsOf(find).allocator) {}
 
   // Pools bags `begin` up to `end`.
   Status Run(size_t begin, size_t end) {
     TF_EMBED_RETURN_IF_ERROR(Allocate());
-    std::fill(pooled_ + begin * dim_, pooled_ + end * dim_, Compute{0});
+    for (size_t bag = begin; bag < end; ++bag) std::fill_n(Sum(bag), dim_, Compute{0});
     block_begin_ = bags_.begin(begin);
     for (size_t bag = begin; bag < end; ++bag) {
       const size_t bag_end = bags_.begin(bag + 1);
@@ -84,6 +68,27 @@ class BagPooler {
   }
 
  private:
+  BagPooler(const PooledFind& find, const ExecContext& serial, Allocator* allocator)
+      : keys_(find.keys),
+        bags_(*find.bags),
+        pooling_(find.pooling),
+        defaults_(find.defaults),
+        weights_(static_cast<const Compute*>(find.pooling.weights)),
+        pooled_(static_cast<Compute*>(find.pooled)),
+        stride_(find.stride),
+        dim_(OptionsOf(find).dim),
+        block_size_(std::clamp(kBlockBytes / (dim_ * sizeof(T)), kLeastBlock, kMostBlock)),
+        // Else keys are looked up where they lie.
+        gathers_(!bags_.in_order() || pooling_.padding != nullptr),
+        serial_(serial),
+        rows_(allocator),
+        pieces_(allocator),
+        block_keys_(allocator),
+        block_owners_(allocator),
+        block_weights_(allocator),
+        block_defaults_(allocator),
+        split_(allocator) {}
+
   // The keys of one bag in a block.
   struct Piece {
     size_t bag;
@@ -91,6 +96,8 @@ class BagPooler {
     size_t end;
     bool ends_bag;
   };
+
+  Compute* Sum(size_t bag) const { return pooled_ + bag * stride_; }
 
   Status Allocate() {
     TF_EMBED_RETURN_IF_ERROR(rows_.Resize(block_size_ * dim_));
@@ -134,7 +141,7 @@ class BagPooler {
     if (weights_ != nullptr) weights = gathers_ ? block_weights_.data() : weights_ + block_begin_;
     for (size_t i = 0; i < num_pieces_; ++i) {
       const Piece& piece = pieces_[i];
-      Compute* const sum = pooled_ + piece.bag * dim_;
+      Compute* const sum = Sum(piece.bag);
       AddRows(rows_.data() + piece.begin * dim_, piece.end - piece.begin, dim_,
               weights == nullptr ? nullptr : weights + piece.begin, sum);
       if (piece.ends_bag && pooling_.combiner != Combiner::kSum) Divide(piece.bag, sum);
@@ -178,6 +185,7 @@ class BagPooler {
   const DefaultRows& defaults_;
   const Compute* const weights_;
   Compute* const pooled_;
+  const size_t stride_;
   const size_t dim_;
   const size_t block_size_;
   const bool gathers_;
@@ -196,7 +204,11 @@ class BagPooler {
   ShardSplit split_;
 };
 
-// The first bag whose number and beginning add up to at least `unit`.
+// How long a batch is in the line of all: bag b begins at unit begin(b) + b. A long bag weighs as
+// much as its keys, an empty one a little.
+size_t UnitsOf(const Bags& bags) { return bags.num_keys() + bags.size(); }
+
+// The first bag that begins at `unit` or behind it.
 size_t BagAt(const Bags& bags, size_t unit) {
   size_t low = 0;
   size_t high = bags.size();
@@ -211,35 +223,54 @@ size_t BagAt(const Bags& bags, size_t unit) {
   return low;
 }
 
-}  // namespace
-
-Status FindPooled(const ExecContext& context, const ShardedKeys& keys, const Bags& bags,
-                  const Pooling& pooling, const DefaultRows& defaults, void* pooled) {
-  const TableOptions& options = keys.shards[0]->options();
+Status Check(const PooledFind& find) {
+  const TableOptions& options = OptionsOf(find);
   if (!IsFloating(options.value_type)) {
     return Status::InvalidArgument("Table '" + options.name +
                                    "' has integer weights, which are not pooled.");
   }
-  if (bags.num_keys() > kMaxBatchSize) {
+  if (find.bags->num_keys() > kMaxBatchSize) {
     return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
-                                   " keys. Received: " + std::to_string(bags.num_keys()) + ".");
+                                   " keys. Received: " + std::to_string(find.bags->num_keys()) +
+                                   ".");
+  }
+  return Status();
+}
+
+// Pools the bags of one batch from unit `begin` up to unit `end` of it.
+Status Pool(const PooledFind& find, const ExecContext& serial, size_t begin, size_t end) {
+  return DispatchFloating(OptionsOf(find).value_type, [&](auto tag) {
+    BagPooler<typename decltype(tag)::Type> pooler(find, serial);
+    return pooler.Run(BagAt(*find.bags, begin), BagAt(*find.bags, end));
+  });
+}
+
+}  // namespace
+
+Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count) {
+  size_t units = 0;
+  size_t cost = 0;  // of the dearest
+  for (size_t i = 0; i < count; ++i) {
+    TF_EMBED_RETURN_IF_ERROR(Check(finds[i]));
+    const TableOptions& options = OptionsOf(finds[i]);
+    units += UnitsOf(*finds[i].bags);
+    cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
   }
   const ExecContext serial = context.InSerial();
   FirstFailure failure;
   const auto pool = [&](size_t begin, size_t end) {
-    if (failure.failed()) return;
-    Status status = DispatchFloating(options.value_type, [&](auto tag) {
-      using T = typename decltype(tag)::Type;
-      BagPooler<T> pooler(keys, bags, pooling, defaults, serial,
-                          static_cast<typename Number<T>::Compute*>(pooled));
-      return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
-    });
-    if (!status.ok()) failure.Note(std::move(status));
+    size_t first = 0;  // unit of the find
+    for (size_t i = 0; i < count && first < end && !failure.failed(); ++i) {
+      const size_t next = first + UnitsOf(*finds[i].bags);
+      if (begin < next) {
+        Status status =
+            Pool(finds[i], serial, std::max(begin, first) - first, std::min(end, next) - first);
+        if (!status.ok()) failure.Note(std::move(status));
+      }
+      first = next;
+    }
   };
-  // Bag b begins at unit begin(b) + b: a long bag weighs as much as its keys, an empty one a
-  // little.
-  const size_t cost = kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond;
-  context.parallel_for(bags.num_keys() + bags.size(), cost, std::cref(pool));
+  context.parallel_for(units, cost, std::cref(pool));
   return failure.Take();
 }
 

@@ -12,7 +12,7 @@
 
 namespace tf_embed {
 
-// A batch of keys and the tables that it is spread over; see ShardSplit::Build.
+// A batch of keys and the shards that it is spread over; see ShardSplit::Build.
 struct ShardedKeys {
   const int64_t* keys = nullptr;  // [bags.num_keys()]
   const int32_t* owners = nullptr;
@@ -21,16 +21,24 @@ struct ShardedKeys {
   size_t num_shards = 1;
 };
 
-// Finds the keys' rows and pools them to `pooled` [bags, dim], of the compute type of the rows.
-// Absent keys have their defaults, which go by the key's position in the batch; nothing is
-// inserted. Each row is found as a whole; rows of other blocks of the batch may be of other
-// moments.
+// A batch of keys, the bags that they make, and where the pooled rows go.
+struct PooledFind {
+  ShardedKeys keys;
+  const Bags* bags = nullptr;
+  Pooling pooling;
+  DefaultRows defaults;    // of absent keys; they go by the key's position in the batch
+  void* pooled = nullptr;  // [bags, dim], of the compute type of the rows
+  size_t stride = 0;       // from one pooled row to the next, in values; at least dim
+};
+
+// Finds the rows of the keys and pools them, for `count` batches at once, of any tables. Nothing is
+// inserted. Each row is found as a whole; rows of other blocks of a batch may be of other moments.
 //
 // A thread takes some bags and finds a block of their keys into memory that stays in its second
 // cache, adds the rows up, and goes on to the next block. Sums are taken in the order of the
-// places, so the result is the same for any number of threads.
-Status FindPooled(const ExecContext& context, const ShardedKeys& keys, const Bags& bags,
-                  const Pooling& pooling, const DefaultRows& defaults, void* pooled);
+// places, so the result is the same for any number of threads. The bags of all batches stand in one
+// line, of which each thread takes a part: many small batches cost little more than a large one.
+Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count);
 
 }  // namespace tf_embed
 

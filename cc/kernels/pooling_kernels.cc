@@ -49,10 +49,14 @@ class FindPooledOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &pooled));
     std::vector<const Table*> shards(table->num_shards());
     for (size_t number = 0; number < shards.size(); ++number) shards[number] = table->shard(number);
-    const ShardedKeys sharded{keys.keys(), keys.owners(), keys.unsigned_keys(), shards.data(),
-                              shards.size()};
-    return ToTensorFlow(FindPooled(ThreadPoolOf(context, table, training_), sharded, bags, pooling,
-                                   defaults, pooled->data()));
+    PooledFind find;
+    find.keys = {keys.keys(), keys.owners(), keys.unsigned_keys(), shards.data(), shards.size()};
+    find.bags = &bags;
+    find.pooling = pooling;
+    find.defaults = defaults;
+    find.pooled = pooled->data();
+    find.stride = table->dim();
+    return ToTensorFlow(FindPooled(ThreadPoolOf(context, table, training_), &find, 1));
   }
 
   PoolingAttributes attributes_;

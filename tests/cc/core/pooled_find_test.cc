@@ -113,7 +113,19 @@ void EachForm(size_t num_keys, Random* random, const std::function<void(const Ba
   check(scattered);
 }
 
-class PooledFind : public testing::TestWithParam<TableKind> {
+PooledFind FindOf(const ShardedKeys& keys, const Bags& bags, const Pooling& pooling,
+                  const DefaultRows& defaults, void* pooled) {
+  return {keys, &bags, pooling, defaults, pooled, keys.shards[0]->options().dim};
+}
+
+// FindPooled of one batch.
+Status Pool(const ExecContext& context, const ShardedKeys& keys, const Bags& bags,
+            const Pooling& pooling, const DefaultRows& defaults, void* pooled) {
+  const PooledFind find = FindOf(keys, bags, pooling, defaults, pooled);
+  return FindPooled(context, &find, 1);
+}
+
+class FindPooledOf : public testing::TestWithParam<TableKind> {
  protected:
   template <typename T>
   void CheckAll(size_t dim, size_t num_shards, size_t num_keys) {
@@ -140,8 +152,7 @@ class PooledFind : public testing::TestWithParam<TableKind> {
             for (const ExecContext& context : {ExecContext::Serial(), Threads(3)}) {
               std::vector<Compute> pooled(bags.size() * dim, Compute{-7});
               ASSERT_TRUE(
-                  FindPooled(context, shards.Keys(keys), bags, pooling, absent, pooled.data())
-                      .ok());
+                  Pool(context, shards.Keys(keys), bags, pooling, absent, pooled.data()).ok());
               ExpectSameBits(wanted, pooled, "pooled");
             }
           }
@@ -151,7 +162,7 @@ class PooledFind : public testing::TestWithParam<TableKind> {
   }
 };
 
-TEST_P(PooledFind, IsTheFormulaForEveryTypeAndDim) {
+TEST_P(FindPooledOf, IsTheFormulaForEveryTypeAndDim) {
   for (size_t dim : {1, 3, 16, 64, 65}) {
     SCOPED_TRACE("dim " + std::to_string(dim));
     CheckAll<float>(dim, 1, 400);
@@ -161,7 +172,7 @@ TEST_P(PooledFind, IsTheFormulaForEveryTypeAndDim) {
   }
 }
 
-TEST_P(PooledFind, IsTheFormulaForBatchesOfEverySize) {
+TEST_P(FindPooledOf, IsTheFormulaForBatchesOfEverySize) {
   for (size_t num_keys : {0, 1, 2, 20, 1020, 5000}) {
     SCOPED_TRACE(std::to_string(num_keys) + " keys");
     CheckAll<float>(1, 1, num_keys);
@@ -169,7 +180,7 @@ TEST_P(PooledFind, IsTheFormulaForBatchesOfEverySize) {
   }
 }
 
-TEST_P(PooledFind, FollowsOwners) {
+TEST_P(FindPooledOf, FollowsOwners) {
   Random random(1);
   Shards shards(GetParam(), DataType::kFloat, 2, 3);
   const std::vector<int64_t> keys = RandomKeys(60, -9, 9, &random);
@@ -181,8 +192,8 @@ TEST_P(PooledFind, FollowsOwners) {
   for (bool padded : {false, true}) {
     const Pooling pooling{Combiner::kMean, nullptr, padded ? &kPadding : nullptr};
     std::vector<float> pooled(12 * 2);
-    ASSERT_TRUE(FindPooled(ExecContext::Serial(), shards.Keys(keys, owners.data()), bags, pooling,
-                           {}, pooled.data())
+    ASSERT_TRUE(Pool(ExecContext::Serial(), shards.Keys(keys, owners.data()), bags, pooling, {},
+                     pooled.data())
                     .ok());
     const std::vector<float> rows = shards.Rows<float>(keys, owners.data(), {});
     ExpectSameBits(Oracle(rows, keys, bags, pooling, 2), pooled, "pooled");
@@ -190,12 +201,73 @@ TEST_P(PooledFind, FollowsOwners) {
   owners[59] = 3;
   std::vector<float> pooled(12 * 2);
   const Status status =
-      FindPooled(Threads(2), shards.Keys(keys, owners.data()), bags, {}, {}, pooled.data());
+      Pool(Threads(2), shards.Keys(keys, owners.data()), bags, {}, {}, pooled.data());
   EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
   EXPECT_NE(std::string::npos, status.message().find("[0, 3). Received: 3"));
 }
 
-TEST_P(PooledFind, InsertsNothing) {
+// As the features of a table-batched lookup: tables of several kinds, side by side in one output.
+TEST_P(FindPooledOf, ManyBatchesAtOnce) {
+  Random random(5);
+  constexpr size_t kNumBags = 30;
+  const size_t dims[] = {3, 16, 1, 64};
+  const size_t stride = 3 + 16 + 1 + 64 + 2;
+  std::vector<Shards> tables;
+  tables.reserve(4);
+  for (size_t i = 0; i < 4; ++i) {
+    tables.emplace_back(GetParam(), i == 2 ? DataType::kHalf : DataType::kFloat, dims[i],
+                        i % 2 + 1);
+    if (i == 2) {
+      tables[i].Fill<Half>(KeysFrom(-20, 30), &random);
+    } else {
+      tables[i].Fill<float>(KeysFrom(-20, 30), &random);
+    }
+  }
+  std::vector<std::vector<int64_t>> keys;
+  std::vector<std::unique_ptr<Bags>> bags;
+  for (size_t i = 0; i < 4; ++i) {
+    const size_t length = i == 3 ? 0 : 1 + 40 * i;  // the last has none but empty bags
+    keys.push_back(RandomKeys(kNumBags * length, -30, 30, &random));
+    bags.push_back(std::make_unique<Bags>(HostAllocator()));
+    bags[i]->OfLines(kNumBags, length);
+  }
+  const Pooling mean{Combiner::kMean, nullptr, nullptr};
+  for (size_t threads : {1, 2, 7}) {
+    std::vector<float> pooled(kNumBags * stride, -7.0f);
+    std::vector<PooledFind> finds;
+    size_t column = 0;
+    for (size_t i = 0; i < 4; ++i) {
+      finds.push_back(FindOf(tables[i].Keys(keys[i]), *bags[i], mean, {}, pooled.data() + column));
+      finds[i].stride = stride;
+      column += dims[i];
+    }
+    ASSERT_TRUE(FindPooled(Threads(threads), finds.data(), finds.size()).ok());
+    column = 0;
+    for (size_t i = 0; i < 4; ++i) {
+      std::vector<float> wanted;
+      if (i == 2) {
+        wanted = Oracle(tables[i].Rows<Half>(keys[i], nullptr, {}), keys[i], *bags[i], mean, 1);
+      } else {
+        wanted =
+            Oracle(tables[i].Rows<float>(keys[i], nullptr, {}), keys[i], *bags[i], mean, dims[i]);
+      }
+      std::vector<float> found;
+      for (size_t bag = 0; bag < kNumBags; ++bag) {
+        const float* const row = pooled.data() + bag * stride + column;
+        found.insert(found.end(), row, row + dims[i]);
+      }
+      SCOPED_TRACE("batch " + std::to_string(i));
+      ExpectSameBits(wanted, found, "pooled");
+      column += dims[i];
+    }
+    for (size_t bag = 0; bag < kNumBags; ++bag) {
+      EXPECT_EQ(-7.0f, pooled[bag * stride + column]) << "what lies beside stays";
+    }
+  }
+  EXPECT_TRUE(FindPooled(Threads(2), nullptr, 0).ok());
+}
+
+TEST_P(FindPooledOf, InsertsNothing) {
   TableOptions options;
   const std::unique_ptr<Table> table = GetParam().create(options);
   const Table* const pointer = table.get();
@@ -203,20 +275,20 @@ TEST_P(PooledFind, InsertsNothing) {
   Bags bags(HostAllocator());
   bags.OfLines(2, 2);
   float pooled[2];
-  ASSERT_TRUE(FindPooled(ExecContext::Serial(), {keys.data(), nullptr, false, &pointer, 1}, bags,
-                         {}, {}, pooled)
-                  .ok());
+  ASSERT_TRUE(
+      Pool(ExecContext::Serial(), {keys.data(), nullptr, false, &pointer, 1}, bags, {}, {}, pooled)
+          .ok());
   EXPECT_EQ(0u, table->size());
 }
 
-TEST_P(PooledFind, RefusesTablesOfIntegers) {
+TEST_P(FindPooledOf, RefusesTablesOfIntegers) {
   Shards shards(GetParam(), DataType::kInt32, 1, 1);
   Bags bags(HostAllocator());
   EXPECT_EQ(StatusCode::kInvalidArgument,
-            FindPooled(ExecContext::Serial(), shards.Keys({}), bags, {}, {}, nullptr).code());
+            Pool(ExecContext::Serial(), shards.Keys({}), bags, {}, {}, nullptr).code());
 }
 
-TEST_P(PooledFind, EachAllocationMayFail) {
+TEST_P(FindPooledOf, EachAllocationMayFail) {
   Random random(4);
   FailingAllocator allocator;
   Shards shards(GetParam(), DataType::kHalf, 3, 2, &allocator);
@@ -233,8 +305,8 @@ TEST_P(PooledFind, EachAllocationMayFail) {
   for (bool done = false; !done; failures += done ? 0 : 1) {
     std::vector<float> pooled(150 * 3);
     allocator.FailAfter(failures, true);
-    const Status status = FindPooled(Threads(2), shards.Keys(keys, owners.data()), bags, pooling,
-                                     defaults, pooled.data());
+    const Status status =
+        Pool(Threads(2), shards.Keys(keys, owners.data()), bags, pooling, defaults, pooled.data());
     allocator.NeverFail();
     done = status.ok();
     EXPECT_TRUE(done || status.code() == StatusCode::kResourceExhausted);
@@ -243,7 +315,7 @@ TEST_P(PooledFind, EachAllocationMayFail) {
   EXPECT_GT(failures, 5);
 }
 
-TEST_P(PooledFind, SeesWholeRowsBesideWriters) {
+TEST_P(FindPooledOf, SeesWholeRowsBesideWriters) {
   constexpr size_t kDim = 9;
   Shards shards(GetParam(), DataType::kFloat, kDim, 1);
   const std::vector<int64_t> keys = KeysFrom(0, 64);
@@ -266,7 +338,7 @@ TEST_P(PooledFind, SeesWholeRowsBesideWriters) {
     }
     std::vector<float> pooled(keys.size() * kDim);
     while (!stop) {
-      EXPECT_TRUE(FindPooled(ExecContext::Serial(), sharded, bags, {}, {}, pooled.data()).ok());
+      EXPECT_TRUE(Pool(ExecContext::Serial(), sharded, bags, {}, {}, pooled.data()).ok());
       for (size_t i = 0; i < pooled.size(); ++i) {
         ASSERT_EQ(pooled[i / kDim * kDim], pooled[i]) << "a torn row";
       }
@@ -274,7 +346,7 @@ TEST_P(PooledFind, SeesWholeRowsBesideWriters) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, PooledFind, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, FindPooledOf, testing::ValuesIn(AllTables()), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed
