@@ -1,0 +1,389 @@
+"""`TableLayer`: a Keras layer that owns a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import arguments, stored_rows
+from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
+from tf_embed.initializers import with_own_seed
+from tf_embed.layers.ids import cast_ids, check_kind
+from tf_embed.lookup import gradient_token
+from tf_embed.ops import Bags, compute_dtype
+from tf_embed.optimizers.rules import step_variable
+from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
+from tf_embed.policies import TablePolicy
+from tf_embed.policy_methods import check_policies
+from tf_embed.variable import Variable
+
+_TRAINER = "optimizer_"  # what its arrays in a file begin with
+_TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
+
+
+class TableLayer(keras.layers.Layer):
+    """What layers with a table have in common: the table, its optimizer, saving, ids, padding.
+
+    What becomes of the rows of a batch is the subclass's: `call` and the shape of its output.
+
+    Args:
+        dim: As in `tf_embed.layers.DynamicEmbedding`, and so are those below that are not named.
+        table_name: What the name of the table is, with {} for that of the layer.
+        checkpoint: Whether tf.train.Checkpoint carries the rows.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        key_dtype: Any,
+        value_dtype: Any,
+        initializer: Any,
+        *,
+        optimizer: Any,
+        padding_id: int | str | None,
+        devices: Sequence[str] | str | None,
+        partitioner: PartitionFn | dict[str, Any] | None,
+        restrict_policy: Any,
+        init_size: int,
+        kv_creator: Any,
+        bp_v2: bool,
+        unknown_value: Any,
+        policy: TablePolicy | dict[str, Any] | None,
+        name: str | None,
+        table_name: str = "{}",
+        checkpoint: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.supports_jit = False  # XLA has no table
+        self.supports_masking = True
+        self.dim = arguments.positive_int(dim, "dim")
+        self.key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype").name
+        self.value_dtype = arguments.dtype_of(value_dtype, _TRAINABLE_DTYPES, "value_dtype").name
+        self.initializer = with_own_seed(deserialized(initializer))
+        self.optimizer = None if optimizer is None else own_optimizer(optimizer)
+        self.padding_id = None if padding_id is None else self._padding_id(padding_id)
+        self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
+        self.partitioner = deserialized(partitioner)
+        self.restrict_policy = _registered_class(restrict_policy)
+        self.policy = deserialized(policy)
+        num_shards = 1 if isinstance(self.devices, (str, type(None))) else len(self.devices)
+        check_policies(self.policy, self.restrict_policy, num_shards)
+        self.init_size = arguments.positive_int(init_size, "init_size", least=0)
+        self.kv_creator = deserialized(kv_creator)
+        self.bp_v2 = bool(bp_v2)
+        self.unknown_value = self._unknown_row(unknown_value)
+        self.checkpoint = bool(checkpoint)
+        self._table_name = table_name
+        self._variable: Variable | None = None
+        self._trainer: TableTrainer | None = None
+        self._load_error: Exception | None = None
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the table. Its shape does not depend on that of the ids."""
+        if self._variable is None:
+            self._make_table()
+        self.built = True
+
+    def _make_table(self) -> None:
+        variable = Variable(
+            key_dtype=self.key_dtype,
+            value_dtype=self.value_dtype,
+            dim=self.dim,
+            devices=self.devices,
+            partitioner=self.partitioner or default_partition_fn,
+            name=self._table_name.format(self.name),
+            initializer=self.initializer,
+            init_size=self.init_size,
+            kv_creator=self.kv_creator,
+            restrict_policy=self.restrict_policy,
+            bp_v2=self.bp_v2,
+            policy=self.policy,
+            checkpoint=self.checkpoint,
+        )
+        (anchor,) = variable.trainable_variables
+        with tf.init_scope():  # a checkpoint that waits for the table is restored here, at once
+            self._variable = variable
+            # As an attribute of the layer it is one of the layer's weights.
+            self._anchor = anchor
+        anchor.frozen = not self.trainable
+        if self.optimizer is not None:
+            trainer = TableTrainer(anchor, self.optimizer, is_own=True)
+            trainer.check_strategy()
+            trainer.bind()
+            anchor.own_trainer = self._trainer = trainer
+
+    @property
+    def variable(self) -> Variable:
+        """The table.
+
+        Raises:
+            AttributeError: The layer is not built, so it has none yet.
+        """
+        if self._variable is None:
+            raise AttributeError(
+                f"{self.name!r} has no table yet: call the layer, or `layer.build()`, first."
+            )
+        return self._variable
+
+    @property
+    def compute_dtype(self) -> str:
+        """Dtype of the output; of the ids until the layer is built.
+
+        A keras.Sequential without an Input makes one of its first layer's compute dtype, and
+        would round ids to float32. Not int32 either: Keras casts ids to it without a word, and
+        `call` could not refuse those that do not fit.
+        """
+        if self.built:
+            return self.dtype_policy.compute_dtype
+        if self.key_dtype == "string":
+            return "string"
+        return "uint64" if self.key_dtype == "uint64" else "int64"
+
+    def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
+        """Which ids are no padding; None for ragged and sparse ones."""
+        if self.padding_id is None:
+            return previous_mask
+        if isinstance(ids, keras.KerasTensor):
+            return self._symbolic_mask(ids)
+        if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
+            return None
+        return tf.logical_not(self._is_padding(self._keys(tf.convert_to_tensor(ids))))
+
+    def _symbolic_mask(self, ids: keras.KerasTensor) -> keras.KerasTensor | None:
+        """The mask of symbolic ids: of Keras ops, which a functional model can save."""
+        if getattr(ids, "ragged", False) or ids.sparse:
+            return None
+        if ids.dtype != self.key_dtype:
+            ids = keras.ops.cast(ids, self.key_dtype)
+        padding_id: Any = self.padding_id
+        if isinstance(padding_id, int) and padding_id >= 2**63:
+            padding_id = np.uint64(padding_id)
+        return keras.ops.not_equal(ids, padding_id)
+
+    # Saving.
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes rows, slots, seed and the step of the table's own optimizer.
+
+        Keras calls it for .keras and .weights.h5 files.
+        """
+        if self._variable is None:
+            return
+        beside = {}
+        if self._trainer is not None:
+            step = step_variable(self._trainer.optimizer).numpy()
+            beside = {"step": step, **self._trainer.arrays(_TRAINER)}
+        stored_rows.save(self._variable.table, store, beside)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads what `save_own_variables` wrote, in place of what is in the table.
+
+        Raises:
+            ValueError: There are no rows in the file, they are damaged, or those of a table of
+                another dim or dtype. The table is as it was then.
+        """
+        if self._variable is None and not store.keys():
+            return  # saved before it was built
+        self.build()
+        try:
+            beside = stored_rows.load(self.variable.table, store)
+        except Exception as error:
+            # Keras tries again wherever else it meets the layer, where the file has nothing of it,
+            # and tells the last error alone.
+            before, self._load_error = self._load_error, error
+            if before is not None and not store.keys():
+                self._load_error = before
+                raise ValueError(f"{error} Before that: {before}") from before
+            raise
+        self._load_error = None
+        # Keras loads the optimizer too, but not into one that has a schedule where the other has
+        # a number, or the other way round.
+        if self._trainer is not None and "step" in beside:
+            step_variable(self._trainer.optimizer).assign(beside["step"])
+            self._trainer.load(beside, _TRAINER)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        stored_rows.refuse_old_format(self.name)
+        unknown = self.unknown_value
+        return {
+            **super().get_config(),
+            "dim": self.dim,
+            "key_dtype": self.key_dtype,
+            "value_dtype": self.value_dtype,
+            "initializer": serialized(self.initializer),
+            "optimizer": serialized(self.optimizer),
+            "padding_id": self.padding_id,
+            "devices": self.devices,
+            "partitioner": serialized(self.partitioner),
+            "restrict_policy": _registered_name(self.restrict_policy),
+            "init_size": self.init_size,
+            "kv_creator": serialized(self.kv_creator),
+            "bp_v2": self.bp_v2,
+            "unknown_value": None if unknown is None else unknown.tolist(),
+            "policy": serialized(self.policy),
+        }
+
+    # What a `call` is made of.
+
+    def _output_spec(self, ids: Any, is_ragged: bool) -> keras.KerasTensor:
+        """The symbolic output for symbolic ids, which it checks."""
+        check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_dtype), self.name)
+        options = {"ragged": True} if is_ragged else {}
+        shape = self.compute_output_shape(ids.shape)
+        return keras.KerasTensor(shape, dtype=self.dtype_policy.compute_dtype, **options)
+
+    def _as_outputs(self, rows: Any) -> Any:
+        """Rows in the dtype of the output."""
+        dtype = tf.as_dtype(self.dtype_policy.compute_dtype)
+        return rows if rows.dtype == dtype else tf.cast(rows, dtype)
+
+    def _keys(self, ids: Any) -> Any:
+        """Ids in the key dtype, in the same container."""
+        key_dtype = tf.as_dtype(self.key_dtype)
+        if isinstance(ids, tf.SparseTensor):
+            values = cast_ids(ids.values, key_dtype, self.name)
+            return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(cast_ids(ids.flat_values, key_dtype, self.name))
+        return cast_ids(tf.convert_to_tensor(ids), key_dtype, self.name)
+
+    def _is_padding(self, keys: tf.Tensor) -> tf.Tensor:
+        return tf.equal(keys, tf.constant(self.padding_id, keys.dtype))
+
+    def _rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        """Rows of keys, keys.shape + [dim]; padding is never looked up."""
+        if self.padding_id is None:
+            return self._find(keys, training)
+        flat = tf.reshape(keys, [-1])
+        places = tf.where(tf.logical_not(self._is_padding(flat)))
+        rows = self._find(tf.gather_nd(flat, places), training)
+        rows = tf.scatter_nd(places, rows, [tf.size(flat, tf.int64), self.dim])
+        rows = tf.reshape(rows, tf.concat([tf.shape(keys), [self.dim]], 0))
+        return tf.ensure_shape(rows, keys.shape.concatenate([self.dim]))
+
+    def _find(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        variable = self.variable
+        rows, _ = variable.table.find(
+            keys, self._defaults(training), gradient_token(variable), training=training
+        )
+        return rows
+
+    def _pooled(
+        self,
+        keys: tf.Tensor,
+        bags: Bags,
+        weights: tf.Tensor | None,
+        combiner: str | None,
+        training: bool,
+    ) -> tf.Tensor:
+        """A row for each bag; padding counts for nothing."""
+        variable = self.variable
+        assert combiner is not None  # or there are no bags
+        if weights is not None:
+            weights = tf.cast(weights, compute_dtype(variable.value_dtype))
+        return variable.table.find_pooled(
+            keys,
+            bags,
+            weights,
+            combiner=combiner,
+            padding=self.padding_id,
+            defaults=self._defaults(training),
+            token=gradient_token(variable),
+            training=training,
+        )
+
+    def _defaults(self, training: bool) -> tf.Tensor | None:
+        """The row of ids that have none; None for their initial rows."""
+        if self.unknown_value is None or training:
+            return None
+        row = np.broadcast_to(self.unknown_value, [self.dim])
+        return tf.cast(tf.constant(row), self.variable.value_dtype)
+
+    def _padding_id(self, padding_id: Any) -> int | str:
+        key_dtype = tf.as_dtype(self.key_dtype)
+        if key_dtype == tf.string:
+            if not isinstance(padding_id, str):
+                raise TypeError(
+                    "`padding_id` must be a str, for the key dtype is string. Received: "
+                    f"padding_id={padding_id!r}"
+                )
+            return padding_id
+        least = min(key_dtype.min, -(2**63))
+        padding_id = arguments.positive_int(padding_id, "padding_id", least=least, most=2**64 - 1)
+        if not key_dtype.min <= padding_id <= key_dtype.max:
+            raise ValueError(
+                f"`padding_id` must fit the key dtype {self.key_dtype}. Received: "
+                f"padding_id={padding_id}"
+            )
+        return padding_id
+
+    def _unknown_row(self, unknown_value: Any) -> np.ndarray | None:
+        if unknown_value is None:
+            return None
+        row = np.asarray(unknown_value)
+        if row.dtype.kind not in "iuf":
+            raise TypeError(
+                "`unknown_value` must be a number or an array of numbers. Received: "
+                f"unknown_value={unknown_value!r}"
+            )
+        if row.shape not in ((), (self.dim,)):
+            raise ValueError(
+                f"`unknown_value` must be a number or of shape ({self.dim},). Received: "
+                f"shape={row.shape}"
+            )
+        return row.astype(np.float64)
+
+
+def serialized(value: Any) -> Any:
+    """Something that JSON can hold."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if tf.is_tensor(value):
+        return value.numpy().tolist()
+    if isinstance(value, tf.types.experimental.PolymorphicFunction):
+        return _serialized_function(value)
+    return keras.saving.serialize_keras_object(value)
+
+
+def _serialized_function(function: Any) -> Any:
+    """A tf.function, which Keras itself would take for an object and not load again."""
+    config = keras.saving.serialize_keras_object(function.python_function)
+    name = keras.saving.get_registered_name(function)
+    if keras.saving.get_registered_object(name) is function:
+        config = {**config, "config": name}
+    return config
+
+
+def deserialized(value: Any) -> Any:
+    """What `serialized` was given, but for arrays, which come back as lists."""
+    if isinstance(value, dict):
+        return keras.saving.deserialize_keras_object(value)
+    return value
+
+
+def _registered_name(policy: type | None) -> str | None:
+    """The name that Keras knows a class by."""
+    return None if policy is None else keras.saving.get_registered_name(policy)
+
+
+def _registered_class(policy: Any) -> Any:
+    """The class of such a name; a class as it is.
+
+    Raises:
+        ValueError: Keras knows no class of that name.
+    """
+    if not isinstance(policy, str):
+        return policy
+    known = keras.saving.get_registered_object(policy)
+    if known is None:
+        raise ValueError(
+            "`restrict_policy` must be registered, by keras.saving.register_keras_serializable, "
+            f"before a layer with it is loaded. Received: restrict_policy={policy!r}"
+        )
+    return known
