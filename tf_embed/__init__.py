@@ -15,7 +15,7 @@ loads its ops and changes nothing in TensorFlow or Keras.
     TablePolicy                 which rows come, stay and leave; CounterAdmission, BloomAdmission
     RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
-    shadow_ops, ragged_embedding_ops, math, data_flow, ModelMode
+    keras, shadow_ops, ragged_embedding_ops, math, data_flow, ModelMode
                                 names that code written for TFRA uses
 """
 
@@ -25,6 +25,7 @@ _library.check_environment()
 
 from tf_embed import (  # noqa: E402
     data_flow,
+    keras,
     layers,
     math,
     optimizers,
@@ -79,6 +80,7 @@ __all__ = [
     "forget_variable",
     "get_model_mode",
     "get_variable",
+    "keras",
     "layers",
     "math",
     "optimizers",

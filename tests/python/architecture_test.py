@@ -38,6 +38,7 @@ PYTHON_LAYERS = (
     {"ragged_embedding_ops"},
     {"optimizers"},
     {"layers"},
+    {"keras"},
     {"checkpoint", "export"},
     {"__init__"},
 )

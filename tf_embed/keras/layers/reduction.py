@@ -1,0 +1,119 @@
+"""Rows of a bag made into one, by a name or by a function.
+
+Sums, means and sqrtn of rows as they lie are the table's own work, which makes no array of all
+rows. Here is what the table does not do: other names, functions, rows that were clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+Combiner = str | Callable[..., Any]
+
+_ALIASES = {"sqrt_n": "sqrtn"}  # as in tf.sparse.segment_sqrt_n
+
+
+def _std(rows: tf.Tensor, bags: tf.Tensor, num_bags: tf.Tensor) -> tf.Tensor:
+    variance = _variance(rows, bags, num_bags)
+    # The slope of the root is infinite at 0, which is where a bag of one id always is.
+    is_positive = variance > 0
+    root = tf.sqrt(tf.where(is_positive, variance, tf.ones_like(variance)))
+    return tf.where(is_positive, root, tf.zeros_like(variance))
+
+
+def _variance(rows: tf.Tensor, bags: tf.Tensor, num_bags: tf.Tensor) -> tf.Tensor:
+    means = tf.math.unsorted_segment_mean(rows, bags, num_bags)
+    return tf.math.unsorted_segment_mean((rows - tf.gather(means, bags)) ** 2, bags, num_bags)
+
+
+_BY_NAME: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "sum": tf.math.unsorted_segment_sum,
+    "mean": tf.math.unsorted_segment_mean,
+    "sqrtn": tf.math.unsorted_segment_sqrt_n,
+    "min": tf.math.unsorted_segment_min,
+    "max": tf.math.unsorted_segment_max,
+    "prod": tf.math.unsorted_segment_prod,
+    "std": _std,
+    "variance": _variance,
+}
+
+
+def combiner_of(combiner: Any) -> Combiner:
+    """A layer's argument `combiner`: a name, or a function or what Keras made of one.
+
+    Raises:
+        TypeError: It is none of these.
+        ValueError: There is no combiner of that name.
+    """
+    if isinstance(combiner, dict):
+        combiner = keras.saving.deserialize_keras_object(combiner)
+    if callable(combiner):
+        return combiner
+    if not isinstance(combiner, str):
+        raise TypeError(
+            f"`combiner` must be a name or a function of rows and axis. Received: {combiner!r}"
+        )
+    name = _ALIASES.get(combiner, combiner)
+    if name not in _BY_NAME:
+        raise ValueError(
+            f"`combiner` must be one of {', '.join(_BY_NAME)}, or a function of rows and axis, "
+            f"such as tf.reduce_logsumexp. Received: combiner={combiner!r}"
+        )
+    return name
+
+
+def reduce_bags(
+    rows: tf.Tensor, bags: tf.Tensor, num_bags: tf.Tensor, combiner: Combiner
+) -> tf.Tensor:
+    """Makes one row of those of each bag.
+
+    Args:
+        rows: [n, dim].
+        bags: int64 [n], the bag of each row, from 0 to num_bags - 1, in any order.
+        num_bags: int64 scalar.
+        combiner: What `combiner_of` gave. A function gets a tf.RaggedTensor [num_bags, (m), dim]
+            and `axis=1`.
+
+    Returns:
+        [num_bags, dim]; zeros where a bag is empty.
+
+    Raises:
+        ValueError: A function gave something else than one row a bag.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> rows = tf.constant([[1.0], [5.0], [2.0]])
+        >>> reduce_bags(rows, tf.constant([0, 0, 2], tf.int64), 3, "max").numpy().tolist()
+        [[5.0], [0.0], [2.0]]
+    """
+    if isinstance(combiner, str):
+        reduced = _BY_NAME[combiner](rows, bags, num_bags)
+    else:
+        order = tf.argsort(bags, stable=True)
+        lists = tf.RaggedTensor.from_value_rowids(
+            tf.gather(rows, order), tf.gather(bags, order), num_bags, validate=False
+        )
+        reduced = one_row_each(combiner(lists, axis=1), rows.shape[-1], combiner)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(bags), bags, num_bags)
+    return tf.where((counts > 0)[:, tf.newaxis], reduced, tf.zeros_like(reduced))
+
+
+def one_row_each(reduced: Any, dim: int, combiner: Callable[..., Any]) -> tf.Tensor:
+    """What a function gave for bags, if it is a row for each.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if isinstance(reduced, tf.RaggedTensor):
+        reduced = reduced.to_tensor()
+    reduced = tf.convert_to_tensor(reduced)
+    if not reduced.shape.is_compatible_with([None, dim]):
+        raise ValueError(
+            f"`combiner` must reduce rows [bags, ids, {dim}] over axis 1 to [bags, {dim}]. "
+            f"Received: combiner={combiner!r}, which gave the shape {reduced.shape}"
+        )
+    return reduced
