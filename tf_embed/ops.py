@@ -231,19 +231,32 @@ def find_or_insert(
     *,
     dim: int,
     training: bool = False,
+    scores: Sequence[tf.Tensor] = (),
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As `find`, and inserts the rows of absent keys; in training, of those that `apply` would."""
     return _raw.tf_embed_find_or_insert(
-        table=handle, keys=keys, owners=owners, defaults=defaults, dim=dim, training=training
+        table=handle,
+        keys=keys,
+        owners=owners,
+        defaults=defaults,
+        scores=list(scores),
+        dim=dim,
+        training=training,
     )
 
 
 def insert_or_assign(
-    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor, values: tf.Tensor, *, dim: int
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    values: tf.Tensor,
+    *,
+    dim: int,
+    scores: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
     """Writes rows; of equal keys the last one wins."""
     return _raw.tf_embed_insert_or_assign(
-        table=handle, keys=keys, owners=owners, values=values, dim=dim
+        table=handle, keys=keys, owners=owners, values=values, scores=list(scores), dim=dim
     )
 
 
@@ -256,6 +269,7 @@ def accum(
     exists: tf.Tensor,
     *,
     dim: int,
+    scores: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
     """Adds the change to rows that exist, inserts rows that do not, as the caller saw them."""
     return _raw.tf_embed_accum(
@@ -265,6 +279,7 @@ def accum(
         old_values=old_values,
         new_values=new_values,
         exists=exists,
+        scores=list(scores),
         dim=dim,
     )
 
@@ -279,6 +294,7 @@ def apply(
     *,
     dim: int,
     rule: str,
+    scores: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
     """One step of an optimizer on the rows of `keys`.
 
@@ -296,6 +312,7 @@ def apply(
         gradients=gradients,
         hyper=hyper,
         step=step,
+        scores=list(scores),
         dim=dim,
         rule=rule,
     )
@@ -370,64 +387,6 @@ def import_(
         meta=meta,
         statistics=statistics,
         policy=policy,
-    )
-
-
-def restrict(handle: tf.Tensor, num_reserved: tf.Tensor, *, order: str) -> tf.Tensor:
-    """Removes rows until `num_reserved` are left; the number of those that went, int64 scalar.
-
-    Args:
-        num_reserved: int64 scalar.
-        order: Which ones go first, a name of `policies.ORDERS`.
-    """
-    return _raw.tf_embed_restrict(table=handle, num_reserved=num_reserved, order=order)
-
-
-def drain_evicted(
-    handle: tf.Tensor, *, key_dtype: tf.DType, value_dtype: tf.DType, dim: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keys [n] and rows [n, dim] that have left by the policy since the last call."""
-    return _raw.tf_embed_drain_evicted(
-        table=handle, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
-    )
-
-
-def stats(handle: tf.Tensor) -> tf.Tensor:
-    """What has happened to a table; an int64 vector, see cc/ops/policy_ops.cc."""
-    return _raw.tf_embed_stats(table=handle)
-
-
-def row_statistics(
-    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """What is kept of the use of rows, and no use itself.
-
-    Returns:
-        int64, keys.shape + [4]: last step, last time in milliseconds, number of steps, score, 0 for
-        what is not kept and for absent keys; and whether the table holds each key, keys.shape.
-    """
-    return _raw.tf_embed_row_statistics(table=handle, keys=keys, owners=owners)
-
-
-def set_scores(
-    handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor, scores: tf.Tensor
-) -> tf.Operation | None:
-    """Sets the scores of rows, int64, keys.shape; absent keys are passed over."""
-    return _raw.tf_embed_set_scores(table=handle, keys=keys, owners=owners, scores=scores)
-
-
-def set_clock(
-    handle: tf.Tensor, step: int | tf.Tensor, milliseconds: int | tf.Tensor
-) -> tf.Operation | None:
-    """Sets the clock by which a table notes uses.
-
-    Args:
-        step: The number of the present step, -1 to leave it.
-        milliseconds: The time since 1970, at which it stands then; -1 to go by the system's, -2 to
-            leave it.
-    """
-    return _raw.tf_embed_set_clock(
-        table=handle, step=tf.cast(step, tf.int64), milliseconds=tf.cast(milliseconds, tf.int64)
     )
 
 

@@ -6,15 +6,17 @@ The table itself goes by it, in C++; here a policy is said, checked and saved in
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tf_embed import arguments
 
 # What a table can keep of the use of each row, 8 bytes each, and the bits by which ops name it.
-STATISTICS = {"last_step": 1, "last_time_ms": 2, "count": 4, "score": 8}
+STATISTICS = {"last_step": 1, "last_time_ms": 2, "count": 4, "score": 8, "last_epoch": 16}
 
 # Which of these an order goes by.
 ORDERS = {
@@ -22,6 +24,8 @@ ORDERS = {
     "lfu": ("last_step", "count"),
     "ttl": ("last_step", "last_time_ms"),
     "score": ("score",),
+    "epoch_lru": ("last_step", "last_epoch"),
+    "epoch_lfu": ("last_step", "count", "last_epoch"),
 }
 
 _MOST_COUNT = 2**32 - 1
@@ -29,22 +33,24 @@ _MOST_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 
 
 @dataclasses.dataclass(frozen=True)
-class _Config:
+class SavedArguments:
     """A dataclass as Keras saves it: its arguments."""
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: keras.saving.serialize_keras_object(value) for name, value in fields.items()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """One of these arguments."""
-        return cls(**config)
+        deserialize = keras.saving.deserialize_keras_object
+        return cls(**{name: deserialize(value) for name, value in config.items()})
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class CounterAdmission(_Config):
+class CounterAdmission(SavedArguments):
     """A key gets a row in the `n`-th training step that holds it, counted exactly.
 
     Until then it has its initial row, and its gradients are dropped. A key that waits takes about
@@ -87,7 +93,7 @@ class CounterAdmission(_Config):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class BloomAdmission(_Config):
+class BloomAdmission(SavedArguments):
     """A key gets a row in the `n`-th training step that holds it, or, rarely, in an earlier one.
 
     As `CounterAdmission`, but keys are counted in Bloom filters. These take a few bytes for each
@@ -137,7 +143,7 @@ class BloomAdmission(_Config):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class TablePolicy(_Config):
+class TablePolicy(SavedArguments):
     """By which rows come and leave.
 
     A use of a row is a training step with its key, an `upsert`, an `accum`, or a lookup with
@@ -154,9 +160,11 @@ class TablePolicy(_Config):
         max_rows: The most rows, at least one for each shard. Default: no bound.
         eviction: Which rows leave first, for a bound and by `Variable.restrict`: "lru", not used
             for the most steps; "lfu", used in the fewest steps, and of these not used for the most;
-            "ttl", not used for the longest time; "score", of the lowest score, see
-            `Variable.set_scores`. Keeps 8 bytes beside each row, or 16 ("lfu", "ttl", and "score"
-            with a bound). None keeps nothing, and goes with `max_rows=None`.
+            "ttl", not used for the longest time; "score", of the lowest score, see `score_fn` and
+            `Variable.set_scores`; "epoch_lru" and "epoch_lfu", last used in the earliest epoch, and
+            of these not used for the most steps, or used in the fewest since they came. Keeps 8
+            bytes beside each row, 16 for "lfu", "ttl", "epoch_lru", and "score" with a bound, 24
+            for "epoch_lfu". None keeps nothing, and goes with `max_rows=None`.
         admission: When a key that is trained gets its row, a `CounterAdmission` or
             `BloomAdmission`. `upsert`, `accum` and restoring need none. Default: at once.
         ttl_seconds: A row that was not used for so long is expired: training takes it for absent,
@@ -164,10 +172,17 @@ class TablePolicy(_Config):
             Default: never.
         log_evicted: Whether rows that were evicted or expired are kept for
             `Variable.drain_evicted`, in memory until then.
+        steps_per_epoch: How many steps are an epoch: the first ones are epoch 0, and so on.
+            Default: an epoch lasts until `Variable.set_clock` says that it is another.
+        score_fn: For eviction="score": called with the keys [n], of the variable's key dtype, of
+            each `upsert`, `accum` and training step, perhaps in a graph, for their scores [n],
+            int64, which the rows get with the write. In a batch a key may stand several times; the
+            last position wins. A new row of a lower score than all that could leave for it is
+            refused then. Default: a new row has the score 0, and always comes.
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An argument out of range.
+        ValueError: An argument out of range, or without the `eviction` that it is for.
 
     Example:
         >>> import tf_embed
@@ -183,6 +198,8 @@ class TablePolicy(_Config):
     admission: CounterAdmission | BloomAdmission | None = None
     ttl_seconds: float | None = None
     log_evicted: bool = False
+    steps_per_epoch: int | None = None
+    score_fn: Callable[[tf.Tensor], Any] | None = None
 
     def __post_init__(self) -> None:
         if self.max_rows is not None:
@@ -214,6 +231,22 @@ class TablePolicy(_Config):
             raise TypeError(
                 f"`log_evicted` must be a bool. Received: log_evicted={self.log_evicted!r}"
             )
+        if self.steps_per_epoch is not None:
+            arguments.positive_int(self.steps_per_epoch, "steps_per_epoch", most=2**62)
+            self._check_eviction("steps_per_epoch", "epoch_lru", "epoch_lfu")
+        if self.score_fn is not None:
+            if not callable(self.score_fn):
+                raise TypeError(
+                    f"`score_fn` must be callable. Received: score_fn={self.score_fn!r}"
+                )
+            self._check_eviction("score_fn", "score")
+
+    def _check_eviction(self, argument: str, *orders: str) -> None:
+        if self.eviction not in orders:
+            raise ValueError(
+                f"`{argument}` goes with eviction={' or '.join(repr(one) for one in orders)}. "
+                f"Received: {argument}={getattr(self, argument)}, eviction={self.eviction!r}"
+            )
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -229,21 +262,33 @@ class TablePolicy(_Config):
         return {
             "max_rows": self.max_rows or 0,
             "eviction": self.eviction or "lru",
+            "steps_per_epoch": self.steps_per_epoch or 0,
             "ttl_milliseconds": round(1000 * self.ttl_seconds) if self.ttl_seconds else 0,
             "log_evicted": bool(self.log_evicted),
             **({} if self.admission is None else self.admission.attributes()),
         }
 
-    def get_config(self) -> dict[str, Any]:
-        """The arguments."""
-        admission = keras.saving.serialize_keras_object(self.admission)
-        return {**super().get_config(), "admission": admission}
+    def scores(self, keys: tf.Tensor, name: str) -> list[tf.Tensor]:
+        """What `score_fn` gives for keys of any shape, int64, keys.shape; nothing without one.
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TablePolicy:
-        """One of these arguments."""
-        admission = keras.saving.deserialize_keras_object(config["admission"])
-        return cls(**{**config, "admission": admission})
+        Args:
+            keys: The keys of a write.
+            name: Name of the variable, for messages.
+
+        Raises:
+            TypeError: It gives no integers.
+            ValueError: It does not give one for each key.
+        """
+        if self.score_fn is None:
+            return []
+        keys_in_line = tf.reshape(keys, [-1])
+        scores = arguments.tensor_of(self.score_fn(keys_in_line), tf.int64, "score_fn(keys)", name)
+        if not scores.shape.is_compatible_with(keys_in_line.shape):
+            raise ValueError(
+                f"`score_fn` of {name!r} must give a score for each of the keys, of shape "
+                f"{keys_in_line.shape}. Received: score_fn(keys).shape={scores.shape}"
+            )
+        return [tf.reshape(scores, tf.shape(keys))]
 
 
 def _check_number(value: Any, argument: str) -> None:

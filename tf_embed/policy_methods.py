@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import arguments, ops
+from tf_embed import arguments, policy_ops
 from tf_embed.policies import STATISTICS, TablePolicy
 from tf_embed.restrict_policies import RestrictPolicy, number_of_rows
 from tf_embed.table import Table
@@ -129,7 +129,7 @@ class PolicyMethods(tf.Module):
             >>> stats["rows"], stats["payload_bytes"], stats["hits"], stats["misses"]
             (2, 32, 2, 1)
         """
-        vector = ops.stats(self._table.resource_handle)
+        vector = policy_ops.stats(self._table.resource_handle)
         eager = tf.executing_eagerly()
         numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
         counts = dict(zip(_COUNTS, numbers, strict=True))
@@ -167,7 +167,7 @@ class PolicyMethods(tf.Module):
                 f"policy=tf_embed.TablePolicy(..., log_evicted=True). Received: {self.policy}"
             )
         options = self._table.options
-        return ops.drain_evicted(
+        return policy_ops.drain_evicted(
             self._table.resource_handle,
             key_dtype=options.key_dtype,
             value_dtype=options.value_dtype,
@@ -184,7 +184,8 @@ class PolicyMethods(tf.Module):
             A dict of tensors of keys.shape: "exists", bool; and int64, 0 for absent keys, those of
             the following that the variable keeps: "last_step", the step of the last use, which
             counts the calls that changed rows; "last_time_ms", its time in milliseconds since 1970;
-            "count", the number of steps with a use; "score".
+            "count", the number of steps with a use; "score"; "last_epoch", the latest epoch of a
+            use.
 
         Raises:
             TypeError: A wrong dtype.
@@ -242,23 +243,29 @@ class PolicyMethods(tf.Module):
             )
         return self._table.set_scores(keys, scores)
 
-    def set_clock(self, step: Any = None, time_ms: Any = None) -> tf.Operation | None:
+    def set_clock(
+        self, step: Any = None, time_ms: Any = None, epoch: Any = None
+    ) -> tf.Operation | None:
         """Sets the clock by which uses of rows are noted, to replay a log or to test a policy.
 
         Without this, steps are counted from 1, one for each call that changes rows, and the time is
         the system's.
 
         Args:
-            step: The number of the present step, from 1. Default: leaves it.
+            step: The number of the present step, from 1 to 2**62. Default: leaves it.
             time_ms: The time in milliseconds since 1970, at which the clock stands until the next
                 call; "system" to go by the system's time again. Default: leaves it.
+            epoch: The number of the present epoch, from 0 to 2**31 - 1, for an `eviction` that goes
+                by epochs. With `steps_per_epoch` the next one still begins where it would have. A
+                row keeps the latest epoch of its uses, whatever comes later. Default: leaves it to
+                the steps.
 
         Returns:
             The operation in a graph, None in eager execution.
 
         Raises:
             TypeError: An argument is no integer.
-            ValueError: An argument is out of range.
+            ValueError: An argument is out of range, or the variable keeps no epochs.
 
         Example:
             >>> import tf_embed
@@ -274,14 +281,64 @@ class PolicyMethods(tf.Module):
         if step is None:
             step = -1
         elif not tf.is_tensor(step):
-            step = arguments.positive_int(step, "step")
+            step = arguments.positive_int(step, "step", most=2**62)
         if time_ms is None:
             time_ms = -2
         elif isinstance(time_ms, str) and time_ms == "system":
             time_ms = -1
         elif not tf.is_tensor(time_ms):
             time_ms = arguments.positive_int(time_ms, "time_ms", least=0, most=2**62)
-        return ops.set_clock(self._table.resource_handle, step, time_ms)
+        if epoch is None:
+            epoch = -1
+        elif "last_epoch" not in self._table.options.statistics:
+            raise ValueError(
+                f"{self._table.options.name!r} keeps no epochs: make it with eviction="
+                f'"epoch_lru" or "epoch_lfu" in its policy. Received: epoch={epoch}'
+            )
+        elif not tf.is_tensor(epoch):
+            epoch = arguments.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
+        return policy_ops.set_clock(self._table.resource_handle, step, time_ms, epoch)
+
+    def export_keys_and_scores(
+        self, split_size: int, name: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Copies all keys, and of each row the number by which it stays, as of one moment.
+
+        Args:
+            split_size: How many rows are copied at a time, at most 65536.
+            name: Name of the operation.
+
+        Returns:
+            Keys [n] in no order and, int64 [n], what the order goes by, the lowest leave first:
+            the last step for "lru", the number of steps for "lfu", the last time in milliseconds
+            since 1970 for "ttl", the score for "score"; for "epoch_lru" and "epoch_lfu" the latest
+            epoch times 2**32, plus the last step or the number of steps, at most 2**32 - 1.
+
+        Raises:
+            TypeError: The variable has no order, or `split_size` is no int.
+            ValueError: `split_size` is not positive.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(eviction="lfu"))
+            >>> v.upsert([1, 2], [[0.0]] * 2)
+            >>> v.upsert([2], [[0.0]])
+            >>> keys, scores = v.export_keys_and_scores(1024)
+            >>> sorted(zip(keys.numpy().tolist(), scores.numpy().tolist()))
+            [(1, 1), (2, 2)]
+        """
+        order = None if self.policy is None else self.policy.eviction
+        if order is None and self.restrict_policy is not None:
+            order = self.restrict_policy.order
+        if not order:
+            raise TypeError(
+                f"{self._table.options.name!r} keeps no scores: make it with policy="
+                "tf_embed.TablePolicy(eviction=...), or with a tf_embed.HkvHashTableCreator. "
+                f"Received: policy={self.policy}"
+            )
+        split_size = arguments.positive_int(split_size, "split_size")
+        with arguments.scope(name, "export_keys_and_scores"):
+            return self._table.export_scores(order, split_size)
 
     def _keys(self, keys: Any) -> tf.Tensor:
         options = self._table.options
@@ -309,6 +366,13 @@ def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
             "`restrict_policy` must be a subclass of tf_embed.RestrictPolicy, the class itself. "
             f"Received: restrict_policy={restrict_policy!r}"
         )
+    if restrict_policy is not None:
+        for statistic in restrict_policy.statistics:
+            if statistic not in STATISTICS:
+                raise ValueError(
+                    f"`statistics` of {restrict_policy.__name__} must be of "
+                    f"{', '.join(STATISTICS)}. Received: {statistic!r}"
+                )
     if policy is not None and policy.max_rows is not None and policy.max_rows < num_shards:
         raise ValueError(
             f"`max_rows` of `policy` must be at least one for each of {num_shards} shards. "

@@ -46,6 +46,9 @@ class RestrictPolicy(tf.Module):
     # What the table has to keep beside each row, names of `policies.STATISTICS`.
     statistics: tuple[str, ...] = ()
 
+    # The order of the table that this one goes by, a name of `policies.ORDERS`; "" for none.
+    order = ""
+
     def __init__(self, var: Any) -> None:
         super().__init__()
         self.var = var
@@ -91,7 +94,6 @@ class RestrictPolicy(tf.Module):
 class _OrderPolicy(RestrictPolicy):
     """A policy that the table itself carries out, by one of its orders."""
 
-    order = ""
     shown = ""
 
     def apply_restriction(self, num_reserved: Any, trigger: Any = None) -> tf.Tensor:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -84,6 +85,7 @@ def assign_slots(
     *,
     dim: int,
     rule: ExternalRule,
+    scores: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
     """Writes whole rows of an external rule; of equal keys the last one wins.
 
@@ -95,6 +97,7 @@ def assign_slots(
         owners=owners,
         values=values,
         slots=slots,
+        scores=list(scores),
         dim=dim,
         **rule.attributes(),
     )

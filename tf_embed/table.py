@@ -24,12 +24,13 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import ops, slot_ops
+from tf_embed import ops, policy_ops, slot_ops
 from tf_embed.distributed import sharding
 from tf_embed.initializers import RowInitializer
 from tf_embed.ops import Exported
 from tf_embed.policies import STATISTICS, TablePolicy
 from tf_embed.slot_ops import ExternalRule
+from tf_embed.table_meta import SavedKind
 
 
 def kind_of(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
@@ -110,7 +111,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self._rule: str | ExternalRule | None = None
             # Called with the distinct keys of each step, after it.
             self.on_update: Callable[[tf.Tensor], Any] | None = None
-            self._track_trackable(_Kind(options), "kind")
+            self._track_trackable(SavedKind(options.name, options.kind), "kind")
             # In eager execution, to make these takes three times as long as a lookup of 256 keys.
             with tf.device(options.device):
                 self._no_owners = tf.zeros([0], tf.int32)
@@ -255,13 +256,24 @@ class Table(tf.saved_model.experimental.TrackableResource):
         owners = self._owners(keys)
         defaults = self._initial_rows(keys, owners)
         return ops.find_or_insert(
-            self.resource_handle, keys, owners, defaults, dim=self.options.dim, training=training
+            self.resource_handle,
+            keys,
+            owners,
+            defaults,
+            dim=self.options.dim,
+            training=training,
+            scores=self._scores(keys),
         )
 
     def insert_or_assign(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Operation | None:
         """Writes rows; of equal keys the last one wins."""
         done = ops.insert_or_assign(
-            self.resource_handle, keys, self._owners(keys), values, dim=self.options.dim
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            values,
+            dim=self.options.dim,
+            scores=self._scores(keys),
         )
         return self._updated(keys, done)
 
@@ -277,6 +289,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             new_values,
             exists,
             dim=self.options.dim,
+            scores=self._scores(keys),
         )
         return self._updated(keys, done)
 
@@ -310,6 +323,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             step,
             dim=self.options.dim,
             rule=rule,
+            scores=self._scores(keys),
         )
         return self._updated(keys, done)
 
@@ -353,6 +367,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             slots,
             dim=self.options.dim,
             rule=rule,
+            scores=self._scores(keys),
         )
         return self._updated(keys, done)
 
@@ -432,15 +447,21 @@ class Table(tf.saved_model.experimental.TrackableResource):
         Returns:
             How many were removed, int64 scalar.
         """
-        return ops.restrict(self.resource_handle, num_reserved, order=order)
+        return policy_ops.restrict(self.resource_handle, num_reserved, order=order)
 
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What is kept of the use of rows; see `ops.row_statistics`."""
-        return ops.row_statistics(self.resource_handle, keys, self._owners(keys))
+        """What is kept of the use of rows; see `policy_ops.row_statistics`."""
+        return policy_ops.row_statistics(self.resource_handle, keys, self._owners(keys))
 
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
         """Sets the scores of the rows that are there, int64, keys.shape."""
-        return ops.set_scores(self.resource_handle, keys, self._owners(keys), scores)
+        return policy_ops.set_scores(self.resource_handle, keys, self._owners(keys), scores)
+
+    def export_scores(self, order: str, split_size: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """All keys with the number that an order goes by; see `policy_ops.export_scores`."""
+        return policy_ops.export_scores(
+            self.resource_handle, split_size, key_dtype=self.options.key_dtype, order=order
+        )
 
     @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
     def bind_rule(self, rule: str | ExternalRule) -> None:
@@ -502,6 +523,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 self.on_update(ops.unique_keys(tf.reshape(keys, [-1]))[0])
         return done
 
+    def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """The `scores` of the ops that write: those that the policy has for the keys."""
+        policy = self.options.policy
+        return [] if policy is None else policy.scores(keys, self.options.name)
+
     def _owners(self, keys: tf.Tensor) -> tf.Tensor:
         options = self.options
         owners = sharding.owners(keys, options.num_shards, options.partition_fn, options.name)
@@ -542,33 +568,6 @@ class Table(tf.saved_model.experimental.TrackableResource):
             absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), options.dim]
         )
         return tf.reshape(rows, tf.concat([tf.shape(keys), [options.dim]], 0))
-
-
-class _Kind(tf.train.experimental.PythonState):
-    """The kind of a table in a checkpoint, to refuse the rows of another kind with its name.
-
-    TensorFlow reads it before any tensor, of which it would only say where another dtype was found.
-    """
-
-    def __init__(self, options: TableOptions) -> None:
-        self._options = options
-
-    def serialize(self) -> str:
-        """What is saved."""
-        return self._options.kind
-
-    def deserialize(self, string_value: Any) -> None:
-        """Compares with what was saved.
-
-        Raises:
-            ValueError: It is another kind.
-        """
-        saved = tf.compat.as_text(string_value)
-        if saved != self._options.kind:
-            raise ValueError(
-                f"{self._options.name!r} can't be restored: it has {self._options.kind}, and the "
-                f"checkpoint has {saved}."
-            )
 
 
 def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:

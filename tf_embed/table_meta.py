@@ -1,4 +1,4 @@
-"""The numbers that say what a saved table is besides its rows, as cc/core/table_meta.h has them."""
+"""What is saved of a table besides its rows: its kind, and the numbers of cc/core/table_meta.h."""
 
 from __future__ import annotations
 
@@ -37,3 +37,34 @@ class TableMeta:
         for place in (_SEED, _TABLE_ID):
             numbers[place] = np.asarray(other)[place]
         return tf.constant(numbers)
+
+
+class SavedKind(tf.train.experimental.PythonState):
+    """The kind of a table in a checkpoint, to refuse the rows of another kind with its name.
+
+    TensorFlow reads it before any tensor, of which it would only say where another dtype was found.
+
+    Args:
+        name: The variable's name.
+        kind: Its kind.
+    """
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name, self._kind = name, kind
+
+    def serialize(self) -> str:
+        """What is saved."""
+        return self._kind
+
+    def deserialize(self, string_value: Any) -> None:
+        """Compares with what was saved.
+
+        Raises:
+            ValueError: It is another kind.
+        """
+        saved = tf.compat.as_text(string_value)
+        if saved != self._kind:
+            raise ValueError(
+                f"{self._name!r} can't be restored: it has {self._kind}, and the checkpoint has "
+                f"{saved}."
+            )

@@ -10,11 +10,14 @@
 namespace tf_embed {
 
 // A moment has two names: the number of the caller's step, which is the same whenever the same
-// steps are run, and the time of day, in milliseconds since 1970.
+// steps are run, and the time of day, in milliseconds since 1970. Its epoch is what the caller
+// makes of it, such as a number of steps.
 struct Moment {
   uint64_t step = 0;
   uint64_t milliseconds = 0;
+  uint64_t epoch = 0;  // at most kMostEpoch
 };
+inline constexpr uint64_t kMostEpoch = INT32_MAX;
 
 struct ExecContext {
   // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps at once, and

@@ -215,7 +215,7 @@ Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
   if (options_.policy.plans_writes()) {
     TF_EMBED_RETURN_IF_ERROR(PlanWrite(context, batch, groups, admits, wants, &plan));
   }
-  const Write write{content_.get(), context.now, plan.data()};
+  const Write write{content_.get(), context.now, plan.data(), batch.scores};
   Status status = groups.ForEachRange(context, key_cost,
                                       [&](KeyGroups::Range* range) { return work(write, range); });
   if (plan.data() != nullptr) {
@@ -252,6 +252,7 @@ Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Pro
     if (!entry.bucket->TryLock(entry.word)) continue;
     present(write.content->rows.Row(entry.slot));
     if (write.verdicts == nullptr) Use(*write.content, entry.slot, write.now);
+    SetScore(write, group, entry.slot);
     entry.bucket->Unlock(entry.word);
     break;
   }
@@ -269,6 +270,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
       present(content->rows.Row(probe.entry.slot));
       // A planned write has noted the use before.
       if (write.verdicts == nullptr) Use(*content, probe.entry.slot, write.now);
+      SetScore(write, group, probe.entry.slot);
       probe.entry.bucket->Unlock(probe.entry.word);
       return Status();
     }
@@ -284,6 +286,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
     absent(content->rows.Row(slot));
     if (content->rows.layout().statistics_per_row > 0) {
       StatisticsOf(*content, slot).Begin(write.now);
+      SetScore(write, group, slot);
     }
     Status status = index.Insert(group.key, probe.hash, slot);
     if (!status.ok()) {

@@ -132,6 +132,7 @@ class HostTable final : public Table {
     Content* content;
     const Moment& now;
     const Verdict* verdicts;  // null where writes are not planned: all may come
+    const int64_t* scores;    // KeyBatch::scores
 
     bool MayInsert(const KeyGroup& group) const {
       return verdicts == nullptr || verdicts[group.positions[0]] == Verdict::kInsert;
@@ -140,10 +141,11 @@ class HostTable final : public Table {
 
   // What planning leaves for the write and for what follows.
   struct WritePlan {
-    explicit WritePlan(Allocator* allocator) : verdicts(allocator) {}
+    explicit WritePlan(Allocator* allocator) : verdicts(allocator), scores(allocator) {}
     std::unique_lock<std::mutex> turn;
     Buffer<Verdict> verdicts;
-    size_t size_before = 0;  // of the table, once room was made
+    Buffer<uint64_t> scores;  // ScoreBits by the place where a key first comes; or none
+    size_t size_before = 0;   // of the table, once room was made
 
     const Verdict* data() const { return turn.owns_lock() ? verdicts.data() : nullptr; }
   };
@@ -226,18 +228,35 @@ class HostTable final : public Table {
   void Use(const Content& content, uint32_t slot, const Moment& now) const {
     if (content.rows.layout().statistics_per_row > 0) StatisticsOf(content, slot).Use(now);
   }
+  // Sets the score that a write brings for a row.
+  void SetScore(const Write& write, const KeyGroup& group, uint32_t slot) const {
+    if (write.scores == nullptr) return;
+    const int64_t score = write.scores[group.positions[group.count - 1]];
+    StatisticsOf(*write.content, slot).Set(Statistic::kScore, RowStatistics::ScoreBits(score));
+  }
+  // Whether new rows stay away where their scores are lower than those of all that are there.
+  bool OrdersByScores(const KeyBatch& batch) const {
+    return batch.scores != nullptr && options_.policy.eviction == EvictionOrder::kScore;
+  }
   // Decides which absent keys of a batch come, and makes room for them.
   Status PlanWrite(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
                    Admits admits, const Wants& wants, WritePlan* plan);
   // Looks each group up and notes its use, or what it is for the planning.
-  Status Survey(const ExecContext& context, const KeyGroups& groups, const Wants& wants,
-                Verdict* verdicts);
+  Status Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
+                const Wants& wants, WritePlan* plan);
+  // Takes out the lowest rows, for those of `coming` keys that find no room. Where they are ordered
+  // by scores, puts the highest first, for which alone there may be room.
+  Status MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming, int64_t* keys,
+                  size_t* positions, size_t* evicted);
   // Takes out expired rows: those of the batch, and some of those that lie next to where the last
   // such pass ended, about as many as `keys`.
   Status EvictExpiredOfBatch(const Moment& now, const KeyBatch& batch, const Verdict* verdicts,
                              size_t keys);
   // Takes out the lowest `wanted` rows, but for those in use at this step; fewer where all are.
-  Status EvictLowest(const ExecContext& context, size_t wanted, size_t* evicted);
+  // With `scores` [wanted], falling, the i-th of them goes only if its score is no higher than the
+  // i-th of these.
+  Status EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
+                     size_t* evicted);
   // Puts new victims in line, at least `wanted` where there are so many. Then `*all` says whether
   // the whole table is in line.
   Status FillVictims(const ExecContext& context, size_t wanted, bool* all);

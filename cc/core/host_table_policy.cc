@@ -30,6 +30,19 @@ constexpr size_t kMuchOneIn = 4;
 
 bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit == kHighestRank; }
 
+// A key that wants to come, with the bits of its score.
+struct Newcomer {
+  uint64_t score;
+  size_t number;  // in the order of the batch
+  int64_t key;
+  size_t position;
+
+  // Highest scores first, and of equal ones the first in the batch.
+  friend bool operator<(const Newcomer& a, const Newcomer& b) {
+    return a.score != b.score ? a.score > b.score : a.number < b.number;
+  }
+};
+
 }  // namespace
 
 Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
@@ -41,7 +54,10 @@ Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
   TF_EMBED_RETURN_IF_ERROR(plan->verdicts.Resize(places));
   Verdict* const verdicts = plan->verdicts.data();
   std::fill(verdicts, verdicts + places, Verdict::kNothing);
-  TF_EMBED_RETURN_IF_ERROR(Survey(context, groups, wants, verdicts));
+  if (policy.max_rows > 0 && OrdersByScores(batch)) {
+    TF_EMBED_RETURN_IF_ERROR(plan->scores.Resize(places));
+  }
+  TF_EMBED_RETURN_IF_ERROR(Survey(context, batch, groups, wants, plan));
 
   // The absent keys, in the order of the batch.
   Buffer<int64_t> keys(options_.allocator);
@@ -91,7 +107,8 @@ Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
   size_t room = coming;
   if (policy.max_rows > 0 && size + coming > policy.max_rows) {
     size_t evicted = 0;
-    TF_EMBED_RETURN_IF_ERROR(EvictLowest(context, size + coming - policy.max_rows, &evicted));
+    TF_EMBED_RETURN_IF_ERROR(
+        MakeRoom(context, *plan, coming, keys.data(), positions.data(), &evicted));
     size -= evicted;
     room = std::min(coming, policy.max_rows - std::min(policy.max_rows, size));
     if (admits != Admits::kPeeked) {  // else the apply that follows will count them
@@ -104,14 +121,40 @@ Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
   return Status();
 }
 
-Status HostTable::Survey(const ExecContext& context, const KeyGroups& groups, const Wants& wants,
-                         Verdict* verdicts) {
+Status HostTable::MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming,
+                           int64_t* keys, size_t* positions, size_t* evicted) {
+  const size_t wanted = content_->index.size() + coming - options_.policy.max_rows;
+  if (plan.scores.size() == 0) return EvictLowest(context, wanted, nullptr, evicted);
+  const size_t pressing = std::min(wanted, coming);
+  Buffer<Newcomer> newcomers(options_.allocator);
+  Buffer<uint64_t> scores(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(newcomers.Resize(coming));
+  TF_EMBED_RETURN_IF_ERROR(scores.Resize(coming));
+  for (size_t i = 0; i < coming; ++i) {
+    newcomers[i] = {plan.scores[positions[i]], i, keys[i], positions[i]};
+  }
+  std::sort(newcomers.data(), newcomers.data() + coming);
+  for (size_t i = 0; i < coming; ++i) {
+    scores[i] = newcomers[i].score;
+    positions[i] = newcomers[i].position;
+    keys[i] = newcomers[i].key;
+  }
+  return EvictLowest(context, pressing, scores.data() + (coming - pressing), evicted);
+}
+
+Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
+                         const Wants& wants, WritePlan* plan) {
   const RowPolicy& policy = options_.policy;
+  Verdict* const verdicts = plan->verdicts.data();
   const auto survey = [&](KeyGroups::Range* range) {
     return ForEachGroup(
         *content_, range, [](const KeyGroup&) {},
         [&](const KeyGroup& group, const Probe& probe) {
           Verdict& verdict = verdicts[group.positions[0]];
+          if (plan->scores.size() > 0) {
+            const int64_t score = batch.scores[group.positions[group.count - 1]];
+            plan->scores[group.positions[0]] = RowStatistics::ScoreBits(score);
+          }
           if (!probe.entry.found()) {
             if (wants(group)) verdict = Verdict::kAbsent;
           } else if (policy.statistics.size() > 0) {
@@ -158,7 +201,8 @@ Status HostTable::EvictExpiredOfBatch(const Moment& now, const KeyBatch& batch,
   return Evict(expired.data(), others.size(), &counters_.expired);
 }
 
-Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, size_t* evicted) {
+Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
+                              size_t* evicted) {
   const RowPolicy& policy = options_.policy;
   const StripedIndex& index = content_->index;
   Buffer<int64_t> victims(options_.allocator);
@@ -191,6 +235,9 @@ Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, size_t*
       continue;  // it left and came again, and stands in line twice
     } else if (row.Get(Statistic::kLastStep) == context.now.step) {
       TF_EMBED_RETURN_IF_ERROR(in_use.Append(rank));
+    } else if (scores != nullptr && scores[*evicted + count] < rank.score()) {
+      TF_EMBED_RETURN_IF_ERROR(victims_.Push(rank));
+      break;
     } else {
       victims[count++] = key;
     }
@@ -233,6 +280,13 @@ Status HostTable::NoteInserted(const KeyBatch& batch, const Moment& now, const W
   const size_t size = content_->index.size();
   counters_.admitted.fetch_add(size - plan.size_before, std::memory_order_relaxed);
   if (options_.policy.max_rows == 0) return Status();
+  if (OrdersByScores(batch)) {  // what has left since, or has another score, is found out later
+    for (size_t i = 0; i < batch.size; ++i) {
+      const uint64_t score = RowStatistics::ScoreBits(batch.scores[batch.Position(i)]);
+      TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank(score, HashKey(batch.keys[i]))));
+    }
+    return Status();
+  }
   RowStatistics::Word words[StatisticSet::kMost] = {};
   RowStatistics fresh(options_.policy.statistics, words);
   fresh.Begin(now);
@@ -418,8 +472,7 @@ Status HostTable::AssignStatistics(const ExecContext&, const KeyBatch& batch, St
     if (!entry.found()) continue;
     RowStatistics row = StatisticsOf(*content_, entry.slot);
     const uint64_t* const words = statistics + batch.Position(i) * set.size();
-    for (const Statistic statistic :
-         {Statistic::kLastStep, Statistic::kLastTime, Statistic::kCount, Statistic::kScore}) {
+    for (const Statistic statistic : kAllStatistics) {
       if (set.Has(statistic)) row.Set(statistic, words[set.IndexOf(statistic)]);
     }
     if (options_.policy.max_rows > 0) {

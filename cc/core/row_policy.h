@@ -8,6 +8,7 @@
 //     last time    its time, in milliseconds since 1970
 //     count        the number of steps in which the row was used since it came
 //     score        what the user said; 0 until then
+//     epoch        the latest epoch of a use
 //
 // A use is an apply, an upsert, an accum, or a lookup that is a part of training; a key that is
 // used twice in a step counts once. All other lookups leave no trace.
@@ -18,6 +19,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 
 #include "cc/core/admission.h"
@@ -26,14 +28,23 @@
 
 namespace tf_embed {
 
-enum class Statistic : uint8_t { kLastStep = 1, kLastTime = 2, kCount = 4, kScore = 8 };
+enum class Statistic : uint8_t {
+  kLastStep = 1,
+  kLastTime = 2,
+  kCount = 4,
+  kScore = 8,
+  kEpoch = 16,
+};
+inline constexpr Statistic kAllStatistics[] = {Statistic::kLastStep, Statistic::kLastTime,
+                                               Statistic::kCount, Statistic::kScore,
+                                               Statistic::kEpoch};
 
 class StatisticSet {
  public:
-  static constexpr size_t kMost = 4;
+  static constexpr size_t kMost = std::size(kAllStatistics);
 
   constexpr StatisticSet() = default;
-  static constexpr StatisticSet OfBits(uint8_t bits) { return StatisticSet(bits & 15); }
+  static constexpr StatisticSet OfBits(uint8_t bits) { return StatisticSet(bits & 31); }
   constexpr StatisticSet With(Statistic statistic) const {
     return StatisticSet(bits_ | static_cast<uint8_t>(statistic));
   }
@@ -53,8 +64,8 @@ class StatisticSet {
 
  private:
   explicit constexpr StatisticSet(int bits) : bits_(static_cast<uint8_t>(bits)) {}
-  static constexpr size_t BitsIn(unsigned four) {
-    return (four & 1) + (four >> 1 & 1) + (four >> 2 & 1) + (four >> 3 & 1);
+  static constexpr size_t BitsIn(unsigned bits) {
+    return (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3 & 1) + (bits >> 4 & 1);
   }
   uint8_t bits_ = 0;
 };
@@ -83,9 +94,11 @@ class RowStatistics {
     Set(Statistic::kLastTime, now.milliseconds);
     Set(Statistic::kCount, 1);
     Set(Statistic::kScore, ScoreBits(0));
+    Set(Statistic::kEpoch, now.epoch);
   }
 
-  // Notes a use. The first one in a step counts.
+  // Notes a use. The first one in a step counts. The epoch is never set back, whatever the clock
+  // says, so that a use raises the row in each order.
   void Use(const Moment& now) {
     bool first = true;
     if (set_.Has(Statistic::kLastStep)) {
@@ -96,6 +109,13 @@ class RowStatistics {
     Set(Statistic::kLastTime, now.milliseconds);
     if (first && set_.Has(Statistic::kCount)) {
       words_[set_.IndexOf(Statistic::kCount)].fetch_add(1, std::memory_order_relaxed);
+    }
+    if (set_.Has(Statistic::kEpoch)) {
+      Word& epoch = words_[set_.IndexOf(Statistic::kEpoch)];
+      uint64_t before = epoch.load(std::memory_order_relaxed);
+      while (before < now.epoch &&
+             !epoch.compare_exchange_weak(before, now.epoch, std::memory_order_relaxed)) {
+      }
     }
   }
 
@@ -114,6 +134,9 @@ enum class EvictionOrder : uint8_t {
   kLfu,    // the count, then the last step
   kTtl,    // the last time of use, then the last step
   kScore,  // the score
+  // The epoch, then the last step or the count: the strategies of NVIDIA's HierarchicalKV.
+  kEpochLru,
+  kEpochLfu,
 };
 
 inline StatisticSet StatisticsOf(EvictionOrder order) {
@@ -124,6 +147,13 @@ inline StatisticSet StatisticsOf(EvictionOrder order) {
       return StatisticSet().With(Statistic::kLastStep).With(Statistic::kCount);
     case EvictionOrder::kTtl:
       return StatisticSet().With(Statistic::kLastStep).With(Statistic::kLastTime);
+    case EvictionOrder::kEpochLru:
+      return StatisticSet().With(Statistic::kLastStep).With(Statistic::kEpoch);
+    case EvictionOrder::kEpochLfu:
+      return StatisticSet()
+          .With(Statistic::kLastStep)
+          .With(Statistic::kCount)
+          .With(Statistic::kEpoch);
     case EvictionOrder::kScore:
       break;
   }
@@ -164,6 +194,11 @@ inline uint64_t EvictionScore(EvictionOrder order, const RowStatistics& row) {
     first = std::min(first, (uint64_t{1} << (64 - second_bits)) - 1);
     return first << second_bits | (second & ((uint64_t{1} << second_bits) - 1));
   };
+  // An epoch above the low half, in which the number saturates; 63 bits.
+  const auto in_epoch = [&](Statistic number) {
+    const uint64_t epoch = std::min<uint64_t>(row.Get(Statistic::kEpoch), kMostEpoch);
+    return epoch << 32 | std::min<uint64_t>(row.Get(number), UINT32_MAX);
+  };
   switch (order) {
     case EvictionOrder::kLru:
       return row.Get(Statistic::kLastStep);
@@ -171,10 +206,32 @@ inline uint64_t EvictionScore(EvictionOrder order, const RowStatistics& row) {
       return pair(row.Get(Statistic::kCount), row.Get(Statistic::kLastStep), 40);
     case EvictionOrder::kTtl:  // 44 bits of milliseconds last until the year 2527
       return pair(row.Get(Statistic::kLastTime), row.Get(Statistic::kLastStep), 20);
+    case EvictionOrder::kEpochLru:
+      return in_epoch(Statistic::kLastStep);
+    case EvictionOrder::kEpochLfu:
+      return in_epoch(Statistic::kCount);
     case EvictionOrder::kScore:
       break;
   }
   return row.Get(Statistic::kScore);
+}
+
+// The number that an order goes by first, as it is told to users.
+inline int64_t ShownScore(EvictionOrder order, const RowStatistics& row) {
+  switch (order) {
+    case EvictionOrder::kLru:
+      return static_cast<int64_t>(row.Get(Statistic::kLastStep));
+    case EvictionOrder::kLfu:
+      return static_cast<int64_t>(row.Get(Statistic::kCount));
+    case EvictionOrder::kTtl:
+      return static_cast<int64_t>(row.Get(Statistic::kLastTime));
+    case EvictionOrder::kEpochLru:
+    case EvictionOrder::kEpochLfu:
+      return static_cast<int64_t>(EvictionScore(order, row));
+    case EvictionOrder::kScore:
+      break;
+  }
+  return RowStatistics::ScoreOf(row.Get(Statistic::kScore));
 }
 
 // Who wants to know of rows that leave by a policy: evicted ones and expired ones.

@@ -48,6 +48,10 @@ struct KeyBatch {
   const int64_t* keys = nullptr;
   size_t size = 0;
   const uint32_t* positions = nullptr;
+  // By place, the scores of the rows that a verb writes, of equal keys the last one's. Where a row
+  // comes with a score and scores decide who leaves, only rows of no higher score leave for it.
+  // Null: rows keep theirs, and new ones begin at 0.
+  const int64_t* scores = nullptr;
 
   TF_EMBED_INLINE size_t Position(size_t i) const {
     return positions == nullptr ? i : positions[i];

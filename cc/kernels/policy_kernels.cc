@@ -14,9 +14,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-constexpr Statistic kAllStatistics[] = {Statistic::kLastStep, Statistic::kLastTime,
-                                        Statistic::kCount, Statistic::kScore};
-
 class RestrictOp : public TableOp {
  public:
   explicit RestrictOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
@@ -205,17 +202,25 @@ class SetClockOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     const tf::Tensor& step = context->input(1);
     const tf::Tensor& milliseconds = context->input(2);
-    if (step.dims() != 0 || milliseconds.dims() != 0 || step.scalar<int64_t>()() < -1 ||
-        step.scalar<int64_t>()() == 0 || milliseconds.scalar<int64_t>()() < -2) {
-      return InvalidArgumentError("The clock of table '", table->name(),
-                                  "' has steps from 1 and times from 0. Received: ",
-                                  step.DebugString(), " and ", milliseconds.DebugString(), ".");
+    const tf::Tensor& epoch = context->input(3);
+    if (step.dims() != 0 || milliseconds.dims() != 0 || epoch.dims() != 0 ||
+        step.scalar<int64_t>()() < -1 || step.scalar<int64_t>()() == 0 ||
+        step.scalar<int64_t>()() > StepClock::kMostStep || milliseconds.scalar<int64_t>()() < -2 ||
+        epoch.scalar<int64_t>()() < -1 ||
+        epoch.scalar<int64_t>()() > static_cast<int64_t>(kMostEpoch)) {
+      return InvalidArgumentError("The clock of table '", table->name(), "' has steps from 1 to ",
+                                  StepClock::kMostStep, ", times from 0 and epochs from 0 to ",
+                                  kMostEpoch, ". Received: ", step.DebugString(), ", ",
+                                  milliseconds.DebugString(), " and ", epoch.DebugString(), ".");
     }
     if (step.scalar<int64_t>()() > 0) {
       table->clock()->SetStep(static_cast<uint64_t>(step.scalar<int64_t>()()));
     }
     if (milliseconds.scalar<int64_t>()() >= -1) {
       table->clock()->SetTime(milliseconds.scalar<int64_t>()());
+    }
+    if (epoch.scalar<int64_t>()() >= 0) {
+      table->clock()->SetEpoch(static_cast<uint64_t>(epoch.scalar<int64_t>()()));
     }
     return absl::OkStatus();
   }

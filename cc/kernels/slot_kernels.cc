@@ -77,6 +77,7 @@ class AssignSlotsOp : public TableOp {
                                   SlotsShape(keys, rule_).DebugString(),
                                   ". Received: ", slots.shape().DebugString(), ".");
     }
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 5));
     // All shards are asked before one is written to. Each looks again when it writes.
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(

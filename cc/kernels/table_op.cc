@@ -105,6 +105,23 @@ absl::Status KeysInput::Spread(const TableResource& table) {
   return ToTensorFlow(split_.Build(keys_, size_, owners_, table.num_shards(), unsigned_keys_));
 }
 
+absl::Status KeysInput::ReadScores(tf::OpKernelContext* context, const TableResource& table,
+                                   int input) {
+  if (context->num_inputs() == input) return absl::OkStatus();
+  const tf::Tensor& scores = context->input(input);
+  if (scores.shape() != shape_) {
+    return InvalidArgumentError("`scores` of table '", table.name(),
+                                "' must have the shape of the keys, ", shape_.DebugString(),
+                                ". Received: ", scores.shape().DebugString(), ".");
+  }
+  if (!table.statistics().Has(Statistic::kScore)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Table '", table.name(), "' keeps no scores."));
+  }
+  scores_ = scores.flat<int64_t>().data();
+  return absl::OkStatus();
+}
+
 void KeysInput::ReplaceText(const tf::Tensor& strings, std::string_view text, int64_t key) {
   const TextBatch texts = TextsOf(strings);
   for (size_t i = 0; i < size_; ++i) {

@@ -52,8 +52,17 @@ class KeysInput {
   const int64_t* keys() const { return keys_; }
   const int32_t* owners() const { return owners_; }  // null: the table chooses
   bool unsigned_keys() const { return unsigned_keys_; }
-  KeyBatch shard(size_t number) const { return split_.shard(number); }
+  KeyBatch shard(size_t number) const {
+    KeyBatch batch = split_.shard(number);
+    batch.scores = scores_;
+    return batch;
+  }
   TextAccess* texts() { return &*texts_; }
+
+  // Reads the input that follows all others of an op that writes, if there is one: the scores that
+  // rows get.
+  absl::Status ReadScores(tensorflow::OpKernelContext* context, const TableResource& table,
+                          int input);
 
   // Gives those of string keys that are `text` another key.
   void ReplaceText(const tensorflow::Tensor& strings, std::string_view text, int64_t key);
@@ -70,6 +79,7 @@ class KeysInput {
   tensorflow::TensorShape shape_;
   const int64_t* keys_ = nullptr;
   const int32_t* owners_ = nullptr;
+  const int64_t* scores_ = nullptr;
   bool unsigned_keys_ = false;
   Buffer<int64_t> widened_;  // keys of 32 bits, and of strings
   ShardSplit split_;

@@ -24,6 +24,8 @@ constexpr OrderName kOrderNames[] = {
     {"lfu", EvictionOrder::kLfu},
     {"ttl", EvictionOrder::kTtl},
     {"score", EvictionOrder::kScore},
+    {"epoch_lru", EvictionOrder::kEpochLru},
+    {"epoch_lfu", EvictionOrder::kEpochLfu},
 };
 
 }  // namespace
@@ -45,6 +47,7 @@ absl::Status PolicyAttributes::Read(tf::OpKernelConstruction* construction) {
   int64_t statistic_bits, num_shards;
   TF_RETURN_IF_ERROR(construction->GetAttr("max_rows", &max_rows));
   TF_RETURN_IF_ERROR(ReadEvictionOrder(construction, "eviction", &eviction));
+  TF_RETURN_IF_ERROR(construction->GetAttr("steps_per_epoch", &steps_per_epoch));
   TF_RETURN_IF_ERROR(construction->GetAttr("ttl_milliseconds", &ttl_milliseconds));
   TF_RETURN_IF_ERROR(construction->GetAttr("admission", &admission));
   TF_RETURN_IF_ERROR(construction->GetAttr("admission_threshold", &admission_threshold));
@@ -55,7 +58,7 @@ absl::Status PolicyAttributes::Read(tf::OpKernelConstruction* construction) {
   TF_RETURN_IF_ERROR(construction->GetAttr("num_shards", &num_shards));
   statistics = StatisticSet::OfBits(static_cast<uint8_t>(statistic_bits));
   if (statistic_bits != statistics.bits()) {
-    return InvalidArgumentError("`statistics` must be from 0 to 15. Received: ", statistic_bits,
+    return InvalidArgumentError("`statistics` must be from 0 to 31. Received: ", statistic_bits,
                                 ".");
   }
   if (max_rows > 0 && max_rows < num_shards) {
@@ -75,11 +78,11 @@ absl::Status PolicyAttributes::Read(tf::OpKernelConstruction* construction) {
 }
 
 std::string PolicyAttributes::DebugString() const {
-  return absl::StrCat("max_rows ", max_rows, ", eviction ",
-                      kOrderNames[static_cast<size_t>(eviction)].name, ", ttl_milliseconds ",
-                      ttl_milliseconds, ", admission ", admission, "(", admission_threshold, ", ",
-                      admission_error_rate, ", ", admission_max_keys, "), statistics ",
-                      statistics.bits(), ", log_evicted ", log_evicted);
+  return absl::StrCat(
+      "max_rows ", max_rows, ", eviction ", kOrderNames[static_cast<size_t>(eviction)].name,
+      ", steps_per_epoch ", steps_per_epoch, ", ttl_milliseconds ", ttl_milliseconds,
+      ", admission ", admission, "(", admission_threshold, ", ", admission_error_rate, ", ",
+      admission_max_keys, "), statistics ", statistics.bits(), ", log_evicted ", log_evicted);
 }
 
 bool PolicyAttributes::operator==(const PolicyAttributes& other) const {
@@ -113,28 +116,46 @@ RowPolicy PolicyAttributes::ForShard(int64_t shard, int64_t num_shards,
 }
 
 Moment StepClock::Now() const {
+  Moment now;
+  now.step = step();
+  now.epoch = EpochOf(now.step);
   const int64_t time = time_.load(std::memory_order_relaxed);
-  if (time >= 0) return Moment{step(), static_cast<uint64_t>(time)};
   const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return Moment{step(), static_cast<uint64_t>(
-                            std::chrono::duration_cast<std::chrono::milliseconds>(since).count())};
+  now.milliseconds = static_cast<uint64_t>(
+      time >= 0 ? time : std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+  return now;
+}
+
+uint64_t StepClock::EpochOf(uint64_t step) const {
+  const int64_t epoch = EpochsBefore(step) + epochs_ahead_.load(std::memory_order_relaxed);
+  return std::min(static_cast<uint64_t>(std::max<int64_t>(epoch, 0)), kMostEpoch);
 }
 
 std::vector<int64_t> SavedPolicy::Encode() const {
-  std::vector<int64_t> numbers = {kFormat, static_cast<int64_t>(step), statistics.bits()};
+  const bool has_epochs = statistics.Has(Statistic::kEpoch);
+  std::vector<int64_t> numbers = {has_epochs ? 2 : 1, static_cast<int64_t>(step),
+                                  statistics.bits()};
+  if (has_epochs) numbers.push_back(static_cast<int64_t>(epoch));
   numbers.insert(numbers.end(), admission.begin(), admission.end());
   return numbers;
 }
 
 absl::Status SavedPolicy::Decode(const int64_t* numbers, size_t count, SavedPolicy* saved) {
-  if (count < kFixedNumbers || numbers[0] != kFormat || numbers[1] < 0 || numbers[2] < 0 ||
-      numbers[2] != StatisticSet::OfBits(static_cast<uint8_t>(numbers[2])).bits()) {
+  // The format says whether there is an epoch.
+  const bool has_epochs = count > 3 && numbers[0] == 2;
+  const size_t fixed_numbers = has_epochs ? 4 : 3;
+  if (count < 3 || numbers[0] != (has_epochs ? 2 : 1) || numbers[1] < 0 ||
+      numbers[1] > StepClock::kMostStep || numbers[2] < 0 ||
+      numbers[2] != StatisticSet::OfBits(static_cast<uint8_t>(numbers[2])).bits() ||
+      StatisticSet::OfBits(static_cast<uint8_t>(numbers[2])).Has(Statistic::kEpoch) != has_epochs ||
+      (has_epochs && (numbers[3] < 0 || numbers[3] > static_cast<int64_t>(kMostEpoch)))) {
     return InvalidArgumentError("The saved policy is damaged, or of an unknown format. It has ",
                                 count, " numbers.");
   }
   saved->step = static_cast<uint64_t>(numbers[1]);
   saved->statistics = StatisticSet::OfBits(static_cast<uint8_t>(numbers[2]));
-  saved->admission.assign(numbers + kFixedNumbers, numbers + count);
+  saved->epoch = has_epochs ? static_cast<uint64_t>(numbers[3]) : 0;
+  saved->admission.assign(numbers + fixed_numbers, numbers + count);
   return absl::OkStatus();
 }
 

@@ -22,7 +22,7 @@ namespace tf_embed {
 
 class TableResource;
 
-// Reads the attribute of that name: 'lru', 'lfu', 'ttl' or 'score'.
+// Reads the attribute of that name, an order as TfEmbedTable's `eviction` names it.
 absl::Status ReadEvictionOrder(tensorflow::OpKernelConstruction* construction,
                                const char* attribute, EvictionOrder* order);
 
@@ -30,6 +30,7 @@ absl::Status ReadEvictionOrder(tensorflow::OpKernelConstruction* construction,
 struct PolicyAttributes {
   int64_t max_rows = 0;
   EvictionOrder eviction = EvictionOrder::kLru;
+  int64_t steps_per_epoch = 0;
   int64_t ttl_milliseconds = 0;
   std::string admission = "none";
   int64_t admission_threshold = 1;
@@ -51,20 +52,42 @@ struct PolicyAttributes {
 };
 
 // The time of a variable. Its steps are counted here and not by an optimizer, so that they go on
-// whoever changes rows: a step ends with each op that does. Any thread may call anything.
+// whoever changes rows: a step ends with each op that does. Steps 1 to n are epoch 0, the next n
+// are epoch 1, and so on; what SetEpoch says holds for the present step, and the rest follows. Any
+// thread may call anything.
 class StepClock {
  public:
+  // The largest number of a step that anybody may set, from which the clock can go on for ever.
+  static constexpr int64_t kMostStep = int64_t{1} << 62;
+
+  // `steps_per_epoch`: n; 0 where epochs do not end by themselves.
+  explicit StepClock(int64_t steps_per_epoch) : steps_per_epoch_(steps_per_epoch) {}
+
   Moment Now() const;
   void EndStep() { step_.fetch_add(1, std::memory_order_relaxed); }
 
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
   void SetStep(uint64_t step) { step_.store(step, std::memory_order_relaxed); }
 
+  uint64_t epoch() const { return EpochOf(step()); }
+  void SetEpoch(uint64_t epoch) {
+    epochs_ahead_.store(static_cast<int64_t>(epoch) - EpochsBefore(step()),
+                        std::memory_order_relaxed);
+  }
+
   // The time stands at `milliseconds` since 1970 from now on; -1: it is the system's.
   void SetTime(int64_t milliseconds) { time_.store(milliseconds, std::memory_order_relaxed); }
 
  private:
+  int64_t EpochsBefore(uint64_t step) const {
+    return steps_per_epoch_ == 0 || step == 0 ? 0
+                                              : static_cast<int64_t>(step - 1) / steps_per_epoch_;
+  }
+  uint64_t EpochOf(uint64_t step) const;
+
+  const int64_t steps_per_epoch_;
   std::atomic<uint64_t> step_{1};
+  std::atomic<int64_t> epochs_ahead_{0};  // of what the steps alone would give
   std::atomic<int64_t> time_{-1};
 };
 
@@ -72,11 +95,11 @@ class StepClock {
 //
 //     | format = 1 | the clock's step | bits of the statistics of a row | what admission counted
 //     ... |
+//
+// Where epochs are among the statistics, the format is 2, and the clock's epoch stands behind them.
 struct SavedPolicy {
-  static constexpr int64_t kFormat = 1;
-  static constexpr size_t kFixedNumbers = 3;
-
   uint64_t step = 0;  // 0: nothing goes by it
+  uint64_t epoch = 0;
   StatisticSet statistics;
   std::vector<int64_t> admission;  // none where nothing was counted
 

@@ -115,7 +115,8 @@ class TableResource : public tensorflow::ResourceBase {
   std::string DebugString() const override;
 
  private:
-  explicit TableResource(const Signature& signature) : signature_(signature) {}
+  explicit TableResource(const Signature& signature)
+      : signature_(signature), clock_(signature.policy.steps_per_epoch) {}
 
   Status CollectValues(Buffer<int64_t>* values) const;
 

@@ -17,6 +17,7 @@ class InsertOrAssignOp : public TableOp {
     const tf::Tensor& values = context->input(3);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, table);
     Buffer<int64_t> numbers(table->allocator());
@@ -49,6 +50,7 @@ class AccumOp : public TableOp {
                                   "' must have the shape of the keys, ", keys.shape().DebugString(),
                                   ". Received: ", exists.shape().DebugString(), ".");
     }
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
@@ -157,6 +159,7 @@ class ApplyOp : public TableOp {
     if (rule.step < 1) {
       return InvalidArgumentError("`step` must be at least 1. Received: ", rule.step, ".");
     }
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {

@@ -1,4 +1,4 @@
-// The verbs on a table as a whole: Clear, Shrink, Size, Export, Import.
+// The verbs on a table as a whole: Clear, Shrink, Size, Export, ExportScores, Import.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -138,6 +138,7 @@ class ExportOp : public TableOp {
     if (with_policy_) {
       policy.statistics = table->statistics();
       if (policy.statistics.size() > 0) policy.step = table->clock()->step();
+      if (policy.statistics.Has(Statistic::kEpoch)) policy.epoch = table->clock()->epoch();
       if (table->admission() != nullptr) {
         TF_RETURN_IF_ERROR(ToTensorFlow(table->admission()->Save(&policy.admission)));
       }
@@ -192,6 +193,63 @@ class ExportOp : public TableOp {
   bool with_policy_ = true;
 };
 
+class ExportScoresOp : public TableOp {
+ public:
+  explicit ExportScoresOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadEvictionOrder(construction, "order", &order_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    const tf::Tensor& split_size = context->input(1);
+    if (split_size.dims() != 0 || split_size.scalar<int64_t>()() < 1) {
+      return InvalidArgumentError(
+          "`split_size` of table '", table->name(),
+          "' must be a positive number of rows. Received: ", split_size.DebugString(), ".");
+    }
+    if (output_type(0) != table->signature().key_dtype) {
+      return InvalidArgumentError("Table '", table->name(), "' is ",
+                                  table->signature().DebugString(), ". Asked for: keys ",
+                                  tf::DataTypeString(output_type(0)), ".");
+    }
+    const StatisticSet set = table->statistics();
+    if ((StatisticsOf(order_).bits() & ~set.bits()) != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Table '", table->name(), "' does not keep the statistics that these scores are."));
+    }
+    TextAccess texts(table, KeyUse::kRead);
+    WritersPaused paused(*table);
+    tf::Tensor *keys, *scores;
+    const int64_t size = static_cast<int64_t>(table->size());
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {size}, &scores));
+    const ExecContext exec = ThreadPoolOf(context);
+    ExportedRows rows(table->allocator());
+    int64_t* next = scores->flat<int64_t>().data();
+    size_t done = 0;
+    const size_t most = std::min(kExportRows, static_cast<size_t>(split_size.scalar<int64_t>()()));
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      for (ExportCursor cursor; !cursor.done; done += rows.size) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->ExportBatch(most, &cursor, &rows)));
+        if (table->key_texts() != nullptr) {
+          WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
+        } else {
+          NarrowKeys(rows.keys.data(), rows.size, done, keys);
+        }
+        for (size_t i = 0; i < rows.size; ++i) {
+          RowStatistics::Word words[StatisticSet::kMost];
+          const uint64_t* const kept = rows.statistics.data() + i * set.size();
+          std::copy(kept, kept + set.size(), words);
+          *next++ = ShownScore(order_, RowStatistics(set, words));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  EvictionOrder order_ = EvictionOrder::kLru;
+};
+
 class ImportOp : public TableOp {
  public:
   using TableOp::TableOp;
@@ -213,6 +271,7 @@ class ImportOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));
     ExecContext exec = ThreadPoolOf(context, table);
     if (policy.step > 0) exec.now.step = policy.step;
+    if (policy.statistics.Has(Statistic::kEpoch)) exec.now.epoch = policy.epoch;
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
     if (value_texts != nullptr) {
@@ -253,6 +312,7 @@ class ImportOp : public TableOp {
     }
     table->ReplaceTexts(&key_texts, &value_texts);
     table->clock()->SetStep(exec.now.step);
+    table->clock()->SetEpoch(exec.now.epoch);
     // Rows whose use begins with this import are of a step that is over.
     const bool all_known = (table->statistics().bits() & ~policy.statistics.bits()) == 0;
     if (!all_known) table->clock()->EndStep();
@@ -324,6 +384,7 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), ClearOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), ShrinkOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedExportScores").Device(tf::DEVICE_CPU), ExportScoresOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);
 
 }  // namespace

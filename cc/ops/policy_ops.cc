@@ -16,7 +16,7 @@ REGISTER_OP("TfEmbedRestrict")
     .Input("table: resource")
     .Input("num_reserved: int64")
     .Output("removed: int64")
-    .Attr("order: {'lru', 'lfu', 'ttl', 'score'}")
+    .Attr("order: {'lru', 'lfu', 'ttl', 'score', 'epoch_lru', 'epoch_lfu'}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle unused;
@@ -86,7 +86,7 @@ REGISTER_OP("TfEmbedRowStatistics")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle statistics;
-      TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(4), &statistics));
+      TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(5), &statistics));
       c->set_output(0, statistics);
       c->set_output(1, c->input(1));
       return Status();
@@ -94,9 +94,36 @@ REGISTER_OP("TfEmbedRowStatistics")
     .Doc(R"doc(
 Reads what is kept of the use of rows; is no use itself.
 
-statistics: keys.shape + [4]: the last step, the last time in milliseconds since 1970, the number of
-  steps, the score. 0 for what the table does not keep, and for absent keys.
+statistics: keys.shape + [5]: the last step, the last time in milliseconds since 1970, the number of
+  steps, the score, the latest epoch. 0 for what the table does not keep, and for absent keys.
 exists: keys.shape; whether the table holds the key.
+)doc");
+
+REGISTER_OP("TfEmbedExportScores")
+    .Input("table: resource")
+    .Input("split_size: int64")
+    .Output("keys: key_dtype")
+    .Output("scores: int64")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("order: {'lru', 'lfu', 'ttl', 'score', 'epoch_lru', 'epoch_lfu'}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      c->set_output(1, c->output(0));
+      return Status();
+    })
+    .Doc(R"doc(
+Gives all keys with the number that an order goes by first, as of one moment.
+
+split_size: How many rows are copied at a time, at most.
+keys: [num_rows], in no order.
+scores: [num_rows]: the last step for lru, the number of steps for lfu, the last time in milliseconds
+  since 1970 for ttl, the score for score; for epoch_lru and epoch_lfu, the latest epoch times 2^32
+  and the last step or the number of steps, at most 2^32 - 1.
+order: As `eviction` of TfEmbedTable; the table keeps the statistics that it goes by.
 )doc");
 
 REGISTER_OP("TfEmbedSetScores")
@@ -121,6 +148,7 @@ REGISTER_OP("TfEmbedSetClock")
     .Input("table: resource")
     .Input("step: int64")
     .Input("milliseconds: int64")
+    .Input("epoch: int64")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -129,6 +157,7 @@ Sets the clock by which a table notes uses.
 step: The number of the present step, or -1 to leave it.
 milliseconds: The time since 1970, at which the clock stands from now on; -1 to go by the system's
   time, -2 to leave it.
+epoch: The number of the present epoch, or -1 to leave it to the steps.
 )doc");
 
 }  // namespace tf_embed

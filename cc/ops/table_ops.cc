@@ -7,6 +7,9 @@
 //            Strings are any bytes, and different ones are different keys.
 //   owners   the shard of each key, flattened: int32 [num_keys]; or int32 [0], which leaves
 //            the choice to the table: floor_mod(key, num_shards), for a string of its 64-bit key.
+//   scores   none; or the scores of the rows that are written, keys.shape, in a table that keeps
+//            scores. Of equal keys the last one's. Where scores decide who leaves, a new row then
+//            comes only in place of one of no higher score.
 #include <cstdint>
 #include <vector>
 
@@ -88,7 +91,8 @@ REGISTER_OP("TfEmbedTable")
     .Attr("seed: int = 0")
     .Attr("table_id: int = 0")
     .Attr("max_rows: int >= 0 = 0")
-    .Attr("eviction: {'lru', 'lfu', 'ttl', 'score'} = 'lru'")
+    .Attr("eviction: {'lru', 'lfu', 'ttl', 'score', 'epoch_lru', 'epoch_lfu'} = 'lru'")
+    .Attr("steps_per_epoch: int >= 0 = 0")
     .Attr("ttl_milliseconds: int >= 0 = 0")
     .Attr("admission: {'none', 'counter', 'bloom'} = 'none'")
     .Attr("admission_threshold: int >= 1 = 1")
@@ -117,7 +121,8 @@ table_id: Second half of the seed: tables of one seed and different ids have dif
 max_rows: The most rows in all shards together, spread evenly, at least one each; 0 for no bound.
 eviction: The rows that leave first for new ones: lru, those not used for the most steps; lfu, those
   used in the fewest steps; ttl, those not used for the longest time; score, those of the lowest
-  score.
+  score; epoch_lru and epoch_lfu, those last used in the earliest epoch, and of these as lru and lfu.
+steps_per_epoch: How many steps are an epoch; 0 where TfEmbedSetClock alone says which one it is.
 ttl_milliseconds: After how long without use a row is expired; 0 for never.
 admission: How TfEmbedApply's absent keys are counted until they get a row: exactly, or by Bloom
   filters.
@@ -125,7 +130,7 @@ admission_threshold: The number of steps with a key in which it gets its row.
 admission_error_rate: The chance that a Bloom filter lets a key in early.
 admission_max_keys: How many keys wait at most, those that came last; 0 for all.
 statistics: What is kept of the use of each row besides what the rest needs, a sum of 1 for the last
-  step, 2 for the last time, 4 for the number of steps, 8 for the score.
+  step, 2 for the last time, 4 for the number of steps, 8 for the score, 16 for the latest epoch.
 log_evicted: Whether rows that leave by this policy are kept for TfEmbedDrainEvicted.
 )doc");
 
@@ -162,9 +167,11 @@ REGISTER_OP("TfEmbedFindOrInsert")
     .Input("keys: key_dtype")
     .Input("owners: int32")
     .Input("defaults: value_dtype")
+    .Input("scores: num_scores * int64")
     .Output("values: value_dtype")
     .Output("exists: bool")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
     .Attr("training: bool = false")
@@ -184,7 +191,9 @@ REGISTER_OP("TfEmbedInsertOrAssign")
     .Input("keys: key_dtype")
     .Input("owners: int32")
     .Input("values: value_dtype")
+    .Input("scores: num_scores * int64")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
     .SetIsStateful()
@@ -200,7 +209,9 @@ REGISTER_OP("TfEmbedAccum")
     .Input("old_values: value_dtype")
     .Input("new_values: value_dtype")
     .Input("exists: bool")
+    .Input("scores: num_scores * int64")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
     .Attr("dim: int >= 1")
     .SetIsStateful()
@@ -227,7 +238,9 @@ REGISTER_OP("TfEmbedApply")
     .Input("gradients: gradient_dtype")
     .Input("hyper: double")
     .Input("step: int64")
+    .Input("scores: num_scores * int64")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("num_scores: int >= 0 = 0")
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
     .Attr(
@@ -306,7 +319,9 @@ REGISTER_OP("TfEmbedAssignSlots")
     .Input("owners: int32")
     .Input("values: value_dtype")
     .Input("slots: slot_dtype")
+    .Input("scores: num_scores * int64")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("slot_dtype: {float, double}")
     .Attr("dim: int >= 1")

@@ -17,7 +17,7 @@ import tf_embed
 from tf_embed import BloomAdmission, CounterAdmission, TablePolicy
 
 SHARDS = (1, 3, 7)
-ORDERS = ("lru", "lfu", "ttl", "score")
+ORDERS = ("lru", "lfu", "ttl", "score", "epoch_lru", "epoch_lfu")
 COUNTED = ("admitted", "held_back", "refused", "evicted", "expired")
 
 
@@ -68,9 +68,12 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(itertools.product(ORDERS, SHARDS))
     def test_the_keys_after_each_step_are_those_of_the_oracle(self, order, shards):
         rng = np.random.default_rng(SEED)
-        policy = TablePolicy(61, order, CounterAdmission(2), log_evicted=True)
+        steps = 7 if order.startswith("epoch") else None
+        policy = TablePolicy(
+            61, order, CounterAdmission(2), log_evicted=True, steps_per_epoch=steps
+        )
         v = variable(policy, shards)
-        oracle = PolicyOracle(order, 61, shards, n=2)
+        oracle = PolicyOracle(order, 61, shards, n=2, steps_per_epoch=steps)
         for number in range(120):
             v.set_clock(time_ms=number // 3)
             oracle.now_ms = number // 3
@@ -455,6 +458,45 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             "does not say which rows leave first",
         ),
         (lambda: variable().set_clock(step=0), ValueError, "`step` must be at least 1"),
+        (lambda: variable().set_clock(step=2**63 - 1), ValueError, "`step` must be at most 46116"),
+        (
+            lambda: variable().set_clock(step=tf.constant(2**63 - 1)),
+            tf.errors.InvalidArgumentError,
+            "has steps from 1 to 4611686018427387904",
+        ),
+        (lambda: variable(TablePolicy(3)).set_clock(epoch=1), ValueError, "keeps no epochs"),
+        (
+            lambda: variable(TablePolicy(3, "epoch_lru")).set_clock(epoch=2**31),
+            ValueError,
+            "`epoch` must be at most 2147483647",
+        ),
+        (lambda: TablePolicy(steps_per_epoch=3), ValueError, "`steps_per_epoch` goes .*'lru'"),
+        (lambda: TablePolicy(3, "epoch_lru", steps_per_epoch=0), ValueError, "must be at least 1"),
+        (lambda: TablePolicy(3, score_fn=abs), ValueError, "`score_fn` goes with eviction='score'"),
+        (lambda: TablePolicy(3, "score", score_fn=3), TypeError, "`score_fn` must be callable"),
+        (
+            lambda: upsert(variable(TablePolicy(3, "score", score_fn=lambda _: [1.5])), [1]),
+            TypeError,
+            r"`score_fn\(keys\)` of .* must be of dtype int64",
+        ),
+        (
+            lambda: upsert(variable(TablePolicy(3, "score", score_fn=lambda _: [1])), [1, 2]),
+            ValueError,
+            "`score_fn` of .* must give a score for each of the keys",
+        ),
+        (lambda: variable().export_keys_and_scores(8), TypeError, "keeps no scores"),
+        (lambda: variable(TablePolicy()).export_keys_and_scores(0), ValueError, "`split_size`"),
+        (lambda: variable(TablePolicy()).export_keys_and_scores(2.0), TypeError, "`split_size`"),
+        (
+            lambda: variable().lookup([1], training=tf.constant(True)),
+            TypeError,
+            "`training` must be a Python bool",
+        ),
+        (
+            lambda: tf_embed.embedding_lookup(variable(), [1], training=tf.constant(True)),
+            TypeError,
+            "`training` must be a Python bool",
+        ),
         (lambda: variable().set_clock(time_ms=-1), ValueError, "`time_ms` must be at least 0"),
         (lambda: variable().set_clock(time_ms="now"), TypeError, "`time_ms` must be an int"),
     )
@@ -466,6 +508,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         TablePolicy(),
         TablePolicy(5, "lfu", CounterAdmission(3, 100), 2.5, True),
         TablePolicy(eviction=None, admission=BloomAdmission(2, 0.01)),
+        TablePolicy(5, "epoch_lfu", steps_per_epoch=9),
     )
     def test_the_config_makes_the_same_policy(self, policy):
         self.assertEqual(TablePolicy.from_config(policy.get_config()), policy)

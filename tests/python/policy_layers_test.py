@@ -167,7 +167,9 @@ class DoorsTest(tf.test.TestCase, parameterized.TestCase):
         v = table_of(trained())
         other = table_of(trained())
         rows = v.table.export()
-        for policy in ([], [2, 1, 0], [1, -1, 7], [1, 1, 16], [1, 1], [1, 9, 3]):
+        damaged = ([], [2, 1, 0], [3, 1, 7], [1, -1, 7], [1, 1, 32], [1, 1], [1, 9, 3])
+        epochs = ([1, 1, 23], [2, 1, 7, 0], [2, 1, 23], [2, 1, 23, -1], [2, 1, 23, 2**31])
+        for policy in (*damaged, *epochs, [1, 2**62 + 1, 7]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 other.table.import_(*rows._replace(policy=tf.constant(policy, tf.int64)))
         for place in (3, 4, 5):  # of what admission has counted

@@ -26,21 +26,24 @@ class Use:
     last_time_ms: int
     count: int = 1
     score: int = 0
+    last_epoch: int = 0
 
 
 class PolicyOracle:
     """A table that knows keys and uses, no weights.
 
     Args:
-        order: "lru", "lfu", "ttl" or "score".
+        order: "lru", "lfu", "ttl", "score", "epoch_lru" or "epoch_lfu".
         max_rows: The bound, or None.
         num_shards: Number of shards; a key is in that of its remainder.
         n: The step with a key in which it gets its row.
         ttl_ms: After how long a row expires, or None.
+        steps_per_epoch: How many steps are an epoch, or None.
 
     Attributes:
         shards: For each the uses of its keys.
         step: The number of the present step.
+        epochs_ahead: What is added to the epoch that the steps give.
         now_ms: The time.
         counts: admitted, held_back, refused, evicted, expired.
         left: Keys that left since this was emptied.
@@ -53,6 +56,7 @@ class PolicyOracle:
         num_shards: int = 1,
         n: int = 1,
         ttl_ms: int | None = None,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self.order, self.n, self.ttl_ms = order, n, ttl_ms
         self.bounds: list[int | None] = [None] * num_shards
@@ -60,7 +64,8 @@ class PolicyOracle:
             each, more = divmod(max_rows, num_shards)
             self.bounds = [each + (shard < more) for shard in range(num_shards)]
         self.shards: list[dict[int, Use]] = [{} for _ in range(num_shards)]
-        self.step, self.now_ms = 1, 0
+        self.steps_per_epoch = steps_per_epoch
+        self.step, self.now_ms, self.epochs_ahead = 1, 0, 0
         self.waiting: Counter[int] = Counter()
         self.counts = dict.fromkeys(("admitted", "held_back", "refused", "evicted", "expired"), 0)
         self.left: list[int] = []
@@ -70,6 +75,24 @@ class PolicyOracle:
         return sorted(
             key for rows in self.shards for key, use in rows.items() if not self.expired(use)
         )
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch."""
+        past = (self.step - 1) // self.steps_per_epoch if self.steps_per_epoch else 0
+        return past + self.epochs_ahead
+
+    def scores(self) -> dict[int, int]:
+        """The number that the order goes by, of each key."""
+        by = {
+            "lru": lambda use: use.last_step,
+            "lfu": lambda use: use.count,
+            "ttl": lambda use: use.last_time_ms,
+            "score": lambda use: use.score,
+            "epoch_lru": lambda use: use.last_epoch * 2**32 + use.last_step,
+            "epoch_lfu": lambda use: use.last_epoch * 2**32 + use.count,
+        }
+        return {key: by[self.order](use) for rows in self.shards for key, use in rows.items()}
 
     def expired(self, use: Use) -> bool:
         """Whether a row was not used for too long."""
@@ -82,6 +105,8 @@ class PolicyOracle:
             "lfu": (use.count, use.last_step),
             "ttl": (use.last_time_ms, use.last_step),
             "score": (use.score,),
+            "epoch_lru": (use.last_epoch, use.last_step),
+            "epoch_lfu": (use.last_epoch, use.count),
         }
         return (*by[self.order], tie_of(key))
 
@@ -92,12 +117,20 @@ class PolicyOracle:
             if use is not None and not self.expired(use):
                 self._note(use)
 
-    def update(self, keys: Iterable[int], trains: bool) -> None:
-        """A step of training, or an upsert."""
+    def update(
+        self, keys: Iterable[int], trains: bool, scores: dict[int, int] | None = None
+    ) -> None:
+        """A step of training, or an upsert.
+
+        With scores, one for each key, a new row comes only in place of one of no higher score.
+        """
         keys = list(dict.fromkeys(keys))
         for number, rows in enumerate(self.shards):
             mine = [key for key in keys if key % len(self.shards) == number]
-            self._update_shard(rows, self.bounds[number], mine, trains)
+            self._update_shard(rows, self.bounds[number], mine, trains, scores or {})
+            for key in scores or {}:
+                if key in rows:
+                    rows[key].score = (scores or {})[key]
         self.step += 1
 
     def restrict(self, num_reserved: int) -> int:
@@ -117,6 +150,7 @@ class PolicyOracle:
     def _note(self, use: Use) -> None:
         use.count += use.last_step != self.step
         use.last_step, use.last_time_ms = self.step, self.now_ms
+        use.last_epoch = max(use.last_epoch, self.epoch)
 
     def _leave(self, rows: dict[int, Use], key: int, why: str) -> None:
         del rows[key]
@@ -124,7 +158,12 @@ class PolicyOracle:
         self.counts[why] += 1
 
     def _update_shard(
-        self, rows: dict[int, Use], bound: int | None, keys: list[int], trains: bool
+        self,
+        rows: dict[int, Use],
+        bound: int | None,
+        keys: list[int],
+        trains: bool,
+        scores: dict[int, int],
     ) -> None:
         absent = []
         for key in keys:
@@ -138,13 +177,18 @@ class PolicyOracle:
         if bound is not None:
             idle = [key for key, use in rows.items() if use.last_step != self.step]
             idle.sort(key=lambda key: self.rank(key, rows[key]))
-            for key in idle[: max(0, len(rows) + len(coming) - bound)]:
-                self._leave(rows, key, "evicted")
+            if len(rows) + len(coming) > bound:
+                coming.sort(key=lambda key: -scores.get(key, 0))
             room = max(0, bound - len(rows))
+            for key in idle[: max(0, len(coming) - room)]:
+                if scores and rows[key].score > scores[coming[room]]:
+                    break
+                self._leave(rows, key, "evicted")
+                room += 1
             self.counts["refused"] += max(0, len(coming) - room)
             coming = coming[:room]
         for key in coming:
-            rows[key] = Use(self.step, self.now_ms)
+            rows[key] = Use(self.step, self.now_ms, last_epoch=self.epoch)
             del self.waiting[key]
         self.counts["admitted"] += len(coming)
 

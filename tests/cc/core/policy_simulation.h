@@ -94,6 +94,11 @@ class Subject {
   }
 };
 
+inline constexpr EvictionOrder kAllOrders[] = {
+    EvictionOrder::kLru,   EvictionOrder::kLfu,      EvictionOrder::kTtl,
+    EvictionOrder::kScore, EvictionOrder::kEpochLru, EvictionOrder::kEpochLfu,
+};
+
 inline RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
   RowPolicy policy;
   policy.max_rows = max_rows;
@@ -103,7 +108,9 @@ inline RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
 
 inline RowPolicy AllStatistics() {
   RowPolicy policy;
-  policy.statistics = StatisticSet::OfBits(15);
+  for (const Statistic statistic : kAllStatistics) {
+    policy.statistics = policy.statistics.With(statistic);
+  }
   return policy;
 }
 
@@ -129,11 +136,14 @@ class Simulation {
   struct Row {
     uint64_t step, milliseconds, count;
     int64_t score;
+    uint64_t epoch;
   };
   Simulation(size_t max_rows, EvictionOrder order) : max_rows_(max_rows), order_(order) {}
 
-  // A write of a batch; returns how many of its keys were refused.
-  size_t Write(const std::vector<int64_t>& batch, const Moment& now) {
+  // A write of a batch; returns how many of its keys were refused. Where it brings scores, one for
+  // each key, a new row comes only in place of one of no higher score.
+  size_t Write(const std::vector<int64_t>& batch, const Moment& now,
+               const std::map<int64_t, int64_t>& scores = {}) {
     std::vector<int64_t> absent;
     std::set<int64_t> seen;
     for (const int64_t key : batch) {
@@ -145,24 +155,36 @@ class Simulation {
         Use(&found->second, now);
       }
     }
+    const auto score_of = [&](int64_t key) { return scores.empty() ? 0 : scores.at(key); };
+    std::stable_sort(absent.begin(), absent.end(),
+                     [&](int64_t a, int64_t b) { return score_of(a) > score_of(b); });
+    size_t room = max_rows_ - std::min(max_rows_, rows.size());
     if (rows.size() + absent.size() > max_rows_) {
       std::vector<std::pair<std::vector<uint64_t>, int64_t>> not_in_use;
       for (const auto& row : rows) {
         if (row.second.step != now.step) not_in_use.emplace_back(RankOf(row), row.first);
       }
       std::sort(not_in_use.begin(), not_in_use.end());
-      not_in_use.resize(std::min(not_in_use.size(), rows.size() + absent.size() - max_rows_));
-      for (const auto& [rank, key] : not_in_use) rows.erase(key);
+      for (const auto& [rank, key] : not_in_use) {
+        if (room == absent.size()) break;
+        if (!scores.empty() && rows.at(key).score > score_of(absent[room])) break;
+        rows.erase(key);
+        ++room;
+      }
     }
-    const size_t room = max_rows_ - std::min(max_rows_, rows.size());
     const size_t coming = std::min(room, absent.size());
-    for (size_t i = 0; i < coming; ++i) rows[absent[i]] = {now.step, now.milliseconds, 1, 0};
+    for (size_t i = 0; i < coming; ++i) rows[absent[i]] = Fresh(now);
+    for (const auto& [key, score] : scores) {
+      if (rows.count(key) > 0) rows[key].score = score;
+    }
     return absent.size() - coming;
   }
+  static Row Fresh(const Moment& now) { return {now.step, now.milliseconds, 1, 0, now.epoch}; }
   static void Use(Row* row, const Moment& now) {
     if (row->step != now.step) ++row->count;
     row->step = now.step;
     row->milliseconds = now.milliseconds;
+    row->epoch = std::max(row->epoch, now.epoch);
   }
   std::set<int64_t> Keys() const {
     std::set<int64_t> keys;
@@ -180,6 +202,10 @@ class Simulation {
         return {row.count, row.step, hash};
       case EvictionOrder::kTtl:
         return {row.milliseconds, row.step, hash};
+      case EvictionOrder::kEpochLru:
+        return {row.epoch, row.step, hash};
+      case EvictionOrder::kEpochLfu:
+        return {row.epoch, row.count, hash};
       case EvictionOrder::kScore:
         break;
     }
