@@ -13,6 +13,8 @@ loads its ops and changes nothing in TensorFlow or Keras.
     optimizers.RowWiseAdagrad   an optimizer that Keras lacks
     default_partition_fn        how keys are spread over shards
     TablePolicy                 which rows come, stay and leave; CounterAdmission, BloomAdmission
+    HkvHashTableCreator         the same in TFRA's words, with HkvHashTableConfig, HkvEvictStrategy;
+                                CuckooHashTableCreator, FileSystemSaver
     RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
     keras, shadow_ops, ragged_embedding_ops, math, data_flow, ModelMode
@@ -33,6 +35,17 @@ from tf_embed import (  # noqa: E402
     shadow_ops,
 )
 from tf_embed._version import __version__  # noqa: E402
+from tf_embed.creators import (  # noqa: E402
+    CuckooHashTableConfig,
+    CuckooHashTableCreator,
+    FileSystemSaver,
+    HkvEvictStrategy,
+    HkvHashTableConfig,
+    HkvHashTableCreator,
+    KVCreator,
+    RedisTableConfig,
+    RedisTableCreator,
+)
 from tf_embed.distributed.sharding import default_partition_fn  # noqa: E402
 from tf_embed.lookup import (  # noqa: E402
     embedding_lookup,
@@ -62,9 +75,18 @@ from tf_embed.variable_store import forget_variable, get_variable  # noqa: E402
 __all__ = [
     "BloomAdmission",
     "CounterAdmission",
+    "CuckooHashTableConfig",
+    "CuckooHashTableCreator",
     "DynamicEmbeddingOptimizer",
+    "FileSystemSaver",
     "FrequencyRestrictPolicy",
+    "HkvEvictStrategy",
+    "HkvHashTableConfig",
+    "HkvHashTableCreator",
+    "KVCreator",
     "ModelMode",
+    "RedisTableConfig",
+    "RedisTableCreator",
     "RestrictPolicy",
     "TablePolicy",
     "TimestampRestrictPolicy",

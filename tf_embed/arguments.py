@@ -62,6 +62,20 @@ def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63
     return int(value)
 
 
+def is_training(training: Any) -> bool:
+    """A Python bool from what a caller says, or Keras; None is False.
+
+    Raises:
+        TypeError: It is a tensor, whose value a graph that is being traced can't know.
+    """
+    if tf.is_tensor(training):
+        raise TypeError(
+            "`training` must be a Python bool: where a tensor decides, take two lookups in a "
+            f"tf.cond. Received: training={training!r}"
+        )
+    return bool(training)
+
+
 def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
     """A tensor of `dtype` with exactly the numbers or strings of `value`.
 

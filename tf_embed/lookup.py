@@ -68,7 +68,7 @@ def embedding_lookup(
         ShadowVariable.
 
     Raises:
-        TypeError: `params` is no variable, or `ids` are of a wrong dtype.
+        TypeError: `params` is no variable, `ids` are of a wrong dtype, or `training` is a tensor.
         ValueError: `max_norm` is not positive, or there are several `params`.
 
     Example:
@@ -148,7 +148,7 @@ def unique_rows(
         inverse: int32, ids.shape; which of the rows belongs to each id.
 
     Raises:
-        TypeError: `params` is no variable, or `ids` are of a wrong dtype.
+        TypeError: `params` is no variable, `ids` are of a wrong dtype, or `training` is a tensor.
 
     Example:
         >>> import tensorflow as tf, tf_embed

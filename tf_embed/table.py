@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import ops, policy_ops, slot_ops
+from tf_embed import arguments, ops, policy_ops, slot_ops
 from tf_embed.distributed import sharding
 from tf_embed.initializers import RowInitializer
 from tf_embed.ops import Exported
@@ -195,7 +195,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             defaults,
             token,
             dim=self.options.dim,
-            training=training and bool(self.options.statistics),
+            training=arguments.is_training(training) and bool(self.options.statistics),
         )
 
     def find_pooled(
@@ -243,7 +243,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=options.dim,
             combiner=combiner,
             padding=padding,
-            training=training and bool(options.statistics),
+            training=arguments.is_training(training) and bool(options.statistics),
         )
 
     def find_or_insert(

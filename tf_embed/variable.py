@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_embed import arguments
 from tf_embed.anchor import Anchor
+from tf_embed.creators import KVCreator, policy_of
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
@@ -62,7 +63,9 @@ class Variable(PolicyMethods, TrainingMethods):
         checkpoint: Whether tf.train.Checkpoint carries the rows. SavedModels always do.
         init_size: Rows to make room for, in all shards together, int(init_size / shards) each. 0
             takes the environment variable TF_HASHTABLE_INIT_SIZE, or else 8192.
-        kv_creator: Stored. There is one kind of table so far.
+        kv_creator: A `CuckooHashTableCreator`, for a table without a bound, or a
+            `HkvHashTableCreator`, whose config has a bound and says which rows leave; not both that
+            one and `policy`. Its `init_capacity` goes before `init_size`.
         restrict_policy: What `restrict` goes by: `TimestampRestrictPolicy`,
             `FrequencyRestrictPolicy`, or a subclass of `RestrictPolicy` of your own. The class; the
             variable makes one of it, and has it under this name.
@@ -73,9 +76,9 @@ class Variable(PolicyMethods, TrainingMethods):
 
     Raises:
         TypeError: A dtype or a type that is not supported.
-        ValueError: A value out of range, a device that has no tables, an initializer that can't
-            give rows of this dtype and dim, or a tf.distribute strategy other than MirroredStrategy
-            and OneDeviceStrategy.
+        ValueError: A value out of range, a `kv_creator` of Redis or beside a `policy`, a device
+            that has no tables, an initializer that can't give rows of this dtype and dim, or a
+            tf.distribute strategy other than MirroredStrategy and OneDeviceStrategy.
 
     Example:
         >>> import tf_embed
@@ -103,7 +106,7 @@ class Variable(PolicyMethods, TrainingMethods):
         trainable: bool = True,
         checkpoint: bool = True,
         init_size: int = 0,
-        kv_creator: Any = None,
+        kv_creator: KVCreator | None = None,
         restrict_policy: Any = None,
         bp_v2: bool = False,
         short_file_name: bool = False,
@@ -122,8 +125,11 @@ class Variable(PolicyMethods, TrainingMethods):
         dim = arguments.positive_int(dim, "dim")
         device_names = _device_names(devices)
         _check_strategy(key_dtype)
+        policy = policy_of(kv_creator, policy)
         check_policies(policy, restrict_policy, len(device_names))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
+        if kv_creator is not None and kv_creator.init_size is not None:
+            init_size = kv_creator.init_size
         self._variable_name = name
         self._device_names = device_names
         self.shared_name = shared_name
@@ -316,7 +322,7 @@ class Variable(PolicyMethods, TrainingMethods):
             Rows, keys.shape + [dim]; with `return_exists` also a bool tensor, keys.shape.
 
         Raises:
-            TypeError: A wrong dtype.
+            TypeError: A wrong dtype, or a tensor as `training`.
         """
         with arguments.scope(name, "lookup"):
             values, exists = self._table.find(self._keys(keys), training=training)

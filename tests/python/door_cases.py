@@ -37,6 +37,7 @@ from door_models import (
     head,
     kept,
     layer_of,
+    statistics_of,
     step_of,
     trained,
     untrained,
@@ -119,10 +120,11 @@ def keras_file_in_a_new_process(way: str, folder: pathlib.Path) -> Any:
                 import door_models  # its class is registered by whoever wrote it
             model = keras.models.load_model(f"{kind}.keras")
             layer = door_models.layer_of(model) if kind == "list" else model.get_layer("mine")
-            keys, rows, slots = layer.variable.table.export()[:3]
+            keys, rows, slots, _, uses, _ = layer.variable.table.export()
             step = int((layer.optimizer or model.optimizer).iterations)
             unknown = layer.variable.lookup(np.arange(1000, 1060).reshape(20, 3))
-            np.savez(f"{kind}.npz", keys=keys, rows=rows, slots=slots, step=step, unknown=unknown)
+            arrays = {"keys": keys, "rows": rows, "slots": slots, "uses": uses}
+            np.savez(f"{kind}.npz", **arrays, step=step, unknown=unknown)
     """
     path = [os.path.abspath(one) for one in sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
@@ -144,6 +146,7 @@ def _read_alike(model: keras.Model, read: Any) -> dict[str, bool]:
         "rows": np.array_equal(keys, read["keys"][order])
         and np.array_equal(rows, read["rows"][order]),
         "slots": np.array_equal(slots, read["slots"][order]),
+        "statistics": np.array_equal(statistics_of(model), read["uses"][order]),
         "step": step_of(model) == int(read["step"]),
         "unknown ids": np.array_equal(layer_of(model).variable.lookup(UNKNOWN), read["unknown"]),
     }
@@ -435,7 +438,9 @@ _WEIGHTS = dict.fromkeys(
 _NEW = dict.fromkeys(
     ("slots", "step"), "not carried: A new optimizer of the model starts anew, as in Keras."
 )
-_SERVING = dict.fromkeys(("slots", "step"), "not carried: What is served is not trained.")
+_SERVING = dict.fromkeys(
+    ("slots", "statistics", "step"), "not carried: What is served is not trained."
+)
 
 DOORS = (
     *(Door(f"`model.save('m.keras')`, {kind}", keras_file(kind)) for kind in KINDS),

@@ -1,6 +1,7 @@
 """The models that go through doors, and what of one model another has.
 
-They look three ids up in one table. Of another seed, ids that were never seen have other rows.
+They look three ids up in one table, which keeps statistics of their use. Of another seed, ids that
+were never seen have other rows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tensorflow as tf
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
-ASPECTS = ("rows", "slots", "step", "unknown ids")
+ASPECTS = ("rows", "slots", "statistics", "step", "unknown ids")
 WAYS = ("wrapper", "own")
 KINDS = ("sequential", "functional", "subclassed", "list")
 
@@ -60,6 +61,7 @@ def embedding(way: str, seed: int = 1, **options: Any) -> DynamicEmbedding:
             "dim": 2,
             "initializer": keras.initializers.RandomUniform(seed=seed),
             "optimizer": keras.optimizers.Adam(0.1) if way == "own" else None,
+            "policy": tf_embed.TablePolicy(eviction="epoch_lfu", steps_per_epoch=2),
             "name": "mine",
             **options,
         }
@@ -107,6 +109,12 @@ def content(model: keras.Model) -> list[np.ndarray]:
     return [tf.gather(one, order).numpy() for one in (keys, values, slots)]
 
 
+def statistics_of(model: keras.Model) -> np.ndarray:
+    """What is kept of the use of each row, sorted by key."""
+    exported = layer_of(model).variable.table.export()
+    return tf.gather(exported.statistics, np.argsort(exported.keys)).numpy()
+
+
 def step_of(model: keras.Model) -> int:
     optimizer = layer_of(model).optimizer or model.optimizer
     return int(tf.convert_to_tensor(optimizer.iterations))
@@ -120,6 +128,7 @@ def kept(model: keras.Model, other: keras.Model) -> dict[str, bool]:
     return {
         "rows": np.array_equal(keys, other_keys) and np.array_equal(rows, other_rows),
         "slots": np.array_equal(slots, other_slots),
+        "statistics": np.array_equal(statistics_of(model), statistics_of(other)),
         "step": step_of(model) == step_of(other),
         "unknown ids": np.array_equal(*lookups),
     }

@@ -168,6 +168,13 @@ class UsersPolicyTest(tf.test.TestCase, parameterized.TestCase):
         for one, counts in ((v, [[2], [1]]), (copied, [[1], [2]])):
             self.assertAllEqual(one.restrict_policy.status.lookup([1, 2]), counts)
 
+    def test_one_that_needs_an_unknown_statistic_is_refused(self):
+        class Typo(RestrictPolicy):
+            statistics = ("last_step", "freq")
+
+        with self.assertRaisesRegex(ValueError, "`statistics` of Typo must be of .*'freq'"):
+            variable(Typo)
+
     def test_one_without_a_restriction_says_so(self):
         with self.assertRaisesRegex(NotImplementedError, "RestrictPolicy must have"):
             variable(RestrictPolicy).restrict(1)

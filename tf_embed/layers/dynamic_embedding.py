@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from tf_embed import arguments
+from tf_embed.creators import KVCreator
 from tf_embed.distributed.sharding import PartitionFn
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.layers.table_layer import TableLayer
@@ -68,7 +70,7 @@ class DynamicEmbedding(TableLayer):
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
         restrict_policy: The class that `layer.variable.restrict` goes by; see `tf_embed.Variable`.
         init_size: Rows to make room for; see `tf_embed.Variable`.
-        kv_creator: Stored.
+        kv_creator: A `tf_embed.HkvHashTableCreator`, in place of `policy`; see `tf_embed.Variable`.
         bp_v2: Stored.
         unknown_value: None; or the row, a number or an array [dim], of ids that have none when
             the layer is not training. In training they always get their initial row.
@@ -105,7 +107,7 @@ class DynamicEmbedding(TableLayer):
         partitioner: PartitionFn | dict[str, Any] | None = None,
         restrict_policy: Any = None,
         init_size: int = 0,
-        kv_creator: Any = None,
+        kv_creator: KVCreator | dict[str, Any] | None = None,
         bp_v2: bool = False,
         unknown_value: Any = None,
         policy: TablePolicy | dict[str, Any] | None = None,
@@ -151,14 +153,16 @@ class DynamicEmbedding(TableLayer):
             ids is gone, and the result is ragged only where an axis that remains is.
 
         Raises:
-            TypeError: The ids are neither integers nor, where keys are, strings.
+            TypeError: The ids are neither integers nor, where keys are, strings; or `training` is
+                a tensor.
             ValueError: Weights without a combiner, or of another kind or shape than the ids.
             tf.errors.InvalidArgumentError: An id does not fit the key dtype.
         """
+        is_training = arguments.is_training(training)
         embedder = Embedder(
-            rows=lambda keys: self._rows(keys, bool(training)),
+            rows=lambda keys: self._rows(keys, is_training),
             pooled=lambda keys, bags, weights: self._pooled(
-                keys, bags, weights, self.combiner, bool(training)
+                keys, bags, weights, self.combiner, is_training
             ),
             dim=self.dim,
             combiner=self.combiner,

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import arguments, stored_rows
+from tf_embed.creators import policy_of
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import with_own_seed
 from tf_embed.layers.ids import cast_ids, check_kind
@@ -72,9 +73,10 @@ class TableLayer(keras.layers.Layer):
         self.restrict_policy = _registered_class(restrict_policy)
         self.policy = deserialized(policy)
         num_shards = 1 if isinstance(self.devices, (str, type(None))) else len(self.devices)
-        check_policies(self.policy, self.restrict_policy, num_shards)
-        self.init_size = arguments.positive_int(init_size, "init_size", least=0)
         self.kv_creator = deserialized(kv_creator)
+        table_policy = policy_of(self.kv_creator, self.policy)
+        check_policies(table_policy, self.restrict_policy, num_shards)
+        self.init_size = arguments.positive_int(init_size, "init_size", least=0)
         self.bp_v2 = bool(bp_v2)
         self.unknown_value = self._unknown_row(unknown_value)
         self.checkpoint = bool(checkpoint)

@@ -53,7 +53,7 @@ class Embedding(TableLayer):
         restrict_policy: The class that `layer.params.restrict` goes by; see `tf_embed.Variable`.
         init_capacity: Rows to make room for; `init_size` of `tf_embed.Variable`.
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
-        kv_creator: Stored.
+        kv_creator: A `tf_embed.HkvHashTableCreator`, in place of `policy`; see `tf_embed.Variable`.
         max_norm: None; or the largest norm of a row, above 0. Longer ones are scaled down to it as
             they are looked up, as tf.nn.embedding_lookup does, and the gradient is that of the
             scaled row. What the table has stays as it is.
@@ -167,7 +167,7 @@ class Embedding(TableLayer):
             tf.errors.InvalidArgumentError: An id does not fit the key dtype.
         """
         embedder = Embedder(
-            rows=lambda keys: self._clipped_rows(keys, bool(training)),
+            rows=lambda keys: self._clipped_rows(keys, arguments.is_training(training)),
             pooled=lambda keys, bags, weights: self._pooled(keys, bags, weights, None, False),
             dim=self.dim,
             combiner=None,

@@ -95,7 +95,9 @@ class FieldWiseEmbedding(Embedding):
         keys = self._keys(ids)
         flat, examples, num_examples = listed(by_example(keys, self.name))
         bags = examples * self.nslots + self._fields(flat)
-        rows = self._reduced(flat, bags, num_examples * self.nslots, bool(training))
+        rows = self._reduced(
+            flat, bags, num_examples * self.nslots, arguments.is_training(training)
+        )
         rows = tf.reshape(rows, tf.stack([num_examples, self.nslots, self.dim]))
         rows = rows[0] if keys.shape.rank == 1 else rows
         return self._as_outputs(tf.ensure_shape(rows, self.compute_output_shape(keys.shape)))

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import arguments
 from tf_embed.keras.layers.embedding import Embedding
 from tf_embed.keras.layers.examples import by_example, listed
 from tf_embed.keras.layers.reduction import one_row_each
@@ -50,7 +51,7 @@ class SquashedEmbedding(Embedding):
             tf.errors.InvalidArgumentError: An id does not fit the key dtype.
         """
         keys = self._keys(ids)
-        squashed = self._squashed(by_example(keys, self.name), bool(training))
+        squashed = self._squashed(by_example(keys, self.name), arguments.is_training(training))
         return self._as_outputs(squashed[0] if keys.shape.rank == 1 else squashed)
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
