@@ -201,6 +201,17 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.row_statistics([1, 2, 3])["count"], [2, 2, 2])
         self.assertAllEqual(v.row_statistics([1])["last_step"], [2])
 
+    def test_a_tensor_as_training_is_refused_in_a_graph_too(self):
+        layer = DynamicEmbedding(2, policy=TablePolicy())
+
+        @tf.function
+        def look(training: Any) -> Any:
+            return layer(tf.constant([1, 2]), training=training)
+
+        for function in (look, look.python_function):
+            with self.assertRaisesRegex(TypeError, "`training` must be a Python bool"):
+                function(tf.constant(True))
+
     def test_evaluate_and_predict_leave_no_trace(self):
         model = trained()
         before = uses(table_of(model))
