@@ -411,12 +411,18 @@ TEST_P(AllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
   };
   const Batch old_keys = KeysFrom(0, 3000), new_keys = KeysFrom(2500, 1500);
   const std::vector<float> gradients(old_keys.size() * kDim, 1.0f);
+  const std::vector<int64_t> scores(old_keys.size(), 3);
   ExecContext context = ExecContext::Serial();
   const auto apply = [&](Table* table, const Batch& keys) {
-    return table->Apply(context, keys, gradients.data(), DataType::kFloat,
+    KeyBatch batch = keys;
+    if (table->options().policy.eviction == EvictionOrder::kScore) batch.scores = scores.data();
+    return table->Apply(context, batch, gradients.data(), DataType::kFloat,
                         MakeRule(kRule.kind, kDim, 0.5));
   };
-  for (const Memory memory : {Memory::kAllocator, Memory::kOperatorNew}) {
+  for (const auto& [memory, eviction] :
+       {std::pair(Memory::kAllocator, EvictionOrder::kLru),
+        std::pair(Memory::kAllocator, EvictionOrder::kScore),
+        std::pair(Memory::kOperatorNew, EvictionOrder::kEpochLfu)}) {
     bool done = false;
     for (int64_t failure = 0; !done && !HasFailure(); ++failure) {
       SCOPED_TRACE("allocation " + std::to_string(failure));
@@ -426,6 +432,7 @@ TEST_P(AllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
       options.dim = kDim;
       options.allocator = &allocator;
       options.policy.max_rows = 3000;
+      options.policy.eviction = eviction;
       options.policy.ttl_milliseconds = 1000;
       options.policy.admission = Admission::NewCounter(&allocator, 1, 0);
       options.policy.sink = &log;
