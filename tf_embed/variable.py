@@ -12,6 +12,7 @@ from tf_embed import arguments
 from tf_embed.anchor import Anchor
 from tf_embed.creators import KVCreator, policy_of
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
+from tf_embed.file_methods import FileMethods
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.policy_methods import PolicyMethods, check_policies, notes_updates
@@ -23,7 +24,7 @@ DEFAULT_INIT_SIZE = 8192
 INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
 
 
-class Variable(PolicyMethods, TrainingMethods):
+class Variable(FileMethods, PolicyMethods, TrainingMethods):
     """A table of embeddings that grows: any integer, or string, is a key and has a row.
 
     Keys need not be known beforehand. A lookup gives a key that has no row yet its initial row,

@@ -30,6 +30,10 @@ struct ExecContext {
   Moment now;
   bool training = false;
 
+  // Rows come back from where they were saved: all of them, whatever the table's policy says of new
+  // rows. The caller keeps the bound afterwards.
+  bool restoring = false;
+
   // Everything in the calling thread.
   static ExecContext Serial() {
     ExecContext context;
@@ -44,6 +48,7 @@ struct ExecContext {
     ExecContext context = Serial();
     context.now = now;
     context.training = training;
+    context.restoring = restoring;
     return context;
   }
 };

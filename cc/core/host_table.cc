@@ -212,7 +212,10 @@ Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, const Wants& wants,
                              size_t key_cost, const Work& work) {
   WritePlan plan(options_.allocator);
-  if (options_.policy.plans_writes()) {
+  std::unique_lock<std::mutex> turn(policy_mutex_, std::defer_lock);
+  if (options_.policy.plans_writes() && context.restoring) {
+    turn.lock();
+  } else if (options_.policy.plans_writes()) {
     TF_EMBED_RETURN_IF_ERROR(PlanWrite(context, batch, groups, admits, wants, &plan));
   }
   const Write write{content_.get(), context.now, plan.data(), batch.scores};

@@ -48,6 +48,7 @@ class HostTable final : public Table {
 
   const TableOptions& options() const override { return options_; }
   RowInitializer initializer() const override;
+  void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
   RuleSlots rule() const override;
 

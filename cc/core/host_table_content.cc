@@ -54,6 +54,11 @@ Status HostTable::Shrink(const ExecContext& context) {
   return Status();
 }
 
+void HostTable::SetInitializer(const RowInitializer& initializer) {
+  Alone gate(content_gate_);
+  content_->initializer = initializer;
+}
+
 Status HostTable::SetRule(const RuleSlots& rule) {
   Shared writer(writers_);
   return SetRuleAlone(rule);

@@ -4,16 +4,13 @@
 #include <string>
 
 namespace tf_embed {
-namespace {
 
-size_t FloorMod(int64_t key, size_t num_shards, bool unsigned_keys) {
+size_t DefaultShard(int64_t key, size_t num_shards, bool unsigned_keys) {
   if (unsigned_keys) return static_cast<uint64_t>(key) % num_shards;
   const int64_t n = static_cast<int64_t>(num_shards);
   const int64_t rest = key % n;
   return static_cast<size_t>(rest < 0 ? rest + n : rest);
 }
-
-}  // namespace
 
 Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners, size_t num_shards,
                          bool unsigned_keys) {
@@ -38,7 +35,7 @@ Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners
   TF_EMBED_RETURN_IF_ERROR(offsets_.Resize(num_shards + 1));
   const auto owner = [&](size_t i) {
     return owners != nullptr ? static_cast<size_t>(owners[i])
-                             : FloorMod(keys[i], num_shards, unsigned_keys);
+                             : DefaultShard(keys[i], num_shards, unsigned_keys);
   };
   std::fill(offsets_.data(), offsets_.data() + num_shards + 1, 0);
   for (size_t i = 0; i < size; ++i) ++offsets_[owner(i) + 1];

@@ -12,13 +12,17 @@
 
 namespace tf_embed {
 
+// The shard that a key has where nobody chooses: floor_mod(key, num_shards), of the key's bits read
+// as uint64 where keys are unsigned.
+size_t DefaultShard(int64_t key, size_t num_shards, bool unsigned_keys);
+
 class ShardSplit {
  public:
   explicit ShardSplit(Allocator* allocator)
       : keys_(allocator), positions_(allocator), offsets_(allocator) {}
 
-  // `owners` [size]: the shard of each key; or null for floor_mod(key, num_shards), where the bits
-  // of `unsigned_keys` are read as uint64. `keys` and `owners` outlive the split.
+  // `owners` [size]: the shard of each key; or null for DefaultShard. `keys` and `owners` outlive
+  // the split.
   Status Build(const int64_t* keys, size_t size, const int32_t* owners, size_t num_shards,
                bool unsigned_keys);
 

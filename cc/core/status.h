@@ -9,7 +9,14 @@
 
 namespace tf_embed {
 
-enum class StatusCode { kOk, kInvalidArgument, kFailedPrecondition, kResourceExhausted };
+enum class StatusCode {
+  kOk,
+  kInvalidArgument,
+  kFailedPrecondition,
+  kResourceExhausted,
+  kDataLoss,     // a file is damaged
+  kUnavailable,  // a file can't be read or written
+};
 
 class Status {
  public:
@@ -19,6 +26,12 @@ class Status {
   }
   static Status FailedPrecondition(std::string message) {
     return Status(StatusCode::kFailedPrecondition, std::move(message));
+  }
+  static Status DataLoss(std::string message) {
+    return Status(StatusCode::kDataLoss, std::move(message));
+  }
+  static Status Unavailable(std::string message) {
+    return Status(StatusCode::kUnavailable, std::move(message));
   }
 
   // `describe` returns the message. Where even that finds no memory the code alone is kept.

@@ -129,9 +129,12 @@ class Table {
  public:
   virtual ~Table() = default;
 
-  // As given; the initializer may have been replaced since by TakeContent.
+  // As given; the initializer may have been replaced since.
   virtual const TableOptions& options() const = 0;
   virtual RowInitializer initializer() const = 0;
+
+  // Replaces the initializer; initial rows are other ones from then on.
+  virtual void SetInitializer(const RowInitializer& initializer) = 0;
 
   // Number of keys. While others write, the parts of a table are counted one by one: a row that
   // left a bounded table may be counted beside the one that came for it.

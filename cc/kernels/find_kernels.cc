@@ -46,7 +46,7 @@ class FindOp : public TableOp {
     TF_RETURN_IF_ERROR(ToTensorFlow(numbers.Resize(num_values)));
     DefaultRows default_rows;
     if (insert && texts.NumElements() > 0) {
-      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, texts, &default_numbers));
+      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, TextsOf(texts), &default_numbers));
       default_rows = {defaults.kind, default_numbers.data()};
     }
     TF_RETURN_IF_ERROR(find(default_rows, numbers.data()));

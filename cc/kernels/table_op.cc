@@ -57,7 +57,7 @@ absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, TableResource
   keys->texts_.emplace(table, use);
   const tf::Tensor& tensor = context->input(1);
   if (tensor.dtype() != tf::DT_STRING) return WidenedKeys(tensor, &keys->widened_, &keys->keys_);
-  TF_RETURN_IF_ERROR(keys->texts_->Keys(ThreadPoolOf(context), tensor, &keys->widened_));
+  TF_RETURN_IF_ERROR(keys->texts_->Keys(ThreadPoolOf(context), TextsOf(tensor), &keys->widened_));
   keys->keys_ = keys->widened_.data();
   return absl::OkStatus();
 }
@@ -69,8 +69,8 @@ absl::Status KeysInput::ReadAside(tf::OpKernelContext* context, const TableResou
   if (tensor.dtype() != tf::DT_STRING) {
     TF_RETURN_IF_ERROR(WidenedKeys(tensor, &keys->widened_, &keys->keys_));
   } else {
-    TF_RETURN_IF_ERROR(
-        InternTexts(ThreadPoolOf(context), tensor, table.allocator(), texts, &keys->widened_));
+    TF_RETURN_IF_ERROR(InternTexts(ThreadPoolOf(context), TextsOf(tensor), table.allocator(), texts,
+                                   &keys->widened_));
     keys->keys_ = keys->widened_.data();
   }
   return keys->Spread(table);

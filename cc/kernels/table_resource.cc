@@ -126,6 +126,10 @@ absl::Status ToTensorFlow(const Status& status) {
       return absl::FailedPreconditionError(status.message());
     case StatusCode::kResourceExhausted:
       return ResourceExhaustedError(status.message());
+    case StatusCode::kDataLoss:
+      return absl::DataLossError(status.message());
+    case StatusCode::kUnavailable:
+      return absl::UnavailableError(status.message());
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #define TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,8 @@ class TableResource : public tensorflow::ResourceBase {
   std::vector<Table*> shards() const;
 
   StepClock* clock() { return &clock_; }
+  // Held by who saves the table to files.
+  std::mutex* save_mutex() { return &save_mutex_; }
   Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
   // Null where nobody asks for rows that left.
   EvictionLog* evicted() {
@@ -122,6 +125,7 @@ class TableResource : public tensorflow::ResourceBase {
 
   const Signature signature_;
   StepClock clock_;
+  std::mutex save_mutex_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
   OperationGate text_gate_;

@@ -39,9 +39,8 @@ TextAccess::~TextAccess() {
   table_->DropUnusedValueTexts();
 }
 
-absl::Status TextAccess::Keys(const ExecContext& context, const tf::Tensor& strings,
+absl::Status TextAccess::Keys(const ExecContext& context, const TextBatch& texts,
                               Buffer<int64_t>* keys) {
-  const TextBatch texts = TextsOf(strings);
   StringKeys* const dictionary = table_->key_texts();
   TF_RETURN_IF_ERROR(ToTensorFlow(keys->Resize(texts.size)));
   if (use_ == KeyUse::kErase) TF_RETURN_IF_ERROR(ToTensorFlow(touched_.Resize(texts.size)));
@@ -61,14 +60,13 @@ absl::Status TextAccess::Keys(const ExecContext& context, const tf::Tensor& stri
       dictionary->Intern(context, texts, keys->data(), touched_.data(), &num_touched_));
 }
 
-absl::Status TextAccess::InternValues(const ExecContext& context, const tf::Tensor& strings,
+absl::Status TextAccess::InternValues(const ExecContext& context, const TextBatch& texts,
                                       Buffer<int64_t>* numbers) {
-  return InternTexts(context, strings, table_->allocator(), table_->value_texts(), numbers);
+  return InternTexts(context, texts, table_->allocator(), table_->value_texts(), numbers);
 }
 
-absl::Status InternTexts(const ExecContext& context, const tf::Tensor& strings,
-                         Allocator* allocator, StringKeys* texts, Buffer<int64_t>* numbers) {
-  const TextBatch batch = TextsOf(strings);
+absl::Status InternTexts(const ExecContext& context, const TextBatch& batch, Allocator* allocator,
+                         StringKeys* texts, Buffer<int64_t>* numbers) {
   Buffer<int64_t> added(allocator);
   size_t num_added;
   TF_RETURN_IF_ERROR(ToTensorFlow(numbers->Resize(batch.size)));

@@ -31,13 +31,12 @@ class TextAccess {
   TextAccess(const TextAccess&) = delete;
   TextAccess& operator=(const TextAccess&) = delete;
 
-  // Writes the key of each string of a tensor. Those that are not there are added in order to be
+  // Writes the key of each string. Those that are not there are added in order to be
   // written.
-  absl::Status Keys(const ExecContext& context, const tensorflow::Tensor& strings,
-                    Buffer<int64_t>* keys);
+  absl::Status Keys(const ExecContext& context, const TextBatch& texts, Buffer<int64_t>* keys);
 
-  // Writes the number of each string of a tensor of values, and adds those that are not there.
-  absl::Status InternValues(const ExecContext& context, const tensorflow::Tensor& strings,
+  // Writes the number of each string among values, and adds those that are not there.
+  absl::Status InternValues(const ExecContext& context, const TextBatch& texts,
                             Buffer<int64_t>* numbers);
 
  private:
@@ -49,9 +48,9 @@ class TextAccess {
   size_t num_touched_ = 0;
 };
 
-// Adds the strings of a tensor to a dictionary and writes their numbers.
-absl::Status InternTexts(const ExecContext& context, const tensorflow::Tensor& strings,
-                         Allocator* allocator, StringKeys* texts, Buffer<int64_t>* numbers);
+// Adds strings to a dictionary and writes their numbers.
+absl::Status InternTexts(const ExecContext& context, const TextBatch& batch, Allocator* allocator,
+                         StringKeys* texts, Buffer<int64_t>* numbers);
 
 // Writes the texts of numbers [count] to the strings of a tensor from `at` on.
 void WriteTexts(const ExecContext& context, const StringKeys& texts, const int64_t* numbers,

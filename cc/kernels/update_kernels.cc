@@ -23,7 +23,7 @@ class InsertOrAssignOp : public TableOp {
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
     if (table->value_texts() != nullptr) {
-      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, values, &numbers));
+      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, TextsOf(values), &numbers));
       rows = numbers.data();
     }
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {

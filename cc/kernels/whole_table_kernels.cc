@@ -4,9 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "cc/core/restrict.h"
-#include "cc/core/table_meta.h"
 #include "cc/kernels/table_op.h"
+#include "cc/kernels/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -74,20 +73,6 @@ class SizeOp : public TableOp {
   }
 };
 
-// Keeps writers out of all shards while it lives.
-class WritersPaused {
- public:
-  explicit WritersPaused(const TableResource& table) : table_(table) {
-    for (size_t i = 0; i < table_.num_shards(); ++i) table_.shard(i)->PauseWriters();
-  }
-  ~WritersPaused() {
-    for (size_t i = 0; i < table_.num_shards(); ++i) table_.shard(i)->ResumeWriters();
-  }
-
- private:
-  const TableResource& table_;
-};
-
 class ExportOp : public TableOp {
  public:
   explicit ExportOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
@@ -109,20 +94,7 @@ class ExportOp : public TableOp {
     TextAccess texts(table, KeyUse::kRead);
     WritersPaused paused(*table);
     TableMeta meta;
-    const RowInitializer initializer = table->shard(0)->initializer();
-    meta.seed = initializer.seed;
-    meta.table_id = initializer.table_id;
-    meta.value_type = table->shard(0)->options().value_type;
-    meta.dim = table->dim();
-    if (with_slots_) meta.rule = table->shard(0)->rule();
-    for (size_t number = 0; with_slots_ && number < table->num_shards(); ++number) {
-      if (!SameRule(table->shard(number)->rule(), meta.rule)) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("Table '", table->name(),
-                         "' is changing from one optimizer to another. Save it after the step."));
-      }
-    }
-
+    TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, &meta));
     const int64_t size = static_cast<int64_t>(table->size());
     tf::Tensor *keys, *values, *slots, *numbers;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
@@ -135,14 +107,7 @@ class ExportOp : public TableOp {
 
     tf::Tensor* statistics;
     SavedPolicy policy;
-    if (with_policy_) {
-      policy.statistics = table->statistics();
-      if (policy.statistics.size() > 0) policy.step = table->clock()->step();
-      if (policy.statistics.Has(Statistic::kEpoch)) policy.epoch = table->clock()->epoch();
-      if (table->admission() != nullptr) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(table->admission()->Save(&policy.admission)));
-      }
-    }
+    if (with_policy_) TF_RETURN_IF_ERROR(PolicyOf(table, &policy));
     const size_t words = policy.statistics.size();
     TF_RETURN_IF_ERROR(
         context->allocate_output(4, {size, static_cast<int64_t>(words)}, &statistics));
@@ -276,7 +241,7 @@ class ImportOp : public TableOp {
     const void* rows = values.data();
     if (value_texts != nullptr) {
       TF_RETURN_IF_ERROR(
-          InternTexts(exec, values, table->allocator(), value_texts.get(), &numbers));
+          InternTexts(exec, TextsOf(values), table->allocator(), value_texts.get(), &numbers));
       rows = numbers.data();
     }
     std::vector<std::unique_ptr<Table>> fresh;
@@ -317,19 +282,6 @@ class ImportOp : public TableOp {
     const bool all_known = (table->statistics().bits() & ~policy.statistics.bits()) == 0;
     if (!all_known) table->clock()->EndStep();
     return KeepBounds(exec, table);
-  }
-
-  // Rows beyond a shard's bound leave as they would have to when the next one comes.
-  static absl::Status KeepBounds(const ExecContext& exec, TableResource* table) {
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      Table* const shard = table->shard(number);
-      const RowPolicy& policy = shard->options().policy;
-      if (policy.max_rows == 0 || shard->size() <= policy.max_rows) continue;
-      size_t removed = 0;
-      TF_RETURN_IF_ERROR(
-          ToTensorFlow(RestrictRows(exec, &shard, 1, policy.eviction, policy.max_rows, &removed)));
-    }
-    return absl::OkStatus();
   }
 
   static absl::Status ReadPolicy(tf::OpKernelContext* context, const TableResource& table,

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON_LAYERS = (
     {"_version"},
     {"_library"},
-    {"ops", "policy_ops"},
+    {"ops", "policy_ops", "row_file_ops"},
     {"slot_ops"},
     {"lookup_gradient"},
     {"pooled_gradient"},
@@ -30,7 +30,8 @@ PYTHON_LAYERS = (
     {"table"},
     {"snapshot", "stored_rows", "shard", "slot_variable"},
     {"anchor"},
-    {"policy_methods", "training_methods"},
+    {"tfra_files"},
+    {"file_methods", "policy_methods", "training_methods"},
     {"variable"},
     {"variable_store", "shadow_variable"},
     {"lookup"},

@@ -1,0 +1,102 @@
+// The ops that save rows as files and load them.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_embed {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+namespace {
+
+absl::Status TwoScalars(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  return c->WithRank(c->input(1), 0, &unused);
+}
+
+}  // namespace
+
+REGISTER_OP("TfEmbedSaveRows")
+    .Input("table: resource")
+    .Input("folder: string")
+    .Attr("file_name: string")
+    .Attr("folder_variable: string = ''")
+    .Attr("rank: int = 0")
+    .Attr("processes: int = 1")
+    .Attr("buffer_bytes: int >= 1 = 4194304")
+    .SetIsStateful()
+    .SetShapeFn(TwoScalars)
+    .Doc(R"doc(
+Writes all rows to files, as they are at one moment. Writers wait until the rows are written, readers
+do not. A save of the same name, rank and number of processes is replaced when the new one is whole.
+
+folder: Where the files are put, a path of any file system that TensorFlow knows. It is made.
+file_name: What the files are named after.
+folder_variable: An environment variable; where it is set when the op runs, it is the folder.
+rank: Which process this is, of `processes`. Each saves its own rows.
+buffer_bytes: How long a block of rows in a file is, about.
+)doc");
+
+REGISTER_OP("TfEmbedOpenSavedRows")
+    .Input("table: resource")
+    .Input("folder: string")
+    .Output("rows: variant")
+    .Output("num_blocks: int64")
+    .Output("by_key: bool")
+    .Attr("file_name: string")
+    .Attr("folder_variable: string = ''")
+    .Attr("rank: int = 0")
+    .Attr("processes: int = 1")
+    .Attr("whole: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      TF_RETURN_IF_ERROR(TwoScalars(c));
+      for (int output = 0; output < 3; ++output) c->set_output(output, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Finds what TfEmbedSaveRows wrote, reads all of it and checks every byte. Then it makes the table ready
+to take the rows. It gets the rule whose slots they have and, if it is without rows, the seed and the
+counts of admission. What is damaged or does not fit is refused before anything is changed.
+
+whole: Whether all processes' rows are wanted, and not only this one's.
+rows: The files, open.
+num_blocks: How many blocks of rows they have.
+by_key: Whether the rows were saved by another number of processes than `processes`, so that this one
+  must pick its own by their keys.
+)doc");
+
+REGISTER_OP("TfEmbedSavedKeys")
+    .Input("table: resource")
+    .Input("rows: variant")
+    .Input("block: int64")
+    .Output("keys: key_dtype")
+    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    })
+    .Doc("Reads the keys of a block of rows.");
+
+REGISTER_OP("TfEmbedLoadSavedRows")
+    .Input("table: resource")
+    .Input("rows: variant")
+    .Input("block: int64")
+    .Input("owners: int32")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle unused;
+      return c->WithRank(c->input(3), 1, &unused);
+    })
+    .Doc(R"doc(
+Puts the rows of a block into the table, with their slots and statistics; present rows of the same
+keys are replaced. Where there are more rows than a shard's bound, the first to leave do.
+
+owners: The shard of each key; -2 leaves the choice to the table, and -3 the row out. Or empty, which is
+  -2 for all.
+)doc");
+
+}  // namespace tf_embed

@@ -1,0 +1,83 @@
+"""The ops that save a table's rows as files and load them, typed. Inputs as in `ops.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_embed import _library
+
+_raw = _library.load()
+
+TABLES_CHOICE = -2
+LEFT_OUT = -3
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a save is, and whose.
+
+    Attributes:
+        folder: A path, a string scalar.
+        folder_variable: An environment variable; where it is set when the op runs, it is the
+            folder. Empty: none is.
+        file_name: What the files are named after.
+        rank: Which process this is.
+        processes: How many there are.
+    """
+
+    folder: tf.Tensor
+    folder_variable: str
+    file_name: str
+    rank: int
+    processes: int
+
+    def arguments(self) -> dict[str, Any]:
+        """As the ops take it."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+class SavedRows(NamedTuple):
+    """Files of rows, open, every byte of them checked.
+
+    Attributes:
+        rows: The files, a variant scalar.
+        num_blocks: How many blocks of rows they have, int64 scalar.
+        by_key: Whether another number of processes saved them, bool scalar: each then picks its
+            own by their keys.
+    """
+
+    rows: tf.Tensor
+    num_blocks: tf.Tensor
+    by_key: tf.Tensor
+
+
+def save_rows(handle: tf.Tensor, place: Place, *, buffer_bytes: int) -> tf.Operation | None:
+    """Writes all rows, as they are at one moment."""
+    return _raw.tf_embed_save_rows(table=handle, buffer_bytes=buffer_bytes, **place.arguments())
+
+
+def open_saved_rows(handle: tf.Tensor, place: Place, *, whole: bool) -> SavedRows:
+    """Finds and checks saved rows, and makes the table ready for them."""
+    return SavedRows(*_raw.tf_embed_open_saved_rows(table=handle, whole=whole, **place.arguments()))
+
+
+def saved_keys(
+    handle: tf.Tensor, rows: tf.Tensor, block: tf.Tensor, *, key_dtype: tf.DType
+) -> tf.Tensor:
+    """The keys of a block of rows, [n]."""
+    return _raw.tf_embed_saved_keys(table=handle, rows=rows, block=block, key_dtype=key_dtype)
+
+
+def load_saved_rows(
+    handle: tf.Tensor, rows: tf.Tensor, block: tf.Tensor, owners: tf.Tensor
+) -> tf.Operation | None:
+    """Puts the rows of a block into the table.
+
+    Args:
+        owners: The shard of each key, int32; TABLES_CHOICE, or LEFT_OUT for a row that is not to
+            be loaded. Or int32 [0], which is the table's choice for all.
+    """
+    return _raw.tf_embed_load_saved_rows(table=handle, rows=rows, block=block, owners=owners)
