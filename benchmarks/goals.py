@@ -42,10 +42,10 @@ GOALS = (
     Goal("adam_vs_tfra_worst", "adam", "Adam step, worst of dims 16, 64, 128 and 8k, 64k", 3, 2.5),
     Goal("adam_vs_tfra_handwritten_uniform", "adam", "leanest flow of TFRA's ops, uniform", 7, 5),
     Goal("adam_vs_tfra_handwritten_zipf", "adam", f"leanest flow of TFRA's ops, {_ZIPF}", 3, 2.2),
-    Goal("adagrad_vs_tfra_uniform", "adagrad", f"Adagrad step, uniform: {_OPTIMIZERS}", 7, 5),
-    Goal("adagrad_vs_tfra_zipf", "adagrad", f"Adagrad step, {_ZIPF}: {_OPTIMIZERS}", 3.5, 2.3),
-    Goal("sgd_vs_tfra_uniform", "sgd", f"SGD step, uniform: {_OPTIMIZERS}", 4.5, 3),
-    Goal("sgd_vs_tfra_zipf", "sgd", f"SGD step, {_ZIPF}: {_OPTIMIZERS}", 3, 1.8),
+    Goal("adagrad_vs_tfra_uniform", "optimizers", f"Adagrad step, uniform: {_OPTIMIZERS}", 7, 5),
+    Goal("adagrad_vs_tfra_zipf", "optimizers", f"Adagrad step, {_ZIPF}: {_OPTIMIZERS}", 3.5, 2.3),
+    Goal("sgd_vs_tfra_uniform", "optimizers", f"SGD step, uniform: {_OPTIMIZERS}", 4.5, 3),
+    Goal("sgd_vs_tfra_zipf", "optimizers", f"SGD step, {_ZIPF}: {_OPTIMIZERS}", 3, 1.8),
     Goal(
         "pooled_adam_vs_tfra", "pooled", f"3,277 bags of 20 ids and an Adam step, {_ZIPF}", 8, None
     ),

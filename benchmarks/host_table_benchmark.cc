@@ -15,11 +15,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "benchmarks/pool.h"
+#include "benchmarks/rule.h"
 #include "cc/core/hash.h"
 #include "cc/core/host_table.h"
 #include "cc/core/row_copy.h"
@@ -59,12 +61,17 @@ struct Array {
 };
 
 // Numbers from 0 to n - 1: uniform, or by Zipf's law (the inverse of its integral, shuffled by a
-// hash), as the tables of a recommender are asked.
+// hash), as the tables of a recommender are asked; with an exponent below 0 all of them, far
+// from each other, before one comes again.
 class Draw {
  public:
-  Draw(size_t n, double exponent) : n_(n), exponent_(exponent) {}
+  Draw(size_t n, double exponent)
+      : n_(n), exponent_(exponent), stride_(static_cast<uint64_t>(0.618 * static_cast<double>(n))) {
+    while (std::gcd(stride_, n_) != 1) ++stride_;
+  }
   uint64_t operator()() {
     if (exponent_ == 0.0) return random_() % n_;
+    if (exponent_ < 0.0) return last_ = (last_ + stride_) % n_;
     const double u = static_cast<double>(random_() >> 11) * 0x1p-53;
     const double rest = 1.0 - exponent_;
     const double most = std::pow(static_cast<double>(n_), rest) - 1.0;
@@ -75,6 +82,8 @@ class Draw {
  private:
   size_t n_;
   double exponent_;
+  uint64_t stride_;
+  uint64_t last_ = 0;
   std::mt19937_64 random_{1};
 };
 
@@ -121,18 +130,6 @@ struct Bench {
     return times;
   }
 };
-
-Rule RuleOf(RuleKind kind, size_t dim) {
-  Rule rule;
-  rule.slots = FusedSlots(kind, dim, 0.1);
-  rule.learning_rate = 0.01;
-  rule.epsilon = 1e-7;
-  rule.beta_1 = 0.9;
-  rule.beta_2 = 0.999;
-  rule.rho = 0.9;
-  rule.learning_rate_power = -0.5;
-  return rule;
-}
 
 int Main(int argc, char** argv) {
   bool json = false;
@@ -250,8 +247,19 @@ int Main(int argc, char** argv) {
     }
   }
   {
+    // Batches without equal keys, of which the table is told and not told.
+    Draw draw(keys, -1.0);
+    const auto assign = [&](bool distinct) {
+      KeyBatch batch = bench.Ids();
+      batch.distinct = distinct;
+      Check(table->InsertOrAssign(bench.context, batch, bench.rows.data(), {}));
+    };
+    bench.Rounds("distinct", &draw,
+                 {{"insert_or_assign", [&] { assign(false); }},
+                  {"insert_or_assign, told", [&] { assign(true); }}});
+  }
+  {
     Draw draw(keys, 0.0);
-    KeyBatch absent;
     bench.Rounds("uniform", &draw, {{"find, absent", [&] {
                                        for (int64_t& id : bench.ids) id = ~id;
                                        Check(table->Find(bench.context, bench.Ids(), {},

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "benchmarks/pool.h"
+#include "benchmarks/rule.h"
 #include "cc/core/host_table.h"
 
 namespace {
@@ -95,12 +96,7 @@ int main(int argc, char** argv) {
   tf_embed::Pool pool(threads);
   tf_embed::ExecContext context = pool.Context();
   context.training = true;
-  tf_embed::Rule rule;
-  rule.slots = tf_embed::FusedSlots(tf_embed::RuleKind::kAdam, dim);
-  rule.learning_rate = 1e-3;
-  rule.beta_1 = 0.9;
-  rule.beta_2 = 0.999;
-  rule.epsilon = 1e-7;
+  tf_embed::Rule rule = tf_embed::RuleOf(tf_embed::RuleKind::kAdam, dim);
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> uniform(0, sum);
   std::vector<int64_t> keys(batch);

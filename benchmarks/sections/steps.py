@@ -55,19 +55,3 @@ def rows(
             figures=lambda ratios, case=(batch, name): figures(case, ratios),
         )
     check_same(trainers, distribution("uniform", KEYS).keys(1000))
-
-
-def simple_cases(settings: Settings) -> list[Case]:
-    """Batches of 64k ids of both distributions; the full run has small ones too."""
-    batches = (65536, 8192) if settings.more else (65536,)
-    return [(batch, ids) for batch in batches for ids in SHORT]
-
-
-def simple_figures(prefix: str) -> Callable[[Case, Mapping[str, float]], Mapping[str, float]]:
-    """Figures of 64k ids, named after the distribution."""
-
-    def figures(case: Case, ratios: Mapping[str, float]) -> Mapping[str, float]:
-        batch, ids = case
-        return {f"{prefix}_vs_tfra_{SHORT[ids]}": ratios[TFRA]} if batch == 65536 else {}
-
-    return figures

@@ -9,15 +9,9 @@ namespace {
 const std::vector<size_t> kDims = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130};
 
 Rule RuleOf(RuleKind kind, size_t dim) {
-  Rule rule;
-  rule.slots = FusedSlots(kind, dim, 0.1);
-  rule.learning_rate = 0.05;
-  rule.momentum = 0.9;
+  Rule rule = MakeRule(kind, dim, 0.1);
   rule.epsilon = 1e-5;
-  rule.beta_1 = 0.9;
   rule.beta_2 = 0.99;
-  rule.rho = 0.9;
-  rule.learning_rate_power = -0.5;
   rule.l1 = 0.01;
   rule.l2 = 0.02;
   rule.l2_shrinkage = 0.03;
