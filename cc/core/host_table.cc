@@ -207,6 +207,14 @@ void HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool
   context.parallel_for(batch.size, kFindCost, std::cref(look));
 }
 
+Status HostTable::Group(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                        KeyGroups* groups) const {
+  KeyBatch taken = batch;
+  // A plan counts the keys that will come, so it takes nobody's word for that.
+  if (options_.policy.plans_writes()) taken.distinct = false;
+  return groups->Build(context, taken, skip);
+}
+
 template <typename Work>
 Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, const Wants& wants,
@@ -233,7 +241,7 @@ Status HostTable::ForEachRange(const ExecContext& context, const KeyBatch& batch
                                const RuleSlots* expected, Admits admits, const Wants& wants,
                                const Work& work) {
   KeyGroups groups(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, skip));
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, skip, &groups));
   Status status;
   bool outgrown;
   {
@@ -497,7 +505,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
         "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
   }
   KeyGroups groups(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, nullptr));
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
   Status status;
   bool outgrown = false;
   for (bool done = false; !done;) {
@@ -530,7 +538,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
 
 Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   KeyGroups groups(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(groups.Build(context, batch, nullptr));
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
   Shared writer(writers_);
   Shared gate(content_gate_);
   std::unique_lock<std::mutex> turn(policy_mutex_, std::defer_lock);

@@ -182,6 +182,10 @@ class HostTable final : public Table {
   void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
                   void* weights) const;
 
+  // Brings the equal keys of a batch together.
+  Status Group(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+               KeyGroups* groups) const;
+
   // Runs `work(write, range)` over the groups of a batch, many ranges at once, and returns the
   // first failure. Keys whose `skip` is true are left out. Refuses where `expected` is given and
   // the table has another rule. `wants(group)` says whether the verb would insert the key if it

@@ -8,7 +8,9 @@ constexpr size_t kDistinctCost = 15;  // ns a key
 }  // namespace
 
 Status KeyGroups::Build(const ExecContext& context, const KeyBatch& batch, const bool* skip) {
-  batch_size_ = batch.size;
+  batch_ = batch;
+  skip_ = skip;
+  if (batch.distinct) return CheckBatchSize(batch.size);
   TF_EMBED_RETURN_IF_ERROR(partition_.Build(context, batch, skip));
   TF_EMBED_RETURN_IF_ERROR(positions_.Resize(partition_.size()));
   TF_EMBED_RETURN_IF_ERROR(runs_.Resize(partition_.size()));

@@ -4,7 +4,8 @@
 // thread, with all of its places in order. So the outcome is the same for any number of threads.
 //
 // Equal keys are found part by part (KeyPartition, DistinctKeys), many parts at once. Who then goes
-// through the batch meets the records of each part in their order.
+// through the batch meets the records of each part in their order. Where a batch says that its keys
+// are distinct, each key is a group by itself, and no part is made.
 #ifndef TF_EMBED_CC_CORE_KEY_GROUPS_H_
 #define TF_EMBED_CC_CORE_KEY_GROUPS_H_
 
@@ -36,6 +37,7 @@ class KeyGroups {
    public:
     // Goes on to the next groups; false at the end.
     bool Next() {
+      if (groups_->distinct()) return NextKeys();
       size_t size = 0;
       for (; size < kMost && next_ < end_; ++next_) {
         const uint32_t record = walk_.Next();
@@ -57,20 +59,36 @@ class KeyGroups {
     Range(const KeyGroups* groups, size_t begin, size_t end)
         : groups_(groups), walk_(groups->partition_, begin), next_(begin), end_(end) {}
 
+    // Next, where keys are distinct.
+    bool NextKeys() {
+      const KeyBatch& batch = groups_->batch_;
+      size_ = 0;
+      for (; size_ < kMost && next_ < end_; ++next_) {
+        const size_t position = batch.Position(next_);
+        if (groups_->skip_ != nullptr && groups_->skip_[position]) continue;
+        own_positions_[size_] = static_cast<uint32_t>(position);
+        some_[size_] = KeyGroup{batch.keys[next_], own_positions_ + size_, 1};
+        ++size_;
+      }
+      return size_ > 0;
+    }
+
     const KeyGroups* groups_;
     KeyPartition::Walk walk_;
     size_t next_;
     size_t end_;
     size_t size_ = 0;
     KeyGroup some_[kMost];
+    uint32_t own_positions_[kMost];  // where keys are distinct
   };
 
   explicit KeyGroups(Allocator* allocator)
       : allocator_(allocator), partition_(allocator), positions_(allocator), runs_(allocator) {}
 
   // Groups the keys of `batch` for which `skip` [batch, by position] is false, or all if it is
-  // null. Both outlive this.
+  // null. Both outlive this. Of a batch that says so, takes for granted that keys are distinct.
   Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
+  bool distinct() const { return batch_.distinct; }
 
   // Calls `work(&range)` for ranges that make up all groups, many at once; returns the first
   // failure, after which no more ranges are begun. `key_cost`: nanoseconds a key, roughly.
@@ -83,12 +101,12 @@ class KeyGroups {
       Status status = work(&range);
       if (!status.ok()) failure.Note(std::move(status));
     };
-    context.parallel_for(batch_size_, key_cost, std::cref(run));
+    context.parallel_for(batch_.size, key_cost, std::cref(run));
     return failure.Take();
   }
 
   // The parts, and their records: where a key first comes in its part, its group; else one without
-  // positions.
+  // positions. There are none where keys are distinct.
   const KeyPartition& partition() const { return partition_; }
   KeyGroup GroupAt(size_t record) const {
     const KeyRun& run = runs_[record];
@@ -97,7 +115,8 @@ class KeyGroups {
 
  private:
   Allocator* const allocator_;
-  size_t batch_size_ = 0;
+  KeyBatch batch_;
+  const bool* skip_ = nullptr;
   KeyPartition partition_;
   Buffer<uint32_t> positions_;  // key by key
   Buffer<KeyRun> runs_;         // by record

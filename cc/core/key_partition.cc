@@ -24,10 +24,7 @@ int PartBits(size_t size) {
 }  // namespace
 
 Status KeyPartition::Build(const ExecContext& context, const KeyBatch& batch, const bool* skip) {
-  if (batch.size > kMaxBatchSize) {
-    return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
-                                   " keys. Received: " + std::to_string(batch.size) + ".");
-  }
+  TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
   batch_ = batch;
   skip_ = skip;
   bits_ = PartBits(batch.size);

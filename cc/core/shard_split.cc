@@ -14,10 +14,7 @@ size_t DefaultShard(int64_t key, size_t num_shards, bool unsigned_keys) {
 
 Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners, size_t num_shards,
                          bool unsigned_keys) {
-  if (size > kMaxBatchSize) {
-    return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
-                                   " keys. Received: " + std::to_string(size) + ".");
-  }
+  TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size));
   num_shards_ = num_shards;
   for (size_t i = 0; owners != nullptr && i < size; ++i) {
     if (owners[i] < 0 || static_cast<size_t>(owners[i]) >= num_shards) {

@@ -52,6 +52,9 @@ struct KeyBatch {
   // comes with a score and scores decide who leaves, only rows of no higher score leave for it.
   // Null: rows keep theirs, and new ones begin at 0.
   const int64_t* scores = nullptr;
+  // Says that no key comes twice, which spares a write the search for equal ones. Where one does
+  // all the same, each of its places is dealt with by itself, in any order.
+  bool distinct = false;
 
   TF_EMBED_INLINE size_t Position(size_t i) const {
     return positions == nullptr ? i : positions[i];
@@ -60,6 +63,7 @@ struct KeyBatch {
   size_t Places() const;
 };
 inline constexpr size_t kMaxBatchSize = 0xffffffffu;
+Status CheckBatchSize(size_t size);
 
 // The rows that absent keys have.
 struct DefaultRows {

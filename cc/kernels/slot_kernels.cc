@@ -62,6 +62,7 @@ class AssignSlotsOp : public TableOp {
  public:
   explicit AssignSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, ReadExternalRule(construction, &rule_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
   }
 
  private:
@@ -70,6 +71,7 @@ class AssignSlotsOp : public TableOp {
     const tf::Tensor& values = context->input(3);
     const tf::Tensor& slots = context->input(4);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+    keys.TakeAsDistinct(distinct_);
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(CheckSlotType(slots.dtype(), *table));
     if (slots.shape() != SlotsShape(keys, rule_)) {
@@ -91,6 +93,7 @@ class AssignSlotsOp : public TableOp {
   }
 
   RuleSlots rule_;
+  bool distinct_ = false;
 };
 
 // A rule of either kind, as attributes name it.

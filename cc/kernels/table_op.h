@@ -55,6 +55,7 @@ class KeysInput {
   KeyBatch shard(size_t number) const {
     KeyBatch batch = split_.shard(number);
     batch.scores = scores_;
+    batch.distinct = distinct_;
     return batch;
   }
   TextAccess* texts() { return &*texts_; }
@@ -63,6 +64,9 @@ class KeysInput {
   // rows get.
   absl::Status ReadScores(tensorflow::OpKernelContext* context, const TableResource& table,
                           int input);
+
+  // Says that no key comes twice, as KeyBatch::distinct has it.
+  void TakeAsDistinct(bool distinct) { distinct_ = distinct; }
 
   // Gives those of string keys that are `text` another key.
   void ReplaceText(const tensorflow::Tensor& strings, std::string_view text, int64_t key);
@@ -81,6 +85,7 @@ class KeysInput {
   const int32_t* owners_ = nullptr;
   const int64_t* scores_ = nullptr;
   bool unsigned_keys_ = false;
+  bool distinct_ = false;
   Buffer<int64_t> widened_;  // keys of 32 bits, and of strings
   ShardSplit split_;
 };

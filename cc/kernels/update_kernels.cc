@@ -9,13 +9,16 @@ namespace tf = ::tensorflow;
 
 class InsertOrAssignOp : public TableOp {
  public:
-  using TableOp::TableOp;
+  explicit InsertOrAssignOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
     const tf::Tensor& values = context->input(3);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+    keys.TakeAsDistinct(distinct_);
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
     const Step step(table);
@@ -30,6 +33,8 @@ class InsertOrAssignOp : public TableOp {
       return shard->InsertOrAssign(exec, batch, rows, {});
     });
   }
+
+  bool distinct_ = false;
 };
 
 class AccumOp : public TableOp {
@@ -140,6 +145,7 @@ class ApplyOp : public TableOp {
  public:
   explicit ApplyOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
   }
 
  private:
@@ -147,6 +153,7 @@ class ApplyOp : public TableOp {
     KeysInput keys(table->allocator());
     const tf::Tensor& gradients = context->input(3);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+    keys.TakeAsDistinct(distinct_);
     TF_RETURN_IF_ERROR(CheckRowsShape(gradients, "gradients", *table, keys));
     Rule rule;
     TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
@@ -168,6 +175,7 @@ class ApplyOp : public TableOp {
   }
 
   RuleKind kind_ = RuleKind::kNone;
+  bool distinct_ = false;
 };
 
 class EraseOp : public TableOp {

@@ -231,6 +231,7 @@ class ImportOp : public TableOp {
     const tf::Tensor& values = context->input(3);
     const tf::Tensor& statistics = context->input(6);
     TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_texts.get(), &keys));
+    keys.TakeAsDistinct(true);  // as those of an export are; else there will be fewer rows
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
     TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));

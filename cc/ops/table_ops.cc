@@ -196,10 +196,14 @@ REGISTER_OP("TfEmbedInsertOrAssign")
     .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
+    .Attr("distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn(RowsInputShape)
     .Doc(R"doc(
 Writes rows. Of a key that stands several times in the batch, the last position wins.
+
+distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
+  the same, one of its positions wins.
 )doc");
 
 REGISTER_OP("TfEmbedAccum")
@@ -246,6 +250,7 @@ REGISTER_OP("TfEmbedApply")
     .Attr(
         "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
         "'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl'}")
+    .Attr("distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       TF_RETURN_IF_ERROR(RowsInputShape(c));
@@ -269,6 +274,8 @@ hyper: Hyper-parameters of the rule.
     l2_shrinkage, beta].
 step: The number of this step; the first is 1.
 rule: A rule other than the table's present one replaces the slots and keeps the weights.
+distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
+  the same, the rule runs for each of its positions, in any order.
 )doc");
 
 REGISTER_OP("TfEmbedFindSlots")
@@ -328,6 +335,7 @@ REGISTER_OP("TfEmbedAssignSlots")
     .Attr("rule_id: int")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initial_values: string")
+    .Attr("distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle slots, merged;
@@ -343,6 +351,9 @@ and the error is FailedPrecondition.
 values: keys.shape + [dim].
 slots: keys.shape + [slots of a row].
 rule_id: As in TfEmbedFindSlots.
+
+distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
+  the same, one of its positions wins.
 )doc");
 
 REGISTER_OP("TfEmbedErase")

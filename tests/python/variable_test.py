@@ -443,6 +443,23 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.step(v, [1], optimizer)
         self.assertAllEqual(v.lookup([1]), first)
 
+    @parameterized.parameters(1, 3)
+    def test_distinct_keys_are_written_as_any(self, shards):
+        v = tf_embed.Variable(dim=2, devices=["cpu:0"] * shards)
+        keys = np.random.default_rng(1).permutation(10000)
+        for times in (1.0, 2.0):
+            rows = times * np.stack([keys, -keys], axis=1).astype(np.float32)
+            v.upsert(keys, rows, distinct=True)
+            self.assertAllEqual(v.lookup(keys), rows)
+        self.assertEqual(int(v.size()), len(keys))
+
+    def test_a_key_said_to_be_distinct_that_is_not_has_one_of_its_rows(self):
+        v = tf_embed.Variable(dim=1)
+        v.upsert([7, 8, 7], [[1.0], [2.0], [3.0]], distinct=True)
+        self.assertEqual(int(v.size()), 2)
+        self.assertIn(float(v.lookup([7])[0, 0]), (1.0, 3.0))
+        self.assertAllEqual(v.lookup([8]), [[2.0]])
+
     def test_upsert_keeps_the_slots(self):
         v = tf_embed.Variable(dim=1)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(1.0))

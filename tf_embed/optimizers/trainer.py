@@ -245,7 +245,7 @@ class TableTrainer(tf.Module):
             if not isinstance(scale, float) or scale != 1.0:
                 dtype = self._parts.table.options.slot_dtype
                 gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
-            self._run_rule(keys, gradients)
+            self._run_rule(keys, gradients, distinct=False)
         else:
             keys, sums = self.sums(keys, gradients, scale)
             self.train_sums(keys, self._clipped(sums))
@@ -257,7 +257,7 @@ class TableTrainer(tf.Module):
             keys: [n], distinct.
             sums: [n, dim].
         """
-        self._run_rule(keys, sums)
+        self._run_rule(keys, sums, distinct=True)
 
     def finalize(self) -> None:
         """Replaces the weights of all rows by their moving averages, where the optimizer has them.
@@ -329,7 +329,7 @@ class TableTrainer(tf.Module):
         def update() -> None:
             waiting = accumulator.export(with_slots=False)
             accumulator.clear()
-            self._run_rule(waiting.keys, self._clipped(waiting.values / steps))
+            self._run_rule(waiting.keys, self._clipped(waiting.values / steps), distinct=True)
 
         run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
 
@@ -337,7 +337,7 @@ class TableTrainer(tf.Module):
         optimizer = self._parts.optimizer
         return row_gradients.clip(optimizer, sums) if row_gradients.clips(optimizer) else sums
 
-    def _run_rule(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+    def _run_rule(self, keys: tf.Tensor, gradients: tf.Tensor, *, distinct: bool) -> None:
         table, optimizer, rows = self._parts.table, self._parts.optimizer, self._parts.rows
         if rows is None:
             table.apply(
@@ -346,6 +346,7 @@ class TableTrainer(tf.Module):
                 rule=fused_rule(optimizer),  # type: ignore[arg-type]
                 hyper=hyper_parameters(optimizer, weight_decay=self._parts.weight_decay),
                 step=tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1,
+                distinct=distinct,
             )
         else:
             self._run_on_rows(rows, keys, gradients)

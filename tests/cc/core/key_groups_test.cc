@@ -28,11 +28,13 @@ std::vector<Group> Expected(const Batch& batch, const bool* skip) {
   return groups;
 }
 
-void Check(const Batch& batch, const bool* skip) {
+void Check(const Batch& batch, const bool* skip, bool distinct = false) {
+  KeyBatch keys = batch;
+  keys.distinct = distinct;
   for (const size_t threads : {1, 3}) {
     const ExecContext context = threads == 1 ? ExecContext::Serial() : Threads(threads);
     KeyGroups groups(HostAllocator());
-    ASSERT_TRUE(groups.Build(context, batch, skip).ok());
+    ASSERT_TRUE(groups.Build(context, keys, skip).ok());
     std::vector<std::vector<Group>> ranges;
     std::mutex mutex;
     const Status status = groups.ForEachRange(context, 1000, [&](KeyGroups::Range* range) {
@@ -86,6 +88,18 @@ TEST(KeyGroups, LeavesOutWhatIsSkipped) {
     Check(batch, skip.get());
     std::fill_n(skip.get(), batch.places, true);
     Check(batch, skip.get());
+  }
+}
+
+TEST(KeyGroups, TakesKeysAsDistinctWhereTheBatchSaysSo) {
+  Random random(3);
+  for (const size_t size : {0, 1, 511, 512, 513, 20000}) {
+    const Batch batch = Scattered(KeysFrom(-100, size), &random);
+    Check(KeysFrom(-100, size), nullptr, /*distinct=*/true);
+    Check(batch, nullptr, /*distinct=*/true);
+    const auto skip = std::make_unique<bool[]>(batch.places);
+    for (size_t i = 0; i < batch.places; ++i) skip[i] = random() % 3 == 0;
+    Check(batch, skip.get(), /*distinct=*/true);
   }
 }
 

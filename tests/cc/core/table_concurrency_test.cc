@@ -242,6 +242,48 @@ TEST_P(TableConcurrency, ApplyLosesNoUpdate) {
   }
 }
 
+TEST_P(TableConcurrency, KeysWronglySaidToBeDistinctLoseNothing) {
+  constexpr int64_t kKeys = 150;
+  const ExecContext context = Threads(4);
+  Rule rule = MakeRule(RuleKind::kSgd, kDim);
+  rule.learning_rate = 1.0;
+  Random random(5);
+  const Batch batch = RandomKeys(20000, 0, kKeys - 1, &random);
+  KeyBatch told = batch;
+  told.distinct = true;
+  // A step runs for each place, and as above counts it.
+  std::vector<double> counts(kKeys);
+  for (int64_t key : batch.keys) counts[static_cast<size_t>(key)] += 3.0;
+  const std::vector<double> gradients(batch.size() * kDim, -1.0);
+  std::atomic<bool> applying{true};
+  InThreads(2, [&](size_t thread) {
+    if (thread == 0) {
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_TRUE(table->Apply(context, told, gradients.data(), DataType::kDouble, rule).ok());
+      }
+      applying = false;
+    } else {
+      while (applying) Look(KeysFrom(0, kKeys));
+    }
+  });
+  EXPECT_EQ(counts, Look(KeysFrom(0, kKeys)));
+
+  // Of the rows of a key, one wins.
+  std::vector<double> weights;
+  std::map<int64_t, std::set<double>> given;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const double number = Pattern(batch.keys[i], static_cast<int64_t>(i));
+    weights.insert(weights.end(), kDim, number);
+    given[batch.keys[i]].insert(number);
+  }
+  ASSERT_TRUE(table->InsertOrAssign(context, told, weights.data(), {}).ok());
+  std::set<int64_t> twice;
+  const std::map<int64_t, double> all = Export(64, &twice);
+  EXPECT_TRUE(twice.empty());
+  EXPECT_EQ(given.size(), all.size());
+  for (const auto& [key, number] : all) EXPECT_EQ(1u, given[key].count(number)) << "key " << key;
+}
+
 TEST_P(TableConcurrency, AccumAndSlotsLoseNoUpdate) {
   Rule rule = MakeRule(RuleKind::kAdagrad, kDim);
   rule.learning_rate = 0.0;  // the slots count, the weights are left to accum
