@@ -13,6 +13,7 @@
 #include "cc/core/hash.h"
 #include "cc/core/host_table_inl.h"
 #include "cc/core/row_copy.h"
+#include "cc/core/row_stepper.h"
 #include "cc/core/segment_sum.h"
 
 namespace tf_embed {
@@ -448,28 +449,12 @@ Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range, const 
   const Content& content = *write.content;
   const RowLayout& layout = content.rows.layout();
   const size_t dim = layout.dim;
-  const RuleConstants<Compute> constants(rule);
-  const StepFunction<Compute> step = loops_.StepOf<Compute>(rule);
+  RowStepper<T> stepper(layout, loops_.StepOf<Compute>(rule), rule, options_.allocator);
   RowScratch scratch(options_.allocator);
   Buffer<Compute> sum(options_.allocator);
-  Buffer<Compute> wide_weights(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
   TF_EMBED_RETURN_IF_ERROR(NewScratch(content, &scratch));
   TF_EMBED_RETURN_IF_ERROR(sum.Resize(dim));
-  if (!std::is_same_v<T, Compute>) TF_EMBED_RETURN_IF_ERROR(wide_weights.Resize(dim));
-
-  const auto step_row = [&](const Compute* gradient, char* row) {
-    Compute* const slots = reinterpret_cast<Compute*>(row + layout.slot_offset);
-    if constexpr (std::is_same_v<T, Compute>) {
-      step(constants, dim, gradient, reinterpret_cast<T*>(row), slots);
-    } else {
-      T* const narrow = reinterpret_cast<T*>(scratch.row.data());
-      LoadRow(row, layout.weight_bytes, narrow);
-      for (size_t j = 0; j < dim; ++j) wide_weights[j] = Number<T>::Load(narrow[j]);
-      step(constants, dim, gradient, wide_weights.data(), slots);
-      for (size_t j = 0; j < dim; ++j) narrow[j] = Number<T>::Store(wide_weights[j]);
-      StoreRow(narrow, layout.weight_bytes, row);
-    }
-  };
   return ForEachGroup(
       content, range,
       [&](const KeyGroup& group) { PrefetchRows(gradients, group.positions, group.count, dim); },
@@ -477,12 +462,12 @@ Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range, const 
         const Compute* const gradient =
             SumRows(loops_, gradients, group.positions, group.count, dim, sum.data());
         return VisitRow(
-            write, group, probe, [&](char* row) { step_row(gradient, row); },
+            write, group, probe, [&](char* row) { stepper.Step(gradient, row); },
             [&](char* row) {
               DefaultRow(content, DefaultRows(), group.key, 0, scratch.row.data());
               StoreRow(scratch.row.data(), layout.weight_bytes, row);
               StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
-              step_row(gradient, row);
+              stepper.Step(gradient, row);
             });
       });
 }
@@ -503,6 +488,12 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
     return Status::InvalidArgument(
         "The gradients of table '" + options_.name +
         "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
+  }
+  if (rule.slots.kind == RuleKind::kEmaRowwiseAdagrad && options_.dim % 2 != 0) {
+    return Status::InvalidArgument(
+        "Table '" + options_.name +
+        "' must have an even dim, as the second half of a row follows the first. Received: " +
+        std::to_string(options_.dim) + ".");
   }
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));

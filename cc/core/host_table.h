@@ -63,6 +63,8 @@ class HostTable final : public Table {
                const void* new_rows, const bool* exists) override;
   Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
                DataType gradient_type, const Rule& rule) override;
+  Status FinishStep(const ExecContext& context, const Rule& rule) override;
+  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
   Status Clear() override;
   Status Shrink(const ExecContext& context) override;
@@ -267,6 +269,10 @@ class HostTable final : public Table {
   Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
   // Puts the rows that came by a planned write in line, and counts them.
   Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
+  // Calls visit(bucket, row) for the keys of a stripe, whose mutex is held, having asked for the
+  // memory of their rows.
+  template <typename Visit>
+  void ForEachRow(const Content& content, size_t stripe, const Visit& visit) const;
   // Calls visit(key, statistics) for the keys of a stripe, whose mutex is held.
   template <typename Visit>
   void ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const;

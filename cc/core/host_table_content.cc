@@ -1,5 +1,7 @@
 // What HostTable does to its content as a whole. The verbs on rows are in host_table.cc.
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -8,8 +10,15 @@
 #include "cc/core/host_table.h"
 #include "cc/core/host_table_inl.h"
 #include "cc/core/row_copy.h"
+#include "cc/core/row_stepper.h"
 
 namespace tf_embed {
+namespace {
+
+constexpr size_t kRowCost = 100;  // ns, of a row that all threads pass by
+
+}  // namespace
+
 Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content) const {
   try {
     *content = std::make_unique<Content>(options_.allocator, size_hint, content_->rows.layout(),
@@ -73,6 +82,68 @@ Status HostTable::SetRuleAlone(const RuleSlots& rule) {
   }
   content_->rule = rule;
   return Status();
+}
+
+Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
+  if (!TablePass(rule).IsDue()) return Status();
+  Shared writer(writers_);
+  Shared gate(content_gate_);
+  Content& content = *content_;
+  if (!SameRule(content.rule, rule.slots)) return OtherRule();
+  FirstFailure failure;
+  const auto pass = [&](size_t begin, size_t end) {
+    Status status = DispatchFloating(options_.value_type, [&](auto tag) {
+      using T = typename decltype(tag)::Type;
+      RowStepper<T> stepper(content.rows.layout(),
+                            loops_.PassOf<typename RowStepper<T>::Compute>(rule), rule,
+                            options_.allocator);
+      TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
+      for (size_t stripe = begin; stripe < end; ++stripe) {
+        std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
+        ForEachRow(content, stripe, [&](Bucket& bucket, char* row) {
+          const uint32_t before = bucket.Lock();
+          stepper.Step(nullptr, row);
+          bucket.Unlock(before);
+        });
+      }
+      return Status();
+    });
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  const size_t stripe_cost = kRowCost * (1 + content.index.size() / StripedIndex::kStripes);
+  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(pass));
+  return failure.Take();
+}
+
+double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                              size_t slot) const {
+  Shared gate(content_gate_);
+  const Content& content = *content_;
+  if (!SameRule(content.rule, rule) || slot >= rule.slots_per_row()) return 0.0;
+  double largest[StripedIndex::kStripes] = {};
+  const size_t offset = content.rows.layout().slot_offset;
+  const auto look = [&](size_t begin, size_t end) {
+    for (size_t stripe = begin; stripe < end; ++stripe) {
+      std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
+      ForEachRow(content, stripe, [&](Bucket&, const char* row) {
+        // A number is read at once, whoever writes.
+        double here;
+        if (options_.value_type == DataType::kDouble) {
+          const double* const slots = reinterpret_cast<const double*>(row + offset);
+          __atomic_load(slots + slot, &here, __ATOMIC_RELAXED);
+        } else {
+          const float* const slots = reinterpret_cast<const float*>(row + offset);
+          float narrow;
+          __atomic_load(slots + slot, &narrow, __ATOMIC_RELAXED);
+          here = narrow;
+        }
+        largest[stripe] = std::max(largest[stripe], here);
+      });
+    }
+  };
+  const size_t stripe_cost = kRowCost * (1 + content.index.size() / StripedIndex::kStripes);
+  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(look));
+  return *std::max_element(largest, largest + StripedIndex::kStripes);
 }
 
 Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const {

@@ -45,6 +45,26 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
 }
 
 template <typename Visit>
+void HostTable::ForEachRow(const Content& content, size_t stripe, const Visit& visit) const {
+  // Some rows at a time, so that their misses overlap.
+  constexpr size_t kTogether = 16;
+  Bucket* buckets[kTogether];
+  char* rows[kTogether];
+  size_t count = 0;
+  const auto visit_them = [&] {
+    for (size_t i = 0; i < count; ++i) visit(*buckets[i], rows[i]);
+    count = 0;
+  };
+  content.index.ForEach(stripe, [&](Bucket& bucket, int64_t, uint32_t slot) {
+    buckets[count] = &bucket;
+    rows[count] = content.rows.Row(slot);
+    PrefetchRow(rows[count], content.rows.layout().stride);
+    if (++count == kTogether) visit_them();
+  });
+  visit_them();
+}
+
+template <typename Visit>
 void HostTable::ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const {
   // Some keys at a time, so that the misses of their statistics overlap.
   constexpr size_t kTogether = 32;

@@ -1,10 +1,10 @@
 // The optimizer rules, for host and device. A rule is what happens to one weight (w), its slots (s)
 // and its gradient (g), which is summed over all positions of the key; V is a number of the compute
 // type T, or a pack of them, so one text serves every instruction set. Rows of float16 and bfloat16
-// are computed in float. table_loops_inl.h runs rules on rows.
+// are computed in float. Rules that look at a whole row first are in row_rule.h, and
+// table_loops_inl.h runs both on rows.
 //
-// h is the learning rate, t the number of the step (from 1). Weight decay is decoupled, as in
-// Keras: w -= w * weight_decay * h comes before the rule. Only rows of the step are touched.
+// h is the learning rate, t the number of the step (from 1). Only rows of the step are touched.
 #ifndef TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
 #define TF_EMBED_CC_CORE_OPTIMIZER_RULE_H_
 
@@ -19,13 +19,36 @@
 
 namespace tf_embed {
 
-// A rule and its hyper-parameters for one step. Those that a rule does not name are ignored.
+// How a row-wise rule of FBGEMM's decays weights; its WeightDecayMode.
+enum class DecayMode : uint8_t {
+  kNone = 0,
+  kL2 = 1,
+  kDecoupled = 2,
+  kCounter = 3,
+  kCowClip = 4,
+  kDecoupledGlobal = 5,
+};
+
+// How one that counts does; FBGEMM's CounterWeightDecayMode.
+enum class CounterDecayMode : uint8_t { kNone = 0, kL2 = 1, kDecoupled = 2, kAdagradW = 3 };
+
+// What one that counts does to the learning rate; FBGEMM's LearningRateMode.
+enum class CounterRateMode : int8_t {
+  kEqual = -1,
+  kTailIncrease = 0,
+  kTailDecrease = 1,
+  kCounterSgd = 2,
+};
+
+// A rule and its hyper-parameters for one step. Those that a rule does not name are ignored. All
+// are doubles, as they come in one vector; what counts or chooses is a whole number.
 struct Rule {
   RuleSlots slots;
   double learning_rate = 0.0;
-  double weight_decay = 0.0;
+  double weight_decay = 0.0;  // Keras's: w -= w weight_decay h before the rule, whatever that is
+  double initial_slot = 0.0;  // what the rule's first group of slots starts from
   double momentum = 0.0;
-  bool nesterov = false;
+  double nesterov = 0.0;  // 1: yes
   double epsilon = 0.0;
   double beta_1 = 0.0;
   double beta_2 = 0.0;
@@ -35,24 +58,89 @@ struct Rule {
   double l2 = 0.0;
   double l2_shrinkage = 0.0;
   double beta = 0.0;
+
+  // Of FBGEMM's rules.
+  double decay = 0.0;       // the rule's own
+  double decay_mode = 0.0;  // DecayMode, where the rule has several
+  double max_norm = 0.0;    // of a row's weights after the step; 0: any
+  double eta = 0.0;
+  double start_step = 0.0;   // kDecoupledGlobal: the first step that makes up for those left out
+  double lower_bound = 0.0;  // kDecoupledGlobal: of what they make of a weight. kCowClip: see there
+  double counter_decay_mode = 0.0;  // CounterDecayMode
+  double counter_half_life = 0.0;
+  double adjustment_step = 0.0;
+  double adjustment_bound = 0.0;
+  double counter_rate_mode = -1.0;  // CounterRateMode
+  double tail_threshold = 0.0;
+  double max_counter = 1.0;
+  double norm_coefficient = 0.0;
+
+  // Of passes over all rows between steps; see TablePass.
+  double average_every = 0.0;
+  double swap_every = 0.0;
+  double average_start = 0.0;
+  double average_coefficient = 0.0;
+  double keeps_average = 1.0;  // 0: no
+
   int64_t step = 1;
+};
+
+// What some rules do to all rows between this step and the next, t + 1:
+//   kEnsembleRowwiseAdagrad, where average_every divides t + 1: z += (1 - k)(w - z), where k is 0
+//   up
+//     to average_start and then average_coefficient; where swap_every does: w = z. Unless it keeps
+//     the average, z = 0 once it was taken. A z that is NaN, as in new rows, is the row's weights.
+//   kEmaRowwiseAdagrad, where average_every does and t + 1 is not before average_start: the second
+//     half of a row follows the first, w_2 += average_coefficient (w_1 - w_2).
+struct TablePass {
+  TF_EMBED_INLINE explicit TablePass(const Rule& rule) : keeps(rule.keeps_average != 0.0) {
+    const int64_t next = rule.step + 1;
+    const double start = rule.average_start;
+    if (rule.slots.kind == RuleKind::kEnsembleRowwiseAdagrad) {
+      averages = Divides(rule.average_every, next);
+      swaps = Divides(rule.swap_every, next);
+      share = static_cast<double>(next) <= start ? 1.0 : 1.0 - rule.average_coefficient;
+    } else if (rule.slots.kind == RuleKind::kEmaRowwiseAdagrad) {
+      averages = Divides(rule.average_every, next) && static_cast<double>(next) >= start;
+      share = rule.average_coefficient;
+    }
+  }
+
+  TF_EMBED_INLINE bool IsDue() const { return averages || swaps; }
+
+  bool averages = false;
+  bool swaps = false;
+  bool keeps;
+  double share = 0.0;  // of what the average goes towards
+
+ private:
+  static TF_EMBED_INLINE bool Divides(double every, int64_t step) {
+    return every >= 1.0 && step % static_cast<int64_t>(every) == 0;
+  }
 };
 
 // The hyper-parameters as a row needs them, computed once a step.
 template <typename T>
 struct RuleConstants {
   explicit RuleConstants(const Rule& rule)
-      : decay(static_cast<T>(rule.weight_decay * rule.learning_rate)),
+      : decay_before(static_cast<T>(rule.weight_decay * rule.learning_rate)),
         h(static_cast<T>(rule.learning_rate)),
         momentum(static_cast<T>(rule.momentum)),
         epsilon(static_cast<T>(rule.epsilon)),
+        beta_1(static_cast<T>(rule.beta_1)),
+        beta_2(static_cast<T>(rule.beta_2)),
         one_minus_beta_1(static_cast<T>(1.0 - rule.beta_1)),
         one_minus_beta_2(static_cast<T>(1.0 - rule.beta_2)),
         rho(static_cast<T>(rule.rho)),
         one_minus_rho(static_cast<T>(1.0 - rule.rho)),
         power(static_cast<T>(-rule.learning_rate_power)),
         l1(static_cast<T>(rule.l1)),
-        twice_l2_shrinkage(static_cast<T>(2.0 * rule.l2_shrinkage)) {
+        twice_l2_shrinkage(static_cast<T>(2.0 * rule.l2_shrinkage)),
+        decay(static_cast<T>(rule.decay)),
+        max_norm(static_cast<T>(rule.max_norm)),
+        decay_mode(static_cast<DecayMode>(rule.decay_mode)),
+        pass(rule),
+        rule(rule) {
     const double t = static_cast<double>(rule.step);
     if (rule.slots.kind == RuleKind::kAdam || rule.slots.kind == RuleKind::kAdamAmsgrad) {
       // Keras rounds the betas to float here, whatever the variable's type, and only here. At 0.999
@@ -65,12 +153,20 @@ struct RuleConstants {
     if (rule.slots.kind == RuleKind::kFtrl) {
       twice_l2 = static_cast<T>(2.0 * (rule.l2 + rule.beta / (2.0 * rule.learning_rate)));
     }
+    const bool counts = decay_mode == DecayMode::kCounter || decay_mode == DecayMode::kCowClip;
+    decays_gradient =
+        counts ? static_cast<CounterDecayMode>(rule.counter_decay_mode) == CounterDecayMode::kL2
+               : decay_mode == DecayMode::kL2;
+    unbias_1 = static_cast<T>(1.0 / (1.0 - std::pow(rule.beta_1, t)));
+    unbias_2 = static_cast<T>(1.0 / (1.0 - std::pow(rule.beta_2, t)));
   }
 
-  T decay;
+  T decay_before;  // weight_decay h
   T h;
   T momentum;
   T epsilon;
+  T beta_1;
+  T beta_2;
   T one_minus_beta_1;
   T one_minus_beta_2;
   T rho;
@@ -80,6 +176,14 @@ struct RuleConstants {
   T twice_l2_shrinkage;
   T twice_l2 = 0;  // Ftrl: 2 l2 + beta / h
   T alpha = 0;     // Adam: h sqrt(1 - beta_2^t) / (1 - beta_1^t)
+  T decay;
+  T max_norm;
+  DecayMode decay_mode;
+  bool decays_gradient = false;  // for the row's sum of squares
+  T unbias_1 = 0;                // 1 / (1 - beta_1^t)
+  T unbias_2 = 0;
+  TablePass pass;
+  Rule rule;  // for what is needed once a row
 };
 
 // Nothing but the decay that comes before each rule.
@@ -111,14 +215,16 @@ struct MomentumRule {
   }
 };
 
-// s += g^2; w -= h g / sqrt(s + epsilon)          (Duchi, Hazan and Singer, 2011; as Keras)
+// s += g^2; w -= h g / sqrt(s + epsilon)          (Duchi, Hazan and Singer, 2011; as Keras), or
+// w -= h g / (sqrt(s) + epsilon)                  (as FBGEMM)
+template <bool kEpsilonOutside>
 struct AdagradRule {
   static constexpr size_t kGroups = 1;
   template <typename T, typename V>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c, V g, V& w,
                                                         V* s) {
     s[0] += g * g;
-    w -= c.h * g / Sqrt(s[0] + c.epsilon);
+    w -= c.h * g / (kEpsilonOutside ? Sqrt(s[0]) + c.epsilon : Sqrt(s[0] + c.epsilon));
   }
 };
 
@@ -197,25 +303,6 @@ struct FtrlRule {
     n = new_n;
   }
 };
-
-// s += mean(g^2); w -= h g / (sqrt(s) + epsilon)  (one s a row; FBGEMM's EXACT_ROWWISE_ADAGRAD)
-// The rule that looks at a whole row first. Squares are added up in sixteen sums, of the lanes that
-// are alike modulo 16, and these by halves: the same bits for any width of packs.
-inline constexpr size_t kSquareSums = 16;
-template <typename T>
-TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T AddHalves(T* sums) {
-  for (size_t half = kSquareSums / 2; half > 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) sums[i] += sums[half + i];
-  }
-  return sums[0];
-}
-// The new s of a row, and what its gradient is multiplied with.
-template <typename T>
-TF_EMBED_HOST_DEVICE TF_EMBED_INLINE T RowwiseAdagradScale(const RuleConstants<T>& c, size_t dim,
-                                                           T sum_of_squares, T* s) {
-  *s += sum_of_squares / static_cast<T>(dim);
-  return c.h / (Sqrt(*s) + c.epsilon);
-}
 
 }  // namespace tf_embed
 

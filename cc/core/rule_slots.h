@@ -3,6 +3,8 @@
 //
 //     Adam of a table of dim 4, a row's slots:  | m m m m | v v v v |
 //
+// Groups of one slot a weight come before those of one slot a row.
+//
 // A fused rule's groups follow from its kind, the table's dim and the initial value of the first
 // group. An external rule, one that runs outside of the table on rows that it reads and writes
 // back, says itself which groups it has.
@@ -31,8 +33,19 @@ enum class RuleKind : uint8_t {
   kRmspropCenteredMomentum = 10,
   kFtrl = 11,
   kExternal = 12,
+  kExactAdagrad = 13,
+  kRowwiseAdagradGlobal = 14,
+  kRowwiseAdagradCounter = 15,
+  kEnsembleRowwiseAdagrad = 16,
+  kEmaRowwiseAdagrad = 17,
+  kRowAdam = 18,
+  kRowAdamCounter = 19,
+  kPartialRowwiseAdam = 20,
+  kLamb = 21,
+  kPartialRowwiseLamb = 22,
+  kLars = 23,
 };
-inline constexpr int kRuleKinds = 13;
+inline constexpr int kRuleKinds = 24;
 
 struct SlotGroup {
   uint32_t width = 0;
@@ -61,32 +74,55 @@ struct RuleSlots {
 
 // The slots of a fused rule. The first group starts at `initial_value`, the others at 0.
 inline RuleSlots FusedSlots(RuleKind kind, size_t dim, double initial_value = 0.0) {
-  const auto groups = [kind]() -> size_t {
-    switch (kind) {
-      case RuleKind::kNone:
-      case RuleKind::kSgd:
-      case RuleKind::kExternal:
-        return 0;
-      case RuleKind::kMomentum:
-      case RuleKind::kAdagrad:
-      case RuleKind::kRowwiseAdagrad:
-      case RuleKind::kRmsprop:
-        return 1;
-      case RuleKind::kAdam:
-      case RuleKind::kRmspropMomentum:
-      case RuleKind::kRmspropCentered:
-      case RuleKind::kFtrl:
-        return 2;
-      case RuleKind::kAdamAmsgrad:
-      case RuleKind::kRmspropCenteredMomentum:
-        return 3;
-    }
-    return 0;
-  }();
   RuleSlots slots;
   slots.kind = kind;
-  for (size_t i = 0; i < groups; ++i) {
-    slots.AddGroup(kind == RuleKind::kRowwiseAdagrad ? 1 : dim, i == 0 ? initial_value : 0.0);
+  const auto add = [&](size_t of_weights, size_t of_rows) {
+    for (size_t i = 0; i < of_weights + of_rows; ++i) {
+      slots.AddGroup(i < of_weights ? dim : 1, i == 0 ? initial_value : 0.0);
+    }
+  };
+  switch (kind) {
+    case RuleKind::kNone:
+    case RuleKind::kSgd:
+    case RuleKind::kExternal:
+      break;
+    case RuleKind::kMomentum:
+    case RuleKind::kAdagrad:
+    case RuleKind::kExactAdagrad:
+    case RuleKind::kRmsprop:
+    case RuleKind::kLars:
+      add(1, 0);
+      break;
+    case RuleKind::kAdam:
+    case RuleKind::kRmspropMomentum:
+    case RuleKind::kRmspropCentered:
+    case RuleKind::kFtrl:
+    case RuleKind::kRowAdam:
+    case RuleKind::kLamb:
+      add(2, 0);
+      break;
+    case RuleKind::kAdamAmsgrad:
+    case RuleKind::kRmspropCenteredMomentum:
+      add(3, 0);
+      break;
+    case RuleKind::kRowwiseAdagrad:
+    case RuleKind::kEmaRowwiseAdagrad:
+      add(0, 1);
+      break;
+    case RuleKind::kRowwiseAdagradGlobal:
+      add(0, 2);
+      break;
+    case RuleKind::kRowwiseAdagradCounter:
+      add(0, 3);
+      break;
+    case RuleKind::kEnsembleRowwiseAdagrad:
+    case RuleKind::kPartialRowwiseAdam:
+    case RuleKind::kPartialRowwiseLamb:
+      add(1, 1);
+      break;
+    case RuleKind::kRowAdamCounter:
+      add(2, 1);
+      break;
   }
   return slots;
 }

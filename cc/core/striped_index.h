@@ -197,7 +197,7 @@ template <typename Visit>
 void StripedIndex::ForEach(size_t stripe, const Visit& visit) const {
   Array* const array = stripes_[stripe].array;
   if (array == nullptr) return;
-  for (const Bucket* bucket = array->begin(); bucket != array->end(); ++bucket) {
+  for (Bucket* bucket = array->begin(); bucket != array->end(); ++bucket) {
     for (int lane = 0; lane < Bucket::kLanes; ++lane) {
       const uint32_t slot = bucket->slots[lane].load(std::memory_order_relaxed);
       if (slot != kNoSlot) visit(*bucket, bucket->keys[lane].load(std::memory_order_relaxed), slot);

@@ -182,6 +182,14 @@ class Table {
   virtual Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
                        DataType gradient_type, const Rule& rule) = 0;
 
+  // What `rule` does to all rows between this step and the next (TablePass); for most nothing.
+  // Comes after the Apply of the step.
+  virtual Status FinishStep(const ExecContext& context, const Rule& rule) = 0;
+
+  // The largest of all rows' slots of that number, at least 0; 0 where the table has another rule.
+  virtual double LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                             size_t slot) const = 0;
+
   // Removes keys. Absent ones are no error.
   virtual Status Erase(const ExecContext& context, const KeyBatch& batch) = 0;
 

@@ -67,6 +67,9 @@ struct TableLoops {
 
   StepFunction<float> (*float_step)(const Rule& rule);
   StepFunction<double> (*double_step)(const Rule& rule);
+  // What the rule does to every row after this step, without a gradient; null: nothing.
+  StepFunction<float> (*float_pass)(const Rule& rule);
+  StepFunction<double> (*double_pass)(const Rule& rule);
   SumFunction<float> float_sum;
   SumFunction<double> double_sum;
   AddDifferencesFunction<float> float_add_differences;
@@ -84,6 +87,11 @@ struct TableLoops {
   StepFunction<T> StepOf(const Rule& rule) const {
     if constexpr (std::is_same_v<T, double>) return double_step(rule);
     if constexpr (std::is_same_v<T, float>) return float_step(rule);
+  }
+  template <typename T>
+  StepFunction<T> PassOf(const Rule& rule) const {
+    if constexpr (std::is_same_v<T, double>) return double_pass(rule);
+    if constexpr (std::is_same_v<T, float>) return float_pass(rule);
   }
   template <typename T>
   AddDifferencesFunction<T> AddDifferences() const {

@@ -6,6 +6,7 @@
 #define TF_EMBED_CC_CORE_TABLE_LOOPS_INL_H_
 
 #include "cc/core/row_copy.h"
+#include "cc/core/row_rule.h"
 #include "cc/core/table_loops.h"
 
 namespace tf_embed {
@@ -155,85 +156,221 @@ struct Loops {
     }
   }
 
+  // Puts the sums of the squares of `kTerms` terms of each lane in `sums`, in the order that
+  // kSquareSums defines. term(i, x) gives those of the lanes from i on, as many as x has.
+  template <size_t kTerms, typename T, typename Term>
+  static TF_EMBED_INLINE void SumSquares(size_t dim, const Term& term, T* sums) {
+    using V = typename PackOf<T, Set::kPackBytes>::Type;
+    constexpr size_t kLanes = Set::kPackBytes / sizeof(T);
+    constexpr size_t kPacks = kSquareSums / kLanes;
+    V totals[kTerms][kPacks] = {};
+    size_t done = 0;
+    for (; done + kSquareSums <= dim; done += kSquareSums) {
+      for (size_t k = 0; k < kPacks; ++k) {
+        V x[kTerms];
+        term(done + k * kLanes, x);
+        for (size_t j = 0; j < kTerms; ++j) totals[j][k] += x[j] * x[j];
+      }
+    }
+    T lanes[kTerms][kSquareSums];
+    std::memcpy(lanes, totals, sizeof(lanes));
+    for (size_t i = 0; done + i < dim; ++i) {
+      T x[kTerms];
+      term(done + i, x);
+      for (size_t j = 0; j < kTerms; ++j) lanes[j][i] += x[j] * x[j];
+    }
+    for (size_t j = 0; j < kTerms; ++j) sums[j] = AddHalves(lanes[j]);
+  }
+
+  template <class R, typename V, typename T>
+  static TF_EMBED_INLINE void LoadSlots(const T* slots, size_t dim, size_t i, V* s) {
+    for (size_t group = 0; group != R::kGroups; ++group) {
+      s[group] = LoadPack<V>(slots + group * dim + i);
+    }
+  }
+  template <class R, typename V, typename T>
+  static TF_EMBED_INLINE void StoreSlots(const V* s, size_t dim, size_t i, T* slots) {
+    for (size_t group = 0; group != R::kGroups; ++group) {
+      StoreShared(s[group], slots + group * dim + i);
+    }
+  }
+
+  // A step of a rule of row_rule.h.
   template <class R, typename T>
-  static void Step(const RuleConstants<T>& constants, size_t dim, const T* gradient, T* weights,
-                   T* slots) {
+  static void Step(const RuleConstants<T>& c, size_t dim, const T* gradient, T* weights, T* slots) {
+    T sums[2];
+    T row_slots[R::kRowSlots + 1];
+    T* const shared_row_slots = slots + (R::kGroups + R::kIdleGroups) * dim;
+    RowFactors<T> row;
+    if constexpr (R::kIdleGroups > 0) BeginAverage(dim, weights, slots);
+    if constexpr (R::kLooks > 0) {
+      SumSquares<R::kLooks>(
+          dim,
+          [&](size_t i, auto* x) {
+            using V = std::decay_t<decltype(*x)>;
+            V w{};
+            if constexpr (R::kLooks > 1) w = LoadPack<V>(weights + i);
+            R::Look(c, LoadPack<V>(gradient + i), w, x);
+          },
+          sums);
+    }
+    for (size_t i = 0; i != R::kRowSlots; ++i) row_slots[i] = shared_row_slots[i];
+    R::Begin(c, dim, sums, row_slots, &row);
+    for (size_t i = 0; i != R::kRowSlots; ++i) StoreShared(row_slots[i], shared_row_slots + i);
+    if constexpr (R::kTurns) {
+      SumSquares<2>(
+          dim,
+          [&](size_t i, auto* x) {
+            using V = std::decay_t<decltype(*x)>;
+            V s[R::kGroups + 1];
+            LoadSlots<R>(slots, dim, i, s);
+            x[1] = LoadPack<V>(weights + i);
+            x[0] = R::Turn(c, row, LoadPack<V>(gradient + i), x[1], s);
+            StoreSlots<R>(s, dim, i, slots);
+          },
+          sums);
+      R::Settle(c, sums, &row);
+    }
     ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
       using V = decltype(w);
       V s[R::kGroups + 1];
       w = LoadPack<V>(weights + i);
-      for (size_t group = 0; group != R::kGroups; ++group) {
-        s[group] = LoadPack<V>(slots + group * dim + i);
-      }
-      if (constants.decay != T(0)) w -= constants.decay * w;
-      R::Step(constants, LoadPack<V>(gradient + i), w, s);
+      LoadSlots<R>(slots, dim, i, s);
+      if (c.decay_before != T(0)) w -= c.decay_before * w;
+      R::Step(c, row, LoadPack<V>(gradient + i), w, s);
       StoreShared(w, weights + i);
-      for (size_t group = 0; group != R::kGroups; ++group) {
-        StoreShared(s[group], slots + group * dim + i);
-      }
+      if constexpr (!R::kTurns) StoreSlots<R>(s, dim, i, slots);
+    });
+    if constexpr (R::kBoundsNorm) {
+      if (c.max_norm > T(0)) BoundNorm(c.max_norm, dim, weights);
+    }
+  }
+
+  // A rule of optimizer_rule.h as one of row_rule.h.
+  template <class R>
+  struct Lanes : LaneRule {
+    static constexpr size_t kGroups = R::kGroups;
+    template <typename T, typename V>
+    static TF_EMBED_INLINE void Step(const RuleConstants<T>& c, const RowFactors<T>&, V g, V& w,
+                                     V* s) {
+      R::Step(c, g, w, s);
+    }
+  };
+
+  template <typename T>
+  static TF_EMBED_INLINE void BoundNorm(T most, size_t dim, T* weights) {
+    T sum;
+    SumSquares<1>(
+        dim, [&](size_t i, auto* x) { *x = LoadPack<std::decay_t<decltype(*x)>>(weights + i); },
+        &sum);
+    const T norm = Sqrt(sum);
+    if (!(norm > most)) return;
+    const T factor = most / norm;
+    ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
+      StoreShared(factor * LoadPack<decltype(w)>(weights + i), weights + i);
+    });
+  }
+
+  // An average that has not begun is the weights.
+  template <typename T>
+  static TF_EMBED_INLINE void BeginAverage(size_t dim, const T* weights, T* average) {
+    if (average[0] == average[0]) return;
+    ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
+      StoreShared(LoadPack<decltype(w)>(weights + i), average + i);
+    });
+  }
+
+  // The passes of TablePass, as steps without a gradient.
+  template <typename T>
+  static void TakeAverage(const RuleConstants<T>& c, size_t dim, const T*, T* weights,
+                          T* averages) {
+    const TablePass& pass = c.pass;
+    const T share = static_cast<T>(pass.share);
+    BeginAverage(dim, weights, averages);
+    ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
+      using V = decltype(w);
+      w = LoadPack<V>(weights + i);
+      V z = LoadPack<V>(averages + i);
+      if (pass.averages) z += share * (w - z);
+      if (pass.swaps) StoreShared(z, weights + i);
+      if (pass.averages && !pass.keeps) z = V{};
+      StoreShared(z, averages + i);
+    });
+  }
+  template <typename T>
+  static void FollowFirstHalf(const RuleConstants<T>& c, size_t dim, const T*, T* weights, T*) {
+    const T share = static_cast<T>(c.pass.share);
+    T* const second = weights + dim / 2;
+    ForEachPack<Set::kPackBytes, T>(dim / 2, [&](size_t i, auto w) {
+      using V = decltype(w);
+      w = LoadPack<V>(second + i);
+      w += share * (LoadPack<V>(weights + i) - w);
+      StoreShared(w, second + i);
     });
   }
 
   template <typename T>
-  static void RowwiseAdagradStep(const RuleConstants<T>& constants, size_t dim, const T* gradient,
-                                 T* weights, T* slots) {
-    using V = typename PackOf<T, Set::kPackBytes>::Type;
-    constexpr size_t kLanes = Set::kPackBytes / sizeof(T);
-    constexpr size_t kPacks = kSquareSums / kLanes;
-    V totals[kPacks] = {};
-    size_t done = 0;
-    for (; done + kSquareSums <= dim; done += kSquareSums) {
-      for (size_t k = 0; k < kPacks; ++k) {
-        const V g = LoadPack<V>(gradient + done + k * kLanes);
-        totals[k] += g * g;
-      }
-    }
-    T sums[kSquareSums];
-    std::memcpy(sums, totals, sizeof(sums));
-    for (size_t i = 0; done + i < dim; ++i) sums[i] += gradient[done + i] * gradient[done + i];
-    T s = *slots;
-    const T scale = RowwiseAdagradScale(constants, dim, AddHalves(sums), &s);
-    StoreShared(s, slots);
-    ForEachPack<Set::kPackBytes, T>(dim, [&](size_t i, auto w) {
-      using V = decltype(w);
-      w = LoadPack<V>(weights + i);
-      if (constants.decay != T(0)) w -= constants.decay * w;
-      w -= scale * LoadPack<V>(gradient + i);
-      StoreShared(w, weights + i);
-    });
+  static StepFunction<T> PassOf(const Rule& rule) {
+    if (!TablePass(rule).IsDue()) return nullptr;
+    return rule.slots.kind == RuleKind::kEmaRowwiseAdagrad ? FollowFirstHalf<T> : TakeAverage<T>;
   }
 
   template <typename T>
   static StepFunction<T> StepOf(const Rule& rule) {
+    const DecayMode decay_mode = static_cast<DecayMode>(rule.decay_mode);
     switch (rule.slots.kind) {
       case RuleKind::kNone:
       case RuleKind::kExternal:
         break;
       case RuleKind::kSgd:
-        return Step<SgdRule, T>;
+        return Step<Lanes<SgdRule>, T>;
       case RuleKind::kMomentum:
-        return rule.nesterov ? Step<MomentumRule<true>, T> : Step<MomentumRule<false>, T>;
+        return rule.nesterov != 0.0 ? Step<Lanes<MomentumRule<true>>, T>
+                                    : Step<Lanes<MomentumRule<false>>, T>;
       case RuleKind::kAdagrad:
-        return Step<AdagradRule, T>;
-      case RuleKind::kRowwiseAdagrad:
-        return RowwiseAdagradStep<T>;
+        return Step<Lanes<AdagradRule<false>>, T>;
+      case RuleKind::kExactAdagrad:
+        return Step<Lanes<AdagradRule<true>>, T>;
       case RuleKind::kAdam:
-        return Step<AdamRule<false>, T>;
+        return Step<Lanes<AdamRule<false>>, T>;
       case RuleKind::kAdamAmsgrad:
-        return Step<AdamRule<true>, T>;
+        return Step<Lanes<AdamRule<true>>, T>;
       case RuleKind::kRmsprop:
-        return Step<RmspropRule<false, false>, T>;
+        return Step<Lanes<RmspropRule<false, false>>, T>;
       case RuleKind::kRmspropMomentum:
-        return Step<RmspropRule<true, false>, T>;
+        return Step<Lanes<RmspropRule<true, false>>, T>;
       case RuleKind::kRmspropCentered:
-        return Step<RmspropRule<false, true>, T>;
+        return Step<Lanes<RmspropRule<false, true>>, T>;
       case RuleKind::kRmspropCenteredMomentum:
-        return Step<RmspropRule<true, true>, T>;
+        return Step<Lanes<RmspropRule<true, true>>, T>;
       case RuleKind::kFtrl:
-        return rule.learning_rate_power == -0.5 ? Step<FtrlRule<true>, T>
-                                                : Step<FtrlRule<false>, T>;
+        return rule.learning_rate_power == -0.5 ? Step<Lanes<FtrlRule<true>>, T>
+                                                : Step<Lanes<FtrlRule<false>>, T>;
+      case RuleKind::kRowwiseAdagrad:
+      case RuleKind::kEmaRowwiseAdagrad:
+        return decay_mode == DecayMode::kL2 ? Step<RowwiseAdagradRule<1, true>, T>
+                                            : Step<RowwiseAdagradRule<1, false>, T>;
+      case RuleKind::kEnsembleRowwiseAdagrad:
+        return decay_mode == DecayMode::kL2 ? Step<RowwiseAdagradRule<1, true, true>, T>
+                                            : Step<RowwiseAdagradRule<1, false, true>, T>;
+      case RuleKind::kRowwiseAdagradGlobal:
+        return Step<RowwiseAdagradRule<2, false>, T>;
+      case RuleKind::kRowwiseAdagradCounter:
+        return Step<RowwiseAdagradRule<3, true>, T>;
+      case RuleKind::kRowAdam:
+        return Step<RowAdamRule<false, false, false>, T>;
+      case RuleKind::kRowAdamCounter:
+        return Step<RowAdamRule<false, true, false>, T>;
+      case RuleKind::kPartialRowwiseAdam:
+        return Step<RowAdamRule<true, false, false>, T>;
+      case RuleKind::kLamb:
+        return Step<RowAdamRule<false, false, true>, T>;
+      case RuleKind::kPartialRowwiseLamb:
+        return Step<RowAdamRule<true, false, true>, T>;
+      case RuleKind::kLars:
+        return Step<LarsRule, T>;
     }
-    return Step<DecayRule, T>;
+    return Step<Lanes<DecayRule>, T>;
   }
 
   // The packs of some numbers stay in registers while rows are added to them in order.
@@ -317,16 +454,9 @@ struct Loops {
   }
 
   static constexpr TableLoops kLoops = {
-      Find,
-      StepOf<float>,
-      StepOf<double>,
-      Sum<float>,
-      Sum<double>,
-      AddDifferences<float>,
-      AddDifferences<double>,
-      Load,
-      Store,
-      Initialize,
+      Find,       StepOf<float>, StepOf<double>,        PassOf<float>,          PassOf<double>,
+      Sum<float>, Sum<double>,   AddDifferences<float>, AddDifferences<double>, Load,
+      Store,      Initialize,
   };
 };
 

@@ -9,11 +9,12 @@
 #include <type_traits>
 #include <vector>
 
+#include "tests/cc/core/reference_row_rules.h"
 #include "tests/cc/core/test_tables.h"
 
 namespace tf_embed {
 
-// One step on one row, from the definitions (Keras 3; FBGEMM for row-wise Adagrad).
+// One step on one row, from the definitions (Keras 3; FBGEMM in reference_row_rules.h).
 template <typename C>
 void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,
                    std::vector<C>* slots) {
@@ -26,20 +27,14 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
   const double beta_1 = static_cast<float>(rule.beta_1), beta_2 = static_cast<float>(rule.beta_2);
   const C alpha = static_cast<C>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, rule.step)) /
                                  (1.0 - std::pow(beta_1, rule.step)));
-  // In the order that kSquareSums defines.
-  std::vector<C> squares(kSquareSums, 0);
-  for (size_t i = 0; i < dim; ++i) squares[i % kSquareSums] += g[i] * g[i];
-  for (; squares.size() > 1; squares.resize(squares.size() / 2)) {
-    for (size_t i = 0; i < squares.size() / 2; ++i) squares[i] += squares[squares.size() / 2 + i];
-  }
-  const C mean_square = squares[0] / static_cast<C>(dim);
-  if (rule.slots.kind == RuleKind::kRowwiseAdagrad) slots->front() += mean_square;
+  if (ReferenceRowStep(rule, g, weights, slots)) return;
   for (size_t i = 0; i < dim; ++i) {
     C& w = (*weights)[i];
     if (rule.weight_decay != 0.0) w -= static_cast<C>(rule.weight_decay * rule.learning_rate) * w;
     switch (rule.slots.kind) {
       case RuleKind::kNone:
       case RuleKind::kExternal:
+      default:
         break;
       case RuleKind::kSgd:
         w -= h * g[i];
@@ -56,9 +51,12 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
         w -= h * g[i] / std::sqrt(s + epsilon);
         break;
       }
-      case RuleKind::kRowwiseAdagrad:
-        w -= h / (std::sqrt(slots->front()) + epsilon) * g[i];
+      case RuleKind::kExactAdagrad: {
+        C& s = (*slots)[i];
+        s += g[i] * g[i];
+        w -= h * g[i] / (std::sqrt(s) + epsilon);
         break;
+      }
       case RuleKind::kAdam:
       case RuleKind::kAdamAmsgrad: {
         C& m = (*slots)[i];

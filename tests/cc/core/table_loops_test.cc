@@ -20,6 +20,7 @@ Rule RuleOf(RuleKind kind, size_t dim) {
   return rule;
 }
 
+// Of all sets, and of the reference.
 template <typename T>
 void CheckSteps(const Rule& rule, size_t dim, Random* random) {
   const RuleConstants<T> constants(rule);
@@ -39,20 +40,141 @@ void CheckSteps(const Rule& rule, size_t dim, Random* random) {
     ExpectSameBits(first_weights, w, NameOf(set));
     ExpectSameBits(first_slots, s, NameOf(set));
   }
+  std::vector<T> w = weights, s = slots;
+  ReferenceStep(rule, gradient, &w, &s);
+  ExpectSameBits(w, first_weights, "the reference");
+  ExpectSameBits(s, first_slots, "the reference");
 }
 
 TEST(TableLoops, StepsAreTheSameBits) {
   Random random(1);
-  for (int kind = 0; kind < static_cast<int>(RuleKind::kExternal); ++kind) {
+  for (int kind = 0; kind < kRuleKinds; ++kind) {
+    if (static_cast<RuleKind>(kind) == RuleKind::kExternal) continue;
     for (const size_t dim : kDims) {
       Rule rule = RuleOf(static_cast<RuleKind>(kind), dim);
       CheckSteps<float>(rule, dim, &random);
       CheckSteps<double>(rule, dim, &random);
-      rule.nesterov = true;
-      rule.weight_decay = 0.1;
+      rule.nesterov = 1.0;
+      rule.weight_decay = kind < static_cast<int>(RuleKind::kExternal) ? 0.1 : 0.0;
       rule.learning_rate_power = -0.3;
       CheckSteps<float>(rule, dim, &random);
       CheckSteps<double>(rule, dim, &random);
+    }
+  }
+}
+
+TEST(TableLoops, StepsOfRowRulesAreTheSameBitsInAllModes) {
+  Random random(2);
+  for (const size_t dim : kDims) {
+    std::vector<Rule> rules = RowRules(dim);
+    for (const Rule& rule : CountingRules(dim)) rules.push_back(rule);
+    for (Rule& rule : rules) {
+      for (const int64_t step : {1, 2, 77}) {
+        rule.step = step;
+        CheckSteps<float>(rule, dim, &random);
+        CheckSteps<double>(rule, dim, &random);
+      }
+    }
+  }
+}
+
+template <typename T>
+void CheckZeroRows(const Rule& rule, size_t dim) {
+  const RuleConstants<T> constants(rule);
+  for (const T number : {T(0), T(0.5)}) {
+    std::vector<T> gradient(dim, number), weights(dim, T(0)), slots(rule.slots.slots_per_row());
+    FillInitialSlots(rule.slots, slots.data());
+    for (const InstructionSet set : InstructionSetsHere()) {
+      LoopsOf(set).StepOf<T>(rule)(constants, dim, gradient.data(), weights.data(), slots.data());
+      for (const T weight : weights) {
+        EXPECT_TRUE(std::isfinite(weight));
+        EXPECT_EQ(number == T(0), weight == T(0)) << static_cast<int>(rule.slots.kind);
+      }
+      for (const T slot : slots) EXPECT_TRUE(std::isfinite(slot));
+    }
+  }
+}
+
+// A norm of 0 divides nothing, and rows of zeros leave zero.
+TEST(TableLoops, RowRulesTrainRowsOfZeros) {
+  for (const size_t dim : {1, 6, 20}) {
+    std::vector<Rule> rules = RowRules(dim);
+    for (const Rule& rule : CountingRules(dim)) rules.push_back(rule);
+    for (Rule& rule : rules) {
+      if (static_cast<DecayMode>(rule.decay_mode) == DecayMode::kCowClip) {
+        rule.lower_bound = 0.0;  // the gradient is clipped to nothing
+        const RuleConstants<float> constants(rule);
+        std::vector<float> g(dim, 0.0f), w(dim, 0.0f), s(rule.slots.slots_per_row());
+        LoopsOf(BestInstructionSet())
+            .StepOf<float>(rule)(constants, dim, g.data(), w.data(), s.data());
+        EXPECT_EQ(0.0f, w[0]);
+        continue;
+      }
+      CheckZeroRows<float>(rule, dim);
+      CheckZeroRows<double>(rule, dim);
+    }
+  }
+}
+
+TEST(TableLoops, PassesAreTheSameBitsAndAreDueAtTheirSteps) {
+  Random random(4);
+  for (const size_t dim : kDims) {
+    Rule rule = MakeRule(RuleKind::kEnsembleRowwiseAdagrad, dim, std::nan(""));
+    rule.average_every = 2;
+    rule.swap_every = 3;
+    rule.average_start = 4;
+    rule.average_coefficient = 0.25;
+    std::vector<double> weights = RandomValues<double>(dim, &random);
+    std::vector<double> slots(rule.slots.slots_per_row());
+    FillInitialSlots(rule.slots, slots.data());
+    for (rule.step = 1; rule.step < 13; ++rule.step) {
+      rule.keeps_average = rule.step < 8 ? 1.0 : 0.0;
+      const int64_t next = rule.step + 1;
+      std::vector<double> w = weights, z = slots;
+      for (size_t i = 0; i < dim && (next % 2 == 0 || next % 3 == 0); ++i) {
+        if (std::isnan(z[i])) z[i] = w[i];
+        if (next % 2 == 0) z[i] += (next <= 4 ? 1.0 : 0.75) * (w[i] - z[i]);
+        if (next % 3 == 0) w[i] = z[i];
+        if (next % 2 == 0 && rule.keeps_average == 0.0) z[i] = 0.0;
+      }
+      const RuleConstants<double> constants(rule);
+      std::vector<double> after, left;
+      for (const InstructionSet set : InstructionSetsHere()) {
+        const auto pass = LoopsOf(set).PassOf<double>(rule);
+        EXPECT_EQ(next % 2 != 0 && next % 3 != 0, pass == nullptr) << next;
+        after = weights;
+        left = slots;
+        if (pass != nullptr) pass(constants, dim, nullptr, after.data(), left.data());
+        ExpectSameBits(w, after, NameOf(set));
+        ExpectSameBits(z, left, NameOf(set));
+      }
+      weights = after;
+      slots = left;
+      for (double& weight : weights) weight += 0.5;
+    }
+  }
+}
+
+TEST(TableLoops, TheSecondHalfFollowsTheFirst) {
+  Random random(5);
+  for (const size_t dim : {2, 6, 16, 34, 64}) {
+    Rule rule = MakeRule(RuleKind::kEmaRowwiseAdagrad, dim);
+    rule.average_every = 2;
+    rule.average_start = 5;
+    rule.average_coefficient = 0.25;
+    const std::vector<float> weights = RandomValues<float>(dim, &random);
+    for (rule.step = 1; rule.step < 9; ++rule.step) {
+      for (const InstructionSet set : InstructionSetsHere()) {
+        const auto pass = LoopsOf(set).PassOf<float>(rule);
+        EXPECT_EQ(rule.step == 5 || rule.step == 7, pass != nullptr);
+        if (pass == nullptr) continue;
+        std::vector<float> expected = weights, found = weights;
+        for (size_t i = 0; i < dim / 2; ++i) {
+          expected[dim / 2 + i] += 0.25f * (weights[i] - weights[dim / 2 + i]);
+        }
+        pass(RuleConstants<float>(rule), dim, nullptr, found.data(), nullptr);
+        ExpectSameBits(expected, found, NameOf(set));
+      }
     }
   }
 }

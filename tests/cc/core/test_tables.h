@@ -220,6 +220,66 @@ inline RuleSlots ExternalSlots(uint64_t id, std::initializer_list<SlotGroup> gro
   return slots;
 }
 
+// Row-wise Adagrad in all the ways that it counts.
+inline std::vector<Rule> CountingRules(size_t dim) {
+  std::vector<Rule> rules;
+  const auto add = [&](DecayMode mode, double inner, double half_life) -> Rule& {
+    rules.push_back(MakeRule(RuleKind::kRowwiseAdagradCounter, dim));
+    rules.back().decay = 0.3;
+    rules.back().decay_mode = static_cast<double>(mode);
+    rules.back().counter_decay_mode = inner;
+    rules.back().counter_half_life = half_life;
+    return rules.back();
+  };
+  for (const double inner : {1.0, 0.0, 2.0}) {
+    Rule& rule = add(DecayMode::kCowClip, inner, 3.0);
+    rule.norm_coefficient = 0.1;
+    rule.lower_bound = 0.2;
+  }
+  for (const double half_life : {3.0, 0.0, -1.0, -2.0}) {
+    for (const double inner : {0.0, 1.0, 2.0, 3.0}) {
+      for (const double rates : {-1.0, 0.0, 1.0, 2.0}) {
+        Rule& rule = add(DecayMode::kCounter, inner, half_life);
+        rule.counter_rate_mode = rates;
+        rule.adjustment_step = inner;
+        rule.adjustment_bound = 0.7;
+        rule.max_counter = 4.0;
+        rule.tail_threshold = 1.0;
+      }
+    }
+  }
+  return rules;
+}
+
+// The rules that look at whole rows, with their options; of those that count, one.
+inline std::vector<Rule> RowRules(size_t dim) {
+  std::vector<Rule> rules;
+  for (const RuleKind kind :
+       {RuleKind::kExactAdagrad, RuleKind::kRowwiseAdagrad, RuleKind::kEnsembleRowwiseAdagrad,
+        RuleKind::kEmaRowwiseAdagrad, RuleKind::kRowAdam, RuleKind::kRowAdamCounter,
+        RuleKind::kPartialRowwiseAdam, RuleKind::kLamb, RuleKind::kPartialRowwiseLamb,
+        RuleKind::kLars}) {
+    if (kind == RuleKind::kEmaRowwiseAdagrad && dim % 2 != 0) continue;
+    for (const double decay : {0.0, 0.3}) {
+      rules.push_back(MakeRule(kind, dim));
+      rules.back().decay = decay;
+      rules.back().decay_mode = decay == 0.0 ? 0.0 : 1.0;
+      rules.back().eta = 0.01;
+    }
+  }
+  rules.push_back(MakeRule(RuleKind::kRowwiseAdagrad, dim));
+  rules.back().decay = 0.3;
+  rules.back().decay_mode = static_cast<double>(DecayMode::kDecoupled);
+  rules.back().max_norm = 1.5;
+  rules.push_back(MakeRule(RuleKind::kEnsembleRowwiseAdagrad, dim, std::nan("")));
+  rules.push_back(MakeRule(RuleKind::kRowwiseAdagradGlobal, dim));
+  rules.back().decay = 0.3;
+  rules.back().decay_mode = static_cast<double>(DecayMode::kDecoupledGlobal);
+  rules.back().start_step = 2;
+  rules.push_back(CountingRules(dim).front());
+  return rules;
+}
+
 // One fused rule of each kind, and the options of each.
 inline std::vector<Rule> AllRules(size_t dim) {
   std::vector<Rule> rules = {MakeRule(RuleKind::kNone, dim),
@@ -235,7 +295,7 @@ inline std::vector<Rule> AllRules(size_t dim) {
                              MakeRule(RuleKind::kRmspropCenteredMomentum, dim),
                              MakeRule(RuleKind::kFtrl, dim, 0.1)};
   rules.push_back(MakeRule(RuleKind::kMomentum, dim));
-  rules.back().nesterov = true;
+  rules.back().nesterov = 1.0;
   rules.push_back(MakeRule(RuleKind::kAdam, dim));
   rules.back().weight_decay = 0.01;
   rules.push_back(MakeRule(RuleKind::kSgd, dim));
@@ -247,6 +307,7 @@ inline std::vector<Rule> AllRules(size_t dim) {
   rules.back().l2 = 0.25;
   rules.back().l2_shrinkage = 0.125;
   rules.back().beta = 0.75;
+  for (const Rule& rule : RowRules(dim)) rules.push_back(rule);
   return rules;
 }
 
