@@ -205,8 +205,10 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 optimizer was built with.
 
         Raises:
-            ValueError: A gradient of a table is not a tf.IndexedSlices, or the optimizer was built
-                without this table.
+            ValueError: A gradient of a table is not a tf.IndexedSlices, the optimizer was built
+                without this table, or an anchor has two gradients. One that stands twice, as it
+                does for two names of a variable's lookups, with the one gradient that a tape gives
+                for it, is trained once.
         """
         grads = list(grads)
         if not grads:
@@ -231,7 +233,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         dense: list[Any] = []
         dense_grads: list[Any] = []
         tables: list[_TableGradient] = []
-        for gradient, variable in zip(grads, trainable_variables, strict=True):
+        for gradient, variable in _each_anchor_once(grads, trainable_variables):
             if not isinstance(variable, Anchor):
                 dense_grads.append(gradient)
                 dense.append(variable)
@@ -526,6 +528,30 @@ def _train(tables: list[_TableGradient], scale: Any) -> None:
     values = [table.values for table in tables]
     if tables:
         once_for_all_replicas(train, keys, values)
+
+
+def _each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, Any]]:
+    """Pairs of gradients and variables, without those that say again what another has said.
+
+    Raises:
+        ValueError: An anchor has two gradients, of which none is known to have the other in it.
+    """
+    pairs = []
+    gradient_of: dict[int, Any] = {}
+    for gradient, variable in zip(grads, variables, strict=True):
+        if isinstance(variable, Anchor):
+            if id(variable) not in gradient_of:
+                gradient_of[id(variable)] = gradient
+            elif gradient_of[id(variable)] is gradient:
+                continue
+            else:
+                raise ValueError(
+                    f"{variable.table.options.name!r} must stand once in `trainable_variables`, "
+                    "whatever its lookups are called: its gradient is that of all of them. "
+                    "Received: two gradients for it"
+                )
+        pairs.append((gradient, variable))
+    return pairs
 
 
 def _one_for_each_table(gradients: list[_TableGradient]) -> list[_TableGradient]:
