@@ -5,6 +5,7 @@ TF := 2.21.0
 VENV := .venv/tf221
 OLD_TF := 2.16.2
 OLD_VENV := .venv/tf216
+TFRA_VENV := .venv/tfra216
 
 # The first Python that TensorFlow $(TF) and $(OLD_TF) both have wheels for, and that can make an
 # environment.
@@ -54,6 +55,7 @@ help:
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
 	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
+	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'
@@ -116,6 +118,23 @@ wheel-tf216: $(OLD_VENV)/.tensorflow | system
 .PHONY: test-tf216
 test-tf216: wheel-tf216
 	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest -m smoke $(CURDIR)/tests/python
+
+# TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which
+# setuptools 81 has no more.
+$(TFRA_VENV)/.ready: | system
+	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(PYTHON) -m venv $(TFRA_VENV)
+	$(TFRA_VENV)/bin/python -m pip install -q --upgrade pip "setuptools>=77,<81" wheel
+	$(TFRA_VENV)/bin/python -m pip install -q pytest tensorflow==$(OLD_TF) tf_keras==2.16.0 \
+	    tensorflow-recommenders-addons==0.8.1
+	@touch $@
+
+.PHONY: test-tfra
+test-tfra: $(TFRA_VENV)/.ready
+	@mkdir -p build/tfra216
+	$(TFRA_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+	cd build/tfra216 && $(CURDIR)/$(TFRA_VENV)/bin/pytest $(CURDIR)/tests/python/beside_tfra_test.py \
+	    $(CURDIR)/tests/python/beside_tfra_defects_test.py
 
 .PHONY: sanitize
 sanitize: configured
