@@ -52,7 +52,9 @@ def find(folder: str, name: str, key_bytes: int, row_bytes: int) -> list[TfraFil
             save = present.setdefault((shards, processes), {})
             save.setdefault((shard, rank), set()).add(match.group(5))
     if len(present) != 1:
-        saves = " and ".join(f"{shards} shards of {ranks} processes" for shards, ranks in present)
+        saves = " and ".join(
+            f"{shards} shards of {ranks} processes" for shards, ranks in sorted(present)
+        )
         raise ValueError(
             f"`dirpath` must hold one table of TFRA's named {name!r}. Received: dirpath="
             f"{folder!r}, which holds {saves or 'none'}"

@@ -1,0 +1,77 @@
+"""Saves a variable in children that die while they save. A program.
+
+    killed_saves.py cut|kill FOLDER
+
+Each child saves its rows, all of one number, and goes on to save those of the next number, again
+and again, into a folder of its own in FOLDER. `cut`: no file may become longer than so many bytes,
+and the system ends the process at the write that would make one, by SIGXFSZ. `kill`: the parent
+kills it after some time. Prints a list with an object for each child: whether it died by a signal,
+and which numbers its folder may hold.
+
+The processes are forked when TensorFlow is imported and before it has run anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+import numpy as np
+
+import tf_embed
+
+# Of the second save: a byte of the first file, the middle and the end of one, and beyond files of
+# rows, which are 5 KB long, there is nothing to cut.
+CUTS = (1, 30, 500, 2000, 3300)
+SECONDS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+def save(v: tf_embed.Variable, number: int, folder: str) -> None:
+    v.upsert(range(200), np.full([200, 4], float(number)))
+    v.save_to_file_system(folder, buffer_size=1000)
+
+
+def child(folder: str, most_bytes: int, ready: int) -> None:
+    v = tf_embed.Variable(dim=4, name="v")
+    save(v, 0, folder)
+    os.write(ready, b".")
+    if most_bytes:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    number = 1
+    while True:
+        save(v, number, folder)
+        number += 1
+
+
+def run(folder: str, most_bytes: int, seconds: float) -> dict[str, object]:
+    reads, ready = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            child(folder, most_bytes, ready)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+        os._exit(1)
+    os.close(ready)
+    os.read(reads, 1)
+    os.close(reads)
+    if not most_bytes:
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    # Cut off, the first save is all there is. Killed, any may be the last.
+    values = [0] if most_bytes else list(range(10_000))
+    return {"died": os.WIFSIGNALED(status), "values": values}
+
+
+if __name__ == "__main__":
+    how, parent = sys.argv[1:]
+    plans = [(cut, 0.0) for cut in CUTS] if how == "cut" else [(0, one) for one in SECONDS]
+    rounds = [run(os.path.join(parent, str(number)), *plan) for number, plan in enumerate(plans)]
+    json.dump(rounds, sys.stdout)
