@@ -10,7 +10,8 @@ loads its ops and changes nothing in TensorFlow or Keras.
     unique_rows                 of distinct ids, each row once
     layers.DynamicEmbedding     a table, as a Keras layer
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
-    optimizers.RowWiseAdagrad   an optimizer that Keras lacks
+    optimizers.RowWiseAdagrad   an optimizer that Keras lacks; FBGEMM's stand beside it, and what
+                                they are set by here: OptimType, WeightDecayMode and others
     default_partition_fn        how keys are spread over shards
     TablePolicy                 which rows come, stay and leave; CounterAdmission, BloomAdmission
     HkvHashTableCreator         the same in TFRA's words, with HkvHashTableConfig, HkvEvictStrategy;
@@ -59,6 +60,21 @@ from tf_embed.model_mode import (  # noqa: E402
     get_model_mode,
 )
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
+from tf_embed.optimizers.tbe_settings import (  # noqa: E402
+    CounterBasedRegularizationDefinition,
+    CounterWeightDecayMode,
+    CowClipDefinition,
+    EmainplaceModeDefinition,
+    EmbOptimType,
+    EnsembleModeDefinition,
+    GlobalWeightDecayDefinition,
+    GradSumDecay,
+    LearningRateMode,
+    OptimType,
+    StepMode,
+    TailIdThreshold,
+    WeightDecayMode,
+)
 from tf_embed.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
 from tf_embed.restrict_policies import (  # noqa: E402
     FrequencyRestrictPolicy,
@@ -75,22 +91,35 @@ from tf_embed.variable_store import forget_variable, get_variable  # noqa: E402
 __all__ = [
     "BloomAdmission",
     "CounterAdmission",
+    "CounterBasedRegularizationDefinition",
+    "CounterWeightDecayMode",
+    "CowClipDefinition",
     "CuckooHashTableConfig",
     "CuckooHashTableCreator",
     "DynamicEmbeddingOptimizer",
+    "EmainplaceModeDefinition",
+    "EmbOptimType",
+    "EnsembleModeDefinition",
     "FileSystemSaver",
     "FrequencyRestrictPolicy",
+    "GlobalWeightDecayDefinition",
+    "GradSumDecay",
     "HkvEvictStrategy",
     "HkvHashTableConfig",
     "HkvHashTableCreator",
     "KVCreator",
+    "LearningRateMode",
     "ModelMode",
+    "OptimType",
     "RedisTableConfig",
     "RedisTableCreator",
     "RestrictPolicy",
+    "StepMode",
     "TablePolicy",
+    "TailIdThreshold",
     "TimestampRestrictPolicy",
     "Variable",
+    "WeightDecayMode",
     "__version__",
     "data_flow",
     "default_partition_fn",

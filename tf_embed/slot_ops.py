@@ -133,5 +133,10 @@ def rows_of_other_rule(handle: tf.Tensor, *, rule: str | ExternalRule) -> tf.Ten
     return _raw.tf_embed_rows_of_other_rule(table=handle, **_any_rule(rule))
 
 
+def largest_slot(handle: tf.Tensor, *, rule: str, slot: int) -> tf.Tensor:
+    """The largest of all rows' slots of that number, or 0; float64 scalar."""
+    return _raw.tf_embed_largest_slot(table=handle, rule=rule, slot=slot)
+
+
 def _any_rule(rule: str | ExternalRule) -> dict[str, Any]:
     return {"rule": rule} if isinstance(rule, str) else {"rule": "external", **rule.attributes()}

@@ -1,7 +1,8 @@
-// Reads the attributes by which ops name a rule.
+// Reads the attributes by which ops name a rule, and its hyper-parameters.
 #ifndef TF_EMBED_CC_KERNELS_RULE_ATTRIBUTES_H_
 #define TF_EMBED_CC_KERNELS_RULE_ATTRIBUTES_H_
 
+#include "cc/core/optimizer_rule.h"
 #include "cc/core/rule_slots.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -9,6 +10,10 @@ namespace tf_embed {
 
 // Reads `rule`.
 absl::Status ReadRuleKind(tensorflow::OpKernelConstruction* construction, RuleKind* kind);
+
+// Reads a rule out of `hyper`, the vector of TfEmbedApply, but for its step. `kind` is one that
+// ReadRuleKind gave.
+absl::Status ReadRule(RuleKind kind, size_t dim, const tensorflow::Tensor& hyper, Rule* rule);
 
 // Reads `rule_id`, `slot_widths` and `slot_initial_values`.
 absl::Status ReadExternalRule(tensorflow::OpKernelConstruction* construction, RuleSlots* rule);

@@ -1,5 +1,8 @@
 // The ops of a rule that runs outside of the table: FindSlots and AssignSlots give and take whole
-// rows, RowsOfOtherRule says what a rule would replace. ReadSlots shows the slots of any rule.
+// rows, RowsOfOtherRule says what a rule would replace. ReadSlots shows the slots of any rule, and
+// LargestSlot one of them, for a rule that counts.
+#include <algorithm>
+
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
 
@@ -187,10 +190,36 @@ class RowsOfOtherRuleOp : public TableOp {
   AnyRule rule_;
 };
 
+class LargestSlotOp : public TableOp {
+ public:
+  explicit LargestSlotOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("slot", &slot_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* largest;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &largest));
+    const RuleSlots rule = FusedSlots(kind_, table->dim());
+    const ExecContext exec = ThreadPoolOf(context);
+    double so_far = 0.0;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      so_far = std::max(so_far, table->shard(number)->LargestSlot(exec, rule, slot_));
+    }
+    largest->scalar<double>()() = so_far;
+    return absl::OkStatus();
+  }
+
+  RuleKind kind_ = RuleKind::kNone;
+  int64_t slot_ = 0;
+};
+
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFindSlots").Device(tf::DEVICE_CPU), FindSlotsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedAssignSlots").Device(tf::DEVICE_CPU), AssignSlotsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedReadSlots").Device(tf::DEVICE_CPU), ReadSlotsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsOfOtherRule").Device(tf::DEVICE_CPU), RowsOfOtherRuleOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedLargestSlot").Device(tf::DEVICE_CPU), LargestSlotOp);
 
 }  // namespace
 }  // namespace tf_embed

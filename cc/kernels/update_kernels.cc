@@ -65,82 +65,6 @@ class AccumOp : public TableOp {
   }
 };
 
-int64_t NumbersOfHyper(RuleKind kind) {
-  switch (kind) {
-    case RuleKind::kNone:
-    case RuleKind::kExternal:
-      return 0;
-    case RuleKind::kSgd:
-      return 2;
-    case RuleKind::kMomentum:
-    case RuleKind::kAdagrad:
-    case RuleKind::kRowwiseAdagrad:
-      return 4;
-    case RuleKind::kAdam:
-    case RuleKind::kAdamAmsgrad:
-    case RuleKind::kRmsprop:
-    case RuleKind::kRmspropMomentum:
-    case RuleKind::kRmspropCentered:
-    case RuleKind::kRmspropCenteredMomentum:
-      return 5;
-    case RuleKind::kFtrl:
-      return 8;
-  }
-  return 0;
-}
-
-// Makes a rule of `hyper`, the vector of TfEmbedApply, in the order that the op's documentation
-// gives.
-absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& tensor, Rule* rule) {
-  const double* const hyper = tensor.flat<double>().data();
-  if (tensor.NumElements() != NumbersOfHyper(kind)) {
-    return InvalidArgumentError("`hyper` of this rule must have ", NumbersOfHyper(kind),
-                                " numbers. Received: ", tensor.NumElements(), ".");
-  }
-  rule->learning_rate = hyper[0];
-  rule->weight_decay = hyper[1];
-  double initial_slot = 0.0;
-  switch (kind) {
-    case RuleKind::kNone:
-    case RuleKind::kExternal:
-    case RuleKind::kSgd:
-      break;
-    case RuleKind::kMomentum:
-      rule->momentum = hyper[2];
-      rule->nesterov = hyper[3] != 0.0;
-      break;
-    case RuleKind::kAdagrad:
-    case RuleKind::kRowwiseAdagrad:
-      initial_slot = hyper[2];
-      rule->epsilon = hyper[3];
-      break;
-    case RuleKind::kAdam:
-    case RuleKind::kAdamAmsgrad:
-      rule->beta_1 = hyper[2];
-      rule->beta_2 = hyper[3];
-      rule->epsilon = hyper[4];
-      break;
-    case RuleKind::kRmsprop:
-    case RuleKind::kRmspropMomentum:
-    case RuleKind::kRmspropCentered:
-    case RuleKind::kRmspropCenteredMomentum:
-      rule->rho = hyper[2];
-      rule->momentum = hyper[3];
-      rule->epsilon = hyper[4];
-      break;
-    case RuleKind::kFtrl:
-      initial_slot = hyper[2];
-      rule->learning_rate_power = hyper[3];
-      rule->l1 = hyper[4];
-      rule->l2 = hyper[5];
-      rule->l2_shrinkage = hyper[6];
-      rule->beta = hyper[7];
-      break;
-  }
-  rule->slots = FusedSlots(kind, dim, initial_slot);
-  return absl::OkStatus();
-}
-
 class ApplyOp : public TableOp {
  public:
   explicit ApplyOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
@@ -169,9 +93,11 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, table);
-    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
-    });
+    }));
+    return ForEachShard(
+        *table, keys, [&](Table* shard, const KeyBatch&) { return shard->FinishStep(exec, rule); });
   }
 
   RuleKind kind_ = RuleKind::kNone;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -25,6 +26,14 @@ using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
+
+// The values of `rule`; rule_attributes.cc says what they are.
+constexpr char kFusedRules[] =
+    "'sgd', 'momentum', 'adagrad', 'adam', 'adam_amsgrad', 'rmsprop', 'rmsprop_momentum', "
+    "'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl', 'exact_adagrad', 'rowwise_adagrad', "
+    "'rowwise_adagrad_global', 'rowwise_adagrad_counter', 'ensemble_rowwise_adagrad', "
+    "'ema_rowwise_adagrad', 'row_adam', 'row_adam_counter', 'partial_rowwise_adam', 'lamb', "
+    "'partial_rowwise_lamb', 'lars'";
 
 // keys.shape + [dim].
 Status RowsShape(InferenceContext* c, ShapeHandle keys, ShapeHandle* rows) {
@@ -247,9 +256,7 @@ REGISTER_OP("TfEmbedApply")
     .Attr("num_scores: int >= 0 = 0")
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
-    .Attr(
-        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
-        "'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl'}")
+    .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
     .Attr("distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
@@ -267,11 +274,29 @@ gradients: keys.shape + [dim], of the table's value type, or of float32 for floa
 hyper: Hyper-parameters of the rule.
   sgd: [learning_rate, weight_decay].
   momentum: [learning_rate, weight_decay, momentum, nesterov (0 or 1)].
-  adagrad, rowwise_adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon].
+  adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon].
   adam, adam_amsgrad: [learning_rate, weight_decay, beta_1, beta_2, epsilon].
   rmsprop and its variants: [learning_rate, weight_decay, rho, momentum, epsilon].
   ftrl: [learning_rate, weight_decay, initial_accumulator_value, learning_rate_power, l1, l2,
     l2_shrinkage, beta].
+  FBGEMM's rules (cc/core/row_rule.h), where weight_decay is Keras's, before the rule, and decay the
+  rule's own:
+  exact_adagrad: [learning_rate, weight_decay, epsilon].
+  rowwise_adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon, decay,
+    decay_mode, max_norm].
+  rowwise_adagrad_global: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
+    start_step, lower_bound].
+  rowwise_adagrad_counter: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
+    counter_decay_mode, counter_half_life, adjustment_step, adjustment_bound, counter_rate_mode,
+    tail_threshold, max_counter, norm_coefficient, lower_bound].
+  ensemble_rowwise_adagrad: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
+    initial_average, average_every, swap_every, average_start, average_coefficient, keeps_average (0
+    or 1)]. Changes all rows at the end of some steps.
+  ema_rowwise_adagrad: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
+    average_every, average_start, average_coefficient]. Changes all rows at the end of some steps.
+  row_adam, row_adam_counter, partial_rowwise_adam, lamb, partial_rowwise_lamb: [learning_rate,
+    weight_decay, epsilon, decay, beta_1, beta_2].
+  lars: [learning_rate, weight_decay, momentum, decay, eta].
 step: The number of this step; the first is 1.
 rule: A rule other than the table's present one replaces the slots and keeps the weights.
 distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
@@ -401,10 +426,7 @@ REGISTER_OP("TfEmbedReadSlots")
     .Output("exists: bool")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("slot_dtype: {float, double}")
-    .Attr(
-        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
-        "'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl', "
-        "'external'}")
+    .Attr(absl::StrCat("rule: {", kFusedRules, ", 'external'}"))
     .Attr("rule_id: int = 0")
     .Attr("slot_widths: list(int) = []")
     .Attr("slot_initial_values: string = ''")
@@ -434,10 +456,7 @@ initial_value: That of the first group of a rule of TfEmbedApply.
 REGISTER_OP("TfEmbedRowsOfOtherRule")
     .Input("table: resource")
     .Output("rows: int64")
-    .Attr(
-        "rule: {'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_amsgrad', "
-        "'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl', "
-        "'external'}")
+    .Attr(absl::StrCat("rule: {", kFusedRules, ", 'external'}"))
     .Attr("rule_id: int = 0")
     .Attr("slot_widths: list(int) = []")
     .Attr("slot_initial_values: string = ''")
@@ -449,6 +468,17 @@ this rule replaces them.
 
 rule: A rule of TfEmbedApply; or external, which rule_id, slot_widths and slot_initial_values
   describe as in TfEmbedFindSlots.
+)doc");
+
+REGISTER_OP("TfEmbedLargestSlot")
+    .Input("table: resource")
+    .Output("largest: double")
+    .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
+    .Attr("slot: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+The largest of all rows' slots of that number, at least 0; 0 where the table's rule is another.
 )doc");
 
 REGISTER_OP("TfEmbedExport")

@@ -23,7 +23,7 @@ RULES = {
     "sgd": ([0.5, 0.0], reference.SGD()),
     "momentum": ([0.5, 0.0, 0.9, 1.0], reference.SGD(0.9, nesterov=True)),
     "adagrad": ([0.5, 0.0, 0.1, 1e-7], reference.Adagrad()),
-    "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8], reference.RowWiseAdagrad()),
+    "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0], reference.RowWiseAdagrad()),
     "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
     "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
     "rmsprop": ([0.1, 0.0, 0.9, 0.0, 1e-7], reference.RMSprop()),
@@ -490,7 +490,8 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     def test_hyper_parameters_and_steps_that_do_not_fit_are_refused(self):
         table = RawTable(1)
         for rule, (hyper, _) in RULES.items():
-            with self.refused(f"`hyper` of this rule must have {len(hyper)} numbers. Received: 3"):
+            wanted = f"`hyper` of the rule '{rule}' must have {len(hyper)} numbers"
+            with self.refused(f"{wanted}. Received: 3"):
                 table.apply([1], [[1.0]], rule, hyper=[0.1, 0.0, 0.0])
         with self.refused("`step` must be at least 1. Received: 0"):
             table.apply([1], [[1.0]], step=0)

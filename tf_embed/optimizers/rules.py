@@ -7,12 +7,23 @@ Keras would give a dense variable. `row_optimizer.py` is for the optimizers that
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
+from tf_embed.optimizers.tbe_adagrad import ExactAdagrad, ExactSGD, RowwiseAdagrad
+from tf_embed.optimizers.tbe_adam import (
+    LarsSGD,
+    PartialRowwiseAdam,
+    PartialRowwiseLamb,
+    TbeAdam,
+    TbeLamb,
+)
+from tf_embed.optimizers.tbe_averages import EmaInplaceRowwiseAdagrad, EnsembleRowwiseAdagrad
+from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
 
 _FUSED = (
     keras.optimizers.SGD,
@@ -22,8 +33,17 @@ _FUSED = (
     keras.optimizers.Adam,
     keras.optimizers.AdamW,
     keras.optimizers.Ftrl,
+    ExactSGD,
+    ExactAdagrad,
+    RowwiseAdagrad,
+    EnsembleRowwiseAdagrad,
+    EmaInplaceRowwiseAdagrad,
+    TbeAdam,
+    PartialRowwiseAdam,
+    TbeLamb,
+    PartialRowwiseLamb,
+    LarsSGD,
 )
-
 
 # Names of the slots of each rule, in the order in which they lie in a row, as Keras has them.
 _SLOT_NAMES = {
@@ -61,6 +81,8 @@ def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
     """
     if type(optimizer) not in _FUSED:
         return None
+    if isinstance(optimizer, TbeOptimizer):
+        return optimizer.rule
     if isinstance(optimizer, keras.optimizers.SGD):
         return "momentum" if optimizer.momentum else "sgd"
     if isinstance(optimizer, keras.optimizers.RMSprop):
@@ -77,6 +99,11 @@ def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
 
 def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[str, int, float]]:
     """Name, number in a row and initial value of each slot of an optimizer's fused rule."""
+    if isinstance(optimizer, TbeOptimizer):
+        return [
+            (slot.name, dim if slot.is_wide else 1, math.nan if slot.starts_at_weights else 0.0)
+            for slot in optimizer.slots
+        ]
     rule = fused_rule(optimizer)
     assert rule is not None
     width = 1 if rule in _ONE_PER_ROW else dim
@@ -85,23 +112,32 @@ def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[s
     return [(name, width, 0.0 if i else first) for i, name in enumerate(names)]
 
 
-def hyper_parameters(optimizer: keras.optimizers.Optimizer, *, weight_decay: bool) -> tf.Tensor:
+def hyper_parameters(
+    optimizer: keras.optimizers.Optimizer, *, weight_decay: bool, max_counter: Any = None
+) -> tf.Tensor:
     """Hyper-parameters of a fused rule at this step, as `ops.apply` takes them; float64 vector.
 
     Args:
         optimizer: One that `fused_rule` knows.
         weight_decay: Whether its weight decay applies.
+        max_counter: One more than the largest count of all rows, a float64 scalar, where the rule
+            asks for it.
     """
     learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
     decay = optimizer.weight_decay if weight_decay else None
     numbers: list[Any] = [learning_rate, decay or 0.0]
-    if isinstance(optimizer, keras.optimizers.SGD):
+    if isinstance(optimizer, TbeOptimizer):
+        numbers += optimizer.hyper(optimizer.decay if weight_decay else 0.0, max_counter)
+    elif isinstance(optimizer, keras.optimizers.SGD):
         if optimizer.momentum:
             numbers += [optimizer.momentum, float(optimizer.nesterov)]
     elif isinstance(optimizer, keras.optimizers.RMSprop):
         numbers += [optimizer.rho, optimizer.momentum, optimizer.epsilon]
-    elif isinstance(optimizer, (keras.optimizers.Adagrad, RowWiseAdagrad)):
+    elif isinstance(optimizer, keras.optimizers.Adagrad):
         numbers += [optimizer.initial_accumulator_value, optimizer.epsilon]
+    elif isinstance(optimizer, RowWiseAdagrad):
+        none = [0.0, 0.0, 0.0]  # neither decay of the rule's own nor a bound of norms
+        numbers += [optimizer.initial_accumulator_value, optimizer.epsilon, *none]
     elif isinstance(optimizer, keras.optimizers.Ftrl):
         numbers += [
             optimizer.initial_accumulator_value,

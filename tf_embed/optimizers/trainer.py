@@ -28,7 +28,8 @@ from tf_embed.optimizers.rules import (
     optimizer_of,
     step_variable,
 )
-from tf_embed.slot_ops import ExternalRule
+from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
+from tf_embed.slot_ops import ExternalRule, largest_slot
 from tf_embed.slot_variable import SlotVariable
 from tf_embed.table import Table, TableOptions
 
@@ -59,6 +60,11 @@ def check_optimizer(optimizer: Any) -> None:
             "to other optimizers: give each table the one that is to train it, "
             "tf_embed.layers.DynamicEmbedding(..., optimizer=...). Received: "
             f"{optimizer.name!r}"
+        )
+    if isinstance(optimizer, TbeOptimizer) and optimizer.use_ema and optimizer.looks_at_all_rows:
+        raise ValueError(
+            f"Dynamic tables can't be trained by {type(optimizer).__name__} with `use_ema`, which "
+            "keeps to rows of a step, and looks at all rows itself. Received: use_ema=True"
         )
     if optimizer.gradient_accumulation_steps:
         for option in _EXCLUSIVE:
@@ -102,8 +108,8 @@ def refuse_if_mirrored(received: str) -> None:
     if isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
         raise ValueError(
             "Under tf.distribute.MirroredStrategy dynamic tables are trained by optimizers whose "
-            "rule runs in the table (SGD, RMSprop, Adagrad, RowWiseAdagrad, Adam, AdamW, Ftrl), "
-            "without global_clipnorm, use_ema, gradient_accumulation_steps and "
+            "rule runs in the table (SGD, RMSprop, Adagrad, RowWiseAdagrad, Adam, AdamW, Ftrl and "
+            "FBGEMM's), without global_clipnorm, use_ema, gradient_accumulation_steps and "
             f"LossScaleOptimizer. Received: {received}"
         )
 
@@ -145,8 +151,10 @@ class TableTrainer(tf.Module):
             rows = _in_own_thread(
                 lambda: RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)
             )
+        if isinstance(optimizer, TbeOptimizer):
+            optimizer.check_dim(options.dim, options.name)
         self._parts = _Parts(anchor.table, optimizer, decay, rows)
-        self.state = [] if rows is None else rows.state
+        self.state = _state_of_fused(optimizer) if rows is None else rows.state
         self.accumulator = _accumulator(options) if optimizer.gradient_accumulation_steps else None
 
     @property
@@ -196,7 +204,11 @@ class TableTrainer(tf.Module):
     @property
     def changes_every_row(self) -> bool:
         """Whether there are steps that change rows which they do not touch."""
-        return self.accumulator is not None or bool(self.optimizer.ema_overwrite_frequency)
+        return (
+            self.accumulator is not None
+            or bool(self.optimizer.ema_overwrite_frequency)
+            or (isinstance(self.optimizer, TbeOptimizer) and self.optimizer.changes_all_rows)
+        )
 
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy where the replicas can't train the table together.
@@ -212,6 +224,8 @@ class TableTrainer(tf.Module):
                 refuse_if_mirrored(f"{option}={value!r}")
         if self._parts.rows is not None:
             refuse_if_mirrored(f"{type(optimizer).__name__}, whose rule runs outside of the table")
+        elif self.state:
+            refuse_if_mirrored(f"{type(optimizer).__name__}, which counts the steps of all rows")
 
     def advance(self) -> None:
         """Goes to the next step."""
@@ -338,18 +352,28 @@ class TableTrainer(tf.Module):
         return row_gradients.clip(optimizer, sums) if row_gradients.clips(optimizer) else sums
 
     def _run_rule(self, keys: tf.Tensor, gradients: tf.Tensor, *, distinct: bool) -> None:
-        table, optimizer, rows = self._parts.table, self._parts.optimizer, self._parts.rows
-        if rows is None:
-            table.apply(
-                keys,
-                gradients,
-                rule=fused_rule(optimizer),  # type: ignore[arg-type]
-                hyper=hyper_parameters(optimizer, weight_decay=self._parts.weight_decay),
-                step=tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1,
-                distinct=distinct,
-            )
+        if self._parts.rows is None:
+            self._run_fused(keys, gradients, distinct)
         else:
-            self._run_on_rows(rows, keys, gradients)
+            self._run_on_rows(self._parts.rows, keys, gradients)
+
+    def _run_fused(self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool) -> None:
+        table, optimizer, decay = self._parts.table, self._parts.optimizer, self._parts.weight_decay
+        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
+        max_counter = tf.cast(self.state[0], tf.float64) if self.state else None
+        rule: str = fused_rule(optimizer)  # type: ignore[assignment]
+        hyper = hyper_parameters(optimizer, weight_decay=decay, max_counter=max_counter)
+        applied = table.apply(keys, gradients, rule=rule, hyper=hyper, step=step, distinct=distinct)
+        if not self.state:
+            return
+
+        def look() -> None:
+            slot = len(optimizer.slots) - 1
+            with tf.control_dependencies([] if applied is None else [applied]):
+                largest = largest_slot(table.resource_handle, rule=rule, slot=slot)
+            self.state[0].assign(tf.cast(1.0 + largest, self.state[0].dtype))
+
+        run_if(tf.equal((step + 1) % optimizer.max_counter_every, 0), look)
 
     def _run_on_rows(self, rows: RowOptimizer, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         table, optimizer, rule = self._parts.table, self._parts.optimizer, self._external_rule(rows)
@@ -386,6 +410,18 @@ class TableTrainer(tf.Module):
         if optimizer.use_ema and optimizer.ema_overwrite_frequency:
             every = optimizer.ema_overwrite_frequency
             run_if(tf.equal((optimizer.iterations + 1) % every, 0), self._take_averages)
+
+
+def _state_of_fused(optimizer: Any) -> list[Any]:
+    """One more than the largest count of all rows, where the rule asks for it."""
+    if getattr(optimizer, "max_counter_every", None) is None:
+        return []
+    with tf.init_scope():
+        return [
+            _in_own_thread(
+                lambda: keras.Variable(1.0, dtype="float32", trainable=False, name="max_counter")
+            )
+        ]
 
 
 def _stand_in(anchor: Anchor) -> tf.Variable:

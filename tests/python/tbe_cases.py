@@ -1,0 +1,221 @@
+"""FBGEMM's optimizers in every mode, each beside its oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import tbe_oracle as oracle
+
+import tf_embed
+from tf_embed import optimizers
+
+DECAY = tf_embed.WeightDecayMode
+COUNTER_DECAY = tf_embed.CounterWeightDecayMode
+RATES = {
+    "equal": tf_embed.LearningRateMode.EQUAL,
+    "increase": tf_embed.LearningRateMode.TAIL_ID_LR_INCREASE,
+    "decrease": tf_embed.LearningRateMode.TAIL_ID_LR_DECREASE,
+    "sgd": tf_embed.LearningRateMode.COUNTER_SGD,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An optimizer.
+
+    Attributes:
+        make: Makes it.
+        rule: Its oracle.
+        arguments: Of the oracle.
+        all_there: Whether rows must be there from the start to equal those of an array.
+    """
+
+    make: Callable[..., Any]
+    rule: Any
+    arguments: dict[str, Any]
+    all_there: bool = False
+
+    def oracle(self, rows: Any) -> oracle.Oracle:
+        """One on an array of these rows."""
+        return oracle.Oracle(rows, self.rule, **self.arguments)
+
+
+def _case(cls: Any, rule: Any, arguments: dict[str, Any] | None = None, **options: Any) -> Case:
+    all_there = options.pop("all_there", False)
+
+    def make(learning_rate: Any = 0.05, **more: Any) -> Any:
+        return cls(learning_rate=learning_rate, **options, **more)
+
+    return Case(make, rule, options if arguments is None else arguments, all_there)
+
+
+def _counter(
+    inner: str, halflife: int, rates: str, threshold: float = 0.0, is_ratio: bool = False, **more
+) -> Case:
+    definition = tf_embed.CounterBasedRegularizationDefinition(
+        counter_weight_decay_mode=COUNTER_DECAY[inner.upper()],
+        counter_halflife=halflife,
+        adjustment_iter=more.get("adjustment_iter", -1),
+        adjustment_ub=more.get("adjustment_ub", 0.7),
+        learning_rate_mode=RATES[rates],
+        tail_id_threshold=tf_embed.TailIdThreshold(threshold, is_ratio),
+        max_counter_update_freq=3,
+    )
+    decay = 0.0 if inner == "none" else 0.2
+    arguments = {
+        "mode": "counter",
+        "weight_decay": decay,
+        "inner": inner,
+        "halflife": halflife,
+        "rates": rates,
+        "threshold": threshold,
+        "is_ratio": is_ratio,
+        "adjustment_ub": 0.7,
+        "counter_every": 3,
+        **more,
+    }
+    return _case(
+        optimizers.RowwiseAdagrad,
+        oracle.rowwise_adagrad,
+        arguments,
+        weight_decay=decay,
+        weight_decay_mode=DECAY.COUNTER,
+        counter_based_regularization=definition,
+    )
+
+
+def _cowclip(inner: str, coefficient: float, lower_bound: float, halflife: int) -> Case:
+    definition = tf_embed.CowClipDefinition(
+        COUNTER_DECAY[inner.upper()], halflife, coefficient, lower_bound
+    )
+    decay = 0.0 if inner == "none" else 0.2
+    arguments = {
+        "mode": "cowclip",
+        "weight_decay": decay,
+        "inner": inner,
+        "halflife": halflife,
+        "coefficient": coefficient,
+        "lower_bound": lower_bound,
+    }
+    return _case(
+        optimizers.RowwiseAdagrad,
+        oracle.rowwise_adagrad,
+        arguments,
+        weight_decay=decay,
+        weight_decay_mode=DECAY.COWCLIP,
+        cowclip_regularization=definition,
+    )
+
+
+def _global(start_iter: int, lower_bound: float) -> Case:
+    bounds = {"start_iter": start_iter, "lower_bound": lower_bound}
+    return _case(
+        optimizers.RowwiseAdagrad,
+        oracle.rowwise_adagrad,
+        {"mode": "global", "weight_decay": 0.4, **bounds},
+        weight_decay=0.4,
+        weight_decay_mode=DECAY.DECOUPLE_GLOBAL,
+        global_weight_decay=tf_embed.GlobalWeightDecayDefinition(**bounds),
+    )
+
+
+def _ensemble(*numbers: float, forgets: bool = False, **options: Any) -> Case:
+    mode = tf_embed.StepMode.NONE if forgets else tf_embed.StepMode.USE_ITER
+    definition = tf_embed.EnsembleModeDefinition(*numbers, step_mode=mode)
+    arguments = {"average": numbers, "forgets": forgets}
+    if options:
+        arguments |= {"mode": "l2", "weight_decay": options["weight_decay"]}
+    return _case(
+        optimizers.EnsembleRowwiseAdagrad,
+        oracle.rowwise_adagrad,
+        arguments,
+        ensemble_mode=definition,
+        all_there=forgets or numbers[2] < numbers[0],
+        **options,
+    )
+
+
+def _in_place(*numbers: float) -> Case:
+    return _case(
+        optimizers.EmaInplaceRowwiseAdagrad,
+        oracle.rowwise_adagrad,
+        {"average": numbers},
+        emainplace_mode=tf_embed.EmainplaceModeDefinition(*numbers),
+        all_there=True,
+    )
+
+
+def _cases() -> dict[str, Case]:
+    o = optimizers
+    adagrad, adam = oracle.rowwise_adagrad, oracle.adam
+    decays = {"weight_decay": 0.3, "weight_decay_mode": DECAY.L2}
+    cases = {
+        "ExactSGD": _case(o.ExactSGD, oracle.sgd),
+        "ExactAdagrad": _case(o.ExactAdagrad, oracle.adagrad, eps=1e-3),
+        "RowwiseAdagrad": _case(o.RowwiseAdagrad, adagrad),
+        "RowwiseAdagrad, l2": _case(
+            o.RowwiseAdagrad, adagrad, {"mode": "l2", "weight_decay": 0.3}, **decays
+        ),
+        "RowwiseAdagrad, decouple": _case(
+            o.RowwiseAdagrad,
+            adagrad,
+            {"mode": "decouple", "weight_decay": 0.3, "eps": 0.01},
+            eps=0.01,
+            weight_decay=0.3,
+            weight_decay_mode=DECAY.DECOUPLE,
+        ),
+        "RowwiseAdagrad, max_norm": _case(o.RowwiseAdagrad, adagrad, max_norm=1.0),
+        "RowwiseAdagrad, global": _global(0, 0.0),
+        "RowwiseAdagrad, global, bounded": _global(5, 0.97),
+        "TbeAdam": _case(o.TbeAdam, adam),
+        "TbeAdam, decay": _case(o.TbeAdam, adam, eps=1e-3, beta1=0.7, beta2=0.9, weight_decay=0.3),
+        "TbeAdam, by row": _case(
+            o.TbeAdam, adam, {"by_row": True}, use_rowwise_bias_correction=True
+        ),
+        "PartialRowwiseAdam": _case(
+            o.PartialRowwiseAdam, adam, {"partial": True, "weight_decay": 0.1}, weight_decay=0.1
+        ),
+        "TbeLamb": _case(o.TbeLamb, adam, {"lamb": True}),
+        "TbeLamb, decay": _case(
+            o.TbeLamb, adam, {"lamb": True, "weight_decay": 0.3}, weight_decay=0.3
+        ),
+        "PartialRowwiseLamb": _case(
+            o.PartialRowwiseLamb,
+            adam,
+            {"lamb": True, "partial": True, "weight_decay": 0.1},
+            weight_decay=0.1,
+        ),
+        "LarsSGD": _case(o.LarsSGD, oracle.lars, eta=0.3),
+        "LarsSGD, decay": _case(o.LarsSGD, oracle.lars, momentum=0.5, eta=0.5, weight_decay=0.2),
+        "Ensemble": _ensemble(2, 4, 2, 0.6),
+        "Ensemble, from 0": _ensemble(3, 3, 0, 0.6),
+        "Ensemble, forgets": _ensemble(2, 6, 4, 0.3, forgets=True),
+        "Ensemble, l2": _ensemble(1, 5, 7, 0.9, **decays),
+        "EmaInplace": _in_place(3, 7, 0.6),
+        "EmaInplace, each step": _in_place(1, 0, 0.2),
+        "cowclip": _cowclip("none", 0.1, 0.0, -1),
+        "cowclip, l2": _cowclip("l2", 0.05, 0.2, 3),
+        "cowclip, decouple": _cowclip("decouple", 0.0, 0.1, 0),
+        "counter, late": _counter("decouple", 4, "decrease", adjustment_iter=6),
+        "counter, adagradw, late": _counter("adagradw", -1, "equal", adjustment_iter=6),
+        "counter, share": _counter("l2", -1, "decrease", 0.5, True),
+        "counter, above": _counter("none", -1, "increase", 3.0),
+    }
+    for inner, halflife, rates in itertools.product(
+        ("none", "l2", "decouple", "adagradw"), (3, 0, -1, -2), RATES
+    ):
+        cases[f"counter, {inner}, {halflife}, {rates}"] = _counter(inner, halflife, rates)
+    return cases
+
+
+CASES = _cases()
+# One of each optimizer and of each sort of slots.
+KINDS = (
+    *("ExactSGD", "ExactAdagrad", "RowwiseAdagrad", "RowwiseAdagrad, l2"),
+    *("RowwiseAdagrad, global", "RowwiseAdagrad, max_norm", "cowclip, l2", "counter, share"),
+    *("TbeAdam", "TbeAdam, by row", "PartialRowwiseAdam", "TbeLamb", "PartialRowwiseLamb"),
+    *("LarsSGD, decay", "Ensemble", "Ensemble, l2", "EmaInplace"),
+)
