@@ -203,6 +203,13 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         kept = Embedding(2, devices=devices, keep_distribution=True).get_config()
         self.assertEqual(kept["devices"], devices)
 
+    def test_the_bound_of_a_creator_is_in_the_config(self):
+        creator = tf_embed.HkvHashTableCreator(tf_embed.HkvHashTableConfig(max_capacity=10))
+        config = json.loads(json.dumps(Embedding(2, kv_creator=creator).get_config()))
+        copy = Embedding.from_config(config)
+        copy.params.upsert(range(30), np.ones([30, 2]))
+        self.assertEqual(int(copy.params.size()), 10)
+
     def test_a_tf_function_maps_to_fields_and_is_in_the_config(self):
         layer = FieldWiseEmbedding(2, 3, traced_remainder)
         config = json.loads(json.dumps(layer.get_config()))

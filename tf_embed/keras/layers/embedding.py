@@ -59,7 +59,7 @@ class Embedding(TableLayer):
             scaled row. What the table has stays as it is.
         checkpoint: Whether tf.train.Checkpoint carries the rows. Everything else always does.
         distribute_strategy: None, or a tf.distribute strategy under whose scope the table is made.
-        keep_distribution: Whether the config has `devices` and `kv_creator`.
+        keep_distribution: Whether the config has `devices`, so that a copy has as many shards.
         optimizer: As in DynamicEmbedding: the table's own optimizer.
         padding_id: As in DynamicEmbedding: an id that stands for nothing. Its row is zeros, and no
             bag counts it.
@@ -191,7 +191,7 @@ class Embedding(TableLayer):
         """
         config = super().get_config()
         if not self.keep_distribution:
-            config.update(devices=None, kv_creator=None)
+            config["devices"] = None
         return {
             "embedding_size": config.pop("dim"),
             "init_capacity": config.pop("init_size"),
