@@ -105,7 +105,8 @@ class TrainingMethods(tf.Module):
         Example:
             >>> import keras, tf_embed
             >>> v = tf_embed.Variable(dim=2, name="users")
-            >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
+            >>> adam = keras.optimizers.Adam(0.1, name="adam")
+            >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(adam)
             >>> with tf.GradientTape() as tape:
             ...     loss = tf.reduce_sum(tf_embed.embedding_lookup(v, [5]))
             >>> optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)

@@ -1,7 +1,8 @@
 // Bags: runs of a batch's keys whose rows are pooled into one, and what pooling is.
 //
 //     pooled row of a bag = (sum of weight x row over its keys) / divisor
-//     divisor: 1 (sum), sum of weights (mean), square root of the sum of squared weights (sqrtn)
+//     divisor: 1 (sum), sum of weights (mean), square root of the sum of squared weights (sqrtn),
+//              number of keys (mean of count)
 //
 // Without weights each is 1. A bag whose divisor is 0, an empty one too, has a pooled row of zeros.
 // Keys that are padding count for nothing, in the divisor too. All of it is computed in
@@ -18,7 +19,7 @@
 
 namespace tf_embed {
 
-enum class Combiner : uint8_t { kSum, kMean, kSqrtn };
+enum class Combiner : uint8_t { kSum, kMean, kSqrtn, kMeanOfCount };
 
 struct Pooling {
   Combiner combiner = Combiner::kSum;
@@ -74,7 +75,8 @@ class Bags {
 template <typename Compute>
 Compute DivisorOf(const Bags& bags, const Pooling& pooling, const int64_t* keys, size_t bag) {
   if (pooling.combiner == Combiner::kSum) return Compute{1};
-  const Compute* const weights = static_cast<const Compute*>(pooling.weights);
+  const bool weighted = pooling.combiner != Combiner::kMeanOfCount;
+  const Compute* const weights = weighted ? static_cast<const Compute*>(pooling.weights) : nullptr;
   const bool squared = pooling.combiner == Combiner::kSqrtn;
   const size_t end = bags.begin(bag + 1);
   Compute sum{0};

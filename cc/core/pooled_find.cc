@@ -37,6 +37,18 @@ void AddRows(const T* rows, size_t count, size_t dim, const Compute* factors,
   }
 }
 
+// The products of some rows with one, each divided.
+template <typename T, typename Compute>
+void DotRows(const T* rows, size_t count, size_t dim, const Compute* with, Compute divisor,
+             Compute* products) {
+  for (size_t i = 0; i < count; ++i) {
+    const T* const row = rows + i * dim;
+    Compute sum{0};
+    for (size_t j = 0; j < dim; ++j) sum += with[j] * Number<T>::Load(row[j]);
+    products[i] = divisor == 0 ? Compute{0} : sum / divisor;
+  }
+}
+
 const TableOptions& OptionsOf(const PooledFind& find) { return find.keys.shards[0]->options(); }
 
 // What one thread needs to pool some bags.
@@ -45,13 +57,16 @@ class BagPooler {
   using Compute = typename Number<T>::Compute;
 
  public:
-  BagPooler(const PooledFind& find, const ExecContext& serial)
-      : BagPooler(find, serial, OptionsOf(find).allocator) {}
+  // With `of_weights` the bags are not pooled: it gets the gradient of the weights.
+  BagPooler(const PooledFind& find, const ExecContext& serial, void* of_weights)
+      : BagPooler(find, serial, static_cast<Compute*>(of_weights), OptionsOf(find).allocator) {}
 
   // Pools bags `begin` up to `end`.
   Status Run(size_t begin, size_t end) {
     TF_EMBED_RETURN_IF_ERROR(Allocate());
-    for (size_t bag = begin; bag < end; ++bag) std::fill_n(Sum(bag), dim_, Compute{0});
+    for (size_t bag = begin; bag < end && of_weights_ == nullptr; ++bag) {
+      std::fill_n(Pooled(bag), dim_, Compute{0});
+    }
     block_begin_ = bags_.begin(begin);
     for (size_t bag = begin; bag < end; ++bag) {
       const size_t bag_end = bags_.begin(bag + 1);
@@ -68,13 +83,15 @@ class BagPooler {
   }
 
  private:
-  BagPooler(const PooledFind& find, const ExecContext& serial, Allocator* allocator)
+  BagPooler(const PooledFind& find, const ExecContext& serial, Compute* of_weights,
+            Allocator* allocator)
       : keys_(find.keys),
         bags_(*find.bags),
         pooling_(find.pooling),
         defaults_(find.defaults),
         weights_(static_cast<const Compute*>(find.pooling.weights)),
         pooled_(static_cast<Compute*>(find.pooled)),
+        of_weights_(of_weights),
         stride_(find.stride),
         dim_(OptionsOf(find).dim),
         block_size_(std::clamp(kBlockBytes / (dim_ * sizeof(T)), kLeastBlock, kMostBlock)),
@@ -97,7 +114,7 @@ class BagPooler {
     bool ends_bag;
   };
 
-  Compute* Sum(size_t bag) const { return pooled_ + bag * stride_; }
+  Compute* Pooled(size_t bag) const { return pooled_ + bag * stride_; }
 
   Status Allocate() {
     TF_EMBED_RETURN_IF_ERROR(rows_.Resize(block_size_ * dim_));
@@ -141,7 +158,13 @@ class BagPooler {
     if (weights_ != nullptr) weights = gathers_ ? block_weights_.data() : weights_ + block_begin_;
     for (size_t i = 0; i < num_pieces_; ++i) {
       const Piece& piece = pieces_[i];
-      Compute* const sum = Sum(piece.bag);
+      if (of_weights_ != nullptr) {
+        DotRows(rows_.data() + piece.begin * dim_, piece.end - piece.begin, dim_, Pooled(piece.bag),
+                DivisorOf<Compute>(bags_, pooling_, keys_.keys, piece.bag),
+                of_weights_ + block_begin_ + piece.begin);
+        continue;
+      }
+      Compute* const sum = Pooled(piece.bag);
       AddRows(rows_.data() + piece.begin * dim_, piece.end - piece.begin, dim_,
               weights == nullptr ? nullptr : weights + piece.begin, sum);
       if (piece.ends_bag && pooling_.combiner != Combiner::kSum) Divide(piece.bag, sum);
@@ -185,6 +208,7 @@ class BagPooler {
   const DefaultRows& defaults_;
   const Compute* const weights_;
   Compute* const pooled_;
+  Compute* const of_weights_;
   const size_t stride_;
   const size_t dim_;
   const size_t block_size_;
@@ -237,17 +261,9 @@ Status Check(const PooledFind& find) {
   return Status();
 }
 
-// Pools the bags of one batch from unit `begin` up to unit `end` of it.
-Status Pool(const PooledFind& find, const ExecContext& serial, size_t begin, size_t end) {
-  return DispatchFloating(OptionsOf(find).value_type, [&](auto tag) {
-    BagPooler<typename decltype(tag)::Type> pooler(find, serial);
-    return pooler.Run(BagAt(*find.bags, begin), BagAt(*find.bags, end));
-  });
-}
-
-}  // namespace
-
-Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count) {
+// Pools the bags of all batches, or where there are `of_weights`, finds the gradients of weights.
+Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
+           void* const* of_weights) {
   size_t units = 0;
   size_t cost = 0;  // of the dearest
   for (size_t i = 0; i < count; ++i) {
@@ -258,20 +274,48 @@ Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t co
   }
   const ExecContext serial = context.InSerial();
   FirstFailure failure;
-  const auto pool = [&](size_t begin, size_t end) {
-    size_t first = 0;  // unit of the find
+  // Bags of one batch, from a unit up to another.
+  const auto run_one = [&](size_t i, size_t begin, size_t end) {
+    return DispatchFloating(OptionsOf(finds[i]).value_type, [&](auto tag) {
+      BagPooler<typename decltype(tag)::Type> pooler(
+          finds[i], serial, of_weights == nullptr ? nullptr : of_weights[i]);
+      const Bags& bags = *finds[i].bags;
+      return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
+    });
+  };
+  const auto run = [&](size_t begin, size_t end) {
+    size_t first = 0;  // unit of the batch
     for (size_t i = 0; i < count && first < end && !failure.failed(); ++i) {
       const size_t next = first + UnitsOf(*finds[i].bags);
       if (begin < next) {
-        Status status =
-            Pool(finds[i], serial, std::max(begin, first) - first, std::min(end, next) - first);
+        Status status = run_one(i, std::max(begin, first) - first, std::min(end, next) - first);
         if (!status.ok()) failure.Note(std::move(status));
       }
       first = next;
     }
   };
-  context.parallel_for(units, cost, std::cref(pool));
+  context.parallel_for(units, cost, std::cref(run));
   return failure.Take();
+}
+
+}  // namespace
+
+Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count) {
+  return Run(context, finds, count, nullptr);
+}
+
+Status FindWeightGradients(const ExecContext& context, const PooledFind* finds, size_t count,
+                           void* const* of_weights) {
+  for (size_t i = 0; i < count; ++i) {
+    const Combiner combiner = finds[i].pooling.combiner;
+    const bool depends = combiner == Combiner::kMean || combiner == Combiner::kSqrtn;
+    if (depends || finds[i].pooling.padding != nullptr || !finds[i].bags->in_order()) {
+      return Status::InvalidArgument(
+          "The gradient of weights is for keys in the order of their bags, without padding, and a "
+          "divisor that does not depend on weights.");
+    }
+  }
+  return Run(context, finds, count, of_weights);
 }
 
 }  // namespace tf_embed

@@ -22,7 +22,7 @@ PYTHON_LAYERS = (
     {"ops", "policy_ops", "row_file_ops"},
     {"slot_ops"},
     {"lookup_gradient"},
-    {"pooled_gradient"},
+    {"pooled_gradient", "table_batch"},
     {"arguments", "initializers", "table_meta", "math", "data_flow", "model_mode"},
     {"policies", "storage"},
     {"restrict_policies", "creators"},

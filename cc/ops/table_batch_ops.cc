@@ -1,0 +1,148 @@
+// A pooled lookup in many tables at once, and the ops of its gradients.
+//
+// All bags stand in one line: bag b holds indices offsets[b] to offsets[b + 1]. `pieces` [n, 5]
+// says what becomes of them. A piece is a run of bags whose keys are of one table:
+//
+//     table, first bag, number of bags, begin, stride
+//
+// The pooled row of its i-th bag is values begin + i * stride and on, as many as the table's dim,
+// of all pooled values. Pieces cover these, and do not overlap.
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_embed {
+namespace {
+
+using absl::Status;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// Inputs `first` and on: indices, offsets, pieces.
+Status CheckBatch(InferenceContext* c, int first) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 1, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 1, &unused));
+  return c->WithRank(c->input(first + 2), 2, &unused);
+}
+
+}  // namespace
+
+REGISTER_OP("TfEmbedFindPooledTables")
+    .Input("tables: num_tables * resource")
+    .Input("indices: int64")
+    .Input("offsets: int64")
+    .Input("pieces: int64")
+    .Input("size: int64")
+    .Input("weights: num_weights * float")
+    .Input("tokens: token_dtypes")
+    .Output("pooled: float")
+    .Attr("num_tables: int >= 1")
+    .Attr("num_weights: int >= 0 = 0")
+    .Attr("token_dtypes: list({variant, float, half, bfloat16}) >= 0 = []")
+    .Attr("row_dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("dims: list(int) >= 1")
+    .Attr("combiner: {'sum', 'mean'}")
+    .Attr("training: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      int num_tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
+      ShapeHandle pooled;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 0, &pooled));
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      return Status();
+    })
+    .Doc(R"doc(
+Looks rows up in many tables, pools those of each bag, and changes no row.
+
+tables: Tables of int64 keys, and rows of float, half or bfloat16.
+indices: [n].
+offsets: [bags + 1], from 0 to n.
+pieces: Which bags are of which table, see above.
+size: Number of pooled values.
+weights: None; or one, [n], with a weight for each index.
+tokens: None, or one for each table, as in TfEmbedFind.
+pooled: [size].
+row_dtypes: Dtype of the rows of each table.
+dims: Dim of each table.
+combiner: sum: the sum of weight x row. mean: divided by the number of indices in the bag. Of an
+  empty bag it is 0.
+training: As in TfEmbedFind.
+)doc");
+
+REGISTER_OP("TfEmbedWeightGradientsOfTables")
+    .Input("tables: num_tables * resource")
+    .Input("indices: int64")
+    .Input("offsets: int64")
+    .Input("pieces: int64")
+    .Input("gradient: float")
+    .Input("weights: num_weights * float")
+    .Output("of_weights: float")
+    .Attr("num_tables: int >= 1")
+    .Attr("num_weights: int >= 0 = 0")
+    .Attr("dims: list(int) >= 1")
+    .Attr("combiner: {'sum', 'mean'}")
+    .Attr("training: bool = false")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      int num_tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
+      c->set_output(0, c->input(num_tables));
+      return Status();
+    })
+    .Doc(R"doc(
+Gives the gradient of the weights of TfEmbedFindPooledTables, whose other inputs are the same here.
+
+gradient: [size]; that of the pooled values.
+of_weights: [n]; of each index the product of its row, as it is now, with the gradient of its bag;
+  with mean divided by the number of indices in the bag.
+)doc");
+
+REGISTER_OP("TfEmbedSumByKeyTables")
+    .Input("indices: int64")
+    .Input("offsets: int64")
+    .Input("pieces: int64")
+    .Input("gradient: float")
+    .Input("weights: num_weights * float")
+    .Output("distinct: num_tables * int64")
+    .Output("sums: sum_dtypes")
+    .Attr("num_tables: int >= 1")
+    .Attr("num_weights: int >= 0 = 0")
+    .Attr("sum_dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("dims: list(int) >= 1")
+    .Attr("combiner: {'sum', 'mean'}")
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      int num_tables;
+      std::vector<int64_t> dims;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
+      TF_RETURN_IF_ERROR(CheckBatch(c, 0));
+      if (dims.size() != static_cast<size_t>(num_tables)) {
+        return absl::InvalidArgumentError("`dims` must have one for each table.");
+      }
+      for (int i = 0; i < num_tables; ++i) {
+        const auto distinct = c->UnknownDim();
+        c->set_output(i, c->Vector(distinct));
+        c->set_output(num_tables + i,
+                      c->Matrix(distinct, c->MakeDim(dims[static_cast<size_t>(i)])));
+      }
+      return Status();
+    })
+    .Doc(R"doc(
+Sums the gradients of equal keys of each table, in the order of the indices, all pieces of a table
+together.
+
+gradient: [size]; that of the pooled values of TfEmbedFindPooledTables, whose other inputs are the
+  same here. The gradient of an index is weight x gradient of its bag, with mean divided by the
+  number of indices in the bag.
+distinct: For each table its distinct keys [u], in the order in which they first come.
+sums: For each table [u, dim]; taken in float.
+)doc");
+
+}  // namespace tf_embed
