@@ -1,0 +1,147 @@
+"""docs/migrating_from_tfra.md, line by line: what it names is there and runs, or is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+import re
+import tempfile
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_embed
+
+DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_tfra.md"
+
+# What `__all__` of TFRA 0.8.1's dynamic_embedding has, and what it has without saying so there.
+NAMES = """
+    CuckooHashTable CuckooHashTableConfig CuckooHashTableCreator HkvEvictStrategy HkvHashTable
+    HkvHashTableConfig HkvHashTableCreator RedisTable RedisTableConfig RedisTableCreator Variable
+    TrainableWrapper DistributedVariableWrapper DynamicEmbeddingOptimizer GraphKeys ModelMode
+    RestrictPolicy TimestampRestrictPolicy FrequencyRestrictPolicy get_variable embedding_lookup
+    embedding_lookup_sparse embedding_lookup_unique safe_embedding_lookup_sparse
+    enable_inference_mode enable_train_mode get_model_mode trainable_wrapper_filter train keras
+    math data_flow shadow_ops DEResourceVariable
+    KVCreator FileSystemSaver ragged_embedding_ops warm_start WarmStartHook patch_on_tf
+    patch_on_tf_save_restore create_slots
+"""
+METHODS = """
+    upsert lookup accum remove clear size export export_keys_and_scores restrict
+    save_to_file_system load_from_file_system load_from_file_system_with_restore_function
+    get_slot_variables get_trainable_by_name get_eager_trainable_by_name trainable_store tables
+    restrict_policy
+"""
+
+
+def code_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def rows_of(text: str) -> list[tuple[str, str, str]]:
+    """The three cells of each line of the tables, without the lines that head them."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+    return [row for row in rows if row[0] != "TFRA" and not row[0].startswith("--")]
+
+
+ROWS = rows_of(DOC.read_text())
+
+
+def is_there(name: str) -> bool:
+    """Whether tf_embed has a name, `de.` and what follows."""
+    found: Any = tf_embed
+    for part in name.removeprefix("de.").split("."):
+        found = getattr(found, part, None)
+    return found is not None
+
+
+def names_for(folder: str) -> dict[str, Any]:
+    """What the code of the second column may use."""
+    v = tf_embed.Variable(dim=2, name="v", restrict_policy=tf_embed.FrequencyRestrictPolicy)
+    keys = tf.constant([1, 2, 3], tf.int64)
+    ids = tf.SparseTensor([[0, 0], [1, 0]], tf.constant([1, 2], tf.int64), [2, 3])
+    return {
+        "de": tf_embed,
+        "keras": keras,
+        "tf": tf,
+        "v": v,
+        "keys": keys,
+        "values": tf.ones([3, 2]),
+        "exists": tf.constant([False, False, True]),
+        "sparse": ids,
+        "ragged": tf.RaggedTensor.from_sparse(ids),
+        "optimizer": tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam()),
+        "folder": folder,
+    }
+
+
+class MigrationTest(tf.test.TestCase, parameterized.TestCase):
+    def tearDown(self):
+        for name in ("v", "users"):
+            tf_embed.forget_variable(name)
+        super().tearDown()
+
+    @parameterized.parameters(*ROWS)
+    def test_a_line_says_what_is_so(self, theirs, ours, differs):
+        self.assertNotEmpty(code_in(theirs))
+        if ours == "not there":
+            self.assertNotEmpty(differs)
+            for name in code_in(theirs):
+                self.assertFalse(is_there(name), name)
+            return
+        (code,) = code_in(ours)
+        self.assertEqual(ours, f"`{code}`")
+        with tempfile.TemporaryDirectory() as folder:
+            exec(code, names_for(folder))
+
+    @parameterized.parameters(*(row for row in ROWS if row[1] != "not there"))
+    def test_a_name_of_tfra_is_that_of_tf_embed_unless_it_says_another(self, theirs, ours, _):
+        for name in code_in(theirs):
+            if name.startswith("de.") and name not in OTHERS:
+                self.assertTrue(is_there(name), name)
+
+    def test_every_name_has_a_line(self):
+        said = {name for theirs, _, _ in ROWS for name in code_in(theirs)}
+        self.assertEmpty({f"de.{name}" for name in NAMES.split()} - said)
+        self.assertEmpty(set(METHODS.split()) - said)
+
+    def test_the_code_in_it_runs(self):
+        blocks = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
+        self.assertLen(blocks, 2)
+        for block in blocks:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(block, {})
+        self.assertEqual(printed.getvalue(), "4\n")
+
+    def test_what_the_creator_of_redis_is_refused_with_is_one_sentence(self):
+        with self.assertRaisesRegex(ValueError, "Redis"):
+            tf_embed.Variable(kv_creator=tf_embed.RedisTableCreator())
+
+
+# Those which the second column replaces by something else.
+OTHERS = (
+    "de.TrainableWrapper",
+    "de.DEResourceVariable",
+    "de.trainable_wrapper_filter",
+    "de.train",
+)
+
+
+class HelpersTest(tf.test.TestCase):
+    def test_a_missing_name_would_be_noticed(self):
+        self.assertFalse(is_there("de.Variables"))
+        self.assertFalse(is_there("de.keras.layers.Nothing"))
+        self.assertTrue(is_there("de.keras.layers.Embedding"))
+
+    def test_lines_are_read(self):
+        table = "| TFRA | tf_embed | x |\n|---|---|---|\n| `a`, `b` | `c(1)` | so |\n"
+        self.assertEqual(rows_of(table), [("`a`, `b`", "`c(1)`", "so")])
+        self.assertEqual(code_in("`a`, `b`"), ["a", "b"])
+
+    def test_there_are_lines(self):
+        self.assertGreater(len(ROWS), 40)
