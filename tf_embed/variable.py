@@ -70,7 +70,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         restrict_policy: What `restrict` goes by: `TimestampRestrictPolicy`,
             `FrequencyRestrictPolicy`, or a subclass of `RestrictPolicy` of your own. The class; the
             variable makes one of it, and has it under this name.
-        bp_v2: Stored. Updates are always made in place, row by row, as with bp_v2.
+        bp_v2: Stored. What `accum` adds, and what the rules add that run in the table, is added to
+            each row in its place, with bp_v2 and without; see `tf_embed.DynamicEmbeddingOptimizer`.
         short_file_name: Accepted for the sake of old code.
         policy: A `TablePolicy`, by which rows come and leave. Default: a row comes with the first
             training step of its key, and stays.

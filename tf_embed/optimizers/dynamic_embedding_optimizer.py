@@ -109,7 +109,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     Args:
         keras_optimizer: A Keras optimizer or its name. Not MultiOptimizer.
-        bp_v2: Stored. Rows are always updated in place, which is what bp_v2 is for.
+        bp_v2: Stored. A rule that runs in the table changes each row in its place, with bp_v2 and
+            without: threads with an optimizer each lose no update. Any other optimizer reads rows
+            and writes them back, so only one thread may train a table by it.
         synchronous: Stored. There is one process so far.
         name: Name of the optimizer.
 
