@@ -120,9 +120,53 @@ def _kinds() -> dict[str, Callable[..., Any]]:
         "ScheduleFreeAdamW": _kind(k.ScheduleFreeAdamW, 0.05),
         "ScheduleFreeAdamW, warmup": _kind(k.ScheduleFreeAdamW, 0.05, warmup_steps=5),
         "RowWiseAdagrad": _kind(tf_embed.optimizers.RowWiseAdagrad, 0.1),
+        **_kinds_of_fbgemm(),
         "MultiOptimizer": _multi,
         "a subclass of Adam": _kind(HalfAdam, 0.05),
         "a subclass of Optimizer": _kind(SignMomentum, 0.05),
+    }
+
+
+def _kinds_of_fbgemm() -> dict[str, Callable[..., Any]]:
+    o, modes = tf_embed.optimizers, tf_embed.WeightDecayMode
+    counter = tf_embed.CounterBasedRegularizationDefinition(
+        tf_embed.CounterWeightDecayMode.DECOUPLE,
+        3,
+        learning_rate_mode=tf_embed.LearningRateMode.TAIL_ID_LR_INCREASE,
+        max_counter_update_freq=4,
+    )
+    clip = tf_embed.CowClipDefinition(tf_embed.CounterWeightDecayMode.L2, -1, 0.05, 0.1)
+    average = tf_embed.EnsembleModeDefinition(2, 4, 2)
+    decays = {"weight_decay": 0.1}
+    return {
+        "ExactSGD": _kind(o.ExactSGD, 0.05),
+        "ExactAdagrad": _kind(o.ExactAdagrad, 0.1),
+        "RowwiseAdagrad": _kind(o.RowwiseAdagrad, 0.1),
+        "RowwiseAdagrad, l2, max_norm": _kind(
+            o.RowwiseAdagrad, 0.1, weight_decay_mode=modes.L2, max_norm=1.5, **decays
+        ),
+        "RowwiseAdagrad, counter": _kind(
+            o.RowwiseAdagrad,
+            0.1,
+            weight_decay_mode=modes.COUNTER,
+            counter_based_regularization=counter,
+            **decays,
+        ),
+        "RowwiseAdagrad, cowclip": _kind(
+            o.RowwiseAdagrad,
+            0.1,
+            weight_decay_mode=modes.COWCLIP,
+            cowclip_regularization=clip,
+            **decays,
+        ),
+        "EnsembleRowwiseAdagrad": _kind(o.EnsembleRowwiseAdagrad, 0.1, ensemble_mode=average),
+        "EmaInplaceRowwiseAdagrad": _kind(o.EmaInplaceRowwiseAdagrad, 0.1),
+        "TbeAdam": _kind(o.TbeAdam, 0.05),
+        "TbeAdam, by row": _kind(o.TbeAdam, 0.05, use_rowwise_bias_correction=True),
+        "PartialRowwiseAdam": _kind(o.PartialRowwiseAdam, 0.05),
+        "TbeLamb": _kind(o.TbeLamb, 0.05),
+        "PartialRowwiseLamb": _kind(o.PartialRowwiseLamb, 0.05),
+        "LarsSGD": _kind(o.LarsSGD, 0.5, eta=0.1),
     }
 
 
@@ -275,7 +319,13 @@ def answer(
     """
     of_outer = wrap_outer is not None
     wrap_outer = make_own is None if wrap_outer is None else wrap_outer
-    make_outer()  # what Keras itself refuses is no case
+    try:
+        (make_own or make_outer)()
+    except ValueError as error:  # what Keras itself refuses is no case
+        if not _raised_by_us(error):
+            raise
+        return Answer(refusal=str(error))
+    make_outer()
     keras.utils.clear_session(free_memory=False)
     # A table with its own optimizer makes an update in each step.
     steps = oracle.make_steps(STEPS if of_outer else option.steps, everything=True)
