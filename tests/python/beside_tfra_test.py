@@ -6,6 +6,7 @@ Where they do not, TFRA is wrong or leaves the result open; `beside_tfra_defects
 from __future__ import annotations
 
 import itertools
+import tempfile
 from typing import Any
 
 import keras
@@ -521,3 +522,48 @@ class RestrictTest(tf.test.TestCase, parameterized.TestCase):
         pair = filled()
         self.assertEqual([one.restrict(3) for one in pair], [None, None])
         self.assertEqual([int(one.size()) for one in pair], [40, 40])
+
+
+class LayersTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        *(("Embedding", None, shape) for shape in [(5,), (4, 3), (2, 3, 2)]),
+        *(
+            ("SquashedEmbedding", combiner, shape)
+            for combiner in ("sum", "mean", "max", "min", "prod")
+            for shape in [(5,), (4, 3), (2, 3, 2)]
+        ),
+        *(("FieldWiseEmbedding", combiner, (4, 6)) for combiner in ("sum", "mean")),
+    )
+    def test_a_layer_gives_the_same(self, kind, combiner, shape):
+        rng = np.random.default_rng(SEED)
+        ids = keys_of(rng.integers(0, 50, shape))
+        rows = tf.constant(rng.normal(size=[40, 3]), tf.float32)
+        options: dict[str, Any] = {"initializer": 0.25, "name": unused_name()}
+        if combiner:
+            options["combiner"] = combiner
+        fields = (3, lambda keys: keys % 3) if kind == "FieldWiseEmbedding" else ()
+        outputs = []
+        for module in MODULES:
+            layer = getattr(module.keras.layers, kind)(3, *fields, **options)
+            layer.params.upsert(keys_of(range(40)), rows)
+            outputs.append(layer(ids))
+        self.assertAllClose(*outputs, rtol=1e-5, atol=1e-6)
+
+
+class FilesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        key_dtype=("int64", "int32"), value_dtype=("float32", "bfloat16", "int32"), shards=(1, 3)
+    )
+    def test_what_tfra_has_saved_is_loaded(self, key_dtype, value_dtype, shards):
+        pair = filled(
+            shards=shards,
+            initializer=1,
+            key_dtype=tf.as_dtype(key_dtype),
+            value_dtype=tf.as_dtype(value_dtype),
+        )
+        pair.ours.clear()
+        with tempfile.TemporaryDirectory() as folder:
+            pair.theirs.save_to_file_system(folder)
+            pair.ours.load_tfra_files(folder)
+        self.assertEqual(int(pair.ours.size()), 40)
+        self.assertEqual(*pair.rows())
