@@ -202,11 +202,14 @@ class LoadSavedRowsOp : public TableOp {
     SlotsIn slots;
     if (HasSlots(file)) slots = {&header.meta.rule, block->slots};
     for (size_t i = 0; i < table->num_shards(); ++i) {
-      const KeyBatch batch = split.shard(i);
+      KeyBatch batch = split.shard(i);
+      batch.distinct = true;  // as the keys of a table are
       TF_RETURN_IF_ERROR(
           ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
-      TF_RETURN_IF_ERROR(ToTensorFlow(
-          table->shard(i)->AssignStatistics(exec, batch, header.statistics, block->statistics)));
+      if (table->statistics().size() > 0) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            table->shard(i)->AssignStatistics(exec, batch, header.statistics, block->statistics)));
+      }
       if (table->admission() != nullptr) table->admission()->Forget(batch.keys, batch.size);
     }
     TF_RETURN_IF_ERROR(KeepBounds(exec, table));
