@@ -13,10 +13,10 @@ from tf_embed import (
     pooled_gradient,  # noqa: F401  registers gradients
 )
 from tf_embed.anchor import Anchor
-from tf_embed.shadow_variable import ShadowVariable
+from tf_embed.table import Table
 from tf_embed.variable import Variable
 
-# What lookups take: a variable, or what stands for one, in a list of one or alone.
+# What lookups take: a variable, or an anchor of its table, in a list of one or alone.
 Params: TypeAlias = Any
 
 
@@ -49,8 +49,8 @@ def embedding_lookup(
     the slices before, it is TensorFlow that refuses: "num_segments == -1".
 
     Args:
-        params: The variable, or a `tf_embed.shadow_ops.ShadowVariable` of it, through which the
-            gradient goes then; or a list of one of these.
+        params: The variable; or its anchor or a `tf_embed.shadow_ops.ShadowVariable` of it, to
+            which the gradient goes then; or a list of one of these.
         ids: Integers, or strings, of any shape.
         partition_strategy: Accepted for the sake of old code. The variable's partitioner decides.
         name: Name of the operation, and nothing more: a variable has one anchor, whatever its
@@ -84,11 +84,11 @@ def embedding_lookup(
         [[-2.0, -2.0], [-1.0, -1.0]]
     """
     del partition_strategy, validate_indices
-    variable, anchor = variable_and_anchor(params)
+    table, anchor = table_and_anchor(params)
     with arguments.scope(name, "embedding_lookup"):
-        keys = arguments.tensor_of(ids, variable.key_dtype, "ids", variable.name)
-        token = token_of(variable, anchor)
-        rows, _ = variable.table.find(keys, token=token, training=training)
+        keys = _keys(table, ids)
+        token = token_of(table, anchor)
+        rows, _ = table.find(keys, token=token, training=training)
         rows = clipped(rows, max_norm)
     return (rows, anchor) if return_trainable else rows
 
@@ -119,7 +119,7 @@ def embedding_lookup_unique(
         [[2.0, 2.0], [2.0, 2.0]]
     """
     del partition_strategy, validate_indices
-    _, anchor = variable_and_anchor(params)
+    _, anchor = table_and_anchor(params)
     with arguments.scope(name, "embedding_lookup_unique"):
         distinct, inverse = unique_rows(params, ids, training=training)
         rows = tf.gather(clipped(distinct, max_norm), inverse)
@@ -163,17 +163,17 @@ def unique_rows(
         >>> projected.numpy().tolist()
         [[[7.0], [3.0]], [[7.0], [7.0]]]
     """
-    variable, anchor = variable_and_anchor(params)
+    table, anchor = table_and_anchor(params)
     with arguments.scope(name, "unique_rows"):
-        keys = arguments.tensor_of(ids, variable.key_dtype, "ids", variable.name)
+        keys = _keys(table, ids)
         distinct, inverse = ops.unique_keys(keys)
-        token = token_of(variable, anchor)
-        rows, _ = variable.table.find(distinct, token=token, training=training)
+        token = token_of(table, anchor)
+        rows, _ = table.find(distinct, token=token, training=training)
         return rows, inverse
 
 
-def variable_and_anchor(params: Params, argument: str = "params") -> tuple[Variable, Anchor | None]:
-    """The variable that is looked up in, and what the gradient of that goes to.
+def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, Anchor | None]:
+    """The table that is looked up in, and what the gradient of that goes to.
 
     Raises:
         TypeError: There is no variable.
@@ -185,13 +185,17 @@ def variable_and_anchor(params: Params, argument: str = "params") -> tuple[Varia
                 f"`{argument}` must be one tf_embed.Variable. Received: {len(params)} of them"
             )
         (params,) = params
-    if isinstance(params, ShadowVariable):
-        return params.params, params
+    if isinstance(params, Anchor):
+        return params.table, params
     if not isinstance(params, Variable):
         raise TypeError(
             f"`{argument}` must be a tf_embed.Variable. Received: {argument}={params!r}"
         )
-    return params, params.anchor
+    return params.table, params.anchor
+
+
+def _keys(table: Table, ids: Any) -> tf.Tensor:
+    return arguments.tensor_of(ids, table.options.key_dtype, "ids", table.options.name)
 
 
 def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
@@ -207,14 +211,14 @@ def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
     return tf.clip_by_norm(rows, tf.cast(max_norm, rows.dtype), axes=[-1])
 
 
-def token_of(variable: Variable, anchor: Anchor | None) -> tf.Tensor | None:
+def token_of(table: Table, anchor: Anchor | None) -> tf.Tensor | None:
     """What a lookup takes so that a tape sees it; None where nothing can be trained."""
     # A frozen table's too: the step that is traced now may run when it is frozen no longer.
     if anchor is None or not anchor.is_on_tapes:
         return None
-    return lookup_gradient.token_of(anchor.value, variable.key_dtype)
+    return lookup_gradient.token_of(anchor.value, table.options.key_dtype)
 
 
 def gradient_token(variable: Variable) -> tf.Tensor | None:
     """The token of a lookup whose gradient goes to the variable's own anchor."""
-    return token_of(variable, variable.anchor)
+    return token_of(variable.table, variable.anchor)

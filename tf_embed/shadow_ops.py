@@ -10,13 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import arguments, lookup
+from tf_embed.anchor import Anchor
 from tf_embed.shadow_variable import ShadowVariable
 
 __all__ = ["ShadowVariable", "embedding_lookup", "embedding_lookup_unique"]
 
 
 def embedding_lookup(
-    shadow: ShadowVariable,
+    shadow: Anchor,
     ids: Any,
     partition_strategy: Any = None,
     name: str | None = None,
@@ -25,7 +26,7 @@ def embedding_lookup(
     """Looks up rows through a shadow variable, differentiably.
 
     Args:
-        shadow: The shadow variable. Its `max_norm` holds.
+        shadow: A ShadowVariable, whose `max_norm` holds, or the `anchor` of a variable.
         ids: Integers, or strings, of any shape.
         partition_strategy: Accepted for the sake of old code.
         name: Name of the operation.
@@ -35,16 +36,16 @@ def embedding_lookup(
         Rows, ids.shape + [dim]. Nothing is inserted.
 
     Raises:
-        TypeError: `shadow` is no ShadowVariable, or `ids` are of a wrong dtype.
+        TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
     """
     del partition_strategy, validate_indices
     return lookup.embedding_lookup(
-        _checked(shadow), ids, name=name or "shadow_embedding_lookup", max_norm=shadow.max_norm
+        shadow, ids, name=name or "shadow_embedding_lookup", max_norm=_max_norm(shadow)
     )
 
 
 def embedding_lookup_unique(
-    shadow: ShadowVariable,
+    shadow: Anchor,
     ids: Any,
     embedding_size: int,
     with_unique: bool = True,
@@ -53,7 +54,7 @@ def embedding_lookup_unique(
     """Looks up rows of dense or ragged ids through a shadow variable.
 
     Args:
-        shadow: The shadow variable. Its `max_norm` holds.
+        shadow: A ShadowVariable, whose `max_norm` holds, or the `anchor` of a variable.
         ids: Integers, or strings: a tensor of any shape, or a tf.RaggedTensor.
         embedding_size: The variable's dim.
         with_unique: Whether equal ids are looked up once. The result is the same, and so is the
@@ -64,24 +65,29 @@ def embedding_lookup_unique(
         Rows, ids.shape + [dim], ragged where the ids are.
 
     Raises:
-        TypeError: `shadow` is no ShadowVariable, or `ids` are of a wrong dtype.
+        TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
         ValueError: `embedding_size` is not the variable's dim.
     """
-    dim = _checked(shadow).params.dim
-    if arguments.positive_int(embedding_size, "embedding_size") != dim:
+    max_norm, options = _max_norm(shadow), shadow.table.options
+    if arguments.positive_int(embedding_size, "embedding_size") != options.dim:
         raise ValueError(
-            f"`embedding_size` must be the dim of {shadow.params.name!r}, {dim}. Received: "
+            f"`embedding_size` must be the dim of {options.name!r}, {options.dim}. Received: "
             f"embedding_size={embedding_size}"
         )
     look_up = lookup.embedding_lookup_unique if with_unique else lookup.embedding_lookup
     flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids
-    rows = look_up(shadow, flat, name=name, max_norm=shadow.max_norm)
+    rows = look_up(shadow, flat, name=name, max_norm=max_norm)
     return ids.with_flat_values(rows) if isinstance(ids, tf.RaggedTensor) else rows
 
 
-def _checked(shadow: Any) -> ShadowVariable:
-    if not isinstance(shadow, ShadowVariable):
+def _max_norm(shadow: Any) -> float | None:
+    """The norm to which rows are scaled down in lookups through it.
+
+    Raises:
+        TypeError: It is no anchor.
+    """
+    if not isinstance(shadow, Anchor):
         raise TypeError(
             f"`shadow` must be a tf_embed.shadow_ops.ShadowVariable. Received: shadow={shadow!r}"
         )
-    return shadow
+    return shadow.max_norm if isinstance(shadow, ShadowVariable) else None

@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import arguments, ops
-from tf_embed.lookup import Params, clipped, token_of, variable_and_anchor
+from tf_embed.lookup import Params, clipped, table_and_anchor, token_of
+from tf_embed.table import Table
 
 COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -66,11 +67,11 @@ def embedding_lookup_sparse(
         [[7.0], [0.0], [15.0]]
     """
     del partition_strategy
-    variable, anchor = variable_and_anchor(params)
+    table, anchor = table_and_anchor(params)
     with arguments.scope(name, "embedding_lookup_sparse"):
-        bagged = _bagged(sp_ids, sp_weights, variable, ("sp_ids", "sp_weights"), of_first_axis=True)
+        bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
         pooled = _pool(params, bagged, _checked(combiner), max_norm, training)
-        pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], variable.dim])
+        pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
     return (pooled, anchor) if return_trainable else pooled
 
 
@@ -123,14 +124,14 @@ def safe_embedding_lookup_sparse(
         [[1.5], [3.0]]
     """
     del partition_strategy
-    variable, anchor = variable_and_anchor(embedding_weights, "embedding_weights")
+    table, anchor = table_and_anchor(embedding_weights, "embedding_weights")
     with arguments.scope(name, "safe_embedding_lookup_sparse"):
-        bagged = _bagged(sparse_ids, sparse_weights, variable, ("sparse_ids", "sparse_weights"))
+        bagged = _bagged(sparse_ids, sparse_weights, table, ("sparse_ids", "sparse_weights"))
         if _checked(combiner) != "sum":
             bagged = bagged.with_positive_weights()
         if default_id is not None:
             default_key = arguments.tensor_of(
-                default_id, variable.key_dtype, "default_id", variable.name
+                default_id, table.options.key_dtype, "default_id", table.options.name
             )
             bagged = bagged.filled(default_key)
         pooled = bagged.unflatten(_pool(embedding_weights, bagged, combiner, max_norm, training))
@@ -184,7 +185,7 @@ class _Bagged:
 
 
 def _bagged(
-    ids: Any, weights: Any, variable: Any, names: tuple[str, str], *, of_first_axis: bool = False
+    ids: Any, weights: Any, table: Table, names: tuple[str, str], *, of_first_axis: bool = False
 ) -> _Bagged:
     """Checked ids and weights, with a bag for each line along the last axis, or of the first.
 
@@ -208,12 +209,12 @@ def _bagged(
         )
     of_container = _of_sparse if isinstance(ids, tf.SparseTensor) else _of_ragged
     bagged = of_container(ids, weights, names, of_first_axis)
-    keys = arguments.tensor_of(bagged.keys, variable.key_dtype, names[0], variable.name)
+    keys = arguments.tensor_of(bagged.keys, table.options.key_dtype, names[0], table.options.name)
     weights = bagged.weights
     if weights is not None:
         if not weights.dtype.is_floating:
             raise TypeError(f"`{names[1]}` must be floating. Received: dtype={weights.dtype.name}")
-        weights = tf.cast(weights, ops.compute_dtype(variable.value_dtype))
+        weights = tf.cast(weights, ops.compute_dtype(table.options.value_dtype))
     return dataclasses.replace(bagged, keys=keys, weights=weights)
 
 
@@ -291,12 +292,12 @@ def _pool(
     params: Params, bagged: _Bagged, combiner: str, max_norm: float | None, training: bool
 ) -> tf.Tensor:
     """A row for each bag, [num_bags, dim]."""
-    variable, anchor = variable_and_anchor(params)
-    token = token_of(variable, anchor)
+    table, anchor = table_and_anchor(params)
+    token = token_of(table, anchor)
     if max_norm is None:
         indices = tf.stack([bagged.bags, tf.range(tf.size(bagged.bags, tf.int64))], axis=1)
         shape = tf.stack([bagged.num_bags, tf.size(bagged.bags, tf.int64)])
-        return variable.table.find_pooled(
+        return table.find_pooled(
             bagged.keys,
             (indices, shape),
             bagged.weights,
@@ -304,8 +305,8 @@ def _pool(
             token=token,
             training=training,
         )
-    rows, _ = variable.table.find(bagged.keys, token=token, training=training)
-    rows = clipped(tf.cast(rows, ops.compute_dtype(variable.value_dtype)), max_norm)
+    rows, _ = table.find(bagged.keys, token=token, training=training)
+    rows = clipped(tf.cast(rows, ops.compute_dtype(table.options.value_dtype)), max_norm)
     weights = bagged.weights
     weights = tf.ones_like(rows[:, :1]) if weights is None else weights[:, tf.newaxis]
 

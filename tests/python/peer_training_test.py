@@ -148,6 +148,17 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(tf.sort(slices.indices), [1, 3])
         self.assertAllEqual(tape.gradient(loss, v.anchor).indices, [2])
 
+    def test_the_anchor_itself_is_one(self):
+        layer = tf_embed.keras.layers.Embedding(2, initializer="ones")
+        ids = tf.constant([3, 3], tf.int64)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(shadow_ops.embedding_lookup(layer.shadow, ids))
+            loss += tf.reduce_sum(shadow_ops.embedding_lookup_unique(layer.shadow, ids, 2))
+            loss += tf.reduce_sum(tf_embed.embedding_lookup(layer.shadow, ids))
+        self.assertEqual(float(loss), 12.0)
+        slices = tape.gradient(loss, layer.params.anchor)
+        self.assertAllEqual(tf.reduce_sum(slices.values, 0), [6.0, 6.0])
+
     def test_a_frozen_variable_and_one_that_is_not_trained(self):
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
         v, constant = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1, trainable=False)
