@@ -107,7 +107,7 @@ test: configured library $(VENV)/.ready
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
-	$(OLD_VENV)/bin/python -m pip install -q pytest
+	$(OLD_VENV)/bin/python -m pip install -q pytest tensorflow-io==0.37.1 "moto[server]"
 
 # The wheel is installed, not the tree: the library in the tree is built for $(TF). What uses it starts
 # in a folder of its own, so that the tree's package is not found there either.
