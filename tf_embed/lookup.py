@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tf_embed import (
@@ -68,7 +69,8 @@ def embedding_lookup(
         ShadowVariable.
 
     Raises:
-        TypeError: `params` is no variable, `ids` are of a wrong dtype, or `training` is a tensor.
+        TypeError: `params` is no variable, `ids` are of a wrong dtype, `training` is a tensor, or
+            `max_norm` is no number or is for rows that are not floating.
         ValueError: `max_norm` is not positive, or there are several `params`.
 
     Example:
@@ -199,16 +201,29 @@ def _keys(table: Table, ids: Any) -> tf.Tensor:
 
 
 def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
-    """Rows of an L2 norm of at most `max_norm`.
+    """Rows of an L2 norm of at most `max_norm`, in the dtype that they have.
 
     Raises:
+        TypeError: It is no number, or the rows are none of floating numbers.
         ValueError: It is not positive.
     """
     if max_norm is None:
         return rows
-    if not tf.is_tensor(max_norm) and not max_norm > 0:
-        raise ValueError(f"`max_norm` must be positive. Received: max_norm={max_norm!r}")
-    return tf.clip_by_norm(rows, tf.cast(max_norm, rows.dtype), axes=[-1])
+    if not rows.dtype.is_floating:
+        raise TypeError(
+            "`max_norm` must be None where rows are not floating. Received: "
+            f"max_norm={max_norm!r} for rows of dtype {rows.dtype.name}"
+        )
+    if not tf.is_tensor(max_norm):
+        kinds = (int, float, np.integer, np.floating)
+        if isinstance(max_norm, bool) or not isinstance(max_norm, kinds):
+            raise TypeError(f"`max_norm` must be a number. Received: max_norm={max_norm!r}")
+        if not max_norm > 0:
+            raise ValueError(f"`max_norm` must be positive. Received: max_norm={max_norm!r}")
+    # In float16 the square of 256 is infinite, and a row that is divided by such a norm is zeros.
+    dtype = ops.compute_dtype(rows.dtype)
+    short = tf.clip_by_norm(tf.cast(rows, dtype), tf.cast(max_norm, dtype), axes=[-1])
+    return tf.cast(short, rows.dtype)
 
 
 def token_of(table: Table, anchor: Anchor | None) -> tf.Tensor | None:

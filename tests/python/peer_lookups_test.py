@@ -192,6 +192,29 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "`max_norm` must be positive"):
             tf_embed.embedding_lookup(tf_embed.Variable(), [1], max_norm=max_norm)
 
+    @parameterized.parameters("1", True)
+    def test_a_norm_that_is_no_number_is_refused(self, max_norm):
+        with self.assertRaisesRegex(TypeError, "`max_norm` must be a number. Received: max_norm="):
+            tf_embed.embedding_lookup(tf_embed.Variable(), [1], max_norm=max_norm)
+
+    def test_a_norm_of_rows_that_have_none_is_refused(self):
+        whole = tf_embed.Variable(value_dtype=tf.int32)
+        with self.assertRaisesRegex(TypeError, "`max_norm` must be None .* dtype int32"):
+            tf_embed.embedding_lookup(whole, [1], max_norm=1.0)
+
+    @parameterized.parameters(
+        tf_embed.embedding_lookup, tf_embed.embedding_lookup_unique, tf_embed.shadow_ops
+    )
+    def test_rows_whose_squares_are_beyond_float16_are_scaled_down(self, lookup):
+        v = tf_embed.Variable(dim=2, value_dtype=tf.float16, initializer=[300.0, 400.0])
+        if lookup is shadow_ops:
+            shadow = shadow_ops.ShadowVariable(v, max_norm=5.0)
+            rows = shadow_ops.embedding_lookup(shadow, [1])
+        else:
+            rows = lookup(v, [1], max_norm=5.0)
+        self.assertEqual(rows.dtype, tf.float16)
+        self.assertAllClose(rows, [[3.0, 4.0]], rtol=1e-3)
+
     def test_the_trainable_is_returned_in_a_graph_too(self):
         v = tf_embed.Variable(dim=1)
 
