@@ -15,7 +15,7 @@ from optimizer_cases import CLOSE, KINDS
 import tf_embed
 from tf_embed import shadow_ops
 
-DIM = 3
+DIM = 4  # even, as EmaInplaceRowwiseAdagrad halves rows
 ROWS = 7
 KEYS = np.array([5, -1, 0, 2**40, -(2**63), 2**63 - 1, 9])  # the key of each row of the dense one
 REFUSED = ("MultiOptimizer", "Muon, embeddings too")
