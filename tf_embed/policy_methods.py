@@ -278,6 +278,12 @@ class PolicyMethods(tf.Module):
             >>> v.export()[0].numpy().tolist()
             [2]
         """
+        for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
+            if tf.is_tensor(value) and not value.dtype.is_integer:
+                raise TypeError(
+                    f"`{argument}` must be an integer. Received: {argument} of dtype "
+                    f"{value.dtype.name}"
+                )
         if step is None:
             step = -1
         elif not tf.is_tensor(step):

@@ -499,6 +499,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         ),
         (lambda: variable().set_clock(time_ms=-1), ValueError, "`time_ms` must be at least 0"),
         (lambda: variable().set_clock(time_ms="now"), TypeError, "`time_ms` must be an int"),
+        (lambda: variable().set_clock(step=tf.constant(1.5)), TypeError, "`step` .* an integer"),
     )
     def test_a_bad_value_gets_one_clear_error(self, make, error, message):
         with self.assertRaisesRegex(error, message):
