@@ -20,6 +20,16 @@ from tf_embed import shadow_ops
 UNSEEN = 12345
 
 
+class TellsNothing(keras.initializers.Initializer):
+    """An initializer with a state that its config leaves out."""
+
+    def __init__(self):
+        self.value = 1.0
+
+    def __call__(self, shape, dtype=None):
+        return tf.fill(shape, tf.cast(self.value, dtype))
+
+
 class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
     def tearDown(self):
         tf_embed.forget_variable("users")
@@ -62,6 +72,9 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
         (lambda: keras.initializers.RandomNormal(), True),
         (lambda: keras.initializers.RandomNormal, True),
         (lambda: keras.initializers.RandomNormal(seed=3), True),
+        (lambda: tf.zeros_initializer(), True),
+        (lambda: tf.random_normal_initializer(0.0, 0.1), True),
+        (lambda: TellsNothing(), False),
         (lambda: lambda shape, dtype: tf.ones(shape, dtype), False),
     )
     def test_the_same_initializer_is_the_same(self, make, same):
@@ -77,6 +90,12 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
         seeded = keras.initializers.RandomNormal(seed=3)
         tf_embed.get_variable("users", dim=2, initializer=seeded)
         for wrong in (other, keras.initializers.RandomNormal(seed=4)):
+            with self.assertRaisesRegex(ValueError, "`initializer`"):
+                tf_embed.get_variable("users", dim=2, initializer=wrong)
+
+    def test_another_initializer_of_tensorflow_is_another(self):
+        tf_embed.get_variable("users", dim=2, initializer=tf.random_normal_initializer(0.0, 0.1))
+        for wrong in (tf.random_normal_initializer(0.0, 0.2), tf.zeros_initializer()):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
                 tf_embed.get_variable("users", dim=2, initializer=wrong)
 
