@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from tf_embed.distributed import sharding
 from tf_embed.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.table import Table
 
+DEFAULT_NAME = "DynamicEmbedding_Variable"
 DIRPATH_VARIABLE = "TFRA_SAVED_KV"
 DEFAULT_BUFFER_BYTES = 4194304
 MOST_BUFFER_BYTES = 2**30
@@ -66,7 +68,8 @@ class FileMethods(tf.Module):
 
         Raises:
             TypeError: An argument of a wrong type.
-            ValueError: An argument out of range.
+            ValueError: An argument out of range; or another variable that nobody named either has
+                saved into the folder.
             tf.errors.OpError: The files can't be written; what is in the folder is as it was.
 
         Example:
@@ -87,6 +90,8 @@ class FileMethods(tf.Module):
             )
         place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
         buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MOST_BUFFER_BYTES)
+        if file_name_list is None and self._table.options.name == DEFAULT_NAME:
+            _check_nameless(self._table, dirpath, proc_rank)
         with arguments.scope(name, "save_to_file_system"):
             return row_file_ops.save_rows(
                 self._table.resource_handle, place, buffer_bytes=buffer_bytes
@@ -318,6 +323,34 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
         ranks = sharding.default_partition_fn(keys, place.processes)
     is_mine = tf.equal(tf.cast(ranks, tf.int32), place.rank)
     return tf.where(tf.logical_or(is_mine, tf.logical_not(by_key)), shards, LEFT_OUT)
+
+
+# The table of the last variable of the default name that saved into a folder.
+_nameless: dict[tuple[str, int], weakref.ref[Table]] = {}
+
+
+def _check_nameless(table: Table, dirpath: Any, rank: int) -> None:
+    """Refuses that two variables which nobody named replace each other's files.
+
+    Of a tensor in a graph the folder is not known yet, and nothing is checked.
+
+    Raises:
+        ValueError: They would.
+    """
+    if tf.is_tensor(dirpath):
+        if not tf.executing_eagerly():
+            return
+        dirpath = dirpath.numpy()
+    place = (os.path.normpath(os.fsdecode(dirpath)), rank)
+    last = _nameless.get(place)
+    before = last() if last is not None else None
+    if before is not None and before is not table:
+        raise ValueError(
+            f"`name` of each variable that saves into {place[0]!r} must be its own, for files are "
+            "named after it; or give `file_name_list`. Received: two variables named "
+            f"{DEFAULT_NAME!r}"
+        )
+    _nameless[place] = weakref.ref(table)
 
 
 def _folder(dirpath: Any) -> tf.Tensor:

@@ -133,6 +133,10 @@ def safe_embedding_lookup_sparse(
             default_key = arguments.tensor_of(
                 default_id, table.options.key_dtype, "default_id", table.options.name
             )
+            if default_key.shape.rank != 0:
+                raise ValueError(
+                    f"`default_id` must be one id. Received: default_id={default_id!r}"
+                )
             bagged = bagged.filled(default_key)
         pooled = bagged.unflatten(_pool(embedding_weights, bagged, combiner, max_norm, training))
     return (pooled, anchor) if return_trainable else pooled

@@ -12,7 +12,7 @@ from tf_embed import arguments
 from tf_embed.anchor import Anchor
 from tf_embed.creators import KVCreator, policy_of
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
-from tf_embed.file_methods import FileMethods
+from tf_embed.file_methods import DEFAULT_NAME, FileMethods
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.policy_methods import PolicyMethods, check_policies, notes_updates
@@ -103,7 +103,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         devices: Sequence[str] | str | None = None,
         partitioner: PartitionFn = default_partition_fn,
         shared_name: str | None = None,
-        name: str = "DynamicEmbedding_Variable",
+        name: str = DEFAULT_NAME,
         initializer: Any = None,
         trainable: bool = True,
         checkpoint: bool = True,

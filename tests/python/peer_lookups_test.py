@@ -345,6 +345,11 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         found = tf_embed.safe_embedding_lookup_sparse(v, ids, default_id="none")
         self.assertAllEqual(found, [[1.0], [5.0], [0.0]])
 
+    def test_a_default_that_is_more_than_one_id_is_refused(self):
+        ids = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])
+        with self.assertRaisesRegex(ValueError, "`default_id` must be one id. Received: .*3, 4"):
+            tf_embed.safe_embedding_lookup_sparse(tf_embed.Variable(), ids, default_id=[3, 4])
+
     def test_narrow_rows_are_pooled_in_float32(self):
         v = tf_embed.Variable(dim=1, value_dtype=tf.bfloat16, initializer=1.0)
         ids = tf.RaggedTensor.from_row_lengths(tf.range(300, dtype=tf.int64), [300])

@@ -142,6 +142,33 @@ class RoundTripTest(FilesTestCase):
         w.load_from_file_system(folder, file_name_list=["a b/c"])
         self.assertEqual(as_dict(w), {1: [1.0]})
 
+    def test_variables_that_nobody_named_do_not_replace_each_other(self):
+        folder = self.folder()
+        v, w = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1)
+        for one, key in ((v, 1), (w, 2)):
+            one.upsert([key], [[float(key)]])
+        v.save_to_file_system(folder)
+        v.save_to_file_system(tf.constant(folder))
+        for dirpath in (folder, folder + "/", pathlib.Path(folder), tf.constant(folder)):
+            with self.assertRaisesRegex(ValueError, "`name` of each variable that saves into"):
+                w.save_to_file_system(dirpath)
+        w.save_to_file_system(folder, file_name_list=["w"])
+        w.load_from_file_system(folder)
+        self.assertAllEqual(tf.sort(w.export()[0]), [1, 2])
+        del v  # the same variable, made anew
+        w.save_to_file_system(folder)
+
+    def test_a_save_in_a_graph_is_that_of_a_name(self):
+        folder = self.folder()
+        v = tf_embed.Variable(dim=1)
+
+        @tf.function
+        def save(dirpath):
+            v.save_to_file_system(dirpath)
+
+        save(tf.constant(folder))
+        self.assertNotEmpty(os.listdir(folder))
+
 
 class TrainingTest(FilesTestCase):
     @parameterized.parameters((1, 1), (1, 3), (3, 1), (3, 2))
