@@ -89,7 +89,7 @@ class AssignSlotsOp : public TableOp {
           ExecContext::Serial(), KeyBatch(), nullptr, {&rule_, nullptr})));
     }
     const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
+    const ExecContext exec = ThreadPoolOf(context, step, /*training=*/true);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, values.data(), {&rule_, slots.data()});
     });

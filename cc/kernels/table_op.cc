@@ -200,4 +200,11 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context, TableResource* table, boo
   return exec;
 }
 
+ExecContext ThreadPoolOf(tf::OpKernelContext* context, const Step& step, bool training) {
+  ExecContext exec = ThreadPoolOf(context);
+  exec.now = step.now();
+  exec.training = training;
+  return exec;
+}
+
 }  // namespace tf_embed

@@ -110,17 +110,21 @@ ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context);
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, TableResource* table,
                          bool training = false);
 
-// Ends a step of a table's clock when an op that changes rows is done with them, even if it failed.
+// A step of a table's clock, of an op that changes rows and no other. It is over at once for those
+// who ask for the present one, also if the op fails.
 class Step {
  public:
-  explicit Step(TableResource* table) : table_(table) {}
-  ~Step() { table_->clock()->EndStep(); }
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
+  explicit Step(TableResource* table) : now_(table->clock()->BeginStep()) {}
+
+  const Moment& now() const { return now_; }
 
  private:
-  TableResource* const table_;
+  const Moment now_;
 };
+
+// The thread pool of the device that runs the op, at the moment of a step.
+ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, const Step& step,
+                         bool training = false);
 
 // Calls `verb(shard, batch)` for each shard, up to the first failure.
 template <typename Verb>

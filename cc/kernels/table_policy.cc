@@ -115,9 +115,9 @@ RowPolicy PolicyAttributes::ForShard(int64_t shard, int64_t num_shards,
   return policy;
 }
 
-Moment StepClock::Now() const {
+Moment StepClock::At(uint64_t step) const {
   Moment now;
-  now.step = step();
+  now.step = step;
   now.epoch = EpochOf(now.step);
   const int64_t time = time_.load(std::memory_order_relaxed);
   const auto since = std::chrono::system_clock::now().time_since_epoch();

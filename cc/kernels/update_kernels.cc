@@ -22,7 +22,7 @@ class InsertOrAssignOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
     const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, table);
+    const ExecContext exec = ThreadPoolOf(context, step);
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
     if (table->value_texts() != nullptr) {
@@ -57,7 +57,7 @@ class AccumOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, table);
+    const ExecContext exec = ThreadPoolOf(context, step);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Accum(exec, batch, old_values.data(), new_values.data(),
                           exists.flat<bool>().data());
@@ -92,7 +92,7 @@ class ApplyOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);
-    const ExecContext exec = ThreadPoolOf(context, table);
+    const ExecContext exec = ThreadPoolOf(context, step);
     TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     }));

@@ -281,7 +281,7 @@ class ImportOp : public TableOp {
     table->clock()->SetEpoch(exec.now.epoch);
     // Rows whose use begins with this import are of a step that is over.
     const bool all_known = (table->statistics().bits() & ~policy.statistics.bits()) == 0;
-    if (!all_known) table->clock()->EndStep();
+    if (!all_known) table->clock()->BeginStep();
     return KeepBounds(exec, table);
   }
 
