@@ -15,6 +15,7 @@ import tf_embed
 
 # Programs that tests run, with command-line flags of their own.
 collect_ignore = [
+    "fbgemm_steps.py",
     "golden/write_golden.py",
     "killed_saves.py",
     "killed_training.py",
