@@ -236,7 +236,9 @@ class StreamTest(tf.test.TestCase, parameterized.TestCase):
         try:
             from pyarrow import csv, parquet
         except ImportError as error:  # also where it does not fit NumPy
-            pytest.skip(str(error))
+            pytest.skip(
+                f"needs pyarrow, of a version for this NumPy: pip install pyarrow ({error})"
+            )
         types = dict.fromkeys(stream_data.IDS, "string") | {stream_data.DELAY: "float32"}
         options = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
         for path in folder.glob("*.csv"):

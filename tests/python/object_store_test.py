@@ -31,9 +31,7 @@ if not tf.__version__.startswith("2.16."):
 if importlib.util.find_spec("tensorflow_io") is None:
     pytest.skip("needs tensorflow-io: pip install 'tf_embed[io]'", allow_module_level=True)
 if importlib.util.find_spec("moto") is None:
-    pytest.skip(
-        "needs a server of S3's interface: pip install 'moto[server]'", allow_module_level=True
-    )
+    pytest.skip("needs a server like S3: pip install 'moto[server]'", allow_module_level=True)
 
 
 def free_port() -> int:
