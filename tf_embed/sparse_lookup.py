@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import arguments, ops
+from tf_embed.anchor import Anchor
 from tf_embed.lookup import Params, clipped, table_and_anchor, token_of
 from tf_embed.table import Table
 
@@ -70,7 +71,7 @@ def embedding_lookup_sparse(
     table, anchor = table_and_anchor(params)
     with arguments.scope(name, "embedding_lookup_sparse"):
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
-        pooled = _pool(params, bagged, _checked(combiner), max_norm, training)
+        pooled = _pool(table, anchor, bagged, _checked(combiner), max_norm, training)
         pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
     return (pooled, anchor) if return_trainable else pooled
 
@@ -138,7 +139,7 @@ def safe_embedding_lookup_sparse(
                     f"`default_id` must be one id. Received: default_id={default_id!r}"
                 )
             bagged = bagged.filled(default_key)
-        pooled = bagged.unflatten(_pool(embedding_weights, bagged, combiner, max_norm, training))
+        pooled = bagged.unflatten(_pool(table, anchor, bagged, combiner, max_norm, training))
     return (pooled, anchor) if return_trainable else pooled
 
 
@@ -293,10 +294,14 @@ def _of_ragged(
 
 
 def _pool(
-    params: Params, bagged: _Bagged, combiner: str, max_norm: float | None, training: bool
+    table: Table,
+    anchor: Anchor | None,
+    bagged: _Bagged,
+    combiner: str,
+    max_norm: float | None,
+    training: bool,
 ) -> tf.Tensor:
     """A row for each bag, [num_bags, dim]."""
-    table, anchor = table_and_anchor(params)
     token = token_of(table, anchor)
     if max_norm is None:
         indices = tf.stack([bagged.bags, tf.range(tf.size(bagged.bags, tf.int64))], axis=1)
