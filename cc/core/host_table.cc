@@ -426,8 +426,8 @@ Status HostTable::AccumRange(const Write& write, KeyGroups::Range* range, const 
   return ForEachGroup(
       *write.content, range,
       [&](const KeyGroup& group) {
-        PrefetchRows(old_rows, group.positions, group.count, dim);
-        PrefetchRows(new_rows, group.positions, group.count, dim);
+        GradientRows<T>(old_rows, dim).Prefetch(group.positions, group.count);
+        GradientRows<T>(new_rows, dim).Prefetch(group.positions, group.count);
       },
       [&](const KeyGroup& group, const Probe& probe) {
         const auto present = [&](char* row) { add(group, 0, row); };
@@ -442,25 +442,24 @@ Status HostTable::AccumRange(const Write& write, KeyGroups::Range* range, const 
 }
 
 template <typename T, typename G>
-Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range, const G* gradients,
-                             const Rule& rule) {
+Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range,
+                             const Gradients& gradients, const Rule& rule) {
   using Compute = typename Number<T>::Compute;
   static_assert(std::is_same_v<Compute, typename Number<G>::Compute>);
   const Content& content = *write.content;
   const RowLayout& layout = content.rows.layout();
-  const size_t dim = layout.dim;
+  const GradientRows<G> rows(gradients, layout.dim);
   RowStepper<T> stepper(layout, loops_.StepOf<Compute>(rule), rule, options_.allocator);
   RowScratch scratch(options_.allocator);
   Buffer<Compute> sum(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
   TF_EMBED_RETURN_IF_ERROR(NewScratch(content, &scratch));
-  TF_EMBED_RETURN_IF_ERROR(sum.Resize(dim));
+  TF_EMBED_RETURN_IF_ERROR(sum.Resize(layout.dim));
   return ForEachGroup(
-      content, range,
-      [&](const KeyGroup& group) { PrefetchRows(gradients, group.positions, group.count, dim); },
+      content, range, [&](const KeyGroup& group) { rows.Prefetch(group.positions, group.count); },
       [&](const KeyGroup& group, const Probe& probe) {
         const Compute* const gradient =
-            SumRows(loops_, gradients, group.positions, group.count, dim, sum.data());
+            SumRows(loops_, rows, group.positions, group.count, sum.data());
         return VisitRow(
             write, group, probe, [&](char* row) { stepper.Step(gradient, row); },
             [&](char* row) {
@@ -472,8 +471,8 @@ Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range, const 
       });
 }
 
-Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
-                        DataType gradient_type, const Rule& rule) {
+Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
+                        const Gradients& gradients, const Rule& rule) {
   if (!IsFloating(options_.value_type)) {
     return Status::InvalidArgument("Table '" + options_.name +
                                    "' has integer or bool weights, which no optimizer can train.");
@@ -484,7 +483,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
   }
   const bool narrow =
       options_.value_type == DataType::kHalf || options_.value_type == DataType::kBFloat16;
-  if (gradient_type != options_.value_type && !(narrow && gradient_type == DataType::kFloat)) {
+  if (gradients.type != options_.value_type && !(narrow && gradients.type == DataType::kFloat)) {
     return Status::InvalidArgument(
         "The gradients of table '" + options_.name +
         "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
@@ -512,11 +511,11 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch, const
       return DispatchFloating(options_.value_type, [&](auto tag) {
         using T = typename decltype(tag)::Type;
         if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
-          if (gradient_type == DataType::kFloat) {
-            return ApplyRange<T>(write, range, static_cast<const float*>(gradients), rule);
+          if (gradients.type == DataType::kFloat) {
+            return ApplyRange<T, float>(write, range, gradients, rule);
           }
         }
-        return ApplyRange<T>(write, range, static_cast<const T*>(gradients), rule);
+        return ApplyRange<T, T>(write, range, gradients, rule);
       });
     };
     status = RunPlanned(context, batch, groups, Admits::kCounted, WantsAll, key_cost, apply);

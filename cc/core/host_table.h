@@ -61,8 +61,9 @@ class HostTable final : public Table {
                         const SlotsIn& slots) override;
   Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                const void* new_rows, const bool* exists) override;
-  Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
-               DataType gradient_type, const Rule& rule) override;
+  using Table::Apply;
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
+               const Rule& rule) override;
   Status FinishStep(const ExecContext& context, const Rule& rule) override;
   double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
@@ -224,7 +225,7 @@ class HostTable final : public Table {
                     const T* new_rows, const bool* exists);
   // T: the weights; G: the gradients.
   template <typename T, typename G>
-  Status ApplyRange(const Write& write, KeyGroups::Range* range, const G* gradients,
+  Status ApplyRange(const Write& write, KeyGroups::Range* range, const Gradients& gradients,
                     const Rule& rule);
 
   // The policy's part, in host_table_policy.cc.

@@ -103,7 +103,7 @@ Status SumGroups(const KeyGroups& groups, size_t begin, size_t end, const Gradie
           bags_of[k] = reader.bags()[positions[k]];
         }
         const uint32_t* const rows = reader.bags() == nullptr ? positions : bags_of.data();
-        loops.Sum<Compute>()(reader.gradients(), rows, count, dim, sum);
+        loops.Sum<Compute>()(GradientRows<Compute>(reader.gradients(), dim), rows, count, sum);
         return;
       }
     }

@@ -9,6 +9,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/core/data_type.h"
+#include "cc/core/gradient_rows.h"
 #include "cc/core/key_partition.h"
 #include "cc/core/row_copy.h"
 #include "cc/core/status.h"
@@ -40,33 +41,27 @@ class DistinctKeys {
   Buffer<uint32_t> buckets_;  // open addressing; number of a key, or kNone
 };
 
-// The sum of rows `positions` [count] of `gradients` [.., dim], in that order: a row of `gradients`
-// itself where there is but one, else `sum` [dim].
+// The sum of the rows at `positions` [count], in that order: one of `rows` itself where that is all
+// of it, else `sum` [dim].
 template <typename T>
-const typename Number<T>::Compute* SumRows(const TableLoops& loops, const T* gradients,
-                                           const uint32_t* positions, size_t count, size_t dim,
+const typename Number<T>::Compute* SumRows(const TableLoops& loops, const GradientRows<T>& rows,
+                                           const uint32_t* positions, size_t count,
                                            typename Number<T>::Compute* sum) {
-  if constexpr (std::is_same_v<T, typename Number<T>::Compute>) {
-    if (count == 1) return gradients + positions[0] * dim;
-    loops.Sum<T>()(gradients, positions, count, dim, sum);
+  using Compute = typename Number<T>::Compute;
+  if constexpr (std::is_same_v<T, Compute>) {
+    if (count == 1 && rows.factors == nullptr) return rows.Row(positions[0]);
+    loops.Sum<T>()(rows, positions, count, sum);
   } else {
-    const T* const first = gradients + positions[0] * dim;
-    for (size_t j = 0; j < dim; ++j) sum[j] = Number<T>::Load(first[j]);
-    for (size_t k = 1; k < count; ++k) {
-      const T* const other = gradients + positions[k] * dim;
-      for (size_t j = 0; j < dim; ++j) sum[j] += Number<T>::Load(other[j]);
+    for (size_t k = 0; k < count; ++k) {
+      const T* const row = rows.Row(positions[k]);
+      const Compute factor = rows.Factor(positions[k]);
+      for (size_t j = 0; j < rows.dim; ++j) {
+        const Compute gradient = factor * Number<T>::Load(row[j]);
+        sum[j] = k == 0 ? gradient : sum[j] + gradient;
+      }
     }
   }
   return sum;
-}
-
-// Asks for the first of these rows.
-template <typename T>
-void PrefetchRows(const T* rows, const uint32_t* positions, size_t count, size_t dim) {
-  constexpr size_t kMost = 2;  // SumRows asks for the others
-  for (size_t k = 0; k < count && k < kMost; ++k) {
-    PrefetchRow<false>(reinterpret_cast<const char*>(rows + positions[k] * dim), dim * sizeof(T));
-  }
 }
 
 }  // namespace tf_embed

@@ -65,6 +65,17 @@ struct KeyBatch {
 inline constexpr size_t kMaxBatchSize = 0xffffffffu;
 Status CheckBatchSize(size_t size);
 
+// The gradients of a batch's places: `dim` values each.
+struct Gradients {
+  const void* values = nullptr;
+  DataType type = DataType::kFloat;
+  // By place, where in `values` its gradient begins. Several may begin where one does, as those of
+  // the keys of a bag do. Null: one lies behind the other.
+  const size_t* begins = nullptr;
+  // By place, what its gradient is multiplied with, of the compute type. Null: 1.
+  const void* factors = nullptr;
+};
+
 // The rows that absent keys have.
 struct DefaultRows {
   enum class Kind : uint8_t { kInitializer, kOneForAll, kOneEach };
@@ -175,12 +186,17 @@ class Table {
   virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                        const void* new_rows, const bool* exists) = 0;
 
-  // One step of `rule`: gradients [batch, dim], of the value type or of float beside float16 and
-  // bfloat16 weights, are summed over equal keys in the order of the batch,
-  // absent keys get their defaults once they are admitted, and the rule runs once a row. A rule
-  // other than the present one replaces all slots first. An external rule can't be applied.
-  virtual Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
-                       DataType gradient_type, const Rule& rule) = 0;
+  // One step of `rule`: gradients, of the value type or of float beside float16 and bfloat16
+  // weights, are summed over equal keys in the order of the batch, absent keys get their defaults
+  // once they are admitted, and the rule runs once a row. A rule other than the present one
+  // replaces all slots first. An external rule can't be applied.
+  virtual Status Apply(const ExecContext& context, const KeyBatch& batch,
+                       const Gradients& gradients, const Rule& rule) = 0;
+  // The same, of gradients [batch, dim].
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
+               DataType gradient_type, const Rule& rule) {
+    return Apply(context, batch, Gradients{gradients, gradient_type, nullptr, nullptr}, rule);
+  }
 
   // What `rule` does to all rows between this step and the next (TablePass); for most nothing.
   // Comes after the Apply of the step.

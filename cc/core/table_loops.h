@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cc/core/gradient_rows.h"
 #include "cc/core/initializer.h"
 #include "cc/core/instruction_set.h"
 #include "cc/core/optimizer_rule.h"
@@ -50,10 +51,10 @@ template <typename T>
 using StepFunction = void (*)(const RuleConstants<T>& constants, size_t dim, const T* gradient,
                               T* weights, T* slots);
 
-// Sums rows `positions` [count], at least one, of `gradients` [.., dim], in that order.
+// Sums the rows at `positions` [count], at least one, in that order, each times its factor.
 template <typename T>
-using SumFunction = void (*)(const T* gradients, const uint32_t* positions, size_t count,
-                             size_t dim, T* sum);
+using SumFunction = void (*)(const GradientRows<T>& rows, const uint32_t* positions, size_t count,
+                             T* sum);
 
 // Adds rows of `to` - `from` (both [.., dim]) to the weights of a row that others may read
 // meanwhile: those of `positions` [count], in that order, whose `chosen` is true.

@@ -374,18 +374,21 @@ struct Loops {
   }
 
   // The packs of some numbers stay in registers while rows are added to them in order.
-  template <typename V, size_t kTogether, typename T>
-  static TF_EMBED_INLINE void AddRows(const T* rows, const uint32_t* positions, size_t count,
-                                      size_t dim, V* total) {
+  template <typename V, size_t kTogether, bool kScaled, typename T>
+  static TF_EMBED_INLINE void AddRows(const GradientRows<T>& rows, const uint32_t* positions,
+                                      size_t count, size_t lane, V* total) {
     constexpr size_t kAhead = 4;
     constexpr size_t kLanes = sizeof(V) / sizeof(T);
     for (size_t i = 0; i < count; ++i) {
       if (i + kAhead < count) {
-        PrefetchRow<false>(reinterpret_cast<const char*>(rows + positions[i + kAhead] * dim),
-                           kTogether * sizeof(V));
+        const T* const ahead = rows.Row(positions[i + kAhead]) + lane;
+        PrefetchRow<false>(reinterpret_cast<const char*>(ahead), kTogether * sizeof(V));
       }
-      const T* const row = rows + positions[i] * dim;
-      for (size_t k = 0; k < kTogether; ++k) total[k] += LoadPack<V>(row + k * kLanes);
+      const T* const row = rows.Row(positions[i]) + lane;
+      for (size_t k = 0; k < kTogether; ++k) {
+        const V gradient = LoadPack<V>(row + k * kLanes);
+        total[k] += kScaled ? rows.factors[positions[i]] * gradient : gradient;
+      }
     }
   }
 
@@ -404,16 +407,25 @@ struct Loops {
     });
   }
 
-  template <typename T>
-  static void Sum(const T* gradients, const uint32_t* positions, size_t count, size_t dim, T* sum) {
-    ForEachPacks<T>(dim, [&](size_t lane, auto pack, auto together) {
+  template <bool kScaled, typename T>
+  static TF_EMBED_INLINE void SumRows(const GradientRows<T>& rows, const uint32_t* positions,
+                                      size_t count, T* sum) {
+    ForEachPacks<T>(rows.dim, [&](size_t lane, auto pack, auto together) {
       using V = decltype(pack);
       V total[together];
-      const T* const first = gradients + positions[0] * dim + lane;
-      std::memcpy(total, first, sizeof(total));
-      AddRows<V, together>(gradients + lane, positions + 1, count - 1, dim, total);
+      std::memcpy(total, rows.Row(positions[0]) + lane, sizeof(total));
+      if constexpr (kScaled) {
+        for (V& one : total) one *= rows.factors[positions[0]];
+      }
+      AddRows<V, together, kScaled>(rows, positions + 1, count - 1, lane, total);
       std::memcpy(sum + lane, total, sizeof(total));
     });
+  }
+
+  template <typename T>
+  static void Sum(const GradientRows<T>& rows, const uint32_t* positions, size_t count, T* sum) {
+    if (rows.factors == nullptr) return SumRows<false>(rows, positions, count, sum);
+    SumRows<true>(rows, positions, count, sum);
   }
 
   template <typename T>

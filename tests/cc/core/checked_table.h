@@ -81,6 +81,23 @@ class CheckedTable {
     oracle.Apply(batch, gradients.data(), rule);
     ExpectOk(table->Apply(context, batch, gradients.data(), DataType::kFloat, rule));
   }
+  // Gradients that begin anywhere in a few rows, and overlap, perhaps times a factor each.
+  void ApplyShared(const Batch& batch, const Rule& rule, bool scaled) {
+    const auto values = RandomValues<Slot>(10 * oracle.dim, &random);
+    const auto factors = RandomValues<Slot>(batch.places, &random);
+    std::vector<size_t> begins;
+    std::vector<Slot> gradients;
+    for (size_t i = 0; i < batch.places; ++i) {
+      begins.push_back(random() % (9 * oracle.dim + 1));
+      for (size_t j = 0; j < oracle.dim; ++j) {
+        gradients.push_back((scaled ? factors[i] : Slot{1}) * values[begins[i] + j]);
+      }
+    }
+    oracle.Apply(batch, gradients.data(), rule);
+    ExpectOk(table->Apply(
+        context, batch,
+        {values.data(), TypeOf<Slot>(), begins.data(), scaled ? factors.data() : nullptr}, rule));
+  }
   void Erase(const Batch& batch) {
     oracle.Erase(batch);
     ExpectOk(table->Erase(context, batch));

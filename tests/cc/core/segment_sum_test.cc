@@ -46,9 +46,8 @@ void CheckSums(const Batch& batch, size_t dim, Random* random) {
     ASSERT_EQ(is_first, runs[j].count > 0);
     if (!is_first) continue;
     for (const InstructionSet set : InstructionSetsHere()) {
-      const Compute* const found =
-          SumRows(LoopsOf(set), gradients.data(), &positions[runs[j].begin], runs[j].count, dim,
-                  sum.data());
+      const Compute* const found = SumRows(LoopsOf(set), GradientRows<T>(gradients.data(), dim),
+                                           &positions[runs[j].begin], runs[j].count, sum.data());
       ExpectSameBits(expected[order[next]], std::vector<Compute>(found, found + dim), NameOf(set));
     }
     ++next;
@@ -83,8 +82,8 @@ TEST(SumRows, DoesNotCopyOneGradient) {
   const float gradients[] = {0, 1, 2};
   const uint32_t position = 2;
   float sum;
-  EXPECT_EQ(gradients + 2,
-            SumRows(LoopsOf(BestInstructionSet()), gradients, &position, 1, 1, &sum));
+  EXPECT_EQ(gradients + 2, SumRows(LoopsOf(BestInstructionSet()), GradientRows<float>(gradients, 1),
+                                   &position, 1, &sum));
 }
 
 }  // namespace

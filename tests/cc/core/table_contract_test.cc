@@ -409,6 +409,21 @@ TEST_P(TableContract, NarrowWeightsTakeFloatGradients) {
   check(TypeTag<BFloat16>());
 }
 
+TEST_P(TableContract, GradientsBeginAnywhereAndHaveFactors) {
+  const auto check = [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    for (size_t dim : {1, 7, 64, 100}) {
+      CheckedTable<T> both(GetParam(), dim);
+      for (bool scaled : {false, true, false, true}) {
+        const Batch batch = RandomKeys(500, 0, 60, &both.random);
+        both.ApplyShared(batch, MakeRule(RuleKind::kAdam, dim), scaled);
+      }
+      both.ExpectSame();
+    }
+  };
+  check(TypeTag<float>()), check(TypeTag<double>()), check(TypeTag<Half>());
+}
+
 TEST_P(TableContract, ApplyRefusesGradientsOfAnotherType) {
   constexpr DataType kTypes[] = {DataType::kFloat, DataType::kHalf, DataType::kBFloat16,
                                  DataType::kDouble, DataType::kInt32};
