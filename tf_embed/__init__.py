@@ -11,7 +11,8 @@ loads its ops and changes nothing in TensorFlow or Keras.
     layers.DynamicEmbedding     a table, as a Keras layer
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowWiseAdagrad   an optimizer that Keras lacks; FBGEMM's stand beside it, and what
-                                they are set by here: OptimType, WeightDecayMode and others
+                                they are set by here: OptimType, WeightDecayMode and others;
+                                what its tables are described by: PoolingMode, SparseType and others
     default_partition_fn        how keys are spread over shards
     TablePolicy                 which rows come, stay and leave; CounterAdmission, BloomAdmission
     HkvHashTableCreator         the same in TFRA's words, with HkvHashTableConfig, HkvEvictStrategy;
@@ -85,11 +86,26 @@ from tf_embed.sparse_lookup import (  # noqa: E402
     embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
+from tf_embed.tbe_types import (  # noqa: E402
+    BoundsCheckMode,
+    CacheAlgorithm,
+    ComputeDevice,
+    EmbeddingLocation,
+    MultiPassPrefetchConfig,
+    PoolingMode,
+    RecordCacheMetrics,
+    SparseType,
+    TBEStatsReporterConfig,
+    UserEnabledConfigDefinition,
+)
 from tf_embed.variable import Variable  # noqa: E402
 from tf_embed.variable_store import forget_variable, get_variable  # noqa: E402
 
 __all__ = [
     "BloomAdmission",
+    "BoundsCheckMode",
+    "CacheAlgorithm",
+    "ComputeDevice",
     "CounterAdmission",
     "CounterBasedRegularizationDefinition",
     "CounterWeightDecayMode",
@@ -99,6 +115,7 @@ __all__ = [
     "DynamicEmbeddingOptimizer",
     "EmainplaceModeDefinition",
     "EmbOptimType",
+    "EmbeddingLocation",
     "EnsembleModeDefinition",
     "FileSystemSaver",
     "FrequencyRestrictPolicy",
@@ -110,14 +127,20 @@ __all__ = [
     "KVCreator",
     "LearningRateMode",
     "ModelMode",
+    "MultiPassPrefetchConfig",
     "OptimType",
+    "PoolingMode",
+    "RecordCacheMetrics",
     "RedisTableConfig",
     "RedisTableCreator",
     "RestrictPolicy",
+    "SparseType",
     "StepMode",
+    "TBEStatsReporterConfig",
     "TablePolicy",
     "TailIdThreshold",
     "TimestampRestrictPolicy",
+    "UserEnabledConfigDefinition",
     "Variable",
     "WeightDecayMode",
     "__version__",

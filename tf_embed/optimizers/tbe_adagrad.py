@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed.definitions import as_definition, as_enum
 from tf_embed.optimizers.tbe_optimizer import Rows, Slot, TbeOptimizer
 from tf_embed.optimizers.tbe_settings import (
     CounterBasedRegularizationDefinition,
@@ -15,8 +16,6 @@ from tf_embed.optimizers.tbe_settings import (
     GlobalWeightDecayDefinition,
     LearningRateMode,
     WeightDecayMode,
-    as_definition,
-    as_enum,
 )
 
 

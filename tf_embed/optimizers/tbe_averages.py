@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed.definitions import as_definition
 from tf_embed.optimizers.tbe_adagrad import RowwiseAdagradFamily
 from tf_embed.optimizers.tbe_optimizer import Rows, Slot
 from tf_embed.optimizers.tbe_settings import (
@@ -14,7 +15,6 @@ from tf_embed.optimizers.tbe_settings import (
     EnsembleModeDefinition,
     StepMode,
     WeightDecayMode,
-    as_definition,
 )
 
 

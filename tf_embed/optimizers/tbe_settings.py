@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
 
 import keras
+
+from tf_embed.definitions import Definition
 
 
 class EmbOptimType(enum.Enum):
@@ -79,34 +80,7 @@ class StepMode(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Definition:
-    """A dataclass as Keras saves it: its arguments, with the numbers of those that are enums."""
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments."""
-        config = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, _Definition):
-                value = value.get_config()
-            config[field.name] = int(value) if isinstance(value, enum.IntEnum) else value
-        return config
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """One of these arguments."""
-        return cls(**config)
-
-    def _take_enum(self, name: str, kind: type[enum.IntEnum]) -> None:
-        object.__setattr__(self, name, as_enum(getattr(self, name), name, kind))
-
-    def _check(self, name: str, wanted: str, good: bool) -> None:
-        if not good:
-            raise ValueError(f"`{name}` must be {wanted}. Received: {name}={getattr(self, name)!r}")
-
-
-@dataclasses.dataclass(frozen=True)
-class TailIdThreshold(_Definition):
+class TailIdThreshold(Definition):
     """The count from which on a row is no tail.
 
     Args:
@@ -120,7 +94,7 @@ class TailIdThreshold(_Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class CounterBasedRegularizationDefinition(_Definition):
+class CounterBasedRegularizationDefinition(Definition):
     """Weight decay and learning rates by the number of a row's steps, n.
 
     Args:
@@ -177,7 +151,7 @@ class CounterBasedRegularizationDefinition(_Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class CowClipDefinition(_Definition):
+class CowClipDefinition(Definition):
     """Clipping of a row's gradient by the norm of its weights and the number of its steps, n.
 
     The gradient's norm is at most n max(`weight_norm_coefficient` ||w||, `lower_bound`).
@@ -214,7 +188,7 @@ class CowClipDefinition(_Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class GlobalWeightDecayDefinition(_Definition):
+class GlobalWeightDecayDefinition(Definition):
     """Decoupled weight decay that makes up for the steps that left a row out, at its next one.
 
     Args:
@@ -234,7 +208,7 @@ class GlobalWeightDecayDefinition(_Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class EnsembleModeDefinition(_Definition):
+class EnsembleModeDefinition(Definition):
     """When EnsembleRowwiseAdagrad averages weights, and puts the averages in their place.
 
     Args:
@@ -263,7 +237,7 @@ class EnsembleModeDefinition(_Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class EmainplaceModeDefinition(_Definition):
+class EmainplaceModeDefinition(Definition):
     """When the second half of a row follows the first, by EmaInplaceRowwiseAdagrad.
 
     Args:
@@ -282,32 +256,3 @@ class EmainplaceModeDefinition(_Definition):
     def __post_init__(self) -> None:
         self._check("step_ema", "at least 1", self.step_ema >= 1)
         self._check("step_ema_coef", "from 0 to 1", 0 <= self.step_ema_coef <= 1)
-
-
-def as_enum(value: Any, name: str, kind: type[enum.IntEnum]) -> Any:
-    """A member of an enum, or the one of that number.
-
-    Raises:
-        ValueError: There is none.
-    """
-    try:
-        return kind(value)
-    except ValueError as error:
-        members = ", ".join(member.name for member in kind)
-        raise ValueError(
-            f"`{name}` must be of {kind.__name__}: {members}. Received: {name}={value!r}"
-        ) from error
-
-
-def as_definition(value: Any, name: str, kind: type) -> Any:
-    """A definition, or the one of that config; None stays None.
-
-    Raises:
-        TypeError: It is neither.
-    """
-    if isinstance(value, dict):
-        # As Keras gives it back, whose wrapping says what the name says.
-        value = kind.from_config(value.get("config", value))  # type: ignore[attr-defined]
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"`{name}` must be a {kind.__name__}. Received: {name}={value!r}")
-    return value

@@ -1,0 +1,252 @@
+"""Every one of FBGEMM's optimizers by its type, with every setting: taken over, or refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import keras
+from absl.testing import absltest, parameterized
+
+import tf_embed
+from tf_embed import optimizers
+from tf_embed.optimizers.tbe_of_type import TbeSettings, optimizer_of_type
+
+OptimType = tf_embed.OptimType
+Decay = tf_embed.WeightDecayMode
+
+KINDS = {
+    OptimType.EXACT_SGD: optimizers.ExactSGD,
+    OptimType.EXACT_ADAGRAD: optimizers.ExactAdagrad,
+    OptimType.EXACT_ROWWISE_ADAGRAD: optimizers.RowwiseAdagrad,
+    OptimType.ADAM: optimizers.TbeAdam,
+    OptimType.LAMB: optimizers.TbeLamb,
+    OptimType.LARS_SGD: optimizers.LarsSGD,
+    OptimType.PARTIAL_ROWWISE_ADAM: optimizers.PartialRowwiseAdam,
+    OptimType.PARTIAL_ROWWISE_LAMB: optimizers.PartialRowwiseLamb,
+    OptimType.ENSEMBLE_ROWWISE_ADAGRAD: optimizers.EnsembleRowwiseAdagrad,
+    OptimType.EMAINPLACE_ROWWISE_ADAGRAD: optimizers.EmaInplaceRowwiseAdagrad,
+}
+ROWWISE = {
+    OptimType.EXACT_ROWWISE_ADAGRAD,
+    OptimType.ENSEMBLE_ROWWISE_ADAGRAD,
+    OptimType.EMAINPLACE_ROWWISE_ADAGRAD,
+}
+ADAMS = {
+    OptimType.ADAM,
+    OptimType.LAMB,
+    OptimType.PARTIAL_ROWWISE_ADAM,
+    OptimType.PARTIAL_ROWWISE_LAMB,
+}
+BY_COUNTER = tf_embed.CounterBasedRegularizationDefinition(
+    tf_embed.CounterWeightDecayMode.L2, counter_halflife=7
+)
+COWCLIP = tf_embed.CowClipDefinition(
+    tf_embed.CounterWeightDecayMode.L2, weight_norm_coefficient=1.0
+)
+
+# A value off the default of each setting, those that use it, and what else must be set with it.
+SETTINGS = {
+    "learning_rate": (0.5, set(KINDS), {}),
+    "eps": (0.25, ROWWISE | ADAMS | {OptimType.EXACT_ADAGRAD}, {}),
+    "momentum": (0.5, {OptimType.LARS_SGD}, {}),
+    "eta": (0.5, {OptimType.LARS_SGD}, {}),
+    "beta1": (0.5, ADAMS, {}),
+    "beta2": (0.5, ADAMS, {}),
+    "max_norm": (2.0, ROWWISE, {}),
+    "weight_decay": (0.125, ROWWISE | ADAMS | {OptimType.LARS_SGD}, {}),
+    "weight_decay_mode": (Decay.L2, ROWWISE, {}),
+    "ensemble_mode": (
+        tf_embed.EnsembleModeDefinition(step_ema=5),
+        {OptimType.ENSEMBLE_ROWWISE_ADAGRAD},
+        {},
+    ),
+    "emainplace_mode": (
+        tf_embed.EmainplaceModeDefinition(step_ema=5),
+        {OptimType.EMAINPLACE_ROWWISE_ADAGRAD},
+        {},
+    ),
+    "counter_based_regularization": (
+        BY_COUNTER,
+        {OptimType.EXACT_ROWWISE_ADAGRAD},
+        {"weight_decay_mode": Decay.COUNTER},
+    ),
+    "cowclip_regularization": (
+        COWCLIP,
+        {OptimType.EXACT_ROWWISE_ADAGRAD},
+        {"weight_decay_mode": Decay.COWCLIP},
+    ),
+    "global_weight_decay": (
+        tf_embed.GlobalWeightDecayDefinition(start_iter=3),
+        {OptimType.EXACT_ROWWISE_ADAGRAD},
+        {"weight_decay_mode": Decay.DECOUPLE_GLOBAL},
+    ),
+    "extra_optimizer_config": (
+        tf_embed.UserEnabledConfigDefinition(use_rowwise_bias_correction=True),
+        {OptimType.ADAM},
+        {},
+    ),
+}
+# What an optimizer calls a setting otherwise.
+TAKEN_AS = {
+    "extra_optimizer_config": ("use_rowwise_bias_correction", True),
+    "weight_decay": ("decay", 0.125),
+}
+
+
+def _taken(optimizer, name):
+    if name == "learning_rate":
+        return float(optimizer.learning_rate)
+    return getattr(optimizer, TAKEN_AS.get(name, (name, None))[0])
+
+
+class OptimizerOfTypeTest(parameterized.TestCase):
+    """`optimizer_of_type`."""
+
+    def test_every_setting_is_tried(self):
+        self.assertCountEqual(SETTINGS, TbeSettings().get_config())
+
+    @parameterized.parameters(*KINDS.items())
+    def test_default_settings_make_the_optimizer_with_its_defaults(self, optim_type, kind):
+        optimizer = optimizer_of_type(optim_type, TbeSettings())
+        self.assertIs(type(optimizer), kind)
+        self.assertEqual(optimizer.get_config(), kind().get_config())
+        self.assertIs(type(optimizer_of_type(optim_type.value, TbeSettings())), kind)
+
+    @parameterized.parameters(*itertools.product([*KINDS, OptimType.NONE, None], SETTINGS))
+    def test_a_setting_is_taken_over_or_refused(self, optim_type, name):
+        value, users, needs = SETTINGS[name]
+        if name == "weight_decay" and optim_type in ROWWISE:
+            needs = {"weight_decay_mode": Decay.DECOUPLE}
+        if optim_type in users:
+            optimizer = optimizer_of_type(optim_type, TbeSettings(**{name: value}, **needs))
+            wanted = TAKEN_AS.get(name, (name, value))[1]
+            self.assertEqual(_taken(optimizer, name), wanted)
+            return
+        owner = "optimizer=None" if optim_type is None else f"OptimType.{optim_type.name}"
+        with self.assertRaises(ValueError) as caught:
+            optimizer_of_type(optim_type, TbeSettings(**{name: value}))
+        self.assertStartsWith(
+            str(caught.exception), f"{owner} does not use `{name}`. Received: {name}="
+        )
+
+    def test_a_refusal_names_the_optimizer_the_setting_and_the_value(self):
+        message = r"^OptimType.EXACT_SGD does not use `momentum`. Received: momentum=0.5$"
+        with self.assertRaisesRegex(ValueError, message):
+            optimizer_of_type(OptimType.EXACT_SGD, TbeSettings(momentum=0.5))
+
+    @parameterized.parameters(None, OptimType.NONE, "none")
+    def test_without_an_optimizer_there_is_none(self, optim_type):
+        self.assertIsNone(optimizer_of_type(optim_type, TbeSettings()))
+
+    @parameterized.parameters(
+        *itertools.product(
+            ROWWISE - {OptimType.EXACT_ROWWISE_ADAGRAD},
+            (Decay.COUNTER, Decay.COWCLIP, Decay.DECOUPLE_GLOBAL),
+        )
+    )
+    def test_averages_have_no_mode_that_keeps_more(self, optim_type, mode):
+        message = f"OptimType.{optim_type.name} does not use `weight_decay_mode`.*{mode.name}"
+        with self.assertRaisesRegex(ValueError, message):
+            optimizer_of_type(optim_type, TbeSettings(weight_decay_mode=mode))
+
+    @parameterized.parameters(
+        ("counter_based_regularization", BY_COUNTER, Decay.COUNTER),
+        ("cowclip_regularization", COWCLIP, Decay.COWCLIP),
+        ("global_weight_decay", tf_embed.GlobalWeightDecayDefinition(), Decay.DECOUPLE_GLOBAL),
+    )
+    def test_a_mode_and_its_definition_go_together(self, name, definition, mode):
+        message = f"`{name}` and weight_decay_mode=WeightDecayMode.{mode.name} must be set together"
+        for settings in (
+            TbeSettings(weight_decay_mode=mode),
+            TbeSettings(**{name: definition}),
+            TbeSettings(**{name: definition}, weight_decay_mode=Decay.L2),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                optimizer_of_type(OptimType.EXACT_ROWWISE_ADAGRAD, settings)
+
+    @parameterized.parameters(*ROWWISE)
+    def test_weight_decay_without_a_mode_is_refused(self, optim_type):
+        message = f"OptimType.{optim_type.name} does not use `weight_decay` with .*NONE"
+        with self.assertRaisesRegex(ValueError, message):
+            optimizer_of_type(optim_type, TbeSettings(weight_decay=0.1))
+
+    @parameterized.parameters("sgd", "row_wise_adagrad", "Adam")
+    def test_other_names_are_refused(self, name):
+        with self.assertRaisesRegex(ValueError, f"of EmbOptimType: EXACT_SGD, .*'{name}'"):
+            optimizer_of_type(name, TbeSettings())
+
+    @parameterized.parameters(keras.optimizers.SGD, optimizers.ExactSGD, lambda: 3)
+    def test_an_optimizer_belongs_to_the_model(self, make):
+        with self.assertRaisesRegex(TypeError, "tf_embed.DynamicEmbeddingOptimizer"):
+            optimizer_of_type(make(), TbeSettings())
+
+    def test_settings_are_taken_from_their_config(self):
+        settings = TbeSettings(
+            weight_decay_mode=Decay.COUNTER,
+            counter_based_regularization=BY_COUNTER,
+            extra_optimizer_config=tf_embed.UserEnabledConfigDefinition(True),
+        )
+        config = settings.get_config()
+        self.assertEqual(config["weight_decay_mode"], 3)
+        self.assertEqual(TbeSettings.from_config(config), settings)
+
+    def test_settings_of_another_kind_are_refused(self):
+        with self.assertRaisesRegex(TypeError, "`ensemble_mode` must be a EnsembleModeDefinition"):
+            TbeSettings(ensemble_mode=tf_embed.EmainplaceModeDefinition())
+        with self.assertRaisesRegex(ValueError, "`weight_decay_mode` must be of WeightDecayMode"):
+            TbeSettings(weight_decay_mode=9)
+
+    def test_a_schedule_is_a_learning_rate(self):
+        schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)
+        optimizer = optimizer_of_type(OptimType.ADAM, TbeSettings(learning_rate=schedule))
+        self.assertAlmostEqual(float(optimizer.learning_rate), 0.5)
+
+
+class TypesTest(parameterized.TestCase):
+    """What tables are described by."""
+
+    @parameterized.parameters(
+        tf_embed.RecordCacheMetrics(True, True),
+        tf_embed.TBEStatsReporterConfig(5),
+        tf_embed.MultiPassPrefetchConfig(3, 100),
+        tf_embed.UserEnabledConfigDefinition(True),
+    )
+    def test_definitions_are_serialized_by_keras(self, definition):
+        config = keras.saving.serialize_keras_object(definition)
+        self.assertEqual(keras.saving.deserialize_keras_object(config), definition)
+
+    def test_numbers_are_those_of_fbgemm(self):
+        self.assertEqual([one.value for one in tf_embed.EmbeddingLocation], [0, 1, 2, 3, 4])
+        self.assertEqual(tf_embed.EmbeddingLocation["MTIA"], 4)
+        self.assertEqual([one.name for one in tf_embed.ComputeDevice], ["CPU", "CUDA", "MTIA"])
+        self.assertEqual([one.name for one in tf_embed.PoolingMode], ["SUM", "MEAN", "NONE"])
+        self.assertEqual(tf_embed.CacheAlgorithm.LFU, 1)
+        self.assertEqual(tf_embed.MultiPassPrefetchConfig().min_splitable_pass_size, 6291456)
+
+    def test_bounds_check_modes_of_the_second_kind_are_the_plain_ones(self):
+        modes = tf_embed.BoundsCheckMode
+        self.assertEqual([modes(4).plain, modes(5).plain, modes(6).plain], [2, 1, 0])
+        self.assertEqual([modes(one).plain for one in range(4)], [0, 1, 2, 3])
+
+    def test_sparse_types_have_the_dtype_that_tensorflow_has(self):
+        dtypes = {str(one): one.dtype and one.dtype.name for one in tf_embed.SparseType}
+        self.assertEqual(
+            dtypes,
+            {
+                "fp32": "float32",
+                "fp16": "float16",
+                "bf16": "bfloat16",
+                "int8": None,
+                "fp8": None,
+                "int4": None,
+                "int2": None,
+            },
+        )
+
+    def test_passes_are_at_least_one(self):
+        with self.assertRaisesRegex(ValueError, "`num_passes` must be at least 1"):
+            tf_embed.MultiPassPrefetchConfig(num_passes=0)
+
+
+if __name__ == "__main__":
+    absltest.main()
