@@ -27,16 +27,22 @@ class Case:
     """An optimizer.
 
     Attributes:
-        make: Makes it.
+        cls: Its class.
+        options: What it is made of, but for the learning rate.
         rule: Its oracle.
         arguments: Of the oracle.
         all_there: Whether rows must be there from the start to equal those of an array.
     """
 
-    make: Callable[..., Any]
+    cls: Callable[..., Any]
+    options: dict[str, Any]
     rule: Any
     arguments: dict[str, Any]
     all_there: bool = False
+
+    def make(self, learning_rate: Any = 0.05, **more: Any) -> Any:
+        """One, with more options."""
+        return self.cls(learning_rate=learning_rate, **self.options, **more)
 
     def oracle(self, rows: Any) -> oracle.Oracle:
         """One on an array of these rows."""
@@ -45,11 +51,7 @@ class Case:
 
 def _case(cls: Any, rule: Any, arguments: dict[str, Any] | None = None, **options: Any) -> Case:
     all_there = options.pop("all_there", False)
-
-    def make(learning_rate: Any = 0.05, **more: Any) -> Any:
-        return cls(learning_rate=learning_rate, **options, **more)
-
-    return Case(make, rule, options if arguments is None else arguments, all_there)
+    return Case(cls, options, rule, options if arguments is None else arguments, all_there)
 
 
 def _counter(
