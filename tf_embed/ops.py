@@ -303,6 +303,7 @@ def apply(
     rule: str,
     scores: Sequence[tf.Tensor] = (),
     distinct: bool = False,
+    stochastic_rounding: bool = False,
 ) -> tf.Operation | None:
     """One step of an optimizer on the rows of `keys`.
 
@@ -313,6 +314,9 @@ def apply(
         step: int64 scalar, the number of this step; the first is 1.
         rule: Name of the rule. Another than the table's present one replaces its slots.
         distinct: Says that no key comes twice, so that nobody looks for equal ones.
+        stochastic_rounding: Rounds float16 and bfloat16 weights up or down so that their mean is
+            right, by noise that is a function of the table's seed and id, the step, the key and
+            the column. Nothing to other dtypes.
     """
     return _raw.tf_embed_apply(
         table=handle,
@@ -325,6 +329,7 @@ def apply(
         dim=dim,
         rule=rule,
         distinct=distinct,
+        stochastic_rounding=stochastic_rounding,
     )
 
 

@@ -305,6 +305,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         hyper: tf.Tensor,
         step: tf.Tensor,
         distinct: bool = False,
+        stochastic_rounding: bool = False,
     ) -> tf.Operation | None:
         """One step of an optimizer rule; see `ops.apply`.
 
@@ -316,6 +317,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             hyper: Its hyper-parameters.
             step: The number of this step.
             distinct: Whether no key comes twice.
+            stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
         """
         if self.options.initializer.draw is not None:
             self.find_or_insert(keys, training=True)
@@ -330,6 +332,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             rule=rule,
             scores=self._scores(keys),
             distinct=distinct,
+            stochastic_rounding=stochastic_rounding,
         )
         return self._updated(keys, done)
 

@@ -449,7 +449,8 @@ Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range,
   const Content& content = *write.content;
   const RowLayout& layout = content.rows.layout();
   const GradientRows<G> rows(gradients, layout.dim);
-  RowStepper<T> stepper(layout, loops_.StepOf<Compute>(rule), rule, options_.allocator);
+  const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kStep);
+  RowStepper<T> stepper(layout, loops_.StepOf<Compute>(rule), rule, noise, options_.allocator);
   RowScratch scratch(options_.allocator);
   Buffer<Compute> sum(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
@@ -461,12 +462,12 @@ Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range,
         const Compute* const gradient =
             SumRows(loops_, rows, group.positions, group.count, sum.data());
         return VisitRow(
-            write, group, probe, [&](char* row) { stepper.Step(gradient, row); },
+            write, group, probe, [&](char* row) { stepper.Step(group.key, gradient, row); },
             [&](char* row) {
               DefaultRow(content, DefaultRows(), group.key, 0, scratch.row.data());
               StoreRow(scratch.row.data(), layout.weight_bytes, row);
               StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
-              stepper.Step(gradient, row);
+              stepper.Step(group.key, gradient, row);
             });
       });
 }

@@ -270,8 +270,8 @@ class HostTable final : public Table {
   Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
   // Puts the rows that came by a planned write in line, and counts them.
   Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
-  // Calls visit(bucket, row) for the keys of a stripe, whose mutex is held, having asked for the
-  // memory of their rows.
+  // Calls visit(bucket, key, row) for the keys of a stripe, whose mutex is held, having asked for
+  // the memory of their rows.
   template <typename Visit>
   void ForEachRow(const Content& content, size_t stripe, const Visit& visit) const;
   // Calls visit(key, statistics) for the keys of a stripe, whose mutex is held.

@@ -90,19 +90,20 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
   Shared gate(content_gate_);
   Content& content = *content_;
   if (!SameRule(content.rule, rule.slots)) return OtherRule();
+  const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kPass);
   FirstFailure failure;
   const auto pass = [&](size_t begin, size_t end) {
     Status status = DispatchFloating(options_.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
       RowStepper<T> stepper(content.rows.layout(),
-                            loops_.PassOf<typename RowStepper<T>::Compute>(rule), rule,
+                            loops_.PassOf<typename RowStepper<T>::Compute>(rule), rule, noise,
                             options_.allocator);
       TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
       for (size_t stripe = begin; stripe < end; ++stripe) {
         std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
-        ForEachRow(content, stripe, [&](Bucket& bucket, char* row) {
+        ForEachRow(content, stripe, [&](Bucket& bucket, int64_t key, char* row) {
           const uint32_t before = bucket.Lock();
-          stepper.Step(nullptr, row);
+          stepper.Step(key, nullptr, row);
           bucket.Unlock(before);
         });
       }
@@ -125,7 +126,7 @@ double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
   const auto look = [&](size_t begin, size_t end) {
     for (size_t stripe = begin; stripe < end; ++stripe) {
       std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
-      ForEachRow(content, stripe, [&](Bucket&, const char* row) {
+      ForEachRow(content, stripe, [&](Bucket&, int64_t, const char* row) {
         // A number is read at once, whoever writes.
         double here;
         if (options_.value_type == DataType::kDouble) {

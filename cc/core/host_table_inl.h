@@ -49,14 +49,16 @@ void HostTable::ForEachRow(const Content& content, size_t stripe, const Visit& v
   // Some rows at a time, so that their misses overlap.
   constexpr size_t kTogether = 16;
   Bucket* buckets[kTogether];
+  int64_t keys[kTogether];
   char* rows[kTogether];
   size_t count = 0;
   const auto visit_them = [&] {
-    for (size_t i = 0; i < count; ++i) visit(*buckets[i], rows[i]);
+    for (size_t i = 0; i < count; ++i) visit(*buckets[i], keys[i], rows[i]);
     count = 0;
   };
-  content.index.ForEach(stripe, [&](Bucket& bucket, int64_t, uint32_t slot) {
+  content.index.ForEach(stripe, [&](Bucket& bucket, int64_t key, uint32_t slot) {
     buckets[count] = &bucket;
+    keys[count] = key;
     rows[count] = content.rows.Row(slot);
     PrefetchRow(rows[count], content.rows.layout().stride);
     if (++count == kTogether) visit_them();

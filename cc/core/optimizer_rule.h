@@ -83,6 +83,9 @@ struct Rule {
   double keeps_average = 1.0;  // 0: no
 
   int64_t step = 1;
+
+  // Whether float16 and bfloat16 weights are rounded by noise; see stochastic_rounding.h.
+  bool stochastic_rounding = false;
 };
 
 // What some rules do to all rows between this step and the next, t + 1:

@@ -70,6 +70,8 @@ class ApplyOp : public TableOp {
   explicit ApplyOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
     OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
+    OP_REQUIRES_OK(construction,
+                   construction->GetAttr("stochastic_rounding", &stochastic_rounding_));
   }
 
  private:
@@ -90,6 +92,7 @@ class ApplyOp : public TableOp {
     if (rule.step < 1) {
       return InvalidArgumentError("`step` must be at least 1. Received: ", rule.step, ".");
     }
+    rule.stochastic_rounding = stochastic_rounding_;
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
@@ -102,6 +105,7 @@ class ApplyOp : public TableOp {
 
   RuleKind kind_ = RuleKind::kNone;
   bool distinct_ = false;
+  bool stochastic_rounding_ = false;
 };
 
 class EraseOp : public TableOp {

@@ -258,6 +258,7 @@ REGISTER_OP("TfEmbedApply")
     .Attr("dim: int >= 1")
     .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
     .Attr("distinct: bool = false")
+    .Attr("stochastic_rounding: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       TF_RETURN_IF_ERROR(RowsInputShape(c));
@@ -301,6 +302,9 @@ step: The number of this step; the first is 1.
 rule: A rule other than the table's present one replaces the slots and keeps the weights.
 distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
   the same, the rule runs for each of its positions, in any order.
+stochastic_rounding: Rounds float16 and bfloat16 weights up or down by chance, so that the mean is
+  right; else to nearest. The noise is a function of the table's seed and id, the step, the key and
+  the column. Nothing to tables of other types.
 )doc");
 
 REGISTER_OP("TfEmbedFindSlots")

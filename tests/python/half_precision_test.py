@@ -209,6 +209,58 @@ class SumsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLess(wanted, -4.09)
 
 
+class StochasticRoundingTest(tf.test.TestCase, parameterized.TestCase):
+    KEYS, WIDTH = 500, 16
+
+    def trained(
+        self, dtype: str, steps: int, gradient: float, *, stochastic: bool, **kwargs: Any
+    ) -> np.ndarray:
+        """Rows of ones after steps of SGD with this gradient and learning rate 1."""
+        table = tf_embed.Variable(
+            dim=self.WIDTH, value_dtype=dtype, initializer="ones", name="rows", **kwargs
+        )
+        keys = tf.range(self.KEYS, dtype=tf.int64)
+        gradients = tf.fill([self.KEYS, self.WIDTH], tf.constant(gradient, tf.float32))
+
+        @tf.function
+        def train() -> None:
+            for step in tf.range(1, steps + 1, dtype=tf.int64):
+                table.table.apply(
+                    keys,
+                    gradients,
+                    rule="sgd",
+                    hyper=tf.constant([1.0, 0.0], tf.float64),
+                    step=step,
+                    stochastic_rounding=stochastic,
+                )
+
+        train()
+        return table.lookup(keys).numpy().astype(np.float64)
+
+    @parameterized.product(dtype=NARROW, part=(0.001, 0.1))
+    def test_small_steps_move_the_mean_as_in_float32(self, dtype, part):
+        place, steps = 2.0 ** (1 - DIGITS[dtype]), 200
+        narrow = self.trained(dtype, steps, -part * place, stochastic=True)
+        wide = self.trained("float32", steps, -part * place, stochastic=True)
+        # Each step goes up by a place with the probability `part`, but for float32's rounding.
+        sigma = place * np.sqrt(steps * part / narrow.size)
+        self.assertNear(narrow.mean(), wide.mean(), 5 * sigma + steps * 2.0**-24)
+        self.assertGreater(narrow.mean(), 1 + 0.9 * steps * part * place)
+        nearest = self.trained(dtype, steps, -part * place, stochastic=False)
+        self.assertAllEqual(nearest, np.ones_like(nearest))
+
+    @parameterized.parameters(*NARROW)
+    def test_is_the_same_for_any_number_of_shards(self, dtype):
+        arguments = {"steps": 5, "gradient": 1e-3, "stochastic": True}
+        one = self.trained(dtype, **arguments)
+        self.assertGreater(len(np.unique(one)), 1)
+        self.assertAllEqual(one, self.trained(dtype, **arguments, devices=["CPU:0"] * 3))
+
+    def test_changes_nothing_in_float32(self):
+        rows = self.trained("float32", 3, 1e-3, stochastic=True)
+        self.assertAllEqual(rows, self.trained("float32", 3, 1e-3, stochastic=False))
+
+
 class PoliciesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         policy=("float16", "bfloat16", "mixed_bfloat16", "mixed_float16"),
