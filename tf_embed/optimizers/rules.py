@@ -127,7 +127,9 @@ def hyper_parameters(
     decay = optimizer.weight_decay if weight_decay else None
     numbers: list[Any] = [learning_rate, decay or 0.0]
     if isinstance(optimizer, TbeOptimizer):
-        numbers += optimizer.hyper(optimizer.decay if weight_decay else 0.0, max_counter)
+        numbers += optimizer.hyper(
+            optimizer.number("weight_decay") if weight_decay else 0.0, max_counter
+        )
     elif isinstance(optimizer, keras.optimizers.SGD):
         if optimizer.momentum:
             numbers += [optimizer.momentum, float(optimizer.nesterov)]

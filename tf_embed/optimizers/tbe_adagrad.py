@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -100,11 +101,16 @@ class ExactAdagrad(TbeOptimizer):
         decay = kwargs.pop("weight_decay", None)
         super().__init__(learning_rate, name, None, **kwargs)
         self.refuse("weight_decay", decay or 0.0, 0.0)
-        self.eps = self.check("eps", eps, least=0.0)
+        self.eps = self.check("eps", eps)
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """See TbeOptimizer."""
+        return ("eps",)
 
     def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
         """See TbeOptimizer."""
-        return [self.eps]
+        return [self.number("eps")]
 
     def step_rows(self, rows: Rows) -> Rows:
         """See TbeOptimizer."""
@@ -151,8 +157,8 @@ class RowwiseAdagradFamily(TbeOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, name, weight_decay, **kwargs)
-        self.eps = self.check("eps", eps, least=0.0)
-        self.max_norm = self.check("max_norm", max_norm, least=0.0)
+        self.eps = self.check("eps", eps)
+        self.max_norm = self.check("max_norm", max_norm)
         self.weight_decay_mode = as_enum(weight_decay_mode, "weight_decay_mode", WeightDecayMode)
         if self.weight_decay_mode not in self.modes:
             self.refuse("weight_decay_mode", self.weight_decay_mode, None)
@@ -161,9 +167,19 @@ class RowwiseAdagradFamily(TbeOptimizer):
 
     slots: Any = (Slot("sum", is_wide=False),)
 
+    @property
+    def decays(self) -> bool:
+        """Whether weight decay has a part in the rule."""
+        return bool(self.weight_decay_mode != WeightDecayMode.NONE)
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """See TbeOptimizer."""
+        return ("eps", "weight_decay") if self.decays else ("eps",)
+
     def common_hyper(self, decay: Any) -> list[Any]:
         """What all of its rules have."""
-        return [self.eps, decay, float(self.weight_decay_mode), self.max_norm]
+        return [self.number("eps"), decay, float(self.weight_decay_mode), self.max_norm]
 
     def step_rows(self, rows: Rows) -> Rows:
         """See TbeOptimizer."""
@@ -284,8 +300,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             GlobalWeightDecayDefinition,
             modes.DECOUPLE_GLOBAL,
         )
-        counting = self.counting
-        if counting is not None and counting.counter_weight_decay_mode == 0:
+        if self.counting is not None and not self.decays:
             self.refuse("weight_decay", self.decay, 0.0, " with CounterWeightDecayMode.NONE")
         by_counter = self.counter_based_regularization
         if by_counter is not None and by_counter.needs_max_counter:
@@ -295,6 +310,37 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
     def counting(self) -> Any:
         """The definition of a mode that counts, or None."""
         return self.counter_based_regularization or self.cowclip_regularization
+
+    @property
+    def decays(self) -> bool:
+        """Whether weight decay has a part in the rule."""
+        if self.counting is not None:
+            return bool(self.counting.counter_weight_decay_mode != CounterWeightDecayMode.NONE)
+        return super().decays
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """See TbeOptimizer."""
+        bound = () if self.global_weight_decay is None else ("lower_bound",)
+        return (*super().adjustable, *bound)
+
+    @property
+    def lower_bound(self) -> float:
+        """What steps that left a row out leave of a weight at least."""
+        return 0.0 if self.global_weight_decay is None else self.global_weight_decay.lower_bound
+
+    def _take(self, name: str, value: float) -> None:
+        if name != "lower_bound":
+            super()._take(name, value)
+        elif self.global_weight_decay is not None:
+            self.global_weight_decay = dataclasses.replace(
+                self.global_weight_decay, lower_bound=value
+            )
+
+    @property
+    def goes_by_steps(self) -> bool:
+        """See TbeOptimizer."""
+        return self.counting is not None or self.global_weight_decay is not None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -320,8 +366,8 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             eps, *others = common
             return [0.0, eps, *others]
         if self.global_weight_decay is not None:
-            definition = self.global_weight_decay
-            return [*common, float(definition.start_iter), definition.lower_bound]
+            start_iter = float(self.global_weight_decay.start_iter)
+            return [*common, start_iter, self.number("lower_bound")]
         counter = self.counter_based_regularization or CounterBasedRegularizationDefinition()
         clip = self.cowclip_regularization or CowClipDefinition()
         return [

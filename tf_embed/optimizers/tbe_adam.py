@@ -32,14 +32,19 @@ class _RowAdam(TbeOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, name, weight_decay, **kwargs)
-        self.eps = self.check("eps", eps, least=0.0)
-        for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not 0.0 <= beta < 1.0:
-                raise ValueError(
-                    f"`{name}` must be at least 0 and less than 1. Received: {name}={beta!r}"
-                )
-        self.beta1 = float(beta1)
-        self.beta2 = float(beta2)
+        self.eps = self.check("eps", eps)
+        self.beta1 = self.check("beta1", beta1)
+        self.beta2 = self.check("beta2", beta2)
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """See TbeOptimizer."""
+        return ("eps", "beta1", "beta2", "weight_decay")
+
+    @property
+    def goes_by_steps(self) -> bool:
+        """See TbeOptimizer."""
+        return not self._counts
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -50,7 +55,7 @@ class _RowAdam(TbeOptimizer):
     def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
         """See TbeOptimizer."""
         del max_counter
-        return [self.eps, decay, self.beta1, self.beta2]
+        return [self.number("eps"), decay, self.number("beta1"), self.number("beta2")]
 
     def step_rows(self, rows: Rows) -> Rows:
         """See TbeOptimizer."""
@@ -321,8 +326,13 @@ class LarsSGD(TbeOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, name, weight_decay, **kwargs)
-        self.momentum = self.check("momentum", momentum, least=0.0)
-        self.eta = self.check("eta", eta, least=0.0)
+        self.momentum = self.check("momentum", momentum)
+        self.eta = self.check("eta", eta)
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """See TbeOptimizer."""
+        return ("weight_decay",)
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -162,7 +162,7 @@ def optimizer_of_type(optim_type: Any, settings: TbeSettings) -> TbeOptimizer | 
         settings: Its settings, and the defaults of all others.
 
     Returns:
-        A new one; None for OptimType.NONE and None.
+        A new one, whose numbers can be changed by `adjust`; None for OptimType.NONE and None.
 
     Raises:
         TypeError: `optim_type` is none.
@@ -185,7 +185,9 @@ def optimizer_of_type(optim_type: Any, settings: TbeSettings) -> TbeOptimizer | 
         return None
     if "weight_decay_mode" in used:
         _check_decay(owner, used, settings)
-    return maker(**{name: getattr(settings, name) for name in used})
+    optimizer = maker(**{name: getattr(settings, name) for name in used})
+    optimizer.make_adjustable()
+    return optimizer
 
 
 def _check_decay(owner: str, used: tuple[str, ...], settings: TbeSettings) -> None:

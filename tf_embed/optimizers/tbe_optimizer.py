@@ -77,12 +77,18 @@ class TbeOptimizer(keras.optimizers.Optimizer, abc.ABC):
     def __init__(self, learning_rate: Any, name: str, weight_decay: Any, **kwargs: Any) -> None:
         # Keras's own weight decay, which would come before the rule, has no part in this.
         super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
-        self.decay = self.check("weight_decay", weight_decay or 0.0, least=0.0)
+        self.decay = self.check("weight_decay", weight_decay or 0.0)
+        self._numbers: list[Any] = []
 
     @property
     def looks_at_all_rows(self) -> bool:
         """Whether a step takes more than the rows that it touches."""
         return self.changes_all_rows or self.max_counter_every is not None
+
+    @property
+    def goes_by_steps(self) -> bool:
+        """Whether a step depends on how many there were before."""
+        return self.looks_at_all_rows
 
     @property
     @abc.abstractmethod
@@ -93,6 +99,53 @@ class TbeOptimizer(keras.optimizers.Optimizer, abc.ABC):
     @abc.abstractmethod
     def rule(self) -> str:
         """The rule's name in a table; one of TfEmbedApply."""
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """Names of the numbers besides the learning rate that `adjust` may change."""
+        return ()
+
+    def make_adjustable(self) -> None:
+        """Makes variables of the numbers of `adjustable`, saved with the optimizer's others.
+
+        Steps in tables read them each time, those of functions that are traced already too. Dense
+        variables' steps keep to the numbers of when they were traced.
+        """
+        assert not self._numbers and not self.built
+
+        def start_at(value: float) -> Any:
+            # tf.cast would make float32 of a Python number on the way.
+            return lambda shape, dtype: tf.constant(value, dtype, shape)
+
+        self._numbers = [
+            self.add_variable(
+                shape=(), initializer=start_at(self.number(name)), dtype="float64", name=name
+            )
+            for name in self.adjustable
+        ]
+
+    def adjust(self, name: str, value: Any) -> None:
+        """Changes a number from the next step on; after `make_adjustable`.
+
+        Args:
+            name: One of `adjustable`.
+            value: A float.
+
+        Raises:
+            ValueError: It is out of range.
+        """
+        value = self.check(name, value)
+        self._numbers[self.adjustable.index(name)].assign(value)
+        self._take(name, value)
+
+    def number(self, name: str) -> Any:
+        """A number as `hyper` gives it: a float, or a variable where it is adjustable."""
+        if self._numbers and name in self.adjustable:
+            return self._numbers[self.adjustable.index(name)].value
+        return self.decay if name == "weight_decay" else getattr(self, name)
+
+    def _take(self, name: str, value: float) -> None:
+        setattr(self, "decay" if name == "weight_decay" else name, value)
 
     @abc.abstractmethod
     def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
@@ -181,17 +234,19 @@ class TbeOptimizer(keras.optimizers.Optimizer, abc.ABC):
         """The arguments."""
         return {**super().get_config(), "weight_decay": self.decay}
 
-    def check(self, name: str, value: Any, least: float, most: float = float("inf")) -> float:
+    def check(self, name: str, value: Any) -> float:
         """A number of the optimizer's, in its range.
 
         Raises:
             ValueError: It is outside.
         """
-        if not least <= value <= most:
-            bounds = (
-                f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
-            )
-            raise ValueError(f"`{name}` must be {bounds}. Received: {name}={value!r}")
+        wanted, good = "at least 0", value >= 0
+        if name in ("beta1", "beta2"):
+            wanted, good = "at least 0 and less than 1", 0 <= value < 1
+        elif name == "lower_bound":
+            wanted, good = "from 0 to 1", 0 <= value <= 1
+        if not good:
+            raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}")
         return float(value)
 
     def refuse(self, name: str, value: Any, default: Any, where: str = "") -> None:

@@ -1,0 +1,429 @@
+"""What a table-batched layer has beside its lookup: hyper-parameters, snapshots, and resets.
+
+Under FBGEMM's names. Where FBGEMM raises NotImplementedError, these raise ValueError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.initializers import RowInitializer, row_initializer
+from tf_embed.optimizers.rules import fused_rule, fused_slots
+from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
+from tf_embed.slot_variable import SlotVariable
+from tf_embed.table import Table, TableOptions
+from tf_embed.variable import Variable
+
+# FBGEMM's names of hyper-parameters that may change.
+_ADJUSTABLE = ("lr", "eps", "beta1", "beta2", "weight_decay", "lower_bound")
+
+# FBGEMM's order of what an optimizer keeps: momentum1, momentum2, prev_iter, row_counter.
+_STATES = ("sum", "momentum", "exp_avg", "exp_avg_sq", "sparse_ema", "prev_iter", "row_counter")
+
+# What FBGEMM has no name for but its place.
+_STATE_NAMES = {"momentum": "momentum1"}
+
+# Rows that are made at once where all rows are written.
+_BLOCK = 1 << 16
+
+
+class TableBatchedMethods:
+    """The methods; a base of the layer.
+
+    Snapshots are tensors of their own, where FBGEMM's are views: what is written into a table later
+    does not show in them, and to write use `layer.tables`.
+
+    Attributes:
+        name: The layer's.
+        tables: The tables.
+        own_optimizer: What trains them; None where the layer leaves that to others.
+    """
+
+    name: str
+    tables: list[Variable]
+    own_optimizer: TbeOptimizer | None
+
+    # The number of rows of each table; None for a dynamic one.
+    _row_counts: tuple[int | None, ...]
+
+    @property
+    def table_names(self) -> list[str]:
+        """The name of each table."""
+        return [table.name for table in self.tables]
+
+    # Hyper-parameters.
+
+    def set_learning_rate(self, lr: Any) -> None:
+        """Sets the learning rate from the next step on, also of steps that are traced already.
+
+        Args:
+            lr: A float.
+
+        Raises:
+            TypeError: The learning rate is a schedule, or `lr` is no number.
+            ValueError: The layer has no optimizer of its own.
+        """
+        optimizer = self._optimizer_for("set_learning_rate")
+        if not isinstance(optimizer.learning_rate, keras.Variable):
+            raise TypeError(
+                f"The learning rate of {self.name!r} is a schedule or a callable, and can't be "
+                f"set. Received: lr={lr!r}"
+            )
+        optimizer.learning_rate = _number(lr, "lr")
+
+    def get_learning_rate(self) -> float:
+        """The learning rate of the next step; in eager execution.
+
+        Raises:
+            ValueError: The layer has no optimizer of its own.
+        """
+        rate = self._optimizer_for("get_learning_rate").learning_rate
+        return float(keras.ops.convert_to_numpy(rate))
+
+    def set_optimizer_step(self, step: int) -> None:
+        """Sets the number of steps that were made: the next one is `step` + 1.
+
+        Args:
+            step: At least 0.
+
+        Raises:
+            TypeError: It is no int.
+            ValueError: It is negative, or the layer has no optimizer of its own.
+        """
+        step = arguments.positive_int(step, "step", least=0)
+        self._optimizer_for("set_optimizer_step").iterations.assign(step)
+
+    def update_hyper_parameters(self, params_dict: Mapping[str, Any]) -> None:
+        """Sets hyper-parameters from the next step on, also of steps that are traced already.
+
+        Either all are set, or none.
+
+        Args:
+            params_dict: A float for each of some of the names "lr", "eps", "beta1", "beta2",
+                "weight_decay" and "lower_bound", which is that of a GlobalWeightDecayDefinition.
+
+        Raises:
+            TypeError: A value is no number, or the learning rate is a schedule.
+            ValueError: A name is another, a value is out of range, the optimizer does not use it,
+                or the layer has no optimizer of its own.
+        """
+        optimizer = self._optimizer_for("update_hyper_parameters")
+        values = {}
+        for name, value in params_dict.items():
+            if name not in _ADJUSTABLE:
+                raise ValueError(
+                    f"`params_dict` must have names of {', '.join(_ADJUSTABLE)}. Received: "
+                    f"params_dict={dict(params_dict)!r}"
+                )
+            if name != "lr" and name not in optimizer.adjustable:
+                optimizer.refuse(name, value, None)
+            value = _number(value, name)
+            values[name] = value if name == "lr" else optimizer.check(name, value)
+        # The one that may still be refused comes first.
+        if "lr" in values:
+            self.set_learning_rate(values.pop("lr"))
+        for name, value in values.items():
+            optimizer.adjust(name, value)
+
+    # Snapshots.
+
+    def split_embedding_weights(self) -> list[tf.Tensor]:
+        """The weights of each table, as they are now.
+
+        Returns:
+            For an array of rows [rows, dim], with initial rows where none was written. For a
+            dynamic table [n, dim], in the order of `table.export()`, whose keys tell which row is
+            which.
+        """
+        return [
+            table.table.export(with_slots=False, with_policy=False).values
+            if count is None
+            else table.lookup(tf.range(count, dtype=tf.int64))
+            for table, count in zip(self.tables, self._row_counts, strict=True)
+        ]
+
+    def split_optimizer_states(self) -> list[list[tf.Tensor]]:
+        """What the optimizer keeps of each table's rows, as it is now.
+
+        Rows are in the order of `split_embedding_weights`, if nothing was written between; those
+        that were never trained have initial states.
+
+        Returns:
+            For each table a list of float32 tensors, [rows, dim] or [rows]:
+                EXACT_SGD: none.
+                EXACT_ADAGRAD: the sum [rows, dim].
+                EXACT_ROWWISE_ADAGRAD: the sum [rows]; with COUNTER, COWCLIP and DECOUPLE_GLOBAL
+                    prev_iter [rows]; with the first two row_counter [rows].
+                EMAINPLACE_ROWWISE_ADAGRAD: the sum [rows].
+                ENSEMBLE_ROWWISE_ADAGRAD: the sum [rows], sparse_ema [rows, dim].
+                ADAM, LAMB: exp_avg and exp_avg_sq [rows, dim]; with the bias correction by rows
+                    row_counter [rows].
+                PARTIAL_ROWWISE_ADAM, PARTIAL_ROWWISE_LAMB: exp_avg [rows, dim], exp_avg_sq [rows].
+                LARS_SGD: the momentum [rows, dim].
+
+        Raises:
+            ValueError: The layer has no optimizer of its own.
+        """
+        return [list(states.values()) for states in self._states("split_optimizer_states")]
+
+    def get_optimizer_state(self) -> list[dict[str, tf.Tensor]]:
+        """`split_optimizer_states` by name, and the number of steps where the rule goes by it.
+
+        Returns:
+            For each table those of "sum", "momentum1", "exp_avg", "exp_avg_sq", "sparse_ema",
+            "prev_iter" and "row_counter" that there are, and "iter", an int64 scalar.
+
+        Raises:
+            ValueError: The layer has no optimizer of its own.
+        """
+        optimizer = self._optimizer_for("get_optimizer_state")
+        states = [
+            {_STATE_NAMES.get(name, name): state for name, state in of_table.items()}
+            for of_table in self._states("get_optimizer_state")
+        ]
+        if optimizer.goes_by_steps:
+            steps = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+            states = [{**of_table, "iter": steps} for of_table in states]
+        return states
+
+    # Resets.
+
+    def init_embedding_weights_uniform(
+        self, min_val: float, max_val: float, seed: int | None = None
+    ) -> None:
+        """Writes all rows of arrays, with weights drawn evenly from `min_val` to `max_val`.
+
+        What is drawn is a function of the seed, the table's name and the number of the row. The
+        states of the optimizer stay.
+
+        A dynamic table has no rows to begin with, it draws the row of a new id when that comes. So
+        it must have a keras.initializers.RandomUniform of the same range as its initializer; then
+        the rows that it has are set back to their initial ones.
+
+        Args:
+            min_val: The least weight.
+            max_val: The largest.
+            seed: An int; None draws one from Keras's global one, `keras.utils.set_random_seed`.
+
+        Raises:
+            TypeError: An argument is no number.
+            ValueError: `min_val` is above `max_val`, or a dynamic table has another initializer.
+                Nothing is written then.
+        """
+        least, most = _number(min_val, "min_val"), _number(max_val, "max_val")
+        if least > most:
+            raise ValueError(
+                f"`min_val` must be at most `max_val`. Received: min_val={least}, max_val={most}"
+            )
+        initializer = keras.initializers.RandomUniform(least, most, seed)
+        for table, count in zip(self.tables, self._row_counts, strict=True):
+            if count is None:
+                _check_uniform(table, least, most)
+        for table, count in zip(self.tables, self._row_counts, strict=True):
+            options = table.table.options
+            if count is None:
+                drawn = options.initializer
+                keys = table.table.export(with_slots=False, with_policy=False).keys
+            else:
+                drawn = row_initializer(
+                    initializer, dim=table.dim, value_dtype=table.value_dtype, name=table.name
+                )
+                keys = tf.range(count, dtype=tf.int64)
+            self._write_initial_rows(table, keys, drawn)
+
+    def reset_embedding_weight_momentum(
+        self,
+        pruned_indices: Any,
+        pruned_indices_offsets: Any,
+        logical_table_ids: Any,
+        buffer_ids: Any,
+    ) -> None:
+        """Sets rows to 0, and all that the optimizer keeps of them to what it starts from.
+
+        FBGEMM's does so with EXACT_ROWWISE_ADAGRAD, and nothing with others. In a dynamic table an
+        id that has no row gets none. Not while others write into the tables; in eager execution.
+
+        Args:
+            pruned_indices: Ids, int64 [n], those of one table after those of another.
+            pruned_indices_offsets: Where those of each begin, and n; integers [m + 1].
+            logical_table_ids: Numbers of tables, integers [k].
+            buffer_ids: Whose ids are meant: for table logical_table_ids[i] those from
+                pruned_indices_offsets[buffer_ids[i]] up to the next offset. Integers [k].
+
+        Raises:
+            ValueError: An id, an offset or a number is out of range, or the layer has no optimizer
+                of its own. Nothing is written then.
+        """
+        self._optimizer_for("reset_embedding_weight_momentum")
+        ids = _vector(pruned_indices, "pruned_indices")
+        offsets = _vector(pruned_indices_offsets, "pruned_indices_offsets")
+        numbers = _vector(logical_table_ids, "logical_table_ids")
+        buffers = _vector(buffer_ids, "buffer_ids")
+        if (
+            offsets.size < 1
+            or offsets[0] < 0
+            or offsets[-1] > ids.size
+            or (np.diff(offsets) < 0).any()
+        ):
+            raise ValueError(
+                "`pruned_indices_offsets` must not fall, and end at the number of "
+                f"`pruned_indices`, {ids.size}. Received: pruned_indices_offsets={offsets.tolist()}"
+            )
+        if numbers.size != buffers.size:
+            raise ValueError(
+                "`logical_table_ids` and `buffer_ids` must be of one length. Received: "
+                f"{numbers.size} and {buffers.size}"
+            )
+        _check_below(numbers, len(self.tables), "logical_table_ids")
+        _check_below(buffers, offsets.size - 1, "buffer_ids")
+        pruned = []
+        for number, buffer in zip(numbers, buffers, strict=True):
+            count, table = self._row_counts[number], self.tables[number]
+            of_table = np.unique(ids[offsets[buffer] : offsets[buffer + 1]])
+            if count is not None:
+                _check_below(of_table, count, f"pruned_indices of {table.name!r}")
+            pruned.append((table, count, of_table))
+        for table, count, of_table in pruned:
+            keys = tf.constant(of_table, tf.int64)
+            if count is None:
+                keys = tf.boolean_mask(keys, table.lookup(keys, return_exists=True)[1])
+            # A row that comes anew has initial states.
+            table.remove(keys)
+            zeros = tf.zeros([tf.size(keys), table.dim], table.value_dtype)
+            table.upsert(keys, zeros, distinct=True)
+
+    # Of a cache, which there is none of.
+
+    def flush(self) -> None:
+        """Writes what is in a cache into the tables: nothing, as there is no cache yet."""
+
+    def reset_cache_states(self) -> None:
+        """Forgets what is in a cache, without writing: nothing, as there is no cache yet."""
+
+    def prefetch(
+        self,
+        indices: Any,
+        offsets: Any,
+        forward_stream: Any = None,
+        batch_size_per_feature_per_rank: Any = None,
+    ) -> None:
+        """Takes the rows of a batch to come into a cache: nothing, as there is no cache yet.
+
+        Args:
+            indices: As in `call`.
+            offsets: As in `call`.
+            forward_stream: None; TensorFlow has no streams to choose from.
+            batch_size_per_feature_per_rank: As in `call`.
+
+        Raises:
+            TypeError: Indices or offsets are no integers.
+            ValueError: They are no vectors, or there is a `forward_stream`.
+        """
+        del batch_size_per_feature_per_rank
+        for name, value in (("indices", indices), ("offsets", offsets)):
+            value = tf.convert_to_tensor(value)
+            if value.dtype not in (tf.int32, tf.int64):
+                raise TypeError(f"`{name}` must be int32 or int64. Received: {value.dtype.name}")
+            if value.shape.rank not in (None, 1):
+                raise ValueError(f"`{name}` must be a vector. Received: shape={value.shape}")
+        if forward_stream is not None:
+            raise ValueError(
+                "`forward_stream` must be None: TensorFlow orders its streams itself. Received: "
+                f"forward_stream={forward_stream!r}"
+            )
+
+    def _optimizer_for(self, method: str) -> TbeOptimizer:
+        if self.own_optimizer is None:
+            raise ValueError(
+                f"`{method}` needs the layer's own optimizer. Received: {self.name!r}, made with "
+                "`optimizer` None or OptimType.NONE, which leave training to the model's optimizer"
+            )
+        return self.own_optimizer
+
+    def _states(self, method: str) -> list[dict[str, tf.Tensor]]:
+        """The states of each table by name, in FBGEMM's order."""
+        optimizer = self._optimizer_for(method)
+        rule = fused_rule(optimizer)
+        assert rule is not None
+        states = []
+        for table, count in zip(self.tables, self._row_counts, strict=True):
+            if count is None:
+                keys = table.table.export(with_slots=False, with_policy=False).keys
+            else:
+                keys = tf.range(count, dtype=tf.int64)
+            of_table, begin = {}, 0
+            for slot, (name, width, start) in zip(
+                optimizer.slots, fused_slots(optimizer, table.dim), strict=True
+            ):
+                view = SlotVariable(name, width, table.table, rule, begin, start)
+                state = view.lookup(keys)
+                of_table[name] = state if slot.is_wide else tf.squeeze(state, 1)
+                begin += width
+            states.append({name: of_table[name] for name in _STATES if name in of_table})
+        return states
+
+    def _write_initial_rows(self, table: Variable, keys: tf.Tensor, drawn: RowInitializer) -> None:
+        """Writes the rows that a table of an initializer would begin with."""
+        scratch = Table(
+            TableOptions(
+                name=table.name,
+                value_dtype=table.value_dtype,
+                dim=table.dim,
+                init_size=0,
+                initializer=drawn,
+            )
+        )
+        for begin in range(0, int(tf.size(keys)), _BLOCK):
+            some = keys[begin : begin + _BLOCK]
+            table.upsert(some, scratch.find(some)[0], distinct=True)
+
+
+def _check_uniform(table: Variable, least: float, most: float) -> None:
+    """Refuses a dynamic table whose new rows would be others than those that are written."""
+    initializer = table.initializer
+    if initializer.kind != "uniform" or initializer.values != (least, most):
+        raise ValueError(
+            f"{table.name!r} is a dynamic table, which draws the rows of new ids from its "
+            "initializer: give it to the layer, "
+            f"initializer=keras.initializers.RandomUniform({least}, {most}). Received: "
+            f"init_embedding_weights_uniform({least}, {most})"
+        )
+
+
+def _check_below(numbers: np.ndarray, bound: int, argument: str) -> None:
+    wrong = numbers[(numbers < 0) | (numbers >= bound)]
+    if wrong.size:
+        raise ValueError(
+            f"`{argument}` must be at least 0 and less than {bound}. Received: {wrong[0]}"
+        )
+
+
+def _number(value: Any, name: str) -> float:
+    """A finite number as a float."""
+    if isinstance(value, (bool, str)):
+        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}") from error
+    if not math.isfinite(number):
+        raise ValueError(f"`{name}` must be finite. Received: {name}={value!r}")
+    return number
+
+
+def _vector(value: Any, argument: str) -> np.ndarray:
+    """Integers of an eager tensor, an array or a list; int64 [n]."""
+    array = np.asarray(value)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"`{argument}` must be a vector of integers. Received: shape={array.shape}, "
+            f"dtype={array.dtype.name}"
+        )
+    return array.astype(np.int64)
