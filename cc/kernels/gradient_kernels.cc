@@ -33,11 +33,10 @@ class RowGradientsOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& keys = context->input(0);
     const tf::Tensor& values = context->input(1);
-    OP_REQUIRES(context,
-                keys.dims() == 1 && values.dims() == 2 && keys.dim_size(0) == values.dim_size(0),
-                InvalidArgumentError("`values` must have one row for each of `keys`. Received: ",
-                                     values.shape().DebugString(), " for keys of shape ",
-                                     keys.shape().DebugString(), "."));
+    OP_REQUIRES(context, keys.dims() == 1 && values.dims() == 2,
+                InvalidArgumentError("`keys` must be [n], and `values` [m, dim]. Received: ",
+                                     keys.shape().DebugString(), " and ",
+                                     values.shape().DebugString(), "."));
     OP_REQUIRES_OK(context, Give(context, RowGradients::Of(keys, values)));
   }
 };
@@ -61,7 +60,7 @@ class UnpackOp : public tf::OpKernel {
 
  private:
   absl::Status Unpack(tf::OpKernelContext* context, const std::vector<RowGradients::Part>& parts) {
-    int64_t count = 0;
+    int64_t num_keys = 0, num_values = 0;
     for (const RowGradients::Part& part : parts) {
       if (part.keys.dtype() != output_type(0) || part.values.dtype() != output_type(1) ||
           part.values.dim_size(1) != dim_) {
@@ -70,7 +69,8 @@ class UnpackOp : public tf::OpKernel {
                                     tf::DataTypeString(part.values.dtype()), " ",
                                     part.values.shape().DebugString(), ".");
       }
-      count += part.keys.dim_size(0);
+      num_keys += part.keys.dim_size(0);
+      num_values += part.values.dim_size(0);
     }
     if (parts.size() == 1) {
       context->set_output(0, parts.front().keys);
@@ -79,13 +79,14 @@ class UnpackOp : public tf::OpKernel {
     }
     tf::Tensor* keys;
     tf::Tensor* values;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {count}, &keys));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, {count, dim_}, &values));
-    int64_t done = 0;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {num_keys}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {num_values, dim_}, &values));
+    num_keys = num_values = 0;
     for (const RowGradients::Part& part : parts) {
-      Copy(part.keys, done, keys);
-      Copy(part.values, done, values);
-      done += part.keys.dim_size(0);
+      Copy(part.keys, num_keys, keys);
+      Copy(part.values, num_values, values);
+      num_keys += part.keys.dim_size(0);
+      num_values += part.values.dim_size(0);
     }
     return absl::OkStatus();
   }

@@ -14,7 +14,6 @@
 namespace tf_embed {
 
 using absl::Status;
-using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -41,11 +40,9 @@ REGISTER_OP("TfEmbedRowGradients")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .SetShapeFn([](InferenceContext* c) -> Status {
-      ShapeHandle keys, values;
-      DimensionHandle rows;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &keys));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &values));
-      TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(values, 0), &rows));
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &unused));
       c->set_output(0, c->Scalar());
       return Status();
     })
@@ -53,7 +50,7 @@ REGISTER_OP("TfEmbedRowGradients")
 Makes one value of the gradients of rows. The sum of two is one list after the other.
 
 keys: [n].
-values: [n, dim].
+values: [n, dim]. Of many tables together [m, 1], and keys are the batch; see TfEmbedPackBatch.
 )doc");
 
 REGISTER_OP("TfEmbedUnpackRowGradients")
@@ -68,13 +65,12 @@ REGISTER_OP("TfEmbedUnpackRowGradients")
       int64_t dim;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
-      const DimensionHandle rows = c->UnknownDim();
-      c->set_output(0, c->Vector(rows));
-      c->set_output(1, c->Matrix(rows, c->MakeDim(dim)));
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      c->set_output(1, c->Matrix(c->UnknownDim(), c->MakeDim(dim)));
       return Status();
     })
     .Doc(R"doc(
-Gives the keys [n] and the gradients [n, dim] of all rows; keys may repeat.
+Gives the keys and the gradients of all lookups, one behind the other; keys may repeat.
 )doc");
 
 }  // namespace tf_embed

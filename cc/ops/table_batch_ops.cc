@@ -1,4 +1,7 @@
-// A pooled lookup in many tables at once, and the ops of its gradients.
+// A pooled lookup in many tables at once, and the ops of its gradients. These go one of two ways:
+// SumByKeyTables gives each table its own, for whatever trains it; or PackBatch hands the batch on
+// as it is, and ApplyTables trains all tables by it in one step, so that no gradient of a key is
+// ever written down.
 //
 // All bags stand in one line: bag b holds indices offsets[b] to offsets[b + 1]. `pieces` [n, 5]
 // says what becomes of them. A piece is a run of bags whose keys are of one table:
@@ -8,8 +11,11 @@
 // The pooled row of its i-th bag is values begin + i * stride and on, as many as the table's dim,
 // of all pooled values. Pieces cover these, and do not overlap.
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cc/ops/fused_rules.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -46,6 +52,8 @@ REGISTER_OP("TfEmbedFindPooledTables")
     .Attr("row_dtypes: list({float, half, bfloat16}) >= 1")
     .Attr("dims: list(int) >= 1")
     .Attr("combiner: {'sum', 'mean'}")
+    .Attr("packs: bool = false")
+    .Attr("max_gradient: float = 0.0")
     .Attr("training: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
@@ -66,12 +74,14 @@ offsets: [bags + 1], from 0 to n.
 pieces: Which bags are of which table, see above.
 size: Number of pooled values.
 weights: None; or one, [n], with a weight for each index.
-tokens: None, or one for each table, as in TfEmbedFind.
+tokens: None, or one for each table, as in TfEmbedFind; with `packs` one for all.
 pooled: [size].
 row_dtypes: Dtype of the rows of each table.
 dims: Dim of each table.
 combiner: sum: the sum of weight x row. mean: divided by the number of indices in the bag. Of an
   empty bag it is 0.
+packs: Whether the gradient of the token is that of the pooled values, beside the packed batch.
+max_gradient: What elements of the gradient of the pooled values are clipped to; 0: not.
 training: As in TfEmbedFind.
 )doc");
 
@@ -143,6 +153,58 @@ gradient: [size]; that of the pooled values of TfEmbedFindPooledTables, whose ot
   number of indices in the bag.
 distinct: For each table its distinct keys [u], in the order in which they first come.
 sums: For each table [u, dim]; taken in float.
+)doc");
+
+REGISTER_OP("TfEmbedPackBatch")
+    .Input("indices: int64")
+    .Input("offsets: int64")
+    .Input("pieces: int64")
+    .Input("size: int64")
+    .Input("weights: num_weights * float")
+    .Output("batch: int64")
+    .Attr("num_weights: int >= 0 = 0")
+    .Attr("dims: list(int) >= 1")
+    .Attr("combiner: {'sum', 'mean'}")
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      TF_RETURN_IF_ERROR(CheckBatch(c, 0));
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      return Status();
+    })
+    .Doc(R"doc(
+Makes one vector of a batch, whose inputs are those of TfEmbedFindPooledTables. Several of them may
+stand behind each other.
+)doc");
+
+REGISTER_OP("TfEmbedApplyTables")
+    .Input("tables: num_tables * resource")
+    .Input("batches: int64")
+    .Input("gradients: float")
+    .Input("hyper: double")
+    .Input("step: int64")
+    .Attr("num_tables: int >= 1")
+    .Attr("dims: list(int) >= 1")
+    .Attr("combiner: {'sum', 'mean'}")
+    .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      int num_tables;
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(num_tables + 2), 1, &unused));
+      return c->WithRank(c->input(num_tables + 3), 0, &unused);
+    })
+    .Doc(R"doc(
+One step of an optimizer in many tables. In each the gradients of equal keys, of all batches, are
+summed in their order, absent keys get their initial row, and the rule runs on each row once.
+
+tables: As in TfEmbedFindPooledTables, of one shard each.
+batches: What TfEmbedPackBatch gave, any number of them one behind the other.
+gradients: The gradients of the pooled values of these batches, one behind the other.
+hyper: Hyper-parameters of the rule, as in TfEmbedApply; or [tables, hyper-parameters].
+step: The number of this step, from 1.
+dims: Dim of each table.
+combiner: As in TfEmbedFindPooledTables.
 )doc");
 
 }  // namespace tf_embed

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cc/ops/fused_rules.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -26,14 +27,6 @@ using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-
-// The values of `rule`; rule_attributes.cc says what they are.
-constexpr char kFusedRules[] =
-    "'sgd', 'momentum', 'adagrad', 'adam', 'adam_amsgrad', 'rmsprop', 'rmsprop_momentum', "
-    "'rmsprop_centered', 'rmsprop_centered_momentum', 'ftrl', 'exact_adagrad', 'rowwise_adagrad', "
-    "'rowwise_adagrad_global', 'rowwise_adagrad_counter', 'ensemble_rowwise_adagrad', "
-    "'ema_rowwise_adagrad', 'row_adam', 'row_adam_counter', 'partial_rowwise_adam', 'lamb', "
-    "'partial_rowwise_lamb', 'lars'";
 
 // keys.shape + [dim].
 Status RowsShape(InferenceContext* c, ShapeHandle keys, ShapeHandle* rows) {

@@ -1,0 +1,206 @@
+#include "cc/kernels/table_batch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <new>
+
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tf_embed {
+
+namespace tf = ::tensorflow;
+
+namespace {
+
+// The first words of a packed batch.
+struct Header {
+  int64_t num_words;  // of all
+  int64_t size;
+  int64_t num_keys;
+  int64_t num_bags;
+  int64_t num_pieces;
+  int64_t is_weighted;
+};
+constexpr int64_t kHeaderWords = sizeof(Header) / sizeof(int64_t);
+constexpr int64_t kPieceWords = sizeof(Piece) / sizeof(int64_t);
+
+int64_t WeightWords(int64_t num_keys) { return num_keys / 2 + num_keys % 2; }
+
+}  // namespace
+
+absl::Status TableBatch::Read(tf::OpKernelContext* context, const std::vector<int64_t>& dims,
+                              int64_t size) {
+  const tf::Tensor *indices, *offsets, *pieces;
+  TF_RETURN_IF_ERROR(context->input("indices", &indices));
+  TF_RETURN_IF_ERROR(context->input("offsets", &offsets));
+  TF_RETURN_IF_ERROR(context->input("pieces", &pieces));
+  tf::OpInputList weights;
+  TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
+  num_keys_ = indices->NumElements();
+  keys_ = indices->flat<int64_t>().data();
+  if (weights.size() > 0) {
+    if (weights[0].NumElements() != num_keys_) {
+      return InvalidArgumentError("`weights` must have one for each of ", num_keys_,
+                                  " indices. Received: ", weights[0].NumElements(), ".");
+    }
+    weights_ = weights[0].flat<float>().data();
+  }
+  offsets_ = offsets->flat<int64_t>().data();
+  num_bags_ = offsets->NumElements() - 1;
+  size_ = size;
+  if (pieces->dims() != 2 || pieces->dim_size(1) != kPieceWords) {
+    return InvalidArgumentError(
+        "`pieces` must have shape [n, 5]. Received: ", pieces->shape().DebugString(), ".");
+  }
+  ReadPieces(pieces->flat<int64_t>().data(), pieces->dim_size(0));
+  return Check(dims);
+}
+
+void TableBatch::ReadPieces(const int64_t* numbers, int64_t count) {
+  pieces_.resize(static_cast<size_t>(count));
+  if (count > 0) std::memcpy(pieces_.data(), numbers, pieces_.size() * sizeof(Piece));
+}
+
+size_t TableBatch::PackedSize() const {
+  const int64_t weight_words = is_weighted() ? WeightWords(num_keys_) : 0;
+  return static_cast<size_t>(kHeaderWords + num_bags_ + 1 + num_keys_ + weight_words) +
+         pieces_.size() * kPieceWords;
+}
+
+void TableBatch::Pack(int64_t* words) const {
+  const Header header{static_cast<int64_t>(PackedSize()),
+                      size_,
+                      num_keys_,
+                      num_bags_,
+                      static_cast<int64_t>(pieces_.size()),
+                      is_weighted() ? 1 : 0};
+  std::memcpy(words, &header, sizeof(header));
+  words = std::copy_n(offsets_, num_bags_ + 1, words + kHeaderWords);
+  if (!pieces_.empty()) std::memcpy(words, pieces_.data(), pieces_.size() * sizeof(Piece));
+  words = std::copy_n(keys_, num_keys_, words + pieces_.size() * kPieceWords);
+  if (!is_weighted() || num_keys_ == 0) return;
+  words[WeightWords(num_keys_) - 1] = 0;
+  std::memcpy(words, weights_, static_cast<size_t>(num_keys_) * sizeof(float));
+}
+
+absl::Status TableBatch::Unpack(const int64_t* words, size_t count,
+                                const std::vector<int64_t>& dims, size_t* used) {
+  const int64_t most = static_cast<int64_t>(count);
+  Header header{};
+  bool good = most >= kHeaderWords;
+  if (good) {
+    std::memcpy(&header, words, sizeof(header));
+    const auto in_range = [most](int64_t number) { return number >= 0 && number <= most; };
+    good = in_range(header.num_words) && in_range(header.num_keys) && in_range(header.num_bags) &&
+           in_range(header.num_pieces) && header.size >= 0;
+  }
+  if (good) {
+    num_keys_ = header.num_keys;
+    num_bags_ = header.num_bags;
+    size_ = header.size;
+    offsets_ = words + kHeaderWords;
+    const int64_t* const pieces = offsets_ + num_bags_ + 1;
+    keys_ = pieces + kPieceWords * header.num_pieces;
+    const int64_t* const behind_keys = keys_ + num_keys_;
+    weights_ = header.is_weighted != 0 ? reinterpret_cast<const float*>(behind_keys) : nullptr;
+    const int64_t weight_words = header.is_weighted != 0 ? WeightWords(num_keys_) : 0;
+    good = behind_keys + weight_words == words + header.num_words;
+    if (good) ReadPieces(pieces, header.num_pieces);
+  }
+  if (!good) {
+    return InvalidArgumentError("`batch` must be what TfEmbedPackBatch gave. Received: ", count,
+                                " words that are not.");
+  }
+  *used = static_cast<size_t>(header.num_words);
+  return Check(dims);
+}
+
+void TableBatch::AddSplits(const Piece& piece, std::vector<int64_t>* splits) const {
+  const int64_t shift = splits->back() - key_begin(piece);
+  for (int64_t bag = 1; bag <= piece.num_bags; ++bag) {
+    splits->push_back(offsets_[piece.first_bag + bag] + shift);
+  }
+}
+
+absl::Status TableBatch::Check(const std::vector<int64_t>& dims) const {
+  TF_RETURN_IF_ERROR(CheckOffsets());
+  int64_t covered = 0;
+  for (const Piece& piece : pieces_) {
+    TF_RETURN_IF_ERROR(CheckPiece(piece, dims));
+    covered += piece.num_bags * dims[static_cast<size_t>(piece.table)];
+  }
+  if (covered == size_) return absl::OkStatus();
+  return InvalidArgumentError("`pieces` must cover all of ", size_,
+                              " pooled values. Received: pieces of ", covered, ".");
+}
+
+absl::Status TableBatch::CheckOffsets() const {
+  if (num_bags_ < 0 || offsets_[0] != 0 || offsets_[num_bags_] != num_keys_) {
+    return InvalidArgumentError(
+        "`offsets` must go from 0 to the number of indices, ", num_keys_,
+        ". Received: ", num_bags_ + 1, " offsets",
+        num_bags_ < 0 ? "" : absl::StrCat(" from ", offsets_[0], " to ", offsets_[num_bags_]), ".");
+  }
+  const int64_t* const wrong =
+      std::adjacent_find(offsets_, offsets_ + num_bags_ + 1, std::greater<int64_t>());
+  if (wrong == offsets_ + num_bags_ + 1) return absl::OkStatus();
+  return InvalidArgumentError("`offsets` must not decrease. Received: ", wrong[0], " and then ",
+                              wrong[1], " at ", wrong - offsets_ + 1, ".");
+}
+
+absl::Status TableBatch::CheckPiece(const Piece& piece, const std::vector<int64_t>& dims) const {
+  const bool of_a_table = piece.table >= 0 && piece.table < static_cast<int64_t>(dims.size());
+  const int64_t dim = of_a_table ? dims[static_cast<size_t>(piece.table)] : 0;
+  const bool has_bags =
+      piece.first_bag >= 0 && piece.num_bags >= 0 && piece.first_bag <= num_bags_ - piece.num_bags;
+  const bool has_room =
+      piece.begin >= 0 && piece.stride >= dim && piece.stride <= size_ &&
+      (piece.num_bags == 0 || piece.begin <= size_ - dim - (piece.num_bags - 1) * piece.stride);
+  if (of_a_table && has_bags && (has_room || piece.num_bags == 0)) return absl::OkStatus();
+  return InvalidArgumentError("`pieces` must be of ", dims.size(), " tables, ", num_bags_,
+                              " bags and ", size_, " pooled values. Received: table ", piece.table,
+                              ", ", piece.num_bags, " bags from ", piece.first_bag,
+                              ", values from ", piece.begin, " by ", piece.stride, ".");
+}
+
+TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  std::string combiner;
+  OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
+  OP_REQUIRES_OK(construction, construction->GetAttr("dims", &dims_));
+  combiner_ = combiner == "mean" ? Combiner::kMeanOfCount : Combiner::kSum;
+}
+
+void TableBatchOp::Compute(tf::OpKernelContext* context) {
+  try {
+    OP_REQUIRES_OK(context, Run(context));
+  } catch (const std::bad_alloc&) {
+    context->CtxFailure(ResourceExhaustedError("No memory for a batch of many tables."));
+  }
+}
+
+absl::Status TableBatchOp::LookUp(tf::OpKernelContext* context, Resources* tables) const {
+  tf::OpInputList handles;
+  TF_RETURN_IF_ERROR(context->input_list("tables", &handles));
+  if (static_cast<size_t>(handles.size()) != dims_.size()) {
+    return InvalidArgumentError("`dims` must have one for each of ", handles.size(),
+                                " tables. Received: ", dims_.size(), ".");
+  }
+  tables->resize(dims_.size());
+  for (size_t i = 0; i < dims_.size(); ++i) {
+    const tf::Tensor& handle = handles[static_cast<int>(i)];
+    TF_RETURN_IF_ERROR(
+        tf::LookupResource(context, handle.scalar<tf::ResourceHandle>()(), &(*tables)[i]));
+    const TableResource::Signature& signature = (*tables)[i]->signature();
+    if (signature.dim == dims_[i] && signature.key_dtype == tf::DT_INT64 &&
+        signature.value_dtype != tf::DT_DOUBLE) {
+      continue;
+    }
+    return InvalidArgumentError("Table ", i, " of a batch must have int64 keys, dim ", dims_[i],
+                                " and rows that are pooled in float. Received: '",
+                                (*tables)[i]->name(), "', ", signature.DebugString(), ".");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,312 @@
+// What becomes of the gradient of a pooled lookup in many tables: SumByKeyTables makes that of the
+// tables of it, for others to train them; ApplyTables trains them by it, in the form that PackBatch
+// has given its batch.
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "cc/core/key_sums.h"
+#include "cc/kernels/rule_attributes.h"
+#include "cc/kernels/table_batch.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+constexpr size_t kSumCost = 30;    // nanoseconds a key, roughly
+constexpr size_t kApplyCost = 60;  // the same
+
+// A batch and the gradient of its pooled rows.
+struct BatchGradient {
+  TableBatch batch;
+  const float* values;
+};
+
+// The keys of one table in some batches, in the order of these and of their pieces.
+class KeysOfTable {
+ public:
+  KeysOfTable(const std::deque<BatchGradient>& batches, int64_t table) {
+    for (const BatchGradient& gradient : batches) {
+      for (const Piece& piece : gradient.batch.pieces()) {
+        if (piece.table != table) continue;
+        parts_.push_back({&gradient, piece});
+        size_ += static_cast<size_t>(gradient.batch.num_keys(piece));
+        is_weighted_ = is_weighted_ || gradient.batch.is_weighted();
+      }
+    }
+  }
+
+  struct Part {
+    const BatchGradient* gradient;
+    Piece piece;
+    const TableBatch& batch() const { return gradient->batch; }
+  };
+  const std::vector<Part>& parts() const { return parts_; }
+  size_t size() const { return size_; }
+  bool is_weighted() const { return is_weighted_; }
+
+  // The keys [size].
+  Status Keys(Buffer<int64_t>* own, const int64_t** keys) const {
+    if (parts_.size() == 1) {
+      *keys = parts_[0].batch().keys(parts_[0].piece);
+      return Status();
+    }
+    TF_EMBED_RETURN_IF_ERROR(own->Resize(size_));
+    int64_t* to = own->data();
+    for (const Part& part : parts_) {
+      to = std::copy_n(part.batch().keys(part.piece), part.batch().num_keys(part.piece), to);
+    }
+    *keys = own->data();
+    return Status();
+  }
+
+ private:
+  std::vector<Part> parts_;
+  size_t size_ = 0;
+  bool is_weighted_ = false;
+};
+
+// The sums of the gradients of a table's keys.
+class SumsOfTable {
+ public:
+  SumsOfTable(KeysOfTable keys, size_t dim)
+      : keys_(std::move(keys)),
+        dim_(dim),
+        own_keys_(HostAllocator()),
+        bags_(HostAllocator()),
+        sums_(HostAllocator()) {}
+
+  // Finds the distinct keys.
+  Status Build(const ExecContext& exec) {
+    const int64_t* keys = nullptr;
+    TF_EMBED_RETURN_IF_ERROR(keys_.Keys(&own_keys_, &keys));
+    for (const KeysOfTable::Part& part : keys_.parts()) {
+      part.batch().AddSplits(part.piece, &splits_);
+      if (!keys_.is_weighted()) continue;
+      const float* const weights = part.batch().weights(part.piece);
+      weights_.insert(weights_.end(), weights, weights + part.batch().num_keys(part.piece));
+    }
+    TF_EMBED_RETURN_IF_ERROR(bags_.OfSplits(splits_.data(), splits_.size(), keys_.size()));
+    return sums_.Build(exec, keys, keys_.size(), nullptr);
+  }
+
+  size_t size() const { return sums_.size(); }
+
+  // Writes the distinct keys [size] and the sums of their gradients [size, dim].
+  Status Write(const ExecContext& exec, Combiner combiner, DataType type, int64_t* distinct,
+               void* sums) {
+    sums_.WriteKeys(distinct);
+    // The gradients of a table's bags, one after the other.
+    std::vector<float> rows(bags_.size() * dim_);
+    float* to = rows.data();
+    for (const KeysOfTable::Part& part : keys_.parts()) {
+      const Piece& piece = part.piece;
+      for (int64_t bag = 0; bag < piece.num_bags; ++bag, to += dim_) {
+        std::copy_n(part.gradient->values + piece.begin + bag * piece.stride, dim_, to);
+      }
+    }
+    const KeyGradients of{rows.data(),
+                          DataType::kFloat,
+                          dim_,
+                          &bags_,
+                          {combiner, keys_.is_weighted() ? weights_.data() : nullptr, nullptr}};
+    return sums_.WriteSums(exec, of, type, sums);
+  }
+
+ private:
+  const KeysOfTable keys_;
+  const size_t dim_;
+  std::vector<int64_t> splits_{0};
+  std::vector<float> weights_;
+  Buffer<int64_t> own_keys_;
+  Bags bags_;
+  KeySums sums_;
+};
+
+class SumByKeyTablesOp : public TableBatchOp {
+ public:
+  using TableBatchOp::TableBatchOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor* gradient;
+    TF_RETURN_IF_ERROR(context->input("gradient", &gradient));
+    std::deque<BatchGradient> batches(1);
+    TableBatch& batch = batches.front().batch;
+    batches.front().values = gradient->flat<float>().data();
+    TF_RETURN_IF_ERROR(batch.Read(context, dims_, gradient->NumElements()));
+    const size_t num_keys = static_cast<size_t>(batch.num_keys());
+    const size_t count = dims_.size();
+    std::vector<std::unique_ptr<SumsOfTable>> tables;
+    for (size_t i = 0; i < count; ++i) {
+      tables.push_back(std::make_unique<SumsOfTable>(KeysOfTable(batches, static_cast<int64_t>(i)),
+                                                     static_cast<size_t>(dims_[i])));
+    }
+    const ExecContext exec = ThreadPoolOf(context);
+    TF_RETURN_IF_ERROR(
+        ForEachTable(exec, num_keys, kSumCost,
+                     [&](const ExecContext& each, size_t i) { return tables[i]->Build(each); }));
+    tf::OpOutputList distinct, sums;
+    TF_RETURN_IF_ERROR(context->output_list("distinct", &distinct));
+    TF_RETURN_IF_ERROR(context->output_list("sums", &sums));
+    std::vector<int64_t*> keys(count);
+    std::vector<tf::Tensor*> of_keys(count);
+    for (size_t i = 0; i < count; ++i) {
+      const int number = static_cast<int>(i);
+      const int64_t size = static_cast<int64_t>(tables[i]->size());
+      tf::Tensor* tensor;
+      TF_RETURN_IF_ERROR(distinct.allocate(number, {size}, &tensor));
+      keys[i] = tensor->flat<int64_t>().data();
+      TF_RETURN_IF_ERROR(sums.allocate(number, {size, dims_[i]}, &of_keys[i]));
+    }
+    return ForEachTable(exec, num_keys, kSumCost, [&](const ExecContext& each, size_t i) {
+      return tables[i]->Write(each, combiner_, CoreType(of_keys[i]->dtype()), keys[i],
+                              of_keys[i]->data());
+    });
+  }
+};
+
+class PackBatchOp : public TableBatchOp {
+ public:
+  using TableBatchOp::TableBatchOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor* size;
+    TF_RETURN_IF_ERROR(context->input("size", &size));
+    TableBatch batch;
+    TF_RETURN_IF_ERROR(batch.Read(context, dims_, size->scalar<int64_t>()()));
+    tf::Tensor* words;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(0, {static_cast<int64_t>(batch.PackedSize())}, &words));
+    batch.Pack(words->flat<int64_t>().data());
+    return absl::OkStatus();
+  }
+};
+
+class ApplyTablesOp : public TableBatchOp {
+ public:
+  explicit ApplyTablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
+    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    Resources tables;
+    std::deque<BatchGradient> batches;
+    std::vector<Rule> rules(dims_.size());
+    size_t num_keys = 0;
+    TF_RETURN_IF_ERROR(LookUp(context, &tables));
+    TF_RETURN_IF_ERROR(ReadBatches(context, &batches));
+    TF_RETURN_IF_ERROR(ReadRules(context, tables, &rules));
+    for (const BatchGradient& one : batches) num_keys += static_cast<size_t>(one.batch.num_keys());
+    std::vector<KeysOfTable> keys;
+    std::vector<Step> steps;
+    for (size_t i = 0; i < tables.size(); ++i) {
+      keys.emplace_back(batches, static_cast<int64_t>(i));
+      steps.emplace_back(tables[i].get());
+    }
+    const ExecContext exec = ThreadPoolOf(context);
+    return ForEachTable(exec, num_keys, kApplyCost, [&](const ExecContext& each, size_t i) {
+      ExecContext now = each;
+      now.now = steps[i].now();
+      return Apply(now, keys[i], rules[i], tables[i]->shard(0));
+    });
+  }
+
+  absl::Status ReadBatches(tf::OpKernelContext* context, std::deque<BatchGradient>* batches) const {
+    const tf::Tensor *words, *gradients;
+    TF_RETURN_IF_ERROR(context->input("batches", &words));
+    TF_RETURN_IF_ERROR(context->input("gradients", &gradients));
+    const int64_t* const begin = words->flat<int64_t>().data();
+    const size_t count = static_cast<size_t>(words->NumElements());
+    const float* const values = gradients->flat<float>().data();
+    int64_t num_values = 0;
+    for (size_t at = 0, used; at < count; at += used) {
+      batches->emplace_back();
+      BatchGradient& last = batches->back();
+      TF_RETURN_IF_ERROR(last.batch.Unpack(begin + at, count - at, dims_, &used));
+      last.values = values + num_values;
+      num_values += last.batch.size();
+      if (num_values > gradients->NumElements()) break;
+    }
+    if (num_values == gradients->NumElements()) return absl::OkStatus();
+    return InvalidArgumentError("`gradients` must be those of all pooled values of `batches`, ",
+                                num_values, ". Received: ", gradients->NumElements(), ".");
+  }
+
+  absl::Status ReadRules(tf::OpKernelContext* context, const Resources& tables,
+                         std::vector<Rule>* rules) const {
+    const tf::Tensor *hyper, *step;
+    TF_RETURN_IF_ERROR(context->input("hyper", &hyper));
+    TF_RETURN_IF_ERROR(context->input("step", &step));
+    const bool is_vector = hyper->dims() == 1;
+    const int64_t count = static_cast<int64_t>(tables.size());
+    if (!is_vector && (hyper->dims() != 2 || hyper->dim_size(0) != count)) {
+      return InvalidArgumentError("`hyper` must be a vector, or one for each of ", count,
+                                  " tables. Received shape: ", hyper->shape().DebugString(), ".");
+    }
+    const int64_t number = step->scalar<int64_t>()();
+    if (number < 1) {
+      return InvalidArgumentError("`step` must be at least 1. Received: ", number, ".");
+    }
+    for (size_t i = 0; i < tables.size(); ++i) {
+      if (tables[i]->num_shards() != 1) {
+        return InvalidArgumentError("Table '", tables[i]->name(),
+                                    "' of a batch must have one shard to be trained. Received: ",
+                                    tables[i]->num_shards(), ".");
+      }
+      Rule* const rule = &(*rules)[i];
+      const tf::Tensor of_table = is_vector ? *hyper : hyper->SubSlice(static_cast<int64_t>(i));
+      TF_RETURN_IF_ERROR(ReadRule(kind_, tables[i]->dim(), of_table, rule));
+      rule->step = number;
+    }
+    return absl::OkStatus();
+  }
+
+  Status Apply(const ExecContext& exec, const KeysOfTable& keys, const Rule& rule,
+               Table* table) const {
+    Buffer<int64_t> own_keys(HostAllocator());
+    Buffer<size_t> begins(HostAllocator());
+    Buffer<float> factors(HostAllocator());
+    const bool has_factors = keys.is_weighted() || combiner_ != Combiner::kSum;
+    const int64_t* distinct = nullptr;
+    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(keys.size()));
+    TF_EMBED_RETURN_IF_ERROR(keys.Keys(&own_keys, &distinct));
+    TF_EMBED_RETURN_IF_ERROR(begins.Resize(keys.size()));
+    if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.Resize(keys.size()));
+    const float* const base = keys.parts().empty() ? nullptr : keys.parts()[0].gradient->values;
+    size_t place = 0;
+    for (const KeysOfTable::Part& part : keys.parts()) {
+      const TableBatch& batch = part.batch();
+      const float* weight = batch.weights(part.piece);
+      size_t begin = static_cast<size_t>(part.gradient->values - base + part.piece.begin);
+      for (int64_t bag = 0; bag < part.piece.num_bags; ++bag) {
+        const size_t end = place + static_cast<size_t>(batch.bag_size(part.piece, bag));
+        const float scale =
+            combiner_ == Combiner::kSum ? 1.0f : 1.0f / static_cast<float>(end - place);
+        for (; place < end; ++place) {
+          begins[place] = begin;
+          if (has_factors) factors[place] = weight == nullptr ? scale : scale * *weight++;
+        }
+        begin += static_cast<size_t>(part.piece.stride);
+      }
+    }
+    const Gradients gradients{base, DataType::kFloat, begins.data(),
+                              has_factors ? factors.data() : nullptr};
+    const KeyBatch batch{distinct, keys.size(), nullptr};
+    TF_EMBED_RETURN_IF_ERROR(table->Apply(exec, batch, gradients, rule));
+    return table->FinishStep(exec, rule);
+  }
+
+  RuleKind kind_ = RuleKind::kNone;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKeyTables").Device(tf::DEVICE_CPU), SumByKeyTablesOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedPackBatch").Device(tf::DEVICE_CPU), PackBatchOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedApplyTables").Device(tf::DEVICE_CPU), ApplyTablesOp);
+
+}  // namespace
+}  // namespace tf_embed
