@@ -59,14 +59,21 @@ class Anchor(keras.Variable):
         table: The table.
         checkpoint: Whether checkpoints carry the table.
         name: Name of the variable.
+        dim: The second number of its shape. Default: the table's dim.
     """
 
-    def __init__(self, table: Table, checkpoint: bool = True, name: str = "embeddings") -> None:
+    def __init__(
+        self,
+        table: Table,
+        checkpoint: bool = True,
+        name: str = "embeddings",
+        dim: int | None = None,
+    ) -> None:
         options = table.options
         super().__init__(
             initializer="zeros",
-            shape=(0, options.dim),
-            dtype=options.value_dtype.name,
+            shape=(0, dim or options.dim),
+            dtype=options.value_dtype.name if dim is None else "float32",
             trainable=True,
             autocast=False,
             name=name,
@@ -165,7 +172,7 @@ class Anchor(keras.Variable):
                 "and keras.callbacks.OrbaxCheckpoint not even its rows: use `get_weights`, "
                 "keras.callbacks.ModelCheckpoint or tf.train.CheckpointManager."
             )
-        return snapshot.take(self._table)
+        return self._take_rows()
 
     def __array__(self, dtype: Any = None) -> np.ndarray:
         """A plain array of shape (0, dim).
@@ -201,8 +208,14 @@ class Anchor(keras.Variable):
             return value
         if isinstance(value, tf.Tensor):
             self.slices_of(value)
-        snapshot.put(self._table, value.numpy() if isinstance(value, Anchor) else value)
+        self._put_rows(value.numpy() if isinstance(value, Anchor) else value)
         return value
+
+    def _take_rows(self) -> np.ndarray:
+        return snapshot.take(self._table)
+
+    def _put_rows(self, rows: np.ndarray) -> None:
+        snapshot.put(rows, self._table)
 
     def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The keys [n] and row gradients [n, dim] of a gradient; none where the table is frozen.

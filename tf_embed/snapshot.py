@@ -43,27 +43,30 @@ class Rows:
 
 
 class RowsArray(np.ndarray):
-    """An array of shape (0, dim), and the rows of a table beside it.
+    """An array of shape (0, dim), and the rows of a table, or of several, beside it.
 
     Copies and pickles have the rows too. All else that NumPy makes of it has none.
     """
 
-    _rows: Rows | None
+    _rows: tuple[Rows, ...]
 
     @classmethod
-    def of(cls, rows: Rows) -> RowsArray:
-        """The array that carries some rows."""
-        array = np.zeros((0, rows.values.shape[1]), rows.values.dtype.as_numpy_dtype).view(cls)
+    def of(cls, *rows: Rows) -> RowsArray:
+        """The array that carries the rows of a table; of several, of shape (0, 1) and float32."""
+        dim, dtype = 1, np.dtype(np.float32)
+        if len(rows) == 1:
+            dim, dtype = rows[0].values.shape[1], rows[0].values.dtype.as_numpy_dtype
+        array = np.zeros((0, dim), dtype).view(cls)
         array._rows = rows
         return array
 
     @property
-    def rows(self) -> Rows | None:
-        """The rows, None where they were left behind."""
+    def rows(self) -> tuple[Rows, ...]:
+        """The rows of each table, none where they were left behind."""
         return self._rows
 
     def __array_finalize__(self, template: Any) -> None:
-        self._rows = None
+        self._rows = ()
 
     def copy(self, order: Any = "C") -> RowsArray:
         """A copy with the rows."""
@@ -78,54 +81,63 @@ class RowsArray(np.ndarray):
         return self.copy()
 
     def __reduce__(self) -> Any:
-        return super().__reduce__() if self._rows is None else (RowsArray.of, (self._rows,))
+        return (RowsArray.of, self._rows) if self._rows else super().__reduce__()
 
     def __repr__(self) -> str:
-        if self._rows is None:
+        if not self._rows:
             return super().__repr__()
-        return (
-            f"<{self._rows.keys.shape[0]} rows of {self._rows.name!r}, shape={self.shape}, "
-            f"dtype={self.dtype.name}>"
-        )
+        rows = ", ".join(f"{one.keys.shape[0]} rows of {one.name!r}" for one in self._rows)
+        return f"<{rows}, shape={self.shape}, dtype={self.dtype.name}>"
 
 
-def take(table: Table) -> RowsArray:
-    """The rows of a table as they are now."""
+def take(*tables: Table) -> RowsArray:
+    """The rows of tables as they are now."""
+    return RowsArray.of(*(_rows_of(table) for table in tables))
+
+
+def _rows_of(table: Table) -> Rows:
     rows = table.export(with_slots=False)._asdict()
     del rows["slots"]
-    return RowsArray.of(Rows(table.options.name, **rows))
+    return Rows(table.options.name, **rows)
 
 
-def put(table: Table, value: Any) -> None:
-    """Replaces the rows of a table, and its seed, by those that `take` gave of this or another.
+def put(value: Any, *tables: Table, owner: str | None = None) -> None:
+    """Replaces the rows of tables, and their seeds, by those that `take` gave of these or others.
 
-    Rows that stay keep their optimizer slots, new ones get initial ones. The other table may have
+    Rows that stay keep their optimizer slots, new ones get initial ones. The other tables may have
     another number of shards.
 
     Args:
-        table: The table.
         value: The array.
+        *tables: The tables.
+        owner: What messages call them. Default: the name of the first one.
 
     Raises:
-        ValueError: There are no rows beside the array, or rows of another dim or dtype. The table
-            is as it was then.
+        ValueError: There are no rows beside the array, or rows of another dim or dtype. The tables
+            are as they were then.
     """
-    name = table.options.name
-    rows = value.rows if isinstance(value, RowsArray) else None
-    if rows is None:
+    owner = owner or tables[0].options.name
+    all_rows = value.rows if isinstance(value, RowsArray) else ()
+    if not all_rows:
         raise ValueError(
-            f"The rows of {name!r} are not in the value: assign what `get_weights` gave, or a copy "
-            "or pickle of it; NumPy's functions leave the rows behind. Received: "
+            f"The rows of {owner!r} are not in the value: assign what `get_weights` gave, or a "
+            "copy or pickle of it; NumPy's functions leave the rows behind. Received: "
             f"{type(value).__name__}"
         )
-    kind = kind_of(rows.keys.dtype, rows.values.dtype, rows.values.shape[1])
-    if kind != table.options.kind:
+    if len(all_rows) != len(tables):
         raise ValueError(
-            f"{name!r} can't take the rows of {rows.name!r}: it has {table.options.kind}, and they "
-            f"have {kind}."
+            f"{owner!r} can't take the rows of {len(all_rows)} tables: it has {len(tables)}."
         )
-    slots, meta = _slots_and_meta(table, rows)
-    table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
+    for table, rows in zip(tables, all_rows, strict=True):
+        kind = kind_of(rows.keys.dtype, rows.values.dtype, rows.values.shape[1])
+        if kind != table.options.kind:
+            raise ValueError(
+                f"{table.options.name!r} can't take the rows of {rows.name!r}: it has "
+                f"{table.options.kind}, and they have {kind}."
+            )
+    for table, rows in zip(tables, all_rows, strict=True):
+        slots, meta = _slots_and_meta(table, rows)
+        table.import_(rows.keys, rows.values, slots, meta, rows.statistics, rows.policy)
 
 
 def _slots_and_meta(table: Table, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:

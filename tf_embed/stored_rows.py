@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,34 @@ def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -
     Raises:
         ValueError: There is no table, or one of another dim or dtype. Nothing is changed then.
     """
+    import_all([table], arrays, [prefix])
+
+
+def import_all(
+    tables: Sequence[Table], arrays: dict[str, np.ndarray], prefixes: Sequence[str]
+) -> None:
+    """As `import_into`, of several tables. Nothing is changed unless all can be.
+
+    Args:
+        tables: The tables.
+        arrays: What `read` gave. Those of the tables are taken out.
+        prefixes: Of each table as in `arrays_of`.
+
+    Raises:
+        ValueError: As `import_into`.
+    """
+    for table, prefix in zip(tables, prefixes, strict=True):
+        _check_kind(table, arrays, prefix)
+    for table, prefix in zip(tables, prefixes, strict=True):
+        if table.options.key_dtype == tf.string:
+            strings = _strings_of(*(arrays.pop(prefix + one) for one in _STRING_KEYS))
+            arrays[prefix + "keys"] = strings
+        table.import_(
+            **{one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
+        )
+
+
+def _check_kind(table: Table, arrays: dict[str, np.ndarray], prefix: str) -> None:
     name, options = table.options.name, table.options
     of_strings = options.key_dtype == tf.string
     wanted = (*(_STRING_KEYS if of_strings else _ROWS[:1]), *_ROWS[1:], _KIND)
@@ -112,11 +140,6 @@ def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -
             )
     if missing:
         raise ValueError(f"The file has no rows for {name!r}: {', '.join(missing)} missing.")
-    if of_strings:
-        arrays[prefix + "keys"] = _strings_of(*(arrays.pop(prefix + one) for one in _STRING_KEYS))
-    table.import_(
-        **{one: _tensor_of(arrays.pop(prefix + one), options, one) for one in _ROWS},
-    )
 
 
 def save(table: Table, store: Any, beside: Mapping[str, Any] | None = None) -> None:

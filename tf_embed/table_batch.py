@@ -30,6 +30,8 @@ def find_pooled_tables(
     row_dtypes: Sequence[tf.DType],
     dims: Sequence[int],
     combiner: str,
+    packs: bool = False,
+    max_gradient: float = 0.0,
     training: bool = False,
 ) -> tf.Tensor:
     """Looks rows up in many tables, pools those of each bag, and changes no row.
@@ -45,10 +47,14 @@ def find_pooled_tables(
             as many as the table's dim. Pieces cover all values and do not overlap.
         size: int64 scalar, the number of values.
         weights: None, or float32 [n].
-        tokens: What gradients go to, see `ops.token`: one for each table, or none.
+        tokens: What gradients go to, see `ops.token`: one for each table, or none; with `packs`
+            one for all tables.
         row_dtypes: Dtype of the rows of each table.
         dims: Dim of each table.
         combiner: "sum" of weight x row; or "mean", which divides by the number of indices in a bag.
+        packs: Whether the gradient of the token is the batch and the gradient of its pooled values,
+            for `apply_tables`; else that of each token are rows of its table.
+        max_gradient: What elements of the gradient of the pooled values are clipped to; 0: not.
         training: Whether this is a use of the rows.
 
     Returns:
@@ -65,42 +71,90 @@ def find_pooled_tables(
         row_dtypes=list(row_dtypes),
         dims=list(dims),
         combiner=combiner,
+        packs=packs,
+        max_gradient=max_gradient,
         training=training,
+    )
+
+
+def apply_tables(
+    handles: Sequence[tf.Tensor],
+    batches: tf.Tensor,
+    gradients: tf.Tensor,
+    hyper: tf.Tensor,
+    step: tf.Tensor,
+    *,
+    dims: Sequence[int],
+    combiner: str,
+    rule: str,
+) -> tf.Operation | None:
+    """One step of an optimizer in many tables, each of one shard.
+
+    Args:
+        handles: As in `find_pooled_tables`.
+        batches: int64; what became of the batches of any number of lookups with `packs`, one behind
+            the other.
+        gradients: float32; the gradients of their pooled values, in the same order.
+        hyper: float64 vector, or one for each table; see TfEmbedApply.
+        step: int64 scalar, from 1.
+        dims: Dim of each table.
+        combiner: As in the lookups.
+        rule: Name of the rule.
+    """
+    return _raw.tf_embed_apply_tables(
+        tables=handles,
+        batches=batches,
+        gradients=gradients,
+        hyper=hyper,
+        step=step,
+        dims=list(dims),
+        combiner=combiner,
+        rule=rule,
     )
 
 
 @tf.RegisterGradient("TfEmbedFindPooledTables")
 def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
-    """For each token the sums by key of its table; for the weights a tensor; for all else, none."""
+    """For each token the sums by key of its table, or the batch; for the weights a tensor."""
     dims = op.get_attr("dims")
     count, num_weights = len(dims), op.get_attr("num_weights")
-    indices, offsets, pieces, _ = op.inputs[count : count + 4]
+    indices, offsets, pieces, size = op.inputs[count : count + 4]
     weights = op.inputs[count + 4 : count + 4 + num_weights]
     tokens = op.inputs[count + 4 + num_weights :]
     combiner = op.get_attr("combiner")
-    shared = {
+    gradient = tf.convert_to_tensor(gradient)
+    most = op.get_attr("max_gradient")
+    if most > 0.0:
+        gradient = tf.clip_by_value(gradient, -most, most)
+    combiner = op.get_attr("combiner")
+    batch = {
         "indices": indices,
         "offsets": offsets,
         "pieces": pieces,
-        "gradient": tf.convert_to_tensor(gradient),
         "weights": list(weights),
         "dims": dims,
         "combiner": combiner.decode() if isinstance(combiner, bytes) else combiner,
     }
     of_tokens: list[Any] = []
-    if tokens:
+    if tokens and op.get_attr("packs"):
+        packed = _raw.tf_embed_pack_batch(**batch, size=size)
+        column = tf.reshape(gradient, [-1, 1])
+        of_tokens = [gradient_of_token(tokens[0], packed, column, 1)]
+    elif tokens:
         distinct, sums = _raw.tf_embed_sum_by_key_tables(
-            **shared, num_tables=count, sum_dtypes=op.get_attr("row_dtypes")
+            **batch, gradient=gradient, num_tables=count, sum_dtypes=op.get_attr("row_dtypes")
         )
         of_tokens = [
             gradient_of_token(*one) for one in zip(tokens, distinct, sums, dims, strict=True)
         ]
     of_weights: list[Any] = []
     if num_weights:
-        training = op.get_attr("training")
         of_weights = [
             _raw.tf_embed_weight_gradients_of_tables(
-                tables=op.inputs[:count], **shared, training=training
+                tables=op.inputs[:count],
+                **batch,
+                gradient=gradient,
+                training=op.get_attr("training"),
             )
         ]
     return [None] * (count + 4) + of_weights + of_tokens

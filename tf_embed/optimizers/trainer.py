@@ -154,7 +154,7 @@ class TableTrainer(tf.Module):
         if isinstance(optimizer, TbeOptimizer):
             optimizer.check_dim(options.dim, options.name)
         self._parts = _Parts(anchor.table, optimizer, decay, rows)
-        self.state = _state_of_fused(optimizer) if rows is None else rows.state
+        self.state = max_counter_of(optimizer) if rows is None else rows.state
         self.accumulator = _accumulator(options) if optimizer.gradient_accumulation_steps else None
 
     @property
@@ -412,7 +412,7 @@ class TableTrainer(tf.Module):
             run_if(tf.equal((optimizer.iterations + 1) % every, 0), self._take_averages)
 
 
-def _state_of_fused(optimizer: Any) -> list[Any]:
+def max_counter_of(optimizer: Any) -> list[Any]:
     """One more than the largest count of all rows, where the rule asks for it."""
     if getattr(optimizer, "max_counter_every", None) is None:
         return []

@@ -1,0 +1,576 @@
+"""`TableBatchedEmbeddingBags`: FBGEMM's table-batched embeddings as a Keras layer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments, stored_rows, table_batch
+from tf_embed.anchor import Anchor
+from tf_embed.batch_anchor import BatchAnchor
+from tf_embed.definitions import as_enum
+from tf_embed.initializers import with_own_seed
+from tf_embed.layers import table_batched_inputs as batches
+from tf_embed.layers import table_batched_settings as settings_of
+from tf_embed.layers.table_batched_tables import Tables, TableSpec
+from tf_embed.layers.table_layer import deserialized
+from tf_embed.lookup import gradient_token
+from tf_embed.lookup_gradient import token_of
+from tf_embed.optimizers.batch_trainer import BatchTrainer
+from tf_embed.optimizers.tbe_of_type import TbeSettings, as_optim_type, optimizer_of_type
+from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
+from tf_embed.optimizers.tbe_settings import (
+    CounterBasedRegularizationDefinition,
+    CowClipDefinition,
+    EmainplaceModeDefinition,
+    EnsembleModeDefinition,
+    GlobalWeightDecayDefinition,
+    OptimType,
+    WeightDecayMode,
+)
+from tf_embed.policies import TablePolicy
+from tf_embed.tbe_types import (
+    BoundsCheckMode,
+    CacheAlgorithm,
+    MultiPassPrefetchConfig,
+    PoolingMode,
+    RecordCacheMetrics,
+    SparseType,
+    TBEStatsReporterConfig,
+    UserEnabledConfigDefinition,
+)
+from tf_embed.variable import Variable
+
+_COMBINERS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean", PoolingMode.NONE: "sum"}
+_TRAINER = "optimizer_"  # what its arrays in a file begin with
+
+
+@keras.saving.register_keras_serializable(package="tf_embed")
+class TableBatchedEmbeddingBags(keras.layers.Layer):
+    """Looks bags of ids up in many tables at once, and trains these by one step.
+
+    FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of
+    tables, the same layout of inputs and output, the same optimizers. A table is an array of rows,
+    or, where its number of rows is None, a dynamic table in which every int64 is an id. Several
+    features may look up in one table. All tables are looked up in by one op and trained by another,
+    in which gradients are taken bag by bag: those of single ids are never written down.
+
+    It is called with all ids in one vector, feature by feature:
+
+        layer(indices, offsets, per_sample_weights=None)
+
+    where bag b of feature f holds indices[offsets[f * B + b]] up to that of the next offset; or
+    with the ids of each feature by themselves, in a list, or a dict from `feature_names`:
+
+        layer([ids_of_feature_0, ids_of_feature_1, ...], per_sample_weights=[...])
+
+    each a tf.RaggedTensor [B, None], a tf.SparseTensor [B, L], a tensor [B, L], or [B] of one id
+    each. The output is [B, sum of the dims of features], feature beside feature; with
+    PoolingMode.NONE it is [number of ids, dim]. With `batch_size_per_feature_per_rank`, a list for
+    each feature of the number of bags of each rank, features have different numbers of bags; the
+    output is then one vector, rank by rank, in a rank feature by feature. Empty bags are 0.
+    `per_sample_weights` [n] multiply rows, and have gradients, of those features whose number in
+    `feature_requires_grad` is not 0. PoolingMode.MEAN divides by the number of ids in a bag, with
+    weights too.
+
+    Tables are trained by the layer's own optimizer, one step each time that the optimizer of the
+    model, any of Keras, applies gradients; its `iterations` counts them, and the forward pass
+    changes nothing. `optimizer=None` leaves training to a `tf_embed.DynamicEmbeddingOptimizer`, and
+    OptimType.NONE to whoever takes the gradients: each table's is a tf.IndexedSlices of distinct
+    ids.
+
+    Ids of arrays must be row numbers. `bounds_check_mode` says what becomes of others, and of
+    malformed offsets: FATAL, an error that names table, position and id; WARNING, the first one is
+    logged, and all are counted, in `bounds_check_warning`; IGNORE, they are counted; NONE, nothing.
+    They are dropped: no row stands for them, and the caller's tensors stay. -1 means an id that was
+    pruned: it is dropped, and no fault. An offset is mended to the nearest that is legal, but for
+    NONE, an error.
+
+    Here differs from FBGEMM: any dim; features of one table in any order; every optimizer without a
+    GPU; ids out of bounds are dropped, where FBGEMM takes row 0; weighted means have right
+    gradients; evaluation counts no step; steps are saved; `max_norm` and weight decay always apply
+    or are refused.
+
+    Args:
+        embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
+            EmbeddingLocation, ComputeDevice). All rows lie in host memory; MTIA is refused.
+        feature_table_map: The number of each feature's table. Default: one feature a table.
+        cache_algorithm: Accepted; without effect while there are no caches, as are `cache_sets`,
+            `cache_load_factor`, `cache_reserved_memory`, `cache_precision`, `enforce_hbm`,
+            `record_cache_metrics`, `gather_uvm_cache_stats`, `device`, `uvm_non_rowwise_momentum`,
+            `use_experimental_tbe`, `prefetch_pipeline`, `stats_reporter_config`,
+            `multipass_prefetch_config` and `uvm_host_mapped`. It is logged once.
+        cache_load_factor: See above.
+        cache_sets: See above.
+        cache_reserved_memory: See above.
+        cache_precision: See above.
+        weights_precision: What rows are stored in: SparseType.FP32, FP16 or BF16.
+        output_dtype: Of the output, likewise. Sums are taken in float32.
+        enforce_hbm: See above.
+        optimizer: An OptimType, or None.
+        record_cache_metrics: See above.
+        gather_uvm_cache_stats: See above.
+        stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step, right
+            on average, rather than to the nearest.
+        gradient_clipping: Whether each element of the gradient of the output is clipped, before it
+            becomes gradients of rows and weights.
+        max_gradient: To which absolute value. Default 1.
+        max_norm: These and those below, up to `beta2`, are settings of the optimizer, see
+            `tf_embed.optimizers`; one that the chosen optimizer does not use must be left alone.
+        learning_rate: See above. A float, a schedule or a callable.
+        eps: See above.
+        momentum: See above.
+        weight_decay: See above.
+        weight_decay_mode: See above.
+        eta: See above.
+        beta1: See above.
+        beta2: See above.
+        ensemble_mode: Of ENSEMBLE_ROWWISE_ADAGRAD.
+        emainplace_mode: Of EMAINPLACE_ROWWISE_ADAGRAD.
+        counter_based_regularization: Of EXACT_ROWWISE_ADAGRAD with WeightDecayMode.COUNTER.
+        cowclip_regularization: Likewise with COWCLIP.
+        pooling_mode: PoolingMode.SUM, MEAN or NONE. With NONE all tables have one dim.
+        device: See above.
+        bounds_check_mode: See above.
+        uvm_non_rowwise_momentum: See above.
+        use_experimental_tbe: See above.
+        prefetch_pipeline: See above.
+        stats_reporter_config: See above.
+        table_names: Names of the tables, all different. They are a part of what initial rows are
+            drawn from. Default: the layer's name, "/table_" and a number.
+        optimizer_state_dtypes: From names of state to SparseType.FP32, in which all state is kept.
+        multipass_prefetch_config: See above.
+        global_weight_decay: Of EXACT_ROWWISE_ADAGRAD with DECOUPLE_GLOBAL.
+        uvm_host_mapped: See above.
+        extra_optimizer_config: `use_rowwise_bias_correction` of ADAM.
+        initializer: One for all tables or one for each: initial rows as in `tf_embed.Variable`, but
+            no callable. Default: zeros.
+        feature_names: Names of the features, for inputs in a dict.
+        policy: A `tf_embed.TablePolicy`, or one or None for each table: by which rows of dynamic
+            tables come and leave.
+        name: Name of the layer.
+        **kwargs: Arguments of keras.layers.Layer.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An argument is out of range, or a setting that the optimizer does not use.
+
+    Example:
+        >>> import keras, tensorflow as tf, tf_embed
+        >>> layer = tf_embed.layers.TableBatchedEmbeddingBags(
+        ...     [(3, 1), (None, 2)], learning_rate=0.5)
+        >>> optimizer = keras.optimizers.Adam()
+        >>> ids = [tf.ragged.constant([[0, 2], []], dtype=tf.int64), tf.constant([7, 9])]
+        >>> with tf.GradientTape() as tape:
+        ...     bags = layer(ids)
+        ...     loss = tf.reduce_sum(bags)
+        >>> bags.shape
+        TensorShape([2, 3])
+        >>> variables = layer.trainable_variables
+        >>> optimizer.apply(tape.gradient(loss, variables), variables)
+        >>> layer.tables[0].lookup([0, 1, 2]).numpy().tolist()
+        [[-0.5], [0.0], [-0.5]]
+
+    Reference:
+        FBGEMM, "Table Batched Embedding (TBE) Training Module".
+    """
+
+    def __init__(
+        self,
+        embedding_specs: Sequence[Any],
+        feature_table_map: Sequence[int] | None = None,
+        cache_algorithm: CacheAlgorithm = CacheAlgorithm.LRU,
+        cache_load_factor: float = 0.2,
+        cache_sets: int = 0,
+        cache_reserved_memory: float = 0.0,
+        cache_precision: SparseType | None = None,
+        weights_precision: SparseType = SparseType.FP32,
+        output_dtype: SparseType = SparseType.FP32,
+        enforce_hbm: bool = False,
+        optimizer: OptimType | str | None = OptimType.EXACT_SGD,
+        record_cache_metrics: RecordCacheMetrics | None = None,
+        gather_uvm_cache_stats: bool | None = False,
+        stochastic_rounding: bool = True,
+        gradient_clipping: bool = False,
+        max_gradient: float = 1.0,
+        max_norm: float = 0.0,
+        learning_rate: Any = 0.01,
+        eps: float = 1.0e-8,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE,
+        eta: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        ensemble_mode: EnsembleModeDefinition | None = None,
+        emainplace_mode: EmainplaceModeDefinition | None = None,
+        counter_based_regularization: CounterBasedRegularizationDefinition | None = None,
+        cowclip_regularization: CowClipDefinition | None = None,
+        pooling_mode: PoolingMode = PoolingMode.SUM,
+        device: Any = None,
+        bounds_check_mode: BoundsCheckMode = BoundsCheckMode.WARNING,
+        uvm_non_rowwise_momentum: bool = False,
+        use_experimental_tbe: bool = False,
+        prefetch_pipeline: bool = False,
+        stats_reporter_config: TBEStatsReporterConfig | None = None,
+        table_names: Sequence[str] | None = None,
+        optimizer_state_dtypes: Mapping[str, SparseType] | None = None,
+        multipass_prefetch_config: MultiPassPrefetchConfig | None = None,
+        global_weight_decay: GlobalWeightDecayDefinition | None = None,
+        uvm_host_mapped: bool = False,
+        extra_optimizer_config: UserEnabledConfigDefinition | None = None,
+        *,
+        initializer: Any = None,
+        feature_names: Sequence[str] | None = None,
+        policy: TablePolicy | Sequence[TablePolicy | None] | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.supports_jit = False  # XLA has no table
+        self._specs = [TableSpec.of(spec, i) for i, spec in enumerate(embedding_specs)]
+        if not self._specs:
+            raise ValueError("`embedding_specs` must not be empty. Received: embedding_specs=[]")
+        num_tables = len(self._specs)
+        self.feature_table_map = settings_of.feature_table_map(feature_table_map, num_tables)
+        self.weights_precision = as_enum(weights_precision, "weights_precision", SparseType)
+        self.output_dtype = as_enum(output_dtype, "output_dtype", SparseType)
+        self.pooling_mode = as_enum(pooling_mode, "pooling_mode", PoolingMode)
+        self.bounds_check_mode = as_enum(
+            bounds_check_mode, "bounds_check_mode", BoundsCheckMode
+        ).plain
+        self.optimizer_type = as_optim_type(optimizer)
+        self.stochastic_rounding = bool(stochastic_rounding)
+        self.max_gradient = settings_of.clip_value(gradient_clipping, max_gradient)
+        self.settings = TbeSettings(
+            **{key: deserialized(given[key]) for key in TbeSettings.__dataclass_fields__}
+        )
+        self.table_names = settings_of.names(
+            table_names, "table_names", num_tables, f"{self.name}/table"
+        )
+        num_features = len(self.feature_table_map)
+        self.feature_names = None
+        if feature_names is not None:
+            self.feature_names = settings_of.names(
+                feature_names, "feature_names", num_features, "feature"
+            )
+        self._initializers = [
+            with_own_seed(deserialized(one)) for one in settings_of.each(initializer, num_tables)
+        ]
+        self._policies = [deserialized(one) for one in settings_of.each(policy, num_tables)]
+        self._check_precisions(cache_precision, optimizer_state_dtypes)
+        self._check_dims()
+        self._optimizer = optimizer_of_type(self.optimizer_type, self.settings)
+        settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs)
+        # Of what has no effect, what a config can hold.
+        self._arguments = {**given, **settings_of.checked_definitions(given)}
+        self._tables: Tables | None = None
+        self._load_error: Exception | None = None
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the tables. They do not depend on the shapes of inputs."""
+        if self._tables is None:
+            self._make_tables()
+        self.built = True
+
+    def _make_tables(self) -> None:
+        trains_itself = self._optimizer is not None
+        variables = [
+            spec.variable(
+                name=self.table_names[i],
+                value_dtype=self.weights_precision.dtype,
+                initializer=self._initializers[i],
+                policy=self._policies[i],
+                trainable=not trains_itself,
+            )
+            for i, spec in enumerate(self._specs)
+        ]
+        with tf.init_scope():  # a checkpoint that waits for the tables is restored here, at once
+            self._tables = Tables(variables)
+        if self._optimizer is None:
+            self._anchors: list[Anchor] = [one for v in variables for one in v.trainable_variables]
+        else:
+            tables = [variable.table for variable in variables]
+            anchor = BatchAnchor(tables, self.name)
+            trainer = BatchTrainer(tables, self._optimizer, _COMBINERS[self.pooling_mode])
+            trainer.check_strategy()
+            anchor.own_trainer = trainer
+            self._anchors = [anchor]
+        for anchor in self._anchors:
+            anchor.frozen = not self.trainable
+
+    @property
+    def tables(self) -> list[Variable]:
+        """The `tf_embed.Variable` of each table; those of arrays take row numbers as keys."""
+        self.build()
+        assert self._tables is not None
+        return list(self._tables.members)
+
+    @property
+    def embedding_specs(self) -> list[tuple[int | None, int]]:
+        """Number of rows, None for a dynamic table, and dim of each table."""
+        return [(spec.rows, spec.dim) for spec in self._specs]
+
+    @property
+    def optimizer(self) -> TbeOptimizer | None:
+        """What trains the tables; None with OptimType.NONE and `optimizer=None`."""
+        return self._optimizer
+
+    @property
+    def bounds_check_warning(self) -> tf.Variable:
+        """How many ids out of bounds and malformed offsets were met, an int64 scalar variable."""
+        self.build()
+        assert self._tables is not None
+        return self._tables.num_faults
+
+    @property
+    def _trainer(self) -> BatchTrainer | None:
+        self.build()
+        trainer = self._anchors[0].own_trainer if self._anchors else None
+        return trainer if isinstance(trainer, BatchTrainer) else None
+
+    @property
+    def _feature_dims(self) -> list[int]:
+        return [self._specs[table].dim for table in self.feature_table_map]
+
+    # Lookups.
+
+    def call(
+        self,
+        indices: Any,
+        offsets: Any = None,
+        per_sample_weights: Any = None,
+        feature_requires_grad: Any = None,
+        batch_size_per_feature_per_rank: Any = None,
+        total_unique_indices: int | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """Looks bags up. See the class."""
+        del total_unique_indices
+        counts = None
+        if batch_size_per_feature_per_rank is not None:
+            counts = self._counts_by_rank(batch_size_per_feature_per_rank, offsets)
+        batch = self._batch(indices, offsets, per_sample_weights, counts)
+        if self.pooling_mode == PoolingMode.NONE:
+            if batch.weights is not None:
+                raise ValueError(
+                    f"`per_sample_weights` of {self.name!r} need pooling. Received: "
+                    "per_sample_weights with PoolingMode.NONE"
+                )
+            batch = batches.each_alone(batch)
+        batch = self._in_bounds(batch)
+        if feature_requires_grad is not None and batch.weights is not None:
+            batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)
+        dims, tables = self._feature_dims, self.feature_table_map
+        if self.pooling_mode == PoolingMode.NONE:
+            pieces, size = batches.pieces_below_each_other(batch.num_bags, tables, dims[0])
+        elif counts is not None:
+            pieces, size = batches.pieces_by_rank(counts, tables, dims)
+        else:
+            pieces, size = batches.pieces_side_by_side(batch.num_bags, tables, dims)
+        values = self._find(batch, pieces, size, arguments.is_training(training))
+        if counts is None:
+            width = dims[0] if self.pooling_mode == PoolingMode.NONE else sum(dims)
+            values = tf.reshape(values, [-1, width])
+        return tf.cast(values, self.output_dtype.dtype)
+
+    def _batch(
+        self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None
+    ) -> batches.Batch:
+        num_features = len(self.feature_table_map)
+        if offsets is not None:
+            bag_counts = None if counts is None else tf.reduce_sum(counts, 1)
+            return batches.of_offsets(
+                indices,
+                offsets,
+                weights,
+                num_features=num_features,
+                bag_counts=bag_counts,
+                owner=self.name,
+            )
+        features = self._features(indices, "indices")
+        all_weights = None if weights is None else self._features(weights, "per_sample_weights")
+        names = self.feature_names or [str(i) for i in range(num_features)]
+        return batches.of_features(features, all_weights, names=names, owner=self.name)
+
+    def _features(self, inputs: Any, argument: str) -> list[Any]:
+        num_features = len(self.feature_table_map)
+        if not isinstance(inputs, (list, tuple, Mapping)):
+            if num_features != 1:
+                raise ValueError(
+                    f"`offsets` of {self.name!r} must be given, or `{argument}` as a list of one "
+                    f"for each of {num_features} features. Received: {type(inputs).__name__}"
+                )
+            inputs = [inputs]
+        features = batches.in_order(inputs, self.feature_names, argument, self.name)
+        if len(features) != num_features:
+            raise ValueError(
+                f"`{argument}` of {self.name!r} must have one for each of {num_features} features. "
+                f"Received: {len(features)}"
+            )
+        return features
+
+    def _counts_by_rank(self, counts: Any, offsets: Any) -> tf.Tensor:
+        if offsets is None or self.pooling_mode == PoolingMode.NONE:
+            wanted = "`offsets`" if offsets is None else "pooling, not PoolingMode.NONE"
+            raise ValueError(
+                f"`batch_size_per_feature_per_rank` of {self.name!r} needs {wanted}. Received: "
+                f"batch_size_per_feature_per_rank={counts}"
+            )
+        return batches.counts_by_rank(counts, len(self.feature_table_map), self.name)
+
+    def _in_bounds(self, batch: batches.Batch) -> batches.Batch:
+        rows = [self._specs[table].rows for table in self.feature_table_map]
+        mode = self.bounds_check_mode.name.lower()
+        batch, faults = batches.in_bounds(
+            batch,
+            rows=rows,
+            tables=[self.table_names[table] for table in self.feature_table_map],
+            owner=self.name,
+            mode=mode,
+        )
+        if mode in ("warning", "ignore"):
+            self.bounds_check_warning.assign_add(faults)
+        return batch
+
+    def _find(
+        self, batch: batches.Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        variables = self.tables
+        packs = self._optimizer is not None
+        if packs:
+            tokens = [token_of(self._anchors[0].value, tf.int64)]
+        else:
+            tokens = [gradient_token(one) for one in variables if one.trainable]
+        return table_batch.find_pooled_tables(
+            [variable.table.resource_handle for variable in variables],
+            batch.indices,
+            batch.offsets,
+            pieces,
+            size,
+            batch.weights,
+            tokens,
+            row_dtypes=[variable.value_dtype for variable in variables],
+            dims=[spec.dim for spec in self._specs],
+            combiner=_COMBINERS[self.pooling_mode],
+            packs=packs,
+            max_gradient=self.max_gradient,
+            training=training,
+        )
+
+    def compute_output_spec(
+        self,
+        indices: Any,
+        offsets: Any = None,
+        per_sample_weights: Any = None,
+        feature_requires_grad: Any = None,
+        batch_size_per_feature_per_rank: Any = None,
+        total_unique_indices: int | None = None,
+        training: bool = False,
+    ) -> keras.KerasTensor:
+        """The symbolic output."""
+        dims = self._feature_dims
+        shape: tuple[int | None, ...] = (None, sum(dims))
+        if self.pooling_mode == PoolingMode.NONE:
+            shape = (None, dims[0])
+        elif batch_size_per_feature_per_rank is not None:
+            shape = (None,)
+        elif offsets is None:
+            first = self._features(indices, "indices")[0]
+            shape = (first.shape[0], sum(dims))
+        assert self.output_dtype.dtype is not None
+        return keras.KerasTensor(shape, dtype=self.output_dtype.dtype.name)
+
+    # Saving.
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes rows and slots of all tables, seeds and the step of their optimizer.
+
+        Keras calls it for .keras and .weights.h5 files.
+        """
+        if self._tables is None:
+            return
+        arrays = {} if self._trainer is None else self._trainer.arrays(_TRAINER)
+        for i, variable in enumerate(self.tables):
+            arrays.update(stored_rows.arrays_of(variable.table, f"table_{i}_"))
+        stored_rows.write(store, arrays)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads what `save_own_variables` wrote, in place of what is in the tables.
+
+        Raises:
+            ValueError: There are no rows in the file, they are damaged, or those of other tables.
+                The tables are as they were then.
+        """
+        if self._tables is None and not store.keys():
+            return  # saved before it was built
+        self.build()
+        try:
+            arrays = stored_rows.read(store, self.name)
+            tables = [variable.table for variable in self.tables]
+            stored_rows.import_all(tables, arrays, [f"table_{i}_" for i in range(len(tables))])
+        except Exception as error:
+            # Keras tries again wherever else it meets the layer, where the file has nothing of it,
+            # and tells the last error alone.
+            before, self._load_error = self._load_error, error
+            if before is not None and not store.keys():
+                self._load_error = before
+                raise ValueError(f"{error} Before that: {before}") from before
+            raise
+        self._load_error = None
+        if self._trainer is not None:
+            self._trainer.load(arrays, _TRAINER)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        stored_rows.refuse_old_format(self.name)
+        device = self._arguments["device"]
+        values = {
+            **self._arguments,
+            **{name: getattr(self.settings, name) for name in TbeSettings.__dataclass_fields__},
+            "embedding_specs": [spec.get_config() for spec in self._specs],
+            "feature_table_map": self.feature_table_map,
+            "table_names": self.table_names,
+            "feature_names": self.feature_names,
+            "initializer": self._initializers,
+            "policy": self._policies,
+            "device": None if device is None else str(device),
+        }
+        plain = {name: settings_of.plain(value) for name, value in values.items()}
+        return {**super().get_config(), **plain}
+
+    # Checks.
+
+    def _check_precisions(self, cache_precision: Any, optimizer_state_dtypes: Any) -> None:
+        for argument in ("weights_precision", "output_dtype"):
+            settings_of.check_precision(getattr(self, argument), argument)
+        if cache_precision is not None:
+            settings_of.check_precision(
+                as_enum(cache_precision, "cache_precision", SparseType), "cache_precision"
+            )
+        for state, precision in (optimizer_state_dtypes or {}).items():
+            if as_enum(precision, "optimizer_state_dtypes", SparseType) != SparseType.FP32:
+                raise ValueError(
+                    "`optimizer_state_dtypes` must be SparseType.FP32, in which all state is kept. "
+                    f"Received: optimizer_state_dtypes={{{state!r}: {precision}}}"
+                )
+
+    def _check_dims(self) -> None:
+        if self.pooling_mode == PoolingMode.NONE and len(set(self._feature_dims)) > 1:
+            raise ValueError(
+                "With PoolingMode.NONE all tables of `embedding_specs` must have one dim. "
+                f"Received: {sorted(set(self._feature_dims))}"
+            )
+
+
+_PARAMETERS = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters
+_ARGUMENTS = tuple(
+    name
+    for name, parameter in _PARAMETERS.items()
+    if name not in ("self", "name") and parameter.kind != parameter.VAR_KEYWORD
+)

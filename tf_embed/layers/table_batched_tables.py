@@ -1,0 +1,127 @@
+"""The tables of a table-batched layer, and what describes one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.definitions import as_enum
+from tf_embed.initializers import row_initializer
+from tf_embed.policies import TablePolicy
+from tf_embed.row_array import RowArray
+from tf_embed.tbe_types import ComputeDevice, EmbeddingLocation
+from tf_embed.variable import Variable
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSpec:
+    """What describes a table.
+
+    Attributes:
+        rows: Number of rows; None for a dynamic table.
+        dim: Number of weights in a row.
+        location: Where rows are wanted.
+        device: What computes on them.
+    """
+
+    rows: int | None
+    dim: int
+    location: EmbeddingLocation = EmbeddingLocation.HOST
+    device: ComputeDevice = ComputeDevice.CPU
+
+    @classmethod
+    def of(cls, spec: Any, number: int) -> TableSpec:
+        """The description that a tuple is.
+
+        Raises:
+            TypeError: A number is none.
+            ValueError: It has not 2 to 4 elements, one is out of range, or it is of MTIA.
+        """
+        argument = f"embedding_specs[{number}]"
+        if (
+            isinstance(spec, (str, bytes))
+            or not hasattr(spec, "__len__")
+            or not 2 <= len(spec) <= 4
+        ):
+            raise ValueError(
+                f"`{argument}` must be (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim, "
+                f"EmbeddingLocation, ComputeDevice). Received: {argument}={spec!r}"
+            )
+        rows, dim, *rest = spec
+        location = as_enum(rest[0], argument, EmbeddingLocation) if rest else cls.location
+        device = as_enum(rest[1], argument, ComputeDevice) if len(rest) > 1 else cls.device
+        for one in (location, device):
+            if one.name == "MTIA":
+                raise ValueError(
+                    f"`{argument}` must not be of MTIA, which TensorFlow does not know. Received: "
+                    f"{argument}={tuple(spec)!r}"
+                )
+        return cls(
+            rows=None if rows is None else arguments.positive_int(rows, argument),
+            dim=arguments.positive_int(dim, argument),
+            location=location,
+            device=device,
+        )
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether rows are wanted where they lie."""
+        return self.location == EmbeddingLocation.HOST
+
+    def variable(
+        self,
+        *,
+        name: str,
+        value_dtype: Any,
+        initializer: Any,
+        policy: TablePolicy | None,
+        trainable: bool,
+    ) -> Variable:
+        """Makes the table.
+
+        Raises:
+            ValueError: The initializer is one that the table can't draw itself, or there is a
+                policy for an array.
+        """
+        drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
+        if drawn.draw is not None:
+            raise ValueError(
+                f"`initializer` of {name!r} must be None, a number, an array, or an initializer of "
+                f"Keras that tf_embed.Variable draws by key. Received: initializer={initializer!r}"
+            )
+        options: dict[str, Any] = {
+            "dim": self.dim,
+            "value_dtype": value_dtype,
+            "initializer": initializer,
+            "trainable": trainable,
+            "name": name,
+        }
+        if self.rows is None:
+            return Variable(policy=policy, **options)
+        if policy is not None:
+            raise ValueError(
+                f"`policy` of {name!r} must be None, for it has {self.rows} rows, which stay. "
+                f"Received: policy={policy!r}"
+            )
+        return RowArray(self.rows, **options)
+
+    def get_config(self) -> list[Any]:
+        """The tuple that `of` takes."""
+        return [self.rows, self.dim, self.location.value, self.device.value]
+
+
+class Tables(tf.Module):
+    """The tables of a layer, where checkpoints and SavedModels find them.
+
+    Attributes:
+        members: The tables.
+        num_faults: How many ids out of bounds and malformed offsets were met, int64.
+    """
+
+    def __init__(self, variables: list[Variable]) -> None:
+        super().__init__()
+        self.members = variables
+        self.num_faults = tf.Variable(0, trainable=False, dtype=tf.int64, name="num_faults")

@@ -1,0 +1,134 @@
+"""`BatchTrainer`: one optimizer of FBGEMM's training many tables, one op a step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import table_batch
+from tf_embed.anchor import run_if
+from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
+from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
+from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
+from tf_embed.slot_ops import largest_slot
+from tf_embed.slot_variable import SlotVariable
+from tf_embed.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """What TensorFlow must not save with the trainer, since it is saved elsewhere."""
+
+    tables: tuple[Table, ...]
+    optimizer: TbeOptimizer
+
+
+class BatchTrainer(tf.Module):
+    """An optimizer as the trainer of a `BatchAnchor`; an `anchor.Trainer`.
+
+    Args:
+        tables: The tables, of one shard each.
+        optimizer: The optimizer, of these tables alone. Its hyper-parameters and `iterations` are
+            read at each step.
+        combiner: How the lookups pool rows, "sum" or "mean".
+
+    Attributes:
+        state: For each table one more than the largest count of its rows, where the optimizer asks
+            for it.
+    """
+
+    def __init__(self, tables: Sequence[Table], optimizer: TbeOptimizer, combiner: str) -> None:
+        super().__init__()
+        for table in tables:
+            optimizer.check_dim(table.options.dim, table.options.name)
+        self._parts = _Parts(tuple(tables), optimizer)
+        self._combiner = combiner
+        self.state = [one for _ in tables for one in max_counter_of(optimizer)]
+        for table in tables:
+            table.bind_rule(optimizer.rule)
+
+    @property
+    def optimizer(self) -> TbeOptimizer:
+        """The optimizer."""
+        return self._parts.optimizer
+
+    @property
+    def slots(self) -> list[SlotVariable]:
+        """What is kept beside the rows of all tables, table by table."""
+        return [slot for table in self._parts.tables for slot in self.slots_of(table)]
+
+    def slots_of(self, table: Table) -> list[SlotVariable]:
+        """What is kept beside each row of a table."""
+        optimizer, views, begin = self.optimizer, [], 0
+        for name, width, initial_value in fused_slots(optimizer, table.options.dim):
+            name = f"{table.options.name}/{optimizer.name}/{name}"
+            views.append(SlotVariable(name, width, table, optimizer.rule, begin, initial_value))
+            begin += width
+        return views
+
+    def check_strategy(self) -> None:
+        """Refuses a MirroredStrategy for an optimizer that looks at all rows of a table."""
+        if self.state:
+            name = type(self.optimizer).__name__
+            refuse_if_mirrored(f"{name}, which counts the steps of all rows")
+
+    def advance(self) -> None:
+        """Goes to the next step."""
+        step_variable(self.optimizer).assign_add(1)
+
+    def train(self, batches: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0) -> None:
+        """One step, without `advance`.
+
+        Args:
+            batches: As `BatchAnchor.slices_of` gives them.
+            gradients: Likewise.
+            scale: What the loss was multiplied with.
+        """
+        tables, optimizer = self._parts.tables, self.optimizer
+        if not isinstance(scale, float) or scale != 1.0:
+            gradients = gradients / tf.cast(scale, gradients.dtype)
+        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
+        counters = [tf.cast(one, tf.float64) for one in self.state] or [None]
+        hypers = [
+            hyper_parameters(optimizer, weight_decay=True, max_counter=one) for one in counters
+        ]
+        applied = table_batch.apply_tables(
+            [table.resource_handle for table in tables],
+            batches,
+            tf.reshape(gradients, [-1]),
+            tf.stack(hypers) if self.state else hypers[0],
+            step,
+            dims=[table.options.dim for table in tables],
+            combiner=self._combiner,
+            rule=optimizer.rule,
+        )
+        if self.state:
+            with tf.control_dependencies([] if applied is None else [applied]):
+                every = optimizer.max_counter_every
+                run_if(tf.equal((step + 1) % every, 0), self._look_at_counters)
+
+    def _look_at_counters(self) -> None:
+        slot = len(self.optimizer.slots) - 1
+        for table, counter in zip(self._parts.tables, self.state, strict=True):
+            largest = largest_slot(table.resource_handle, rule=self.optimizer.rule, slot=slot)
+            counter.assign(tf.cast(1.0 + largest, counter.dtype))
+
+    def arrays(self, prefix: str) -> dict[str, Any]:
+        """What is to be saved besides the tables, for `stored_rows.write`.
+
+        Args:
+            prefix: What the names begin with.
+        """
+        arrays = {f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)}
+        return {f"{prefix}step": step_variable(self.optimizer).numpy(), **arrays}
+
+    def load(self, arrays: dict[str, Any], prefix: str) -> None:
+        """Takes over what `arrays` gave."""
+        if f"{prefix}step" in arrays:
+            step_variable(self.optimizer).assign(arrays[f"{prefix}step"])
+        for i, variable in enumerate(self.state):
+            if f"{prefix}state_{i}" in arrays:
+                variable.assign(arrays[f"{prefix}state_{i}"])
