@@ -9,6 +9,7 @@
 #ifndef TF_EMBED_CC_CORE_KEY_GROUPS_H_
 #define TF_EMBED_CC_CORE_KEY_GROUPS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,15 +39,8 @@ class KeyGroups {
     // Goes on to the next groups; false at the end.
     bool Next() {
       if (groups_->distinct()) return NextKeys();
-      size_t size = 0;
-      for (; size < kMost && next_ < end_; ++next_) {
-        const uint32_t record = walk_.Next();
-        if (record == KeyPartition::Walk::kSkipped) continue;
-        some_[size] = groups_->GroupAt(record);
-        // No branch: whether a key comes first here is nobody's guess.
-        size += some_[size].count != 0 ? 1 : 0;
-      }
-      size_ = size;
+      size_ = 0;
+      while (size_ + kTogether <= kMost && next_ < end_) NextPlaces();
       return size_ > 0;
     }
     size_t size() const { return size_; }
@@ -55,9 +49,32 @@ class KeyGroups {
    private:
     friend class KeyGroups;
     static constexpr size_t kMost = 512;
+    static constexpr size_t kTogether = 64;
 
     Range(const KeyGroups* groups, size_t begin, size_t end)
         : groups_(groups), walk_(groups->partition_, begin), next_(begin), end_(end) {}
+
+    // Adds the groups of the next places. Their runs lie in as many lines as there are parts: those
+    // of some places are asked for before one is read.
+    void NextPlaces() {
+      const int64_t* const keys = groups_->batch_.keys + next_;
+      const size_t count = std::min(kTogether, end_ - next_);
+      uint32_t records[kTogether];
+      for (size_t i = 0; i < count; ++i) {
+        records[i] = walk_.Next();
+        if (records[i] != KeyPartition::Walk::kSkipped) groups_->PrefetchRun(records[i]);
+      }
+      size_t size = size_;
+      for (size_t i = 0; i < count; ++i) {
+        if (records[i] == KeyPartition::Walk::kSkipped) continue;
+        some_[size] = groups_->GroupOf(keys[i], records[i]);
+        __builtin_prefetch(some_[size].positions);
+        // No branch: whether a key comes first here is nobody's guess.
+        size += some_[size].count != 0 ? 1 : 0;
+      }
+      size_ = size;
+      next_ += count;
+    }
 
     // Next, where keys are distinct.
     bool NextKeys() {
@@ -108,12 +125,15 @@ class KeyGroups {
   // The parts, and their records: where a key first comes in its part, its group; else one without
   // positions. There are none where keys are distinct.
   const KeyPartition& partition() const { return partition_; }
-  KeyGroup GroupAt(size_t record) const {
-    const KeyRun& run = runs_[record];
-    return KeyGroup{partition_.record(record).key, positions_.data() + run.begin, run.count};
-  }
+  KeyGroup GroupAt(size_t record) const { return GroupOf(partition_.record(record).key, record); }
 
  private:
+  KeyGroup GroupOf(int64_t key, size_t record) const {
+    const KeyRun& run = runs_[record];
+    return KeyGroup{key, positions_.data() + run.begin, run.count};
+  }
+  void PrefetchRun(size_t record) const { __builtin_prefetch(&runs_[record]); }
+
   Allocator* const allocator_;
   KeyBatch batch_;
   const bool* skip_ = nullptr;
