@@ -87,6 +87,7 @@ def apply_tables(
     dims: Sequence[int],
     combiner: str,
     rule: str,
+    stochastic_rounding: bool = False,
 ) -> tf.Operation | None:
     """One step of an optimizer in many tables, each of one shard.
 
@@ -100,6 +101,7 @@ def apply_tables(
         dims: Dim of each table.
         combiner: As in the lookups.
         rule: Name of the rule.
+        stochastic_rounding: As in `ops.apply`.
     """
     return _raw.tf_embed_apply_tables(
         tables=handles,
@@ -110,6 +112,7 @@ def apply_tables(
         dims=list(dims),
         combiner=combiner,
         rule=rule,
+        stochastic_rounding=stochastic_rounding,
     )
 
 

@@ -190,6 +190,8 @@ class ApplyTablesOp : public TableBatchOp {
  public:
   explicit ApplyTablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
     OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+    OP_REQUIRES_OK(construction,
+                   construction->GetAttr("stochastic_rounding", &stochastic_rounding_));
   }
 
  private:
@@ -262,6 +264,7 @@ class ApplyTablesOp : public TableBatchOp {
       const tf::Tensor of_table = is_vector ? *hyper : hyper->SubSlice(static_cast<int64_t>(i));
       TF_RETURN_IF_ERROR(ReadRule(kind_, tables[i]->dim(), of_table, rule));
       rule->step = number;
+      rule->stochastic_rounding = stochastic_rounding_;
     }
     return absl::OkStatus();
   }
@@ -302,6 +305,7 @@ class ApplyTablesOp : public TableBatchOp {
   }
 
   RuleKind kind_ = RuleKind::kNone;
+  bool stochastic_rounding_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKeyTables").Device(tf::DEVICE_CPU), SumByKeyTablesOp);

@@ -185,6 +185,7 @@ REGISTER_OP("TfEmbedApplyTables")
     .Attr("dims: list(int) >= 1")
     .Attr("combiner: {'sum', 'mean'}")
     .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
+    .Attr("stochastic_rounding: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       int num_tables;
@@ -205,6 +206,7 @@ hyper: Hyper-parameters of the rule, as in TfEmbedApply; or [tables, hyper-param
 step: The number of this step, from 1.
 dims: Dim of each table.
 combiner: As in TfEmbedFindPooledTables.
+stochastic_rounding: As in TfEmbedApply.
 )doc");
 
 }  // namespace tf_embed

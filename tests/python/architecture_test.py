@@ -30,10 +30,11 @@ PYTHON_LAYERS = (
     {"table"},
     {"snapshot", "stored_rows", "shard", "slot_variable"},
     {"anchor"},
+    {"batch_anchor"},
     {"tfra_files"},
     {"file_methods", "policy_methods", "training_methods"},
     {"variable"},
-    {"variable_store", "shadow_variable"},
+    {"row_array", "variable_store", "shadow_variable"},
     {"lookup"},
     {"sparse_lookup", "shadow_ops"},
     {"ragged_embedding_ops"},
@@ -47,11 +48,11 @@ PYTHON_LEVEL = {name: level for level, names in enumerate(PYTHON_LAYERS) for nam
 
 PRIVATE_PYTHON = ("tensorflow.python", "keras.src")
 
-# What a room of cc/ may include besides the standard library. Nothing may include cc/ops.
+# What a room of cc/ may include besides the standard library. No other may include cc/ops.
 CC_ROOMS = {
     "core": ("cc/core/",),
     "cuda": ("cc/core/", "cc/cuda/", "cub/", "cuda", "thrust/"),
-    "ops": ("absl/", "tensorflow/"),
+    "ops": ("absl/", "cc/ops/", "tensorflow/"),
     "kernels": ("absl/", "cc/core/", "cc/cuda/", "cc/kernels/", "tensorflow/", "tsl/", "xla/"),
 }
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")

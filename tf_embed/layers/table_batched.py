@@ -297,7 +297,12 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         else:
             tables = [variable.table for variable in variables]
             anchor = BatchAnchor(tables, self.name)
-            trainer = BatchTrainer(tables, self._optimizer, _COMBINERS[self.pooling_mode])
+            trainer = BatchTrainer(
+                tables,
+                self._optimizer,
+                _COMBINERS[self.pooling_mode],
+                self.stochastic_rounding,
+            )
             trainer.check_strategy()
             anchor.own_trainer = trainer
             self._anchors = [anchor]

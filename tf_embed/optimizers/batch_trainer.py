@@ -34,18 +34,26 @@ class BatchTrainer(tf.Module):
         optimizer: The optimizer, of these tables alone. Its hyper-parameters and `iterations` are
             read at each step.
         combiner: How the lookups pool rows, "sum" or "mean".
+        stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
 
     Attributes:
         state: For each table one more than the largest count of its rows, where the optimizer asks
             for it.
     """
 
-    def __init__(self, tables: Sequence[Table], optimizer: TbeOptimizer, combiner: str) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        optimizer: TbeOptimizer,
+        combiner: str,
+        stochastic_rounding: bool,
+    ) -> None:
         super().__init__()
         for table in tables:
             optimizer.check_dim(table.options.dim, table.options.name)
         self._parts = _Parts(tuple(tables), optimizer)
         self._combiner = combiner
+        self._stochastic_rounding = stochastic_rounding
         self.state = [one for _ in tables for one in max_counter_of(optimizer)]
         for table in tables:
             table.bind_rule(optimizer.rule)
@@ -104,6 +112,7 @@ class BatchTrainer(tf.Module):
             dims=[table.options.dim for table in tables],
             combiner=self._combiner,
             rule=optimizer.rule,
+            stochastic_rounding=self._stochastic_rounding,
         )
         if self.state:
             with tf.control_dependencies([] if applied is None else [applied]):
