@@ -357,10 +357,16 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     ) -> tf.Tensor:
         """Looks bags up. See the class."""
         del total_unique_indices
+        features = batches.Features(self.name, len(self.feature_table_map), self.feature_names)
         counts = None
         if batch_size_per_feature_per_rank is not None:
-            counts = self._counts_by_rank(batch_size_per_feature_per_rank, offsets)
-        batch = self._batch(indices, offsets, per_sample_weights, counts)
+            if self.pooling_mode == PoolingMode.NONE:
+                raise ValueError(
+                    f"`batch_size_per_feature_per_rank` of {self.name!r} needs pooling. Received: "
+                    "it with PoolingMode.NONE"
+                )
+            counts = features.counts_by_rank(batch_size_per_feature_per_rank)
+        batch = features.batch(indices, offsets, per_sample_weights, counts)
         if self.pooling_mode == PoolingMode.NONE:
             if batch.weights is not None:
                 raise ValueError(
@@ -384,51 +390,6 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             values = tf.reshape(values, [-1, width])
         return tf.cast(values, self.output_dtype.dtype)
 
-    def _batch(
-        self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None
-    ) -> batches.Batch:
-        num_features = len(self.feature_table_map)
-        if offsets is not None:
-            bag_counts = None if counts is None else tf.reduce_sum(counts, 1)
-            return batches.of_offsets(
-                indices,
-                offsets,
-                weights,
-                num_features=num_features,
-                bag_counts=bag_counts,
-                owner=self.name,
-            )
-        features = self._features(indices, "indices")
-        all_weights = None if weights is None else self._features(weights, "per_sample_weights")
-        names = self.feature_names or [str(i) for i in range(num_features)]
-        return batches.of_features(features, all_weights, names=names, owner=self.name)
-
-    def _features(self, inputs: Any, argument: str) -> list[Any]:
-        num_features = len(self.feature_table_map)
-        if not isinstance(inputs, (list, tuple, Mapping)):
-            if num_features != 1:
-                raise ValueError(
-                    f"`offsets` of {self.name!r} must be given, or `{argument}` as a list of one "
-                    f"for each of {num_features} features. Received: {type(inputs).__name__}"
-                )
-            inputs = [inputs]
-        features = batches.in_order(inputs, self.feature_names, argument, self.name)
-        if len(features) != num_features:
-            raise ValueError(
-                f"`{argument}` of {self.name!r} must have one for each of {num_features} features. "
-                f"Received: {len(features)}"
-            )
-        return features
-
-    def _counts_by_rank(self, counts: Any, offsets: Any) -> tf.Tensor:
-        if offsets is None or self.pooling_mode == PoolingMode.NONE:
-            wanted = "`offsets`" if offsets is None else "pooling, not PoolingMode.NONE"
-            raise ValueError(
-                f"`batch_size_per_feature_per_rank` of {self.name!r} needs {wanted}. Received: "
-                f"batch_size_per_feature_per_rank={counts}"
-            )
-        return batches.counts_by_rank(counts, len(self.feature_table_map), self.name)
-
     def _in_bounds(self, batch: batches.Batch) -> batches.Batch:
         rows = [self._specs[table].rows for table in self.feature_table_map]
         mode = self.bounds_check_mode.name.lower()
@@ -444,6 +405,19 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         return batch
 
     def _find(
+        self, batch: batches.Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        values = self._find_stored(batch, pieces, size, training)
+        trainer = self._trainer
+        if not training or trainer is None or not trainer.decays_between_steps:
+            return values
+        # Rows are not as the steps that left them out would have made them. What those change of
+        # the values has no gradients: the next step does it to the rows.
+        decayed = batches.times_factors(batch, self.feature_table_map, trainer.missed_decay)
+        now = self._find_stored(decayed, pieces, size, training)
+        return values + tf.stop_gradient(now - values)
+
+    def _find_stored(
         self, batch: batches.Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
     ) -> tf.Tensor:
         variables = self.tables
@@ -486,8 +460,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         elif batch_size_per_feature_per_rank is not None:
             shape = (None,)
         elif offsets is None:
-            first = self._features(indices, "indices")[0]
-            shape = (first.shape[0], sum(dims))
+            features = batches.Features(self.name, len(self.feature_table_map), self.feature_names)
+            shape = (features.in_order(indices, "indices")[0].shape[0], sum(dims))
         assert self.output_dtype.dtype is not None
         return keras.KerasTensor(shape, dtype=self.output_dtype.dtype.name)
 

@@ -7,7 +7,7 @@ holds the indices from offsets[b] up to offsets[b + 1].
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,103 +40,140 @@ class Batch:
         return int(self.num_bags.shape[0])
 
 
-def of_offsets(
-    indices: Any, offsets: Any, weights: Any, *, num_features: int, bag_counts: Any, owner: str
-) -> Batch:
-    """The batch of indices and offsets that are feature by feature already.
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """What a layer is called with: features, in one vector or one container each.
 
-    Args:
-        indices: Integers [n].
-        offsets: Integers [bags + 1].
-        weights: None, or numbers [n].
-        num_features: How many features there are.
-        bag_counts: None, where each feature has as many bags; else int64 [features].
-        owner: Whose they are, for messages.
-
-    Raises:
-        TypeError: Of a wrong dtype.
-        ValueError: Of a wrong shape.
+    Attributes:
+        owner: The layer, for messages.
+        count: How many features there are.
+        names: Their names, or None.
     """
-    indices = _vector(indices, "indices", owner)
-    offsets = _vector(offsets, "offsets", owner)
-    if weights is not None:
-        weights = _weights(weights, indices, owner)
-    count = tf.size(offsets, tf.int64) - 1
-    if bag_counts is None:
-        static = offsets.shape[0]
-        if static is not None and (static < 1 or (static - 1) % num_features):
+
+    owner: str
+    count: int
+    names: Sequence[str] | None
+
+    def batch(self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None) -> Batch:
+        """The batch of a call.
+
+        Args:
+            indices: Integers [n]; or, without offsets, of each feature a tf.RaggedTensor [B, None],
+                a tf.SparseTensor [B, L], or a tensor [B, L] or [B], in a list or by name.
+            offsets: Integers [bags + 1], or None.
+            weights: None; or numbers [n], or the containers of `indices` with weights.
+            counts: None, or int64 [features, ranks]: how many bags each has.
+
+        Raises:
+            TypeError: Of a wrong dtype.
+            ValueError: Of a wrong shape, or they do not go together.
+        """
+        if offsets is not None:
+            return self._of_offsets(indices, offsets, weights, counts)
+        if counts is not None:
             raise ValueError(
-                f"`offsets` of {owner!r} must have one for each bag, equally many of each of "
-                f"{num_features} features, and one more. Received: offsets.shape={offsets.shape}"
+                f"`batch_size_per_feature_per_rank` of {self.owner!r} needs `offsets`. Received: "
+                "offsets=None"
+            )
+        weights = None if weights is None else self.in_order(weights, "per_sample_weights")
+        return self._of_containers(self.in_order(indices, "indices"), weights)
+
+    def in_order(self, inputs: Any, argument: str) -> list[Any]:
+        """The features of a list, or of a mapping from their names.
+
+        Raises:
+            ValueError: There are not as many as features, or not those.
+        """
+        if isinstance(inputs, Mapping):
+            return self._by_name(inputs, argument)
+        if not isinstance(inputs, (list, tuple)):
+            if self.count != 1:
+                raise ValueError(
+                    f"`offsets` of {self.owner!r} must be given, or `{argument}` as a list of one "
+                    f"for each of {self.count} features. Received: {type(inputs).__name__}"
+                )
+            inputs = [inputs]
+        if len(inputs) != self.count:
+            raise ValueError(
+                f"`{argument}` of {self.owner!r} must have one for each of {self.count} features. "
+                f"Received: {len(inputs)}"
+            )
+        return list(inputs)
+
+    def counts_by_rank(self, counts: Any) -> tf.Tensor:
+        """`batch_size_per_feature_per_rank` as int64 [features, ranks].
+
+        Raises:
+            ValueError: Of another shape.
+        """
+        wrong = (
+            f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers, for each of "
+            f"its {self.count} features one for each rank. Received: "
+            f"batch_size_per_feature_per_rank={counts}"
+        )
+        try:
+            tensor = arguments.tensor_of(
+                counts, tf.int64, "batch_size_per_feature_per_rank", self.owner
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(wrong) from error
+        if tensor.shape.rank != 2 or tensor.shape[0] not in (None, self.count):
+            raise ValueError(wrong)
+        return tf.ensure_shape(tensor, [self.count, None])
+
+    def _by_name(self, inputs: Mapping[str, Any], argument: str) -> list[Any]:
+        if self.names is None:
+            raise ValueError(
+                f"`feature_names` of {self.owner!r} must be given where `{argument}` is a dict. "
+                f"Received: {argument}={sorted(inputs)}"
+            )
+        if sorted(inputs) != sorted(self.names):
+            raise ValueError(
+                f"`{argument}` of {self.owner!r} must have just the features "
+                f"{sorted(self.names)}. Received: {argument}={sorted(inputs)}"
+            )
+        return [inputs[name] for name in self.names]
+
+    def _of_offsets(
+        self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None
+    ) -> Batch:
+        indices = _vector(indices, "indices", self.owner)
+        offsets = _vector(offsets, "offsets", self.owner)
+        if weights is not None:
+            weights = _weights(weights, indices, self.owner)
+        if counts is not None:
+            return Batch(indices, offsets, weights, tf.reduce_sum(counts, 1))
+        static = offsets.shape[0]
+        if static is not None and (static < 1 or (static - 1) % self.count):
+            raise ValueError(
+                f"`offsets` of {self.owner!r} must have one for each bag, equally many of each of "
+                f"{self.count} features, and one more. Received: offsets.shape={offsets.shape}"
             )
         # Where that is not known yet, the check of bounds finds it wanting.
-        bag_counts = tf.fill([num_features], count // num_features)
-    return Batch(indices, offsets, weights, bag_counts)
+        each = (tf.size(offsets, tf.int64) - 1) // self.count
+        return Batch(indices, offsets, weights, tf.fill([self.count], each))
 
-
-def of_features(
-    features: Sequence[Any], weights: Sequence[Any] | None, *, names: Sequence[str], owner: str
-) -> Batch:
-    """The batch of one container a feature.
-
-    Args:
-        features: Of each feature a tf.RaggedTensor [B, None], a tf.SparseTensor [B, L], or a tensor
-            [B, L] or [B].
-        weights: None, or the same containers of weights.
-        names: Names of the features, for messages.
-        owner: Whose they are, for messages.
-
-    Raises:
-        TypeError: Of a wrong dtype.
-        ValueError: Of a wrong shape, or features and weights do not go together.
-    """
-    parts = [
-        _bags_of(feature, f"{owner}, feature {name!r}")
-        for feature, name in zip(features, names, strict=True)
-    ]
-    num_bags = [tf.size(lengths, tf.int64) for _, lengths in parts]
-    checks = [
-        tf.debugging.assert_equal(
-            count,
-            num_bags[0],
-            f"The features of {owner!r} must have equally many bags. {name!r} has not.",
-        )
-        for count, name in zip(num_bags[1:], names[1:], strict=True)
-    ]
-    flat = tf.concat([values for values, _ in parts], 0)
-    lengths = tf.concat([lengths for _, lengths in parts], 0)
-    offsets = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
-    all_weights = None
-    if weights is not None:
-        all_weights = tf.concat(
-            [
-                _weights_of(one, feature, f"{owner}, feature {name!r}")
-                for one, feature, name in zip(weights, features, names, strict=True)
-            ],
-            0,
-        )
-    return Batch(arguments.after(flat, *checks), offsets, all_weights, tf.stack(num_bags))
-
-
-def in_order(inputs: Any, names: Sequence[str] | None, argument: str, owner: str) -> list[Any]:
-    """The features of a list, or of a mapping from their names.
-
-    Raises:
-        ValueError: There are not as many as features, or not those.
-    """
-    if not isinstance(inputs, Mapping):
-        return list(inputs)
-    if names is None:
-        raise ValueError(
-            f"`feature_names` of {owner!r} must be given where `{argument}` is a dict. Received: "
-            f"{argument}={sorted(inputs)}"
-        )
-    if sorted(inputs) != sorted(names):
-        raise ValueError(
-            f"`{argument}` of {owner!r} must have just the features {sorted(names)}. Received: "
-            f"{argument}={sorted(inputs)}"
-        )
-    return [inputs[name] for name in names]
+    def _of_containers(self, features: list[Any], weights: list[Any] | None) -> Batch:
+        names = self.names or [str(i) for i in range(self.count)]
+        owners = [f"{self.owner}, feature {name!r}" for name in names]
+        parts = [_bags_of(*one) for one in zip(features, owners, strict=True)]
+        num_bags = [tf.size(lengths, tf.int64) for _, lengths in parts]
+        checks = [
+            tf.debugging.assert_equal(
+                count,
+                num_bags[0],
+                f"The features of {self.owner!r} must have equally many bags. {name!r} has not.",
+            )
+            for count, name in zip(num_bags[1:], names[1:], strict=True)
+        ]
+        indices = tf.concat([values for values, _ in parts], 0)
+        lengths = tf.concat([lengths for _, lengths in parts], 0)
+        offsets = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
+        of_all = None
+        if weights is not None:
+            each = [_weights_of(*one) for one in zip(weights, features, owners, strict=True)]
+            of_all = tf.concat(each, 0)
+        return Batch(arguments.after(indices, *checks), offsets, of_all, tf.stack(num_bags))
 
 
 def each_alone(batch: Batch) -> Batch:
@@ -198,6 +235,28 @@ def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
     return dataclasses.replace(batch, weights=weights)
 
 
+def times_factors(
+    batch: Batch,
+    feature_tables: Sequence[int],
+    factors_of: Callable[[int, tf.Tensor], tf.Tensor],
+) -> Batch:
+    """The same batch, whose weights are multiplied with factors.
+
+    Args:
+        batch: The batch.
+        feature_tables: The number of each feature's table.
+        factors_of: Called with the number of a table and indices for the factor of each.
+    """
+    ends = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
+    factors, begin = [], tf.constant(0, tf.int64)
+    for i, table in enumerate(feature_tables):
+        factors.append(factors_of(table, batch.indices[begin : ends[i]]))
+        begin = ends[i]
+    all_factors = tf.concat(factors, 0)
+    weights = all_factors if batch.weights is None else all_factors * batch.weights
+    return dataclasses.replace(batch, weights=weights)
+
+
 def pieces_side_by_side(
     num_bags: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -231,7 +290,8 @@ def pieces_below_each_other(
     """
     first = tf.cumsum(num_bags, exclusive=True)
     tables = tf.constant(feature_tables, tf.int64)
-    pieces = tf.stack([tables, first, num_bags, first * dim, tf.fill(tf.shape(first), dim_of(dim))])
+    strides = tf.fill(tf.shape(first), tf.constant(dim, tf.int64))
+    pieces = tf.stack([tables, first, num_bags, first * dim, strides])
     return tf.transpose(pieces), tf.reduce_sum(num_bags) * dim
 
 
@@ -264,36 +324,6 @@ def pieces_by_rank(
         tf.reshape(tf.broadcast_to(widths, shape), [-1]),
     ]
     return tf.stack(of_all, 1), tf.reduce_sum(by_rank)
-
-
-def counts_by_rank(counts: Any, num_features: int, owner: str) -> tf.Tensor:
-    """`batch_size_per_feature_per_rank` as int64 [features, ranks].
-
-    Raises:
-        ValueError: Of another shape.
-    """
-    try:
-        tensor = arguments.tensor_of(
-            counts, tf.int64, "batch_size_per_feature_per_rank", repr(owner)
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(_wrong_counts(num_features, owner, counts)) from error
-    if tensor.shape.rank != 2 or tensor.shape[0] not in (None, num_features):
-        raise ValueError(_wrong_counts(num_features, owner, counts))
-    return tf.ensure_shape(tensor, [num_features, None])
-
-
-def dim_of(dim: int) -> tf.Tensor:
-    """An int64 scalar."""
-    return tf.constant(dim, tf.int64)
-
-
-def _wrong_counts(num_features: int, owner: str, counts: Any) -> str:
-    return (
-        f"`batch_size_per_feature_per_rank` of {owner!r} must be integers, for each of its "
-        f"{num_features} features one for each rank. Received: "
-        f"batch_size_per_feature_per_rank={counts}"
-    )
 
 
 def _vector(value: Any, argument: str, owner: str) -> tf.Tensor:

@@ -119,6 +119,33 @@ class BatchTrainer(tf.Module):
                 every = optimizer.max_counter_every
                 run_if(tf.equal((step + 1) % every, 0), self._look_at_counters)
 
+    @property
+    def decays_between_steps(self) -> bool:
+        """Whether rows decay by the steps that leave them out, so that lookups must tell."""
+        return getattr(self.optimizer, "global_weight_decay", None) is not None
+
+    def missed_decay(self, number: int, keys: tf.Tensor) -> tf.Tensor:
+        """What the steps since a row's last one would have left of its weights by the next one.
+
+        Args:
+            number: Of the table.
+            keys: [n].
+
+        Returns:
+            A factor for each key, float32 [n].
+        """
+        optimizer: Any = self.optimizer
+        slots, _ = self._parts.tables[number].read_slots(keys, optimizer.rule, 0.0)
+        last = tf.cast(slots[:, 1], tf.float64)
+        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.float64) + 1
+        missed = tf.where(last > 0, tf.maximum(step - last - 1, 0.0), 0.0)
+        if optimizer.global_weight_decay.start_iter > 0:
+            missed = tf.where(step < optimizer.global_weight_decay.start_iter, 0.0, missed)
+        rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
+        kept = (1.0 - rate * optimizer.number("weight_decay")) ** missed
+        factor = tf.where(missed > 0, tf.maximum(kept, optimizer.number("lower_bound")), 1.0)
+        return tf.cast(factor, tf.float32)
+
     def _look_at_counters(self) -> None:
         slot = len(self.optimizer.slots) - 1
         for table, counter in zip(self._parts.tables, self.state, strict=True):

@@ -1,0 +1,225 @@
+"""Many tables trained by one op, against each trained by its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_embed
+from tf_embed import table_batch
+from tf_embed.batch_anchor import BatchAnchor
+from tf_embed.lookup_gradient import token_of
+
+DIMS = (3, 1, 5)
+DTYPES = (tf.float32, tf.bfloat16, tf.float32)
+HYPER = tf.constant([0.5, 0.0, 0.9, 0.99, 1e-3], tf.float64)  # of Adam
+
+
+def make_tables(count: int = 3) -> list[tf_embed.Variable]:
+    return [
+        tf_embed.Variable(
+            dim=DIMS[i % 3],
+            value_dtype=DTYPES[i % 3],
+            initializer=tf.keras.initializers.RandomNormal(seed=i),
+            name=f"table_{i}",
+        )
+        for i in range(count)
+    ]
+
+
+class Bags:
+    """Bags of two features of each table, in an order that mixes tables."""
+
+    def __init__(self, rng: np.random.Generator, num_tables: int, num_bags: int, weighted: bool):
+        self.of = [*range(num_tables), *reversed(range(num_tables))]
+        self.num_bags = num_bags
+        self.lengths = rng.integers(0, 5, num_bags * len(self.of))
+        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.indices = rng.integers(-4, 4, self.offsets[-1])
+        self.weights = rng.normal(size=len(self.indices)).astype("f") if weighted else None
+        dims = [DIMS[table % 3] for table in self.of]
+        columns = np.cumsum([0, *dims])
+        self.width = int(columns[-1])
+        self.pieces = [
+            [table, i * num_bags, num_bags, columns[i], self.width]
+            for i, table in enumerate(self.of)
+        ]
+        self.gradient = rng.normal(size=num_bags * self.width).astype("f")
+
+    def find(self, tables: list[Any], combiner: str, **options: Any) -> tf.Tensor:
+        return table_batch.find_pooled_tables(
+            [table.table.resource_handle for table in tables],
+            tf.constant(self.indices),
+            tf.constant(self.offsets),
+            tf.constant(self.pieces, tf.int64),
+            tf.constant(self.num_bags * self.width, tf.int64),
+            None if self.weights is None else tf.constant(self.weights),
+            row_dtypes=[table.value_dtype for table in tables],
+            dims=[table.dim for table in tables],
+            combiner=combiner,
+            **options,
+        )
+
+    def gradients_of(self, table: int, combiner: str) -> tuple[np.ndarray, np.ndarray]:
+        """The keys of a table, and the gradient of each."""
+        values = self.gradient.reshape(self.num_bags, self.width)
+        keys, rows = [], []
+        for feature, owner in enumerate(self.of):
+            if owner != table:
+                continue
+            column, dim = self.pieces[feature][3], DIMS[table % 3]
+            for bag in range(self.num_bags):
+                begin, end = self.offsets[feature * self.num_bags + bag :][:2]
+                for i in range(begin, end):
+                    factor = np.float32(1.0)
+                    if combiner == "mean":
+                        factor = np.float32(1.0) / np.float32(end - begin)
+                    if self.weights is not None:
+                        factor = factor * self.weights[i]
+                    keys.append(self.indices[i])
+                    rows.append(factor * values[bag, column : column + dim])
+        shape = [len(keys), DIMS[table % 3]]
+        return np.array(keys, np.int64), np.reshape(rows, shape).astype("f")
+
+
+def packed(bags: Bags, tables: list[Any], combiner: str) -> tf.IndexedSlices:
+    """The gradient of an anchor of all tables."""
+    anchor = BatchAnchor([table.table for table in tables], "all")
+    with tf.GradientTape() as tape:
+        values = bags.find(tables, combiner, packs=True, tokens=[token_of(anchor.value, tf.int64)])
+        loss = tf.reduce_sum(values * bags.gradient)
+    return tape.gradient(loss, anchor.value)
+
+
+def apply(tables: list[Any], slices: tf.IndexedSlices, combiner: str, step: int = 1) -> None:
+    table_batch.apply_tables(
+        [table.table.resource_handle for table in tables],
+        slices.indices,
+        tf.reshape(slices.values, [-1]),
+        HYPER,
+        tf.constant(step, tf.int64),
+        dims=[table.dim for table in tables],
+        combiner=combiner,
+        rule="adam",
+    )
+
+
+def rows_of(table: Any) -> dict[int, list[float]]:
+    keys, values = table.export()
+    rows = tf.cast(values, tf.float32).numpy().tolist()
+    return dict(zip(keys.numpy().tolist(), rows, strict=True))
+
+
+class StepsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(
+        combiner=["sum", "mean"], weighted=[False, True], num_tables=[3, 12], lookups=[1, 2]
+    )
+    @pytest.mark.smoke
+    def test_a_step_is_that_of_each_table_to_the_bit(self, combiner, weighted, num_tables, lookups):
+        rng = np.random.default_rng(7)
+        ours, theirs = make_tables(num_tables), make_tables(num_tables)
+        for step in (1, 2, 3):
+            some = [Bags(rng, num_tables, 6, weighted) for _ in range(lookups)]
+            slices = [packed(bags, ours, combiner) for bags in some]
+            together = tf.IndexedSlices(
+                tf.concat([one.values for one in slices], 0),
+                tf.concat([one.indices for one in slices], 0),
+            )
+            apply(ours, together, combiner, step)
+            for i, table in enumerate(theirs):
+                parts = [bags.gradients_of(i, combiner) for bags in some]
+                table.table.apply(
+                    tf.constant(np.concatenate([keys for keys, _ in parts])),
+                    tf.constant(np.concatenate([rows for _, rows in parts])),
+                    rule="adam",
+                    hyper=HYPER,
+                    step=tf.constant(step, tf.int64),
+                )
+        for one, other in zip(ours, theirs, strict=True):
+            self.assertEqual(rows_of(one), rows_of(other))
+            self.assertGreater(int(one.size()), 4)
+
+    def test_gradients_pass_a_loop(self):
+        rng = np.random.default_rng(8)
+        ours, theirs = make_tables(), make_tables()
+        bags = Bags(rng, 3, 4, True)
+        anchor = BatchAnchor([table.table for table in ours], "all")
+
+        @tf.function
+        def looped():
+            with tf.GradientTape() as tape:
+                token = token_of(anchor.value, tf.int64)
+                _, loss = tf.while_loop(
+                    lambda i, loss: i < 3,
+                    lambda i, loss: (
+                        i + 1,
+                        loss
+                        + tf.reduce_sum(
+                            bags.find(ours, "sum", packs=True, tokens=[token]) * bags.gradient
+                        ),
+                    ),
+                    (0, 0.0),
+                )
+            return tape.gradient(loss, anchor.value)
+
+        apply(ours, looped(), "sum")
+        once = packed(bags, theirs, "sum")
+        thrice = tf.IndexedSlices(tf.tile(once.values, [3, 1]), tf.tile(once.indices, [3]))
+        apply(theirs, thrice, "sum")
+        for one, other in zip(ours, theirs, strict=True):
+            self.assertEqual(rows_of(one), rows_of(other))
+
+    def test_no_batch_is_no_step_on_any_row(self):
+        tables = make_tables()
+        none = tf.IndexedSlices(tf.zeros([0, 1]), tf.zeros([0], tf.int64))
+        apply(tables, none, "sum")
+        self.assertEqual([int(table.size()) for table in tables], [0, 0, 0])
+
+    def test_elements_of_gradients_are_clipped(self):
+        tables = make_tables()
+        bags = Bags(np.random.default_rng(9), 3, 4, False)
+        anchor = BatchAnchor([table.table for table in tables], "all")
+        with tf.GradientTape() as tape:
+            token = token_of(anchor.value, tf.int64)
+            values = bags.find(tables, "sum", packs=True, max_gradient=0.25, tokens=[token])
+            loss = tf.reduce_sum(values * bags.gradient)
+        slices = tape.gradient(loss, anchor.value)
+        self.assertAllEqual(slices.values[:, 0], np.clip(bags.gradient, -0.25, 0.25))
+
+    @parameterized.named_parameters(
+        ("cut", lambda words: words[:-1]),
+        ("torn", lambda words: words[1:]),
+        ("short", lambda words: words[:3]),
+        ("longer", lambda words: tf.concat([words, words[:2]], 0)),
+        ("many_keys", lambda words: tf.tensor_scatter_nd_update(words, [[2]], [2**62])),
+        ("many_pieces", lambda words: tf.tensor_scatter_nd_update(words, [[4]], [2**61])),
+        ("no_bags", lambda words: tf.tensor_scatter_nd_update(words, [[3]], [-1])),
+        ("size", lambda words: tf.tensor_scatter_nd_update(words, [[1]], [5])),
+    )
+    def test_what_is_no_batch_is_refused_and_changes_nothing(self, damage):
+        tables = make_tables()
+        slices = packed(Bags(np.random.default_rng(10), 3, 4, True), tables, "sum")
+        damaged = tf.IndexedSlices(slices.values, damage(slices.indices))
+        with self.assertRaises(tf.errors.InvalidArgumentError):
+            apply(tables, damaged, "sum")
+        self.assertEqual([int(table.size()) for table in tables], [0, 0, 0])
+
+    def test_gradients_that_are_too_few_are_refused(self):
+        tables = make_tables()
+        slices = packed(Bags(np.random.default_rng(11), 3, 4, True), tables, "sum")
+        short = tf.IndexedSlices(slices.values[:-1], slices.indices)
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`gradients` must be those"):
+            apply(tables, short, "sum")
+
+    def test_tables_of_several_shards_are_refused(self):
+        tables = make_tables()
+        slices = packed(Bags(np.random.default_rng(12), 3, 4, True), tables, "sum")
+        tables[1] = tf_embed.Variable(
+            dim=1, value_dtype=tf.bfloat16, devices=["/CPU:0"] * 2, name="two"
+        )
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "'two'.*one shard.*2"):
+            apply(tables, slices, "sum")
