@@ -11,9 +11,6 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
-from tf_embed.layers.table_batched_methods import TableBatchedMethods
-from tf_embed.optimizers.tbe_of_type import TbeSettings, optimizer_of_type
-from tf_embed.optimizers.trainer import TableTrainer
 
 OptimType = tf_embed.OptimType
 Decay = tf_embed.WeightDecayMode
@@ -68,30 +65,35 @@ ADJUSTED = (
 )
 
 
-class Layer(TableBatchedMethods):
-    """Tables and an optimizer, trained one by one."""
+class Layer(tf_embed.layers.TableBatchedEmbeddingBags):
+    """One feature for each table, and steps of it."""
 
-    def __init__(self, optimizer=OptimType.EXACT_SGD, specs=((ROWS, DIM),), initializer=None, **kw):
-        self.name = "bags"
-        self.own_optimizer = optimizer_of_type(optimizer, TbeSettings(**kw))
-        self._row_counts = tuple(rows for rows, _ in specs)
-        self.tables = [
-            tf_embed.Variable(dim=dim, name=f"t{i}", initializer=initializer, init_size=64)
-            for i, (_, dim) in enumerate(specs)
-        ]
-        if self.own_optimizer is not None:
-            self.trainers = [
-                TableTrainer(one.anchor, self.own_optimizer, is_own=True) for one in self.tables
-            ]
+    def __init__(self, optimizer=OptimType.EXACT_SGD, specs=((ROWS, DIM),), **kwargs):
+        names = [f"t{i}" for i in range(len(specs))]
+        super().__init__(specs, optimizer=optimizer, table_names=names, name="bags", **kwargs)
+        self.build()
+        self.applier = keras.optimizers.SGD()
+        if self.optimizer is not None:
+            self.applier.build(self.trainable_variables)
 
     def step(self, ids=(1, 3, 3), scale=1.0):
         """One step of every table. Those of other scales have gradients of another direction."""
-        for trainer in self.trainers:
-            dim = trainer.table.options.dim
+        gradients = []
+        for _, dim in self.embedding_specs:
             numbers = tf.range(len(ids) * dim, dtype=tf.float32)
-            gradients = scale * (tf.reshape(numbers, [-1, dim]) % 5.0 - 1.5) + (scale - 1.0)
-            trainer.train(tf.constant(ids, tf.int64), gradients)
-        self.own_optimizer.iterations.assign_add(1)
+            of_table = tf.reshape(numbers, [-1, dim]) % 5.0 - 1.5
+            gradients.append(scale * of_table + (scale - 1.0))
+        indices = tf.tile(tf.constant(ids, tf.int64), [len(gradients)])
+        offsets = tf.range(len(ids) * len(gradients) + 1, dtype=tf.int64)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self(indices, offsets) * tf.concat(gradients, 1))
+        variables = self.trainable_variables
+        self.applier.apply(tape.gradient(loss, variables), variables)
+
+
+def _model(layer):
+    inputs = keras.Input((1,), dtype="int64")
+    return keras.Model(inputs, layer(inputs))
 
 
 class HyperParametersTest(parameterized.TestCase):
@@ -127,7 +129,7 @@ class HyperParametersTest(parameterized.TestCase):
         np.testing.assert_array_equal(
             *(one.split_embedding_weights()[0] for one in (changed, made))
         )
-        self.assertEqual(changed.own_optimizer.get_config()["beta2"], 0.7)
+        self.assertEqual(changed.optimizer.get_config()["beta2"], 0.7)
 
     def test_learning_rate(self):
         layer = Layer(learning_rate=0.25)
@@ -193,25 +195,57 @@ class HyperParametersTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 0"):
             Layer(OptimType.ADAM).update_hyper_parameters({name: value})
 
-    def test_changed_parameters_are_resumed(self):
-        unbroken, saved = Layer(OptimType.ADAM), Layer(OptimType.ADAM)
+    @parameterized.parameters("checkpoint", "weights")
+    def test_changed_parameters_are_resumed(self, kind):
+        unbroken, saved, resumed = (Layer(OptimType.ADAM) for _ in range(3))
         for layer in (unbroken, saved):
             layer.step()
             layer.update_hyper_parameters({"lr": 0.3, "beta1": 0.5, "eps": 0.1})
             layer.step()
         path = tempfile.mkdtemp()
-
-        def checkpoint(layer):
-            return tf.train.Checkpoint(optimizer=layer.own_optimizer, table=layer.tables[0])
-
-        resumed = Layer(OptimType.ADAM)
-        file = checkpoint(saved).save(f"{path}/c")
-        checkpoint(resumed).restore(file).assert_existing_objects_matched()
+        if kind == "checkpoint":
+            file = tf.train.Checkpoint(layer=saved).save(f"{path}/c")
+            tf.train.Checkpoint(layer=resumed).restore(file).assert_existing_objects_matched()
+        else:
+            _model(saved).save_weights(f"{path}/c.weights.h5")
+            _model(resumed).load_weights(f"{path}/c.weights.h5")
         for layer in (unbroken, resumed):
             layer.step(scale=0.5)
         np.testing.assert_array_equal(
             *(one.split_embedding_weights()[0] for one in (unbroken, resumed))
         )
+
+    def test_changed_parameters_are_in_the_config(self):
+        layer = Layer(OptimType.EXACT_ROWWISE_ADAGRAD, **GLOBAL)
+        before = layer.get_config()
+        self.assertEqual(before["learning_rate"], 0.01)
+        numbers = {"lr": 0.25, "eps": 0.1, "weight_decay": 0.2, "lower_bound": 0.5}
+        layer.update_hyper_parameters(numbers)
+        kind = tf_embed.layers.TableBatchedEmbeddingBags
+        copied = kind.from_config({**layer.get_config(), "name": "other"})
+        self.assertEqual(copied.settings.learning_rate, 0.25)
+        self.assertEqual(copied.settings.eps, 0.1)
+        self.assertEqual(copied.settings.weight_decay, 0.2)
+        self.assertEqual(copied.settings.global_weight_decay.lower_bound, 0.5)
+
+    def test_a_compiled_fit_obeys_at_once(self):
+        rows = []
+        for change in (True, False):
+            layer = Layer(OptimType.ADAM, initializer=0.5)
+            model = _model(layer)
+            model.compile(keras.optimizers.SGD(), "mse")
+            x, y = np.arange(6).reshape(6, 1), np.linspace(0.0, 1.0, 6 * DIM).reshape(6, DIM)
+            model.fit(x, y, batch_size=3, shuffle=False, verbose=0)
+            function = model.train_function
+            if change:
+                layer.update_hyper_parameters({"lr": 0.0})
+            before = layer.split_embedding_weights()[0]
+            model.fit(x, y, batch_size=3, shuffle=False, verbose=0)
+            self.assertIs(model.train_function, function)
+            rows.append((before.numpy(), layer.split_embedding_weights()[0].numpy()))
+            self.assertEqual(layer.get_optimizer_state()[0]["iter"], 4)
+        np.testing.assert_array_equal(rows[0][0], rows[0][1])
+        self.assertGreater(np.abs(rows[1][0] - rows[1][1]).max(), 1e-3)
 
     @parameterized.product(
         method=(
@@ -296,9 +330,6 @@ class SnapshotsTest(parameterized.TestCase):
             eager, traced = getattr(layer, method)(), tf.function(getattr(layer, method))()
             for one, other in zip(tf.nest.flatten(eager), tf.nest.flatten(traced), strict=True):
                 np.testing.assert_array_equal(one, other)
-
-    def test_table_names(self):
-        self.assertEqual(Layer(specs=((ROWS, 2), (None, 2))).table_names, ["t0", "t1"])
 
 
 class UniformTest(parameterized.TestCase):

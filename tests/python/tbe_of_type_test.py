@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 import tf_embed
 from tf_embed import optimizers
-from tf_embed.optimizers.tbe_of_type import TbeSettings, optimizer_of_type
+from tf_embed.optimizers.tbe_of_type import TbeSettings, optimizer_of_type, present_settings
 
 OptimType = tf_embed.OptimType
 Decay = tf_embed.WeightDecayMode
@@ -200,6 +200,16 @@ class OptimizerOfTypeTest(parameterized.TestCase):
         schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)
         optimizer = optimizer_of_type(OptimType.ADAM, TbeSettings(learning_rate=schedule))
         self.assertAlmostEqual(float(optimizer.learning_rate), 0.5)
+
+    def test_present_settings_are_the_given_ones_but_for_what_was_changed(self):
+        self.assertEqual(present_settings(TbeSettings(), None), TbeSettings())
+        settings = TbeSettings(learning_rate=0.1, beta2=0.99)
+        optimizer = optimizer_of_type(OptimType.LAMB, settings)
+        self.assertEqual(present_settings(settings, optimizer), settings)
+        optimizer.adjust("beta2", 0.7)
+        optimizer.learning_rate = 0.25
+        changed = TbeSettings(learning_rate=0.25, beta2=0.7)
+        self.assertEqual(present_settings(settings, optimizer), changed)
 
 
 class TypesTest(parameterized.TestCase):

@@ -16,12 +16,18 @@ from tf_embed.definitions import as_enum
 from tf_embed.initializers import with_own_seed
 from tf_embed.layers import table_batched_inputs as batches
 from tf_embed.layers import table_batched_settings as settings_of
+from tf_embed.layers.table_batched_methods import TableBatchedMethods
 from tf_embed.layers.table_batched_tables import Tables, TableSpec
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.lookup import gradient_token
 from tf_embed.lookup_gradient import token_of
 from tf_embed.optimizers.batch_trainer import BatchTrainer
-from tf_embed.optimizers.tbe_of_type import TbeSettings, as_optim_type, optimizer_of_type
+from tf_embed.optimizers.tbe_of_type import (
+    TbeSettings,
+    as_optim_type,
+    optimizer_of_type,
+    present_settings,
+)
 from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
 from tf_embed.optimizers.tbe_settings import (
     CounterBasedRegularizationDefinition,
@@ -50,7 +56,7 @@ _TRAINER = "optimizer_"  # what its arrays in a file begin with
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-class TableBatchedEmbeddingBags(keras.layers.Layer):
+class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
     """Looks bags of ids up in many tables at once, and trains these by one step.
 
     FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of
@@ -511,7 +517,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         device = self._arguments["device"]
         values = {
             **self._arguments,
-            **{name: getattr(self.settings, name) for name in TbeSettings.__dataclass_fields__},
+            **vars(present_settings(self.settings, self._optimizer)),
             "embedding_specs": [spec.get_config() for spec in self._specs],
             "feature_table_map": self.feature_table_map,
             "table_names": self.table_names,

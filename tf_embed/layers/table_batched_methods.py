@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from tf_embed import arguments
 from tf_embed.initializers import RowInitializer, row_initializer
-from tf_embed.optimizers.rules import fused_rule, fused_slots
+from tf_embed.optimizers.batch_trainer import BatchTrainer
 from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
-from tf_embed.slot_variable import SlotVariable
 from tf_embed.table import Table, TableOptions
 from tf_embed.variable import Variable
 
@@ -39,24 +38,28 @@ class TableBatchedMethods:
 
     Snapshots are tensors of their own, where FBGEMM's are views: what is written into a table later
     does not show in them, and to write use `layer.tables`.
-
-    Attributes:
-        name: The layer's.
-        tables: The tables.
-        own_optimizer: What trains them; None where the layer leaves that to others.
     """
 
-    name: str
-    tables: list[Variable]
-    own_optimizer: TbeOptimizer | None
-
-    # The number of rows of each table; None for a dynamic one.
-    _row_counts: tuple[int | None, ...]
+    name: Any
 
     @property
-    def table_names(self) -> list[str]:
-        """The name of each table."""
-        return [table.name for table in self.tables]
+    def tables(self) -> list[Variable]:
+        """The tables."""
+        raise NotImplementedError
+
+    @property
+    def embedding_specs(self) -> list[tuple[int | None, int]]:
+        """Number of rows, None for a dynamic table, and dim of each table."""
+        raise NotImplementedError
+
+    @property
+    def optimizer(self) -> TbeOptimizer | None:
+        """What trains the tables; None where the layer leaves that to others."""
+        raise NotImplementedError
+
+    @property
+    def _trainer(self) -> BatchTrainer | None:
+        raise NotImplementedError
 
     # Hyper-parameters.
 
@@ -146,7 +149,7 @@ class TableBatchedMethods:
             table.table.export(with_slots=False, with_policy=False).values
             if count is None
             else table.lookup(tf.range(count, dtype=tf.int64))
-            for table, count in zip(self.tables, self._row_counts, strict=True)
+            for table, count in self._tables_and_rows()
         ]
 
     def split_optimizer_states(self) -> list[list[tf.Tensor]]:
@@ -223,10 +226,10 @@ class TableBatchedMethods:
                 f"`min_val` must be at most `max_val`. Received: min_val={least}, max_val={most}"
             )
         initializer = keras.initializers.RandomUniform(least, most, seed)
-        for table, count in zip(self.tables, self._row_counts, strict=True):
+        for table, count in self._tables_and_rows():
             if count is None:
                 _check_uniform(table, least, most)
-        for table, count in zip(self.tables, self._row_counts, strict=True):
+        for table, count in self._tables_and_rows():
             options = table.table.options
             if count is None:
                 drawn = options.initializer
@@ -281,11 +284,12 @@ class TableBatchedMethods:
                 "`logical_table_ids` and `buffer_ids` must be of one length. Received: "
                 f"{numbers.size} and {buffers.size}"
             )
-        _check_below(numbers, len(self.tables), "logical_table_ids")
+        tables = self._tables_and_rows()
+        _check_below(numbers, len(tables), "logical_table_ids")
         _check_below(buffers, offsets.size - 1, "buffer_ids")
         pruned = []
         for number, buffer in zip(numbers, buffers, strict=True):
-            count, table = self._row_counts[number], self.tables[number]
+            table, count = tables[number]
             of_table = np.unique(ids[offsets[buffer] : offsets[buffer + 1]])
             if count is not None:
                 _check_below(of_table, count, f"pruned_indices of {table.name!r}")
@@ -339,33 +343,35 @@ class TableBatchedMethods:
                 f"forward_stream={forward_stream!r}"
             )
 
+    def _tables_and_rows(self) -> list[tuple[Variable, int | None]]:
+        """Each table and its number of rows, None for a dynamic one."""
+        rows = [rows for rows, _ in self.embedding_specs]
+        return list(zip(self.tables, rows, strict=True))
+
     def _optimizer_for(self, method: str) -> TbeOptimizer:
-        if self.own_optimizer is None:
+        if self.optimizer is None:
             raise ValueError(
                 f"`{method}` needs the layer's own optimizer. Received: {self.name!r}, made with "
                 "`optimizer` None or OptimType.NONE, which leave training to the model's optimizer"
             )
-        return self.own_optimizer
+        return self.optimizer
 
     def _states(self, method: str) -> list[dict[str, tf.Tensor]]:
         """The states of each table by name, in FBGEMM's order."""
-        optimizer = self._optimizer_for(method)
-        rule = fused_rule(optimizer)
-        assert rule is not None
-        states = []
-        for table, count in zip(self.tables, self._row_counts, strict=True):
+        self._optimizer_for(method)
+        trainer, states = self._trainer, []
+        assert trainer is not None  # as there is an optimizer
+        for table, count in self._tables_and_rows():
             if count is None:
                 keys = table.table.export(with_slots=False, with_policy=False).keys
             else:
                 keys = tf.range(count, dtype=tf.int64)
-            of_table, begin = {}, 0
-            for slot, (name, width, start) in zip(
-                optimizer.slots, fused_slots(optimizer, table.dim), strict=True
+            of_table = {}
+            for slot, view in zip(
+                trainer.optimizer.slots, trainer.slots_of(table.table), strict=True
             ):
-                view = SlotVariable(name, width, table.table, rule, begin, start)
                 state = view.lookup(keys)
-                of_table[name] = state if slot.is_wide else tf.squeeze(state, 1)
-                begin += width
+                of_table[slot.name] = state if slot.is_wide else tf.squeeze(state, -1)
             states.append({name: of_table[name] for name in _STATES if name in of_table})
         return states
 

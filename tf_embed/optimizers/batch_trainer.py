@@ -158,13 +158,17 @@ class BatchTrainer(tf.Module):
         Args:
             prefix: What the names begin with.
         """
-        arrays = {f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)}
-        return {f"{prefix}step": step_variable(self.optimizer).numpy(), **arrays}
+        numbers = {f"{prefix}{one.name}": one.numpy() for one in self.optimizer.variables}
+        return {
+            **numbers,
+            **{f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)},
+        }
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
         """Takes over what `arrays` gave."""
-        if f"{prefix}step" in arrays:
-            step_variable(self.optimizer).assign(arrays[f"{prefix}step"])
+        for variable in self.optimizer.variables:  # steps and hyper-parameters
+            if f"{prefix}{variable.name}" in arrays:
+                variable.assign(arrays[f"{prefix}{variable.name}"])
         for i, variable in enumerate(self.state):
             if f"{prefix}state_{i}" in arrays:
                 variable.assign(arrays[f"{prefix}state_{i}"])

@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import keras
+import numpy as np
+
 from tf_embed.definitions import Definition, as_enum
 from tf_embed.optimizers.tbe_adagrad import ExactAdagrad, ExactSGD, RowwiseAdagrad
 from tf_embed.optimizers.tbe_adam import (
@@ -188,6 +191,28 @@ def optimizer_of_type(optim_type: Any, settings: TbeSettings) -> TbeOptimizer | 
     optimizer = maker(**{name: getattr(settings, name) for name in used})
     optimizer.make_adjustable()
     return optimizer
+
+
+def present_settings(settings: TbeSettings, optimizer: TbeOptimizer | None) -> TbeSettings:
+    """The settings of an optimizer that was made from some, with what was changed since.
+
+    Args:
+        settings: What it was made from.
+        optimizer: What `optimizer_of_type` gave.
+    """
+    if optimizer is None:
+        return settings
+    names = optimizer.adjustable
+    present: dict[str, Any] = {name: float(optimizer.number(name)) for name in names}
+    rate = optimizer.learning_rate
+    # A learning rate is kept in float32, in which a number may be another than was given.
+    if isinstance(rate, keras.Variable) and np.float32(settings.learning_rate) != float(rate):
+        present["learning_rate"] = float(rate)
+    if "lower_bound" in present and settings.global_weight_decay is not None:
+        present["global_weight_decay"] = dataclasses.replace(
+            settings.global_weight_decay, lower_bound=present.pop("lower_bound")
+        )
+    return dataclasses.replace(settings, **present)
 
 
 def _check_decay(owner: str, used: tuple[str, ...], settings: TbeSettings) -> None:
