@@ -349,6 +349,18 @@ class UniformTest(parameterized.TestCase):
         self.assertBetween(rows[0][0].min(), -0.25, -0.249)
         self.assertBetween(rows[0][0].max(), 0.749, 0.75)
 
+    @parameterized.parameters(tf_embed.SparseType.FP16, tf_embed.SparseType.BF16)
+    def test_narrow_rows_are_those_of_float32_rounded(self, precision):
+        narrow, wide = Layer(weights_precision=precision), Layer()
+        for layer in (narrow, wide):
+            layer.init_embedding_weights_uniform(-1.0, 1.0, seed=2)
+        rows = narrow.split_embedding_weights()[0]
+        self.assertEqual(rows.dtype, precision.dtype)
+        rounded = tf.cast(wide.split_embedding_weights()[0], precision.dtype)
+        np.testing.assert_array_equal(rows, rounded)
+        narrow.reset_embedding_weight_momentum([2], [0, 1], [0], [0])
+        np.testing.assert_array_equal(narrow.split_embedding_weights()[0][2], np.zeros(DIM))
+
     def test_without_a_seed_it_is_keras_global_one(self):
         rows = []
         for _ in range(2):

@@ -116,6 +116,14 @@ class TableBatchedMethods:
             TypeError: A value is no number, or the learning rate is a schedule.
             ValueError: A name is another, a value is out of range, the optimizer does not use it,
                 or the layer has no optimizer of its own.
+
+        Example:
+            >>> import tf_embed
+            >>> layer = tf_embed.layers.TableBatchedEmbeddingBags(
+            ...     [(10, 4)], optimizer=tf_embed.OptimType.ADAM)
+            >>> layer.update_hyper_parameters({"lr": 0.5, "beta2": 0.99})
+            >>> layer.get_learning_rate()
+            0.5
         """
         optimizer = self._optimizer_for("update_hyper_parameters")
         values = {}
@@ -143,7 +151,7 @@ class TableBatchedMethods:
         Returns:
             For an array of rows [rows, dim], with initial rows where none was written. For a
             dynamic table [n, dim], in the order of `table.export()`, whose keys tell which row is
-            which.
+            which. With DECOUPLE_GLOBAL they are as the last step of each row left them.
         """
         return [
             table.table.export(with_slots=False, with_policy=False).values
