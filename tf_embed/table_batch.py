@@ -39,7 +39,8 @@ def find_pooled_tables(
     Differentiable with respect to tokens and weights. Shards are chosen by the remainder.
 
     Args:
-        handles: The tables' resources. Keys are int64; rows are not float64.
+        handles: The tables' resources. Keys are int64; rows are float32, float16, bfloat16, or
+            those of `quantized_rows`.
         indices: int64 [n].
         offsets: int64 [bags + 1], from 0 to n.
         pieces: int64 [pieces, 5]: number of the table, first bag, number of bags, first value and
@@ -50,7 +51,7 @@ def find_pooled_tables(
         tokens: What gradients go to, see `ops.token`: one for each table, or none; with `packs`
             one for all tables.
         row_dtypes: Dtype of the rows of each table.
-        dims: Dim of each table.
+        dims: Number of weights of a row of each table; of int8 ones, 8 less than its dim.
         combiner: "sum" of weight x row; or "mean", which divides by the number of indices in a bag.
         packs: Whether the gradient of the token is the batch and the gradient of its pooled values,
             for `apply_tables`; else that of each token are rows of its table.
@@ -59,7 +60,13 @@ def find_pooled_tables(
 
     Returns:
         The pooled values, float32 [size]. Those of an empty bag are 0.
+
+    Raises:
+        ValueError: If there are tokens, and rows of int8.
     """
+    if tokens and tf.int8 in [tf.as_dtype(dtype) for dtype in row_dtypes]:
+        names = [tf.as_dtype(dtype).name for dtype in row_dtypes]
+        raise ValueError(f"INT8 rows can't be trained, and have no tokens. Received: {names}")
     return _raw.tf_embed_find_pooled_tables(
         tables=handles,
         indices=indices,

@@ -8,6 +8,7 @@
 
 #include "cc/core/data_type.h"
 #include "cc/core/first_failure.h"
+#include "cc/core/quantized_row.h"
 #include "cc/core/shard_split.h"
 
 namespace tf_embed {
@@ -27,12 +28,12 @@ template <typename T, typename Compute>
 void AddRows(const T* rows, size_t count, size_t dim, const Compute* factors,
              Compute* __restrict sum) {
   for (size_t i = 0; i < count; ++i) {
-    const T* const row = rows + i * dim;
+    const WideRow<T> row(rows + i * (dim + WideRow<T>::kTail), dim);
     if (factors == nullptr) {
-      for (size_t j = 0; j < dim; ++j) sum[j] += Number<T>::Load(row[j]);
+      for (size_t j = 0; j < dim; ++j) sum[j] += row[j];
     } else {
       const Compute factor = factors[i];
-      for (size_t j = 0; j < dim; ++j) sum[j] += factor * Number<T>::Load(row[j]);
+      for (size_t j = 0; j < dim; ++j) sum[j] += factor * row[j];
     }
   }
 }
@@ -42,9 +43,9 @@ template <typename T, typename Compute>
 void DotRows(const T* rows, size_t count, size_t dim, const Compute* with, Compute divisor,
              Compute* products) {
   for (size_t i = 0; i < count; ++i) {
-    const T* const row = rows + i * dim;
+    const WideRow<T> row(rows + i * (dim + WideRow<T>::kTail), dim);
     Compute sum{0};
-    for (size_t j = 0; j < dim; ++j) sum += with[j] * Number<T>::Load(row[j]);
+    for (size_t j = 0; j < dim; ++j) sum += with[j] * row[j];
     products[i] = divisor == 0 ? Compute{0} : sum / divisor;
   }
 }
@@ -54,7 +55,7 @@ const TableOptions& OptionsOf(const PooledFind& find) { return find.keys.shards[
 // What one thread needs to pool some bags.
 template <typename T>
 class BagPooler {
-  using Compute = typename Number<T>::Compute;
+  using Compute = typename WideRow<T>::Compute;
 
  public:
   // With `of_weights` the bags are not pooled: it gets the gradient of the weights.
@@ -93,8 +94,9 @@ class BagPooler {
         pooled_(static_cast<Compute*>(find.pooled)),
         of_weights_(of_weights),
         stride_(find.stride),
-        dim_(OptionsOf(find).dim),
-        block_size_(std::clamp(kBlockBytes / (dim_ * sizeof(T)), kLeastBlock, kMostBlock)),
+        width_(OptionsOf(find).dim),
+        dim_(width_ - WideRow<T>::kTail),
+        block_size_(std::clamp(kBlockBytes / (width_ * sizeof(T)), kLeastBlock, kMostBlock)),
         // Else keys are looked up where they lie.
         gathers_(!bags_.in_order() || pooling_.padding != nullptr),
         serial_(serial),
@@ -117,14 +119,14 @@ class BagPooler {
   Compute* Pooled(size_t bag) const { return pooled_ + bag * stride_; }
 
   Status Allocate() {
-    TF_EMBED_RETURN_IF_ERROR(rows_.Resize(block_size_ * dim_));
+    TF_EMBED_RETURN_IF_ERROR(rows_.Resize(block_size_ * width_));
     TF_EMBED_RETURN_IF_ERROR(pieces_.Resize(block_size_));
     if (!gathers_) return Status();
     TF_EMBED_RETURN_IF_ERROR(block_keys_.Resize(block_size_));
     if (keys_.owners != nullptr) TF_EMBED_RETURN_IF_ERROR(block_owners_.Resize(block_size_));
     if (weights_ != nullptr) TF_EMBED_RETURN_IF_ERROR(block_weights_.Resize(block_size_));
     if (defaults_.kind == DefaultRows::Kind::kOneEach) {
-      TF_EMBED_RETURN_IF_ERROR(block_defaults_.Resize(block_size_ * dim_));
+      TF_EMBED_RETURN_IF_ERROR(block_defaults_.Resize(block_size_ * width_));
     }
     return Status();
   }
@@ -145,8 +147,8 @@ class BagPooler {
       if (keys_.owners != nullptr) block_owners_[i] = keys_.owners[position];
       if (weights_ != nullptr) block_weights_[i] = weights_[position];
       if (defaults_.kind == DefaultRows::Kind::kOneEach) {
-        std::memcpy(block_defaults_.data() + i * dim_, defaults_.Row(position, dim_ * sizeof(T)),
-                    dim_ * sizeof(T));
+        std::memcpy(block_defaults_.data() + i * width_,
+                    defaults_.Row(position, width_ * sizeof(T)), width_ * sizeof(T));
       }
     }
   }
@@ -159,13 +161,13 @@ class BagPooler {
     for (size_t i = 0; i < num_pieces_; ++i) {
       const Piece& piece = pieces_[i];
       if (of_weights_ != nullptr) {
-        DotRows(rows_.data() + piece.begin * dim_, piece.end - piece.begin, dim_, Pooled(piece.bag),
-                DivisorOf<Compute>(bags_, pooling_, keys_.keys, piece.bag),
+        DotRows(rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
+                Pooled(piece.bag), DivisorOf<Compute>(bags_, pooling_, keys_.keys, piece.bag),
                 of_weights_ + block_begin_ + piece.begin);
         continue;
       }
       Compute* const sum = Pooled(piece.bag);
-      AddRows(rows_.data() + piece.begin * dim_, piece.end - piece.begin, dim_,
+      AddRows(rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
               weights == nullptr ? nullptr : weights + piece.begin, sum);
       if (piece.ends_bag && pooling_.combiner != Combiner::kSum) Divide(piece.bag, sum);
     }
@@ -184,7 +186,7 @@ class BagPooler {
     DefaultRows defaults = defaults_;
     if (defaults.kind == DefaultRows::Kind::kOneEach) {
       defaults.rows = gathers_ ? static_cast<const void*>(block_defaults_.data())
-                               : defaults_.Row(block_begin_, dim_ * sizeof(T));
+                               : defaults_.Row(block_begin_, width_ * sizeof(T));
     }
     TF_EMBED_RETURN_IF_ERROR(
         split_.Build(keys, keys_in_block_, owners, keys_.num_shards, keys_.unsigned_keys));
@@ -210,6 +212,7 @@ class BagPooler {
   Compute* const pooled_;
   Compute* const of_weights_;
   const size_t stride_;
+  const size_t width_;  // numbers of a row as it is stored
   const size_t dim_;
   const size_t block_size_;
   const bool gathers_;
@@ -249,7 +252,13 @@ size_t BagAt(const Bags& bags, size_t unit) {
 
 Status Check(const PooledFind& find) {
   const TableOptions& options = OptionsOf(find);
-  if (!IsFloating(options.value_type)) {
+  if (find.quantized) {
+    if (options.value_type != DataType::kInt8 || options.dim <= kQuantizedTail) {
+      return Status::InvalidArgument("Table '" + options.name +
+                                     "' must have rows of int8, with a scale and a bias behind at "
+                                     "least one weight, to be pooled as quantized ones.");
+    }
+  } else if (!IsFloating(options.value_type)) {
     return Status::InvalidArgument("Table '" + options.name +
                                    "' has integer weights, which are not pooled.");
   }
@@ -276,12 +285,14 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
   FirstFailure failure;
   // Bags of one batch, from a unit up to another.
   const auto run_one = [&](size_t i, size_t begin, size_t end) {
-    return DispatchFloating(OptionsOf(finds[i]).value_type, [&](auto tag) {
+    const auto run_as = [&](auto tag) {
       BagPooler<typename decltype(tag)::Type> pooler(
           finds[i], serial, of_weights == nullptr ? nullptr : of_weights[i]);
       const Bags& bags = *finds[i].bags;
       return pooler.Run(BagAt(bags, begin), BagAt(bags, end));
-    });
+    };
+    if (finds[i].quantized) return run_as(TypeTag<int8_t>());
+    return DispatchFloating(OptionsOf(finds[i]).value_type, run_as);
   };
   const auto run = [&](size_t begin, size_t end) {
     size_t first = 0;  // unit of the batch

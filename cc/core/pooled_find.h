@@ -29,6 +29,9 @@ struct PooledFind {
   DefaultRows defaults;    // of absent keys; they go by the key's position in the batch
   void* pooled = nullptr;  // [bags, dim], of the compute type of the rows
   size_t stride = 0;       // from one pooled row to the next, in values; at least dim
+  // The rows are those of quantized_row.h, and so the pooled ones of as many values less than the
+  // table's dim, in float.
+  bool quantized = false;
 };
 
 // Finds the rows of the keys and pools them, for `count` batches at once, of any tables. Nothing is

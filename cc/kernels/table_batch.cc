@@ -5,6 +5,7 @@
 #include <functional>
 #include <new>
 
+#include "cc/core/quantized_row.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
 namespace tf_embed {
@@ -192,11 +193,13 @@ absl::Status TableBatchOp::LookUp(tf::OpKernelContext* context, Resources* table
     TF_RETURN_IF_ERROR(
         tf::LookupResource(context, handle.scalar<tf::ResourceHandle>()(), &(*tables)[i]));
     const TableResource::Signature& signature = (*tables)[i]->signature();
-    if (signature.dim == dims_[i] && signature.key_dtype == tf::DT_INT64 &&
+    const bool quantized = signature.value_dtype == tf::DT_INT8;
+    const int64_t width = dims_[i] + (quantized ? static_cast<int64_t>(kQuantizedTail) : 0);
+    if (signature.dim == width && signature.key_dtype == tf::DT_INT64 &&
         signature.value_dtype != tf::DT_DOUBLE) {
       continue;
     }
-    return InvalidArgumentError("Table ", i, " of a batch must have int64 keys, dim ", dims_[i],
+    return InvalidArgumentError("Table ", i, " of a batch must have int64 keys, dim ", width,
                                 " and rows that are pooled in float. Received: '",
                                 (*tables)[i]->name(), "', ", signature.DebugString(), ".");
   }

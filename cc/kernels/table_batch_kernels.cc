@@ -54,6 +54,7 @@ class TablesOp : public TableBatchOp {
       find.pooling = {combiner_, all->batch.weights(piece), nullptr};
       find.pooled = values + piece.begin;
       find.stride = static_cast<size_t>(piece.stride);
+      find.quantized = shards[0]->options().value_type == DataType::kInt8;
     }
     return absl::OkStatus();
   }

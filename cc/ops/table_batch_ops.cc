@@ -49,7 +49,7 @@ REGISTER_OP("TfEmbedFindPooledTables")
     .Attr("num_tables: int >= 1")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("token_dtypes: list({variant, float, half, bfloat16}) >= 0 = []")
-    .Attr("row_dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("row_dtypes: list({float, half, bfloat16, int8}) >= 1")
     .Attr("dims: list(int) >= 1")
     .Attr("combiner: {'sum', 'mean'}")
     .Attr("packs: bool = false")
@@ -68,7 +68,8 @@ REGISTER_OP("TfEmbedFindPooledTables")
     .Doc(R"doc(
 Looks rows up in many tables, pools those of each bag, and changes no row.
 
-tables: Tables of int64 keys, and rows of float, half or bfloat16.
+tables: Tables of int64 keys, and rows of float, half, bfloat16; or int8, which are dim codes with a
+  scale and a bias behind them (cc/core/quantized_row.h): tables of dim + 8.
 indices: [n].
 offsets: [bags + 1], from 0 to n.
 pieces: Which bags are of which table, see above.
@@ -77,7 +78,7 @@ weights: None; or one, [n], with a weight for each index.
 tokens: None, or one for each table, as in TfEmbedFind; with `packs` one for all.
 pooled: [size].
 row_dtypes: Dtype of the rows of each table.
-dims: Dim of each table.
+dims: Dim of each table's pooled rows.
 combiner: sum: the sum of weight x row. mean: divided by the number of indices in the bag. Of an
   empty bag it is 0.
 packs: Whether the gradient of the token is that of the pooled values, beside the packed batch.

@@ -24,7 +24,7 @@ PYTHON_LAYERS = (
     {"lookup_gradient"},
     {"pooled_gradient", "table_batch"},
     {"arguments", "definitions", "initializers", "table_meta", "math", "data_flow", "model_mode"},
-    {"policies", "storage", "tbe_types"},
+    {"policies", "quantized_rows", "storage", "tbe_types"},
     {"restrict_policies", "creators"},
     {"distributed"},
     {"table"},

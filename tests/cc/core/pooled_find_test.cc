@@ -1,7 +1,9 @@
 #include "cc/core/pooled_find.h"
 
 #include <cmath>
+#include <cstring>
 
+#include "cc/core/quantized_row.h"
 #include "cc/core/shard_split.h"
 #include "tests/cc/core/failing_allocator.h"
 #include "tests/cc/core/test_tables.h"
@@ -30,7 +32,10 @@ class Shards {
   // Gives keys rows, other than their initial ones.
   template <typename T>
   void Fill(const std::vector<int64_t>& keys, Random* random) {
-    const std::vector<T> rows = RandomValues<T>(keys.size() * pointers_[0]->options().dim, random);
+    Assign(keys, RandomValues<T>(keys.size() * pointers_[0]->options().dim, random));
+  }
+  template <typename T>
+  void Assign(const std::vector<int64_t>& keys, const std::vector<T>& rows) {
     ShardSplit split(HostAllocator());
     ASSERT_TRUE(split.Build(keys.data(), keys.size(), nullptr, tables_.size(), false).ok());
     for (size_t i = 0; i < tables_.size(); ++i) {
@@ -305,6 +310,100 @@ TEST_P(FindPooledOf, GivesTheGradientOfWeights) {
   void* const nowhere = nullptr;
   EXPECT_EQ(StatusCode::kInvalidArgument,
             FindWeightGradients(Threads(3), &find, 1, &nowhere).code());
+}
+
+// Rows of quantized_row.h, of `dim` weights.
+std::vector<int8_t> RandomQuantizedRows(size_t count, size_t dim, Random* random) {
+  const std::vector<float> tails = RandomValues<float>(2 * count, random);
+  std::vector<int8_t> rows;
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < dim; ++j) rows.push_back(static_cast<int8_t>((*random)() & 0xff));
+    const int8_t* const tail = reinterpret_cast<const int8_t*>(&tails[2 * i]);
+    rows.insert(rows.end(), tail, tail + kQuantizedTail);
+  }
+  return rows;
+}
+
+// Their weights, by the definition.
+std::vector<float> Dequantized(const std::vector<int8_t>& rows, size_t dim) {
+  std::vector<float> weights;
+  for (size_t begin = 0; begin < rows.size(); begin += dim + kQuantizedTail) {
+    float scale, bias;
+    std::memcpy(&scale, &rows[begin + dim], sizeof(scale));
+    std::memcpy(&bias, &rows[begin + dim + sizeof(scale)], sizeof(bias));
+    for (size_t j = 0; j < dim; ++j) {
+      weights.push_back(static_cast<float>(static_cast<uint8_t>(rows[begin + j])) * scale + bias);
+    }
+  }
+  return weights;
+}
+
+TEST_P(FindPooledOf, PoolsQuantizedRows) {
+  Random random(9);
+  for (const size_t dim : {1, 5, 64}) {
+    const size_t width = dim + kQuantizedTail;
+    Shards shards(GetParam(), DataType::kInt8, width, 2);
+    const std::vector<int64_t> present = KeysFrom(-20, 40);
+    shards.Assign(present, RandomQuantizedRows(present.size(), dim, &random));
+    const std::vector<int64_t> keys = RandomKeys(3000, -30, 30, &random);
+    const std::vector<float> weights = RandomValues<float>(keys.size(), &random);
+    const std::vector<int8_t> zeros(width);
+    const std::vector<int8_t> each = RandomQuantizedRows(keys.size(), dim, &random);
+    const DefaultRows absent[] = {{DefaultRows::Kind::kOneForAll, zeros.data()},
+                                  {DefaultRows::Kind::kOneEach, each.data()}};
+    Bags bags(HostAllocator());
+    std::vector<int64_t> splits = RandomKeys(300, 0, 3000, &random);
+    splits.insert(splits.end(), {0, 0, 3000, 3000});
+    std::sort(splits.begin(), splits.end());
+    ASSERT_TRUE(bags.OfSplits(splits.data(), splits.size(), keys.size()).ok());
+    for (const DefaultRows& defaults : absent) {
+      const std::vector<float> rows =
+          Dequantized(shards.Rows<int8_t>(keys, nullptr, defaults), dim);
+      for (const float* factors : {weights.data(), static_cast<const float*>(nullptr)}) {
+        for (const int64_t* padding : {&kPadding, static_cast<const int64_t*>(nullptr)}) {
+          const Pooling pooling{Combiner::kMean, factors, padding};
+          std::vector<float> found(bags.size() * dim, -7.0f);
+          PooledFind find = FindOf(shards.Keys(keys), bags, pooling, defaults, found.data());
+          find.stride = dim;
+          find.quantized = true;
+          ASSERT_TRUE(FindPooled(Threads(3), &find, 1).ok());
+          ExpectSameBits(Oracle(rows, keys, bags, pooling, dim), found, "pooled");
+        }
+      }
+    }
+    // The gradient of weights: the product of a key's row with the gradient of its bag.
+    std::vector<float> gradients = RandomValues<float>(bags.size() * dim, &random);
+    const std::vector<float> rows = Dequantized(shards.Rows<int8_t>(keys, nullptr, absent[0]), dim);
+    std::vector<float> wanted;
+    for (size_t bag = 0; bag < bags.size(); ++bag) {
+      for (size_t i = bags.begin(bag); i < bags.begin(bag + 1); ++i) {
+        float sum = 0;
+        for (size_t j = 0; j < dim; ++j) sum += gradients[bag * dim + j] * rows[i * dim + j];
+        wanted.push_back(sum);
+      }
+    }
+    PooledFind find = FindOf(shards.Keys(keys), bags, {}, absent[0], gradients.data());
+    find.stride = dim;
+    find.quantized = true;
+    std::vector<float> found(keys.size(), -7.0f);
+    void* const of_weights = found.data();
+    ASSERT_TRUE(FindWeightGradients(Threads(3), &find, 1, &of_weights).ok());
+    ExpectSameBits(wanted, found, "of weights");
+  }
+}
+
+TEST_P(FindPooledOf, RefusesOtherRowsAsQuantized) {
+  Bags bags(HostAllocator());
+  bags.OfLines(0, 1);
+  const auto code = [&](DataType type, size_t width) {
+    Shards shards(GetParam(), type, width, 1);
+    PooledFind find = FindOf(shards.Keys({}), bags, {}, {}, nullptr);
+    find.quantized = true;
+    return FindPooled(ExecContext::Serial(), &find, 1).code();
+  };
+  EXPECT_EQ(StatusCode::kInvalidArgument, code(DataType::kInt8, kQuantizedTail));
+  EXPECT_EQ(StatusCode::kOk, code(DataType::kInt8, kQuantizedTail + 1));
+  EXPECT_EQ(StatusCode::kInvalidArgument, code(DataType::kFloat, 16));
 }
 
 TEST_P(FindPooledOf, InsertsNothing) {

@@ -1,0 +1,85 @@
+"""Rows of weights in bytes, as FBGEMM's of `SparseType.INT8`.
+
+A row of `dim` weights is `dim + 8` bytes: a code from 0 to 255 for each weight, then a scale and a
+bias of the row's own, both float32; weight = code * scale + bias. To a table they are int8. A row
+of zero bytes is one of zero weights. No optimizer trains such rows: a step would be lost between
+two codes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+TAIL = 8  # bytes behind the codes
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+def quantize(rows: Any) -> tf.Tensor:
+    """Gives the quantized rows that lie nearest to some rows.
+
+    The bias of a row is its least weight, and 255 scales above it lies its greatest. So a weight
+    changes by half of a scale at most, but for the rounding of float32.
+
+    Args:
+        rows: Floating, [..., dim], dim at least 1. Finite in float32, and so is the difference of
+            the greatest and least weight of a row.
+
+    Returns:
+        int8 [..., dim + 8].
+
+    Raises:
+        TypeError: If the rows are not floating.
+        ValueError: If they have no axis.
+    """
+    rows = tf.convert_to_tensor(rows)
+    if not rows.dtype.is_floating:
+        raise TypeError(f"`rows` must be of a floating dtype. Received: {rows.dtype.name}")
+    _check_axis(rows)
+    rows = tf.cast(rows, tf.float32)
+    bias = tf.reduce_min(rows, axis=-1, keepdims=True)
+    # In double, where the difference of two weights and its quotient are exact enough.
+    above = tf.cast(rows, tf.float64) - tf.cast(bias, tf.float64)
+    scale = tf.reduce_max(above, axis=-1, keepdims=True) / 255.0
+    # A scale below the normal numbers could be off by as much as itself.
+    scale = tf.where(scale > 0.0, tf.maximum(scale, _SMALLEST), 0.0)
+    scale = tf.cast(scale, tf.float32)
+    codes = tf.math.rint(tf.math.divide_no_nan(above, tf.cast(scale, tf.float64)))
+    codes = tf.cast(tf.clip_by_value(codes, 0.0, 255.0), tf.uint8)
+    parts = [tf.bitcast(codes, tf.int8)]
+    parts += [tf.bitcast(tf.squeeze(number, -1), tf.int8) for number in (scale, bias)]
+    return tf.concat(parts, axis=-1)
+
+
+def dequantize(rows: Any) -> tf.Tensor:
+    """Gives the weights of quantized rows.
+
+    Args:
+        rows: int8, [..., dim + 8].
+
+    Returns:
+        float32 [..., dim].
+
+    Raises:
+        TypeError: If the rows are not int8.
+        ValueError: If they have no axis, or one of less than 9.
+    """
+    rows = tf.convert_to_tensor(rows)
+    if rows.dtype != tf.int8:
+        raise TypeError(f"`rows` must be int8. Received: {rows.dtype.name}")
+    _check_axis(rows)
+    if rows.shape[-1] is not None and rows.shape[-1] <= TAIL:
+        raise ValueError(
+            f"`rows` must have at least {TAIL + 1} bytes each. Received: shape={rows.shape}"
+        )
+    codes = tf.cast(tf.bitcast(rows[..., :-TAIL], tf.uint8), tf.float32)
+    scale = tf.bitcast(rows[..., -TAIL : -TAIL // 2], tf.float32)
+    bias = tf.bitcast(rows[..., -TAIL // 2 :], tf.float32)
+    return codes * scale[..., tf.newaxis] + bias[..., tf.newaxis]
+
+
+def _check_axis(rows: tf.Tensor) -> None:
+    if rows.shape.rank == 0:
+        raise ValueError(f"`rows` must have an axis of weights. Received: shape={rows.shape}")
