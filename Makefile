@@ -61,6 +61,7 @@ help:
 	@echo 'make format      ruff and clang-format, rewriting files'
 	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
 	@echo 'make bench-quick what the goals are about, in less than ten minutes'
+	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
@@ -169,6 +170,10 @@ bench-environments: | system
 bench bench-quick: bench-environments
 	.venv/bench216/bin/python benchmarks/run.py $(if $(filter %-quick,$@),--quick) \
 	    $(if $(SECTIONS),--sections=$(SECTIONS))
+
+.PHONY: bench-tbe
+bench-tbe: bench-environments
+	.venv/bench216/bin/python benchmarks/run.py --quick --sections=tbe
 
 .PHONY: tables
 tables: $(VENV)/.ready wheel-tf216

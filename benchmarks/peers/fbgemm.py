@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import subprocess
@@ -12,30 +13,59 @@ from settings import FBGEMM_PYTHON
 from timing import Seconds
 
 
-class Server:
-    """See `fbgemm_server.py`; the times that it answers are its own."""
+class _Process:
+    """A program beside this one, which answers commands."""
 
-    def __init__(self, optimizer: str, rows: int, dim: int) -> None:
+    def __init__(self, program: str, *arguments: object) -> None:
         if not FBGEMM_PYTHON.exists():
             raise RuntimeError(f"FBGEMM's environment is missing at {FBGEMM_PYTHON}.")
-        self._dim = dim
         self._process = subprocess.Popen(
             [
                 os.fspath(FBGEMM_PYTHON),
-                os.fspath(pathlib.Path(__file__).with_name("fbgemm_server.py")),
-                optimizer,
-                str(rows),
-                str(dim),
+                os.fspath(pathlib.Path(__file__).with_name(program)),
+                *map(str, arguments),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Else its threads keep the cores busy between two steps, and ours wait.
-            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+            env={
+                **os.environ,
+                # Else its threads keep the cores busy between two steps, and ours wait.
+                "OMP_WAIT_POLICY": "passive",
+                "PYTHONPATH": os.fspath(pathlib.Path(__file__).parents[1]),
+            },
         )
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def close(self) -> None:
+        """Ends the program, and waits until its memory is free."""
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _read(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.frombuffer(self._answers.read(4 * math.prod(shape)), np.float32).reshape(shape)
+
+    @property
+    def _answers(self):
+        return self._process.stdout
+
+    def _ask(self, command: bytes) -> list[Seconds]:
+        self._process.stdin.write(command)
+        self._process.stdin.flush()
+        answer = self._answers.readline()
+        if not answer:
+            raise RuntimeError(f"FBGEMM's process ended: {self._process.wait()}.")
+        return [Seconds(word) for word in answer.split()]
+
+
+class Server(_Process):
+    """See `fbgemm_server.py`; the times that it answers are its own."""
+
+    def __init__(self, optimizer: str, rows: int, dim: int) -> None:
+        super().__init__("fbgemm_server.py", optimizer, rows, dim)
+        self._dim = dim
 
     def take(self, ids: np.ndarray) -> None:
         """Hands over a batch; each call takes one, in order."""
@@ -43,27 +73,38 @@ class Server:
 
     def forward(self) -> Seconds:
         """Rows of a batch."""
-        return self._ask(b"forward\n")
+        return self._ask(b"forward\n")[0]
 
     def step(self) -> Seconds:
         """Forward, backward and update."""
-        return self._ask(b"step\n")
+        return self._ask(b"step\n")[0]
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
         """Rows, not timed."""
         self.take(ids)
         self._ask(b"rows\n")
-        rows = np.frombuffer(self._answers.read(4 * len(ids) * self._dim), np.float32)
-        return rows.reshape(-1, self._dim)
+        return self._read((len(ids), self._dim))
 
-    @property
-    def _answers(self):
-        return self._process.stdout
 
-    def _ask(self, command: bytes) -> Seconds:
-        self._process.stdin.write(command)
-        self._process.stdin.flush()
-        answer = self._answers.readline()
-        if not answer:
-            raise RuntimeError(f"FBGEMM's process ended: {self._process.wait()}.")
-        return Seconds(answer)
+class TablesServer(_Process):
+    """See `fbgemm_tables_server.py`."""
+
+    def __init__(self, optimizer: str, tables: int, rows: int, dim: int, bags: int) -> None:
+        super().__init__("fbgemm_tables_server.py", optimizer, tables, rows, dim, bags)
+        self._shape = bags, tables * dim
+
+    def take(self, indices: np.ndarray, offsets: np.ndarray) -> None:
+        """Hands over a batch; each call takes one, in order."""
+        words = np.concatenate([indices, offsets]).astype(np.int64)
+        self._ask(b"batch %d\n" % len(indices) + words.tobytes())
+
+    def step(self) -> tuple[Seconds, Seconds]:
+        """Forward; backward with the update."""
+        forward, backward = self._ask(b"step\n")
+        return forward, backward
+
+    def pooled(self, indices: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """The pooled rows of a batch, not timed."""
+        self.take(indices, offsets)
+        self._ask(b"pooled\n")
+        return self._read(self._shape)

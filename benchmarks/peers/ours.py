@@ -20,6 +20,12 @@ OPTIMIZERS = {
     ),
     "row-wise Adagrad from 0": lambda: tf_embed.optimizers.RowWiseAdagrad(1e-2, epsilon=1e-7),
 }
+# Those that a layer of many tables trains by itself.
+OPTIM_TYPES = {
+    "SGD": tf_embed.OptimType.EXACT_SGD,
+    "Adagrad": tf_embed.OptimType.EXACT_ADAGRAD,
+    "row-wise Adagrad": tf_embed.OptimType.EXACT_ROWWISE_ADAGRAD,
+}
 
 
 class Table(Verbs):
@@ -79,3 +85,30 @@ class PooledTrainer:
 
     def lookup(self, ids: tf.Tensor) -> tf.Tensor:
         return self.layer.variable.lookup(ids)
+
+
+class TablesTrainer:
+    """Many tables in one layer that trains them; arrays, or where `rows` is None, dynamic ones."""
+
+    def __init__(self, optimizer: str, tables: int, rows: int | None, dim: int, bags: int) -> None:
+        self.layer = tf_embed.layers.TableBatchedEmbeddingBags(
+            [(rows, dim)] * tables,
+            optimizer=OPTIM_TYPES[optimizer],
+            learning_rate=1e-2,
+            bounds_check_mode=tf_embed.BoundsCheckMode.NONE,
+            **({} if optimizer == "SGD" else {"eps": 1e-7}),
+        )
+        self.layer.build()
+        self._optimizer = keras.optimizers.SGD()  # it hands the layer its gradient
+        self._optimizer.build(self.layer.trainable_variables)
+        self._gradient = tf.fill([bags, tables * dim], 0.01)
+        self.forward = tf.function(self.layer)
+        self.step = tf.function(self._step)
+
+    def _step(self, indices: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
+        variables = self.layer.trainable_variables
+        with tf.GradientTape() as tape:
+            pooled = self.layer(indices, offsets)
+        gradients = tape.gradient(pooled, variables, output_gradients=self._gradient)
+        self._optimizer.apply(gradients, variables)
+        return pooled

@@ -21,4 +21,20 @@ PARTS = {
         ("restrict frequency 4e6x16", "bounded 1e6x64", "admission 1e7x16"),
         ("restrict timestamp 4e6x16",),
     ),
+    "tbe": (
+        (
+            *(
+                f"{shape} {kind} {optimizer}"
+                for shape in ("26x2048x1x64", "8x2048x20x128")
+                for kind in ("arrays", "dynamic")
+                for optimizer in ("SGD", "Adagrad", "row-wise Adagrad")
+            ),
+            "tables",
+            "ids",
+        ),
+        (),
+    ),
 }
+
+# Sections that take long, and are measured only where they are asked for.
+ASKED_FOR = ("tbe",)
