@@ -33,6 +33,7 @@ from tf_embed import (  # noqa: E402
     layers,
     math,
     optimizers,
+    quantized_rows,
     ragged_embedding_ops,
     shadow_ops,
 )
@@ -158,6 +159,7 @@ __all__ = [
     "layers",
     "math",
     "optimizers",
+    "quantized_rows",
     "ragged_embedding_ops",
     "safe_embedding_lookup_sparse",
     "shadow_ops",

@@ -114,8 +114,10 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         cache_sets: See above.
         cache_reserved_memory: See above.
         cache_precision: See above.
-        weights_precision: What rows are stored in: SparseType.FP32, FP16 or BF16.
-        output_dtype: Of the output, likewise. Sums are taken in float32.
+        weights_precision: What rows are stored in: SparseType.FP32, FP16 or BF16; or INT8, which
+            are not trained, so with OptimType.NONE: `upsert` what
+            `tf_embed.quantized_rows.quantize` makes of rows into `tables`, whose dim is 8 more.
+        output_dtype: Of the output: FP32, FP16 or BF16. Sums are taken in float32.
         enforce_hbm: See above.
         optimizer: An OptimType, or None.
         record_cache_metrics: See above.
@@ -269,7 +271,13 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             with_own_seed(deserialized(one)) for one in settings_of.each(initializer, num_tables)
         ]
         self._policies = [deserialized(one) for one in settings_of.each(policy, num_tables)]
-        self._check_precisions(cache_precision, optimizer_state_dtypes)
+        settings_of.check_precisions(
+            self.weights_precision,
+            self.output_dtype,
+            cache_precision,
+            optimizer_state_dtypes,
+            self.optimizer_type,
+        )
         self._check_dims()
         self._optimizer = optimizer_of_type(self.optimizer_type, self.settings)
         settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs)
@@ -289,7 +297,7 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         variables = [
             spec.variable(
                 name=self.table_names[i],
-                value_dtype=self.weights_precision.dtype,
+                precision=self.weights_precision,
                 initializer=self._initializers[i],
                 policy=self._policies[i],
                 trainable=not trains_itself,
@@ -530,20 +538,6 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         return {**super().get_config(), **plain}
 
     # Checks.
-
-    def _check_precisions(self, cache_precision: Any, optimizer_state_dtypes: Any) -> None:
-        for argument in ("weights_precision", "output_dtype"):
-            settings_of.check_precision(getattr(self, argument), argument)
-        if cache_precision is not None:
-            settings_of.check_precision(
-                as_enum(cache_precision, "cache_precision", SparseType), "cache_precision"
-            )
-        for state, precision in (optimizer_state_dtypes or {}).items():
-            if as_enum(precision, "optimizer_state_dtypes", SparseType) != SparseType.FP32:
-                raise ValueError(
-                    "`optimizer_state_dtypes` must be SparseType.FP32, in which all state is kept. "
-                    f"Received: optimizer_state_dtypes={{{state!r}: {precision}}}"
-                )
 
     def _check_dims(self) -> None:
         if self.pooling_mode == PoolingMode.NONE and len(set(self._feature_dims)) > 1:

@@ -10,9 +10,10 @@ from typing import Any
 from absl import logging
 
 from tf_embed import arguments
-from tf_embed.definitions import as_definition
+from tf_embed.definitions import as_definition, as_enum
 from tf_embed.layers.table_batched_tables import TableSpec
 from tf_embed.layers.table_layer import deserialized, serialized
+from tf_embed.optimizers.tbe_settings import EmbOptimType
 from tf_embed.tbe_types import (
     MultiPassPrefetchConfig,
     RecordCacheMetrics,
@@ -96,12 +97,38 @@ def say_what_has_no_effect(
             )
 
 
-def check_precision(precision: SparseType, argument: str) -> None:
+def check_precisions(
+    weights: SparseType,
+    output: SparseType,
+    cache: Any,
+    states: Mapping[str, Any] | None,
+    optimizer: EmbOptimType | None,
+) -> None:
     """Refuses precisions that there are none of.
 
     Raises:
-        ValueError: It is one.
+        ValueError: There is one among the arguments.
     """
+    if weights == SparseType.INT8:
+        if optimizer not in (None, EmbOptimType.NONE):
+            raise ValueError(
+                "Rows of `weights_precision` SparseType.INT8 are not trained: set "
+                f"optimizer=OptimType.NONE. Received: optimizer={optimizer}"
+            )
+    else:
+        _check_precision(weights, "weights_precision")
+    _check_precision(output, "output_dtype")
+    if cache is not None:
+        _check_precision(as_enum(cache, "cache_precision", SparseType), "cache_precision")
+    for state, precision in (states or {}).items():
+        if as_enum(precision, "optimizer_state_dtypes", SparseType) != SparseType.FP32:
+            raise ValueError(
+                "`optimizer_state_dtypes` must be SparseType.FP32, in which all state is kept. "
+                f"Received: optimizer_state_dtypes={{{state!r}: {precision}}}"
+            )
+
+
+def _check_precision(precision: SparseType, argument: str) -> None:
     if precision.dtype is None:
         raise ValueError(
             f"`{argument}` must be SparseType.FP32, FP16 or BF16. Received: {argument}={precision}"

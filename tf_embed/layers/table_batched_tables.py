@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import arguments, quantized_rows
 from tf_embed.definitions import as_enum
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.row_array import RowArray
-from tf_embed.tbe_types import ComputeDevice, EmbeddingLocation
+from tf_embed.tbe_types import ComputeDevice, EmbeddingLocation, SparseType
 from tf_embed.variable import Variable
 
 
@@ -75,7 +75,7 @@ class TableSpec:
         self,
         *,
         name: str,
-        value_dtype: Any,
+        precision: SparseType,
         initializer: Any,
         policy: TablePolicy | None,
         trainable: bool,
@@ -83,9 +83,16 @@ class TableSpec:
         """Makes the table.
 
         Raises:
-            ValueError: The initializer is one that the table can't draw itself, or there is a
-                policy for an array.
+            ValueError: The initializer is one that the table can't draw itself, or that bytes have
+                no use for, or there is a policy for an array.
         """
+        quantized = precision == SparseType.INT8
+        value_dtype = tf.int8 if quantized else precision.dtype
+        if quantized and initializer is not None:
+            raise ValueError(
+                f"`initializer` of {name!r} must be None, for its rows are SparseType.INT8. "
+                f"Received: initializer={initializer!r}"
+            )
         drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
         if drawn.draw is not None:
             raise ValueError(
@@ -93,7 +100,7 @@ class TableSpec:
                 f"Keras that tf_embed.Variable draws by key. Received: initializer={initializer!r}"
             )
         options: dict[str, Any] = {
-            "dim": self.dim,
+            "dim": self.dim + (quantized_rows.TAIL if quantized else 0),
             "value_dtype": value_dtype,
             "initializer": initializer,
             "trainable": trainable,
