@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "cc/core/data_type.h"
@@ -64,6 +65,7 @@ class BagPooler {
 
   // Pools bags `begin` up to `end`.
   Status Run(size_t begin, size_t end) {
+    if (AreRows(begin, end)) return FindRows(begin, end);
     TF_EMBED_RETURN_IF_ERROR(Allocate());
     for (size_t bag = begin; bag < end && of_weights_ == nullptr; ++bag) {
       std::fill_n(Pooled(bag), dim_, Compute{0});
@@ -117,6 +119,37 @@ class BagPooler {
   };
 
   Compute* Pooled(size_t bag) const { return pooled_ + bag * stride_; }
+
+  // Whether each of these bags has one key, whose row is the pooled one as it was found.
+  bool AreRows(size_t begin, size_t end) const {
+    constexpr size_t kMostRows = UINT32_MAX / kMostBlock;  // from one pooled row to the next
+    if (!std::is_same_v<T, Compute> || of_weights_ != nullptr || weights_ != nullptr || gathers_ ||
+        keys_.owners != nullptr || keys_.num_shards != 1 ||
+        defaults_.kind == DefaultRows::Kind::kOneEach || stride_ % dim_ != 0 ||
+        stride_ / dim_ > kMostRows) {
+      return false;
+    }
+    const size_t first = bags_.begin(begin);
+    for (size_t bag = begin; bag < end; ++bag) {
+      if (bags_.begin(bag + 1) != first + (bag + 1 - begin)) return false;
+    }
+    return true;
+  }
+
+  Status FindRows(size_t begin, size_t end) {
+    Buffer<uint32_t> positions(keys_.shards[0]->options().allocator);
+    TF_EMBED_RETURN_IF_ERROR(positions.Resize(std::min(end - begin, kMostBlock)));
+    for (size_t i = 0; i < positions.size(); ++i) {
+      positions[i] = static_cast<uint32_t>(i * (stride_ / dim_));
+    }
+    for (size_t bag = begin; bag < end; bag += kMostBlock) {
+      const KeyBatch batch{keys_.keys + bags_.begin(bag), std::min(end - bag, kMostBlock),
+                           positions.data()};
+      TF_EMBED_RETURN_IF_ERROR(
+          keys_.shards[0]->Find(serial_, batch, defaults_, Pooled(bag), nullptr, {}));
+    }
+    return Status();
+  }
 
   Status Allocate() {
     TF_EMBED_RETURN_IF_ERROR(rows_.Resize(block_size_ * width_));

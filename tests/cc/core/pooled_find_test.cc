@@ -272,6 +272,29 @@ TEST_P(FindPooledOf, ManyBatchesAtOnce) {
   EXPECT_TRUE(FindPooled(Threads(2), nullptr, 0).ok());
 }
 
+TEST_P(FindPooledOf, BagsOfOneKeyAreTheirRows) {
+  constexpr size_t kDim = 4, kNumBags = 3000;
+  Random random(9);
+  Shards shards(GetParam(), DataType::kFloat, kDim, 1);
+  shards.Fill<float>(KeysFrom(0, 500), &random);
+  const std::vector<int64_t> keys = RandomKeys(kNumBags, -100, 600, &random);
+  const std::vector<float> rows = shards.Rows<float>(keys, nullptr, {});
+  Bags bags(HostAllocator());
+  bags.OfLines(kNumBags, 1);
+  for (size_t stride : {kDim, 3 * kDim, 3 * kDim + 1}) {
+    std::vector<float> pooled(kNumBags * stride, -7.0f);
+    PooledFind find = FindOf(shards.Keys(keys), bags, {}, {}, pooled.data());
+    find.stride = stride;
+    ASSERT_TRUE(FindPooled(Threads(3), &find, 1).ok());
+    for (size_t bag = 0; bag < kNumBags; ++bag) {
+      const float* const row = pooled.data() + bag * stride;
+      ASSERT_EQ(std::vector<float>(row, row + kDim),
+                std::vector<float>(rows.data() + bag * kDim, rows.data() + (bag + 1) * kDim));
+      for (size_t j = kDim; j < stride; ++j) ASSERT_EQ(-7.0f, row[j]);
+    }
+  }
+}
+
 TEST_P(FindPooledOf, GivesTheGradientOfWeights) {
   Random random(6);
   constexpr size_t kDim = 5;
