@@ -11,6 +11,7 @@
 #include "cc/core/first_failure.h"
 #include "cc/core/quantized_row.h"
 #include "cc/core/shard_split.h"
+#include "cc/core/table_loops.h"
 
 namespace tf_embed {
 namespace {
@@ -26,8 +27,9 @@ constexpr size_t kBytesOfNanosecond = 8;
 
 // sum[j] += factor * rows[0][j], then rows[1] and so on. Without factors each is 1.
 template <typename T, typename Compute>
-void AddRows(const T* rows, size_t count, size_t dim, const Compute* factors,
-             Compute* __restrict sum) {
+void AddRows(const TableLoops& loops, const T* rows, size_t count, size_t dim,
+             const Compute* factors, Compute* __restrict sum) {
+  if constexpr (std::is_same_v<T, Compute>) return loops.Pool<T>()(rows, count, dim, factors, sum);
   for (size_t i = 0; i < count; ++i) {
     const WideRow<T> row(rows + i * (dim + WideRow<T>::kTail), dim);
     if (factors == nullptr) {
@@ -96,6 +98,7 @@ class BagPooler {
         pooled_(static_cast<Compute*>(find.pooled)),
         of_weights_(of_weights),
         stride_(find.stride),
+        loops_(LoopsOf(OptionsOf(find).instruction_set)),
         width_(OptionsOf(find).dim),
         dim_(width_ - WideRow<T>::kTail),
         block_size_(std::clamp(kBlockBytes / (width_ * sizeof(T)), kLeastBlock, kMostBlock)),
@@ -200,7 +203,7 @@ class BagPooler {
         continue;
       }
       Compute* const sum = Pooled(piece.bag);
-      AddRows(rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
+      AddRows(loops_, rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
               weights == nullptr ? nullptr : weights + piece.begin, sum);
       if (piece.ends_bag && pooling_.combiner != Combiner::kSum) Divide(piece.bag, sum);
     }
@@ -245,6 +248,7 @@ class BagPooler {
   Compute* const pooled_;
   Compute* const of_weights_;
   const size_t stride_;
+  const TableLoops& loops_;
   const size_t width_;  // numbers of a row as it is stored
   const size_t dim_;
   const size_t block_size_;

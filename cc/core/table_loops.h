@@ -56,6 +56,11 @@ template <typename T>
 using SumFunction = void (*)(const GradientRows<T>& rows, const uint32_t* positions, size_t count,
                              T* sum);
 
+// Adds `rows` [count, dim] to `sum` [dim], in that order, each times its factor; without factors
+// each is 1.
+template <typename T>
+using PoolFunction = void (*)(const T* rows, size_t count, size_t dim, const T* factors, T* sum);
+
 // Adds rows of `to` - `from` (both [.., dim]) to the weights of a row that others may read
 // meanwhile: those of `positions` [count], in that order, whose `chosen` is true.
 template <typename T>
@@ -73,6 +78,8 @@ struct TableLoops {
   StepFunction<double> (*double_pass)(const Rule& rule);
   SumFunction<float> float_sum;
   SumFunction<double> double_sum;
+  PoolFunction<float> float_pool;
+  PoolFunction<double> double_pool;
   AddDifferencesFunction<float> float_add_differences;
   AddDifferencesFunction<double> double_add_differences;
 
@@ -98,6 +105,11 @@ struct TableLoops {
   AddDifferencesFunction<T> AddDifferences() const {
     if constexpr (std::is_same_v<T, double>) return double_add_differences;
     if constexpr (std::is_same_v<T, float>) return float_add_differences;
+  }
+  template <typename T>
+  PoolFunction<T> Pool() const {
+    if constexpr (std::is_same_v<T, double>) return double_pool;
+    if constexpr (std::is_same_v<T, float>) return float_pool;
   }
   template <typename T>
   SumFunction<T> Sum() const {

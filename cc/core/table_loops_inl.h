@@ -428,6 +428,30 @@ struct Loops {
     SumRows<true>(rows, positions, count, sum);
   }
 
+  template <bool kScaled, typename T>
+  static TF_EMBED_INLINE void PoolRows(const T* rows, size_t count, size_t dim, const T* factors,
+                                       T* sum) {
+    ForEachPacks<T>(dim, [&](size_t lane, auto pack, auto together) {
+      using V = decltype(pack);
+      constexpr size_t kLanes = sizeof(V) / sizeof(T);
+      V total[together];
+      std::memcpy(total, sum + lane, sizeof(total));
+      for (size_t i = 0; i < count; ++i) {
+        const T* const row = rows + i * dim + lane;
+        for (size_t k = 0; k < together; ++k) {
+          const V values = LoadPack<V>(row + k * kLanes);
+          total[k] += kScaled ? factors[i] * values : values;
+        }
+      }
+      std::memcpy(sum + lane, total, sizeof(total));
+    });
+  }
+  template <typename T>
+  static void Pool(const T* rows, size_t count, size_t dim, const T* factors, T* sum) {
+    if (factors == nullptr) return PoolRows<false>(rows, count, dim, factors, sum);
+    PoolRows<true>(rows, count, dim, factors, sum);
+  }
+
   template <typename T>
   static void AddDifferences(const T* from, const T* to, const bool* chosen,
                              const uint32_t* positions, size_t count, size_t dim, T* weights) {
@@ -466,9 +490,20 @@ struct Loops {
   }
 
   static constexpr TableLoops kLoops = {
-      Find,       StepOf<float>, StepOf<double>,        PassOf<float>,          PassOf<double>,
-      Sum<float>, Sum<double>,   AddDifferences<float>, AddDifferences<double>, Load,
-      Store,      Initialize,
+      Find,
+      StepOf<float>,
+      StepOf<double>,
+      PassOf<float>,
+      PassOf<double>,
+      Sum<float>,
+      Sum<double>,
+      Pool<float>,
+      Pool<double>,
+      AddDifferences<float>,
+      AddDifferences<double>,
+      Load,
+      Store,
+      Initialize,
   };
 };
 
