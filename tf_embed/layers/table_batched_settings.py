@@ -71,7 +71,7 @@ def plain(value: Any) -> Any:
 
 @functools.cache
 def _say_once(text: str) -> None:
-    logging.info("%s", text)
+    logging.warning("%s", text)
 
 
 def say_what_has_no_effect(
