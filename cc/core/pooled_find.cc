@@ -10,6 +10,7 @@
 #include "cc/core/data_type.h"
 #include "cc/core/first_failure.h"
 #include "cc/core/quantized_row.h"
+#include "cc/core/row_copy.h"
 #include "cc/core/shard_split.h"
 #include "cc/core/table_loops.h"
 
@@ -25,11 +26,15 @@ constexpr size_t kMostBlock = 1024;
 constexpr size_t kKeyCost = 50;
 constexpr size_t kBytesOfNanosecond = 8;
 
-// sum[j] += factor * rows[0][j], then rows[1] and so on. Without factors each is 1.
+// sum[j] += factor * rows[0][j], then rows[1] and so on, from 0 where the sum begins. Without
+// factors each is 1.
 template <typename T, typename Compute>
 void AddRows(const TableLoops& loops, const T* rows, size_t count, size_t dim,
-             const Compute* factors, Compute* __restrict sum) {
-  if constexpr (std::is_same_v<T, Compute>) return loops.Pool<T>()(rows, count, dim, factors, sum);
+             const Compute* factors, bool begins, Compute* __restrict sum) {
+  if constexpr (std::is_same_v<T, Compute>) {
+    return loops.Pool<T>()(rows, count, dim, factors, begins, sum);
+  }
+  if (begins) std::fill_n(sum, dim, Compute{0});
   for (size_t i = 0; i < count; ++i) {
     const WideRow<T> row(rows + i * (dim + WideRow<T>::kTail), dim);
     if (factors == nullptr) {
@@ -69,18 +74,20 @@ class BagPooler {
   Status Run(size_t begin, size_t end) {
     if (AreRows(begin, end)) return FindRows(begin, end);
     TF_EMBED_RETURN_IF_ERROR(Allocate());
-    for (size_t bag = begin; bag < end && of_weights_ == nullptr; ++bag) {
-      std::fill_n(Pooled(bag), dim_, Compute{0});
-    }
     block_begin_ = bags_.begin(begin);
     for (size_t bag = begin; bag < end; ++bag) {
+      const size_t bag_begin = bags_.begin(bag);
       const size_t bag_end = bags_.begin(bag + 1);
-      for (size_t place = bags_.begin(bag); place < bag_end;) {
+      if (bag_begin == bag_end && of_weights_ == nullptr) {
+        std::fill_n(Pooled(bag), dim_, Compute{0});
+      }
+      for (size_t place = bag_begin; place < bag_end;) {
         const size_t taken = std::min(bag_end - place, block_size_ - places_in_block_);
         const size_t first = keys_in_block_;
+        const bool begins_bag = place == bag_begin;
         Take(place, taken);
         place += taken;
-        pieces_[num_pieces_++] = Piece{bag, first, keys_in_block_, place == bag_end};
+        pieces_[num_pieces_++] = Piece{bag, first, keys_in_block_, begins_bag, place == bag_end};
         if (places_in_block_ == block_size_) TF_EMBED_RETURN_IF_ERROR(PoolBlock(place));
       }
     }
@@ -118,6 +125,7 @@ class BagPooler {
     size_t bag;
     size_t begin;
     size_t end;
+    bool begins_bag;
     bool ends_bag;
   };
 
@@ -194,8 +202,14 @@ class BagPooler {
     TF_EMBED_RETURN_IF_ERROR(FindBlock());
     const Compute* weights = nullptr;
     if (weights_ != nullptr) weights = gathers_ ? block_weights_.data() : weights_ + block_begin_;
+    // Pooled rows of many tables lie far from each other.
+    constexpr size_t kAhead = 4;
     for (size_t i = 0; i < num_pieces_; ++i) {
       const Piece& piece = pieces_[i];
+      if (i + kAhead < num_pieces_) {
+        PrefetchRow(reinterpret_cast<const char*>(Pooled(pieces_[i + kAhead].bag)),
+                    dim_ * sizeof(Compute));
+      }
       if (of_weights_ != nullptr) {
         DotRows(rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
                 Pooled(piece.bag), DivisorOf<Compute>(bags_, pooling_, keys_.keys, piece.bag),
@@ -204,7 +218,7 @@ class BagPooler {
       }
       Compute* const sum = Pooled(piece.bag);
       AddRows(loops_, rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
-              weights == nullptr ? nullptr : weights + piece.begin, sum);
+              weights == nullptr ? nullptr : weights + piece.begin, piece.begins_bag, sum);
       if (piece.ends_bag && pooling_.combiner != Combiner::kSum) Divide(piece.bag, sum);
     }
     block_begin_ = next_begin;

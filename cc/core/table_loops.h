@@ -56,10 +56,11 @@ template <typename T>
 using SumFunction = void (*)(const GradientRows<T>& rows, const uint32_t* positions, size_t count,
                              T* sum);
 
-// Adds `rows` [count, dim] to `sum` [dim], in that order, each times its factor; without factors
-// each is 1.
+// Adds `rows` [count, dim] to `sum` [dim], or to zeros where the sum `begins`, in that order, each
+// times its factor; without factors each is 1.
 template <typename T>
-using PoolFunction = void (*)(const T* rows, size_t count, size_t dim, const T* factors, T* sum);
+using PoolFunction = void (*)(const T* rows, size_t count, size_t dim, const T* factors,
+                              bool begins, T* sum);
 
 // Adds rows of `to` - `from` (both [.., dim]) to the weights of a row that others may read
 // meanwhile: those of `positions` [count], in that order, whose `chosen` is true.

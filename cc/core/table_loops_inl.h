@@ -430,12 +430,12 @@ struct Loops {
 
   template <bool kScaled, typename T>
   static TF_EMBED_INLINE void PoolRows(const T* rows, size_t count, size_t dim, const T* factors,
-                                       T* sum) {
+                                       bool begins, T* sum) {
     ForEachPacks<T>(dim, [&](size_t lane, auto pack, auto together) {
       using V = decltype(pack);
       constexpr size_t kLanes = sizeof(V) / sizeof(T);
-      V total[together];
-      std::memcpy(total, sum + lane, sizeof(total));
+      V total[together] = {};
+      if (!begins) std::memcpy(total, sum + lane, sizeof(total));
       for (size_t i = 0; i < count; ++i) {
         const T* const row = rows + i * dim + lane;
         for (size_t k = 0; k < together; ++k) {
@@ -447,9 +447,9 @@ struct Loops {
     });
   }
   template <typename T>
-  static void Pool(const T* rows, size_t count, size_t dim, const T* factors, T* sum) {
-    if (factors == nullptr) return PoolRows<false>(rows, count, dim, factors, sum);
-    PoolRows<true>(rows, count, dim, factors, sum);
+  static void Pool(const T* rows, size_t count, size_t dim, const T* factors, bool begins, T* sum) {
+    if (factors == nullptr) return PoolRows<false>(rows, count, dim, factors, begins, sum);
+    PoolRows<true>(rows, count, dim, factors, begins, sum);
   }
 
   template <typename T>
