@@ -97,7 +97,8 @@ absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& hyper, Rule* 
     return InvalidArgumentError("`hyper` of the rule '", entry->name, "' must have ", wanted,
                                 " numbers. Received: ", hyper.NumElements(), ".");
   }
-  const double* const numbers = hyper.flat<double>().data();
+  // Those of one table among many may begin anywhere.
+  const double* const numbers = hyper.unaligned_flat<double>().data();
   rule->learning_rate = numbers[0];
   rule->weight_decay = numbers[1];
   for (int64_t i = 2; i < wanted; ++i) rule->*entry->hyper[i - 2] = numbers[i];

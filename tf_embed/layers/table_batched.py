@@ -241,9 +241,12 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
+        if not embedding_specs:
+            raise ValueError(
+                "`embedding_specs` must describe one table or more. Received: embedding_specs="
+                f"{embedding_specs!r}"
+            )
         self._specs = [TableSpec.of(spec, i) for i, spec in enumerate(embedding_specs)]
-        if not self._specs:
-            raise ValueError("`embedding_specs` must not be empty. Received: embedding_specs=[]")
         num_tables = len(self._specs)
         self.feature_table_map = settings_of.feature_table_map(feature_table_map, num_tables)
         self.weights_precision = as_enum(weights_precision, "weights_precision", SparseType)
@@ -278,8 +281,8 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             optimizer_state_dtypes,
             self.optimizer_type,
         )
-        self._check_dims()
         self._optimizer = optimizer_of_type(self.optimizer_type, self.settings)
+        self._check_dims()
         settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs)
         # Of what has no effect, what a config can hold.
         self._arguments = {**given, **settings_of.checked_definitions(given)}
@@ -319,6 +322,9 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             )
             trainer.check_strategy()
             anchor.own_trainer = trainer
+            with tf.init_scope():
+                # As an attribute of its own it is in checkpoints, with what the trainer keeps.
+                self._anchor = anchor
             self._anchors = [anchor]
         for anchor in self._anchors:
             anchor.frozen = not self.trainable
@@ -545,6 +551,9 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
                 "With PoolingMode.NONE all tables of `embedding_specs` must have one dim. "
                 f"Received: {sorted(set(self._feature_dims))}"
             )
+        if self._optimizer is not None:
+            for spec, table in zip(self._specs, self.table_names, strict=True):
+                self._optimizer.check_dim(spec.dim, table)
 
 
 _PARAMETERS = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters

@@ -107,8 +107,8 @@ class Features:
             ValueError: Of another shape.
         """
         wrong = (
-            f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers, for each of "
-            f"its {self.count} features one for each rank. Received: "
+            f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0, for "
+            f"each of its {self.count} features one for each rank. Received: "
             f"batch_size_per_feature_per_rank={counts}"
         )
         try:
@@ -117,7 +117,9 @@ class Features:
             )
         except (TypeError, ValueError) as error:
             raise ValueError(wrong) from error
-        if tensor.shape.rank != 2 or tensor.shape[0] not in (None, self.count):
+        known = tf.get_static_value(tensor)
+        is_negative = known is not None and (known < 0).any()
+        if tensor.shape.rank != 2 or tensor.shape[0] not in (None, self.count) or is_negative:
             raise ValueError(wrong)
         return tf.ensure_shape(tensor, [self.count, None])
 
@@ -211,9 +213,20 @@ def in_bounds(
     weights = batch.weights
     if weights is not None:
         kept = checked.kept
-        weights = tf.cond(checked.changed, lambda: tf.gather(weights, kept), lambda: weights)
+        weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
     indices, offsets = checked.checked_indices, checked.checked_offsets
     return Batch(indices, offsets, weights, batch.num_bags), checked.num_events
+
+
+@tf.custom_gradient
+def _taken(weights: tf.Tensor, kept: tf.Tensor) -> Any:
+    """Some of the weights. tf.gather's gradient would be slices, now and then, of a vector."""
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        places = kept[:, tf.newaxis]
+        return tf.scatter_nd(places, upstream, tf.shape(weights, tf.int64)), None
+
+    return tf.gather(weights, kept), gradient
 
 
 def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
@@ -314,7 +327,8 @@ def pieces_by_rank(
     first = tf.cumsum(flat, exclusive=True)
     widths = tf.constant(dims, tf.int64)[:, tf.newaxis]
     by_rank = tf.reshape(tf.transpose(counts * widths), [-1])
-    begin = tf.transpose(tf.reshape(tf.cumsum(by_rank, exclusive=True), shape[::-1]))
+    begin = tf.reshape(tf.cumsum(by_rank, exclusive=True), tf.stack([shape[1], shape[0]]))
+    begin = tf.transpose(begin)
     tables = tf.constant(feature_tables, tf.int64)[:, tf.newaxis]
     of_all = [
         tf.reshape(tf.broadcast_to(tables, shape), [-1]),

@@ -139,8 +139,13 @@ def clip_value(gradient_clipping: bool, max_gradient: float) -> float:
     """What gradients are clipped to; 0: they are not.
 
     Raises:
-        ValueError: `max_gradient` is not positive.
+        ValueError: `max_gradient` is not positive, or it is set and nothing is clipped.
     """
+    if not gradient_clipping and max_gradient != 1.0:
+        raise ValueError(
+            "`max_gradient` must be set with `gradient_clipping`. Received: max_gradient="
+            f"{max_gradient!r}, gradient_clipping={gradient_clipping!r}"
+        )
     if gradient_clipping and not max_gradient > 0:
         raise ValueError(
             f"`max_gradient` must be positive. Received: max_gradient={max_gradient!r}"

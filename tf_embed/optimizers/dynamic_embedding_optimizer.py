@@ -60,7 +60,7 @@ class _TableGradient:
         """
         step = functools.partial(self._train, keys, values, scale)
         trainer = self.trainer
-        if trainer.needs_every_step and not (self.is_own or trainer.changes_every_row):
+        if not self.is_own and trainer.needs_every_step and not trainer.changes_every_row:
             step()
         else:
             self.anchor.unless_frozen(step)
