@@ -1,18 +1,22 @@
 """Steps of FBGEMM's table-batched embedding on the CPU, for tbe_fbgemm_test.py.
 
-Runs in an environment of FBGEMM's. Reads rows, ids, gradients and settings from an .npz file and
-writes the rows after the steps to another.
+Runs in an environment of FBGEMM's. Reads from an .npz file the arguments of the layer (`settings`,
+JSON, with `steps`, the number of steps), the rows of each table (`rows_0`, ...), and of each step
+`indices_0`, `offsets_0`, `gradients_0`, and, where there are such, `weights_0`, `requires_0` and
+`sizes_0`. Writes to another the rows after the steps, and of each step `outputs_0` and
+`weight_gradients_0`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     CounterBasedRegularizationDefinition,
@@ -49,26 +53,53 @@ def arguments_of(settings: dict) -> dict:
         arguments["cowclip_regularization"] = CowClipDefinition(**clip)
     if "emainplace_mode" in arguments:
         arguments["emainplace_mode"] = EmainplaceModeDefinition(**arguments["emainplace_mode"])
+    if "pooling_mode" in arguments:
+        arguments["pooling_mode"] = PoolingMode[arguments["pooling_mode"]]
     return arguments
+
+
+def step(layer: Any, given: Any, number: int) -> dict[str, np.ndarray]:
+    """One forward and one backward pass."""
+
+    def tensor(name: str) -> Any:
+        key = f"{name}_{number}"
+        return torch.from_numpy(given[key]) if key in given else None
+
+    weights, sizes = tensor("weights"), tensor("sizes")
+    if weights is not None:
+        weights.requires_grad = True
+    output = layer(
+        tensor("indices"),
+        tensor("offsets"),
+        weights,
+        tensor("requires"),
+        batch_size_per_feature_per_rank=None if sizes is None else sizes.tolist(),
+    )
+    output.backward(tensor("gradients"))
+    found = {f"outputs_{number}": output.detach().numpy()}
+    if weights is not None:
+        found[f"weight_gradients_{number}"] = weights.grad.numpy()
+    return found
 
 
 def main() -> None:
     """See above."""
     given = np.load(sys.argv[1])
-    rows, ids, gradients = given["rows"], given["ids"], given["gradients"]
-    # A table of two features: with one, FBGEMM's CPU takes a path that drops weight decay.
+    settings = json.loads(str(given["settings"]))
+    specs, steps = settings.pop("embedding_specs"), settings.pop("steps")
     layer = SplitTableBatchedEmbeddingBagsCodegen(
-        [(*rows.shape, EmbeddingLocation.HOST, ComputeDevice.CPU)],
-        feature_table_map=[0, 0],
-        **arguments_of(json.loads(str(given["settings"]))),
+        [(*spec, EmbeddingLocation.HOST, ComputeDevice.CPU) for spec in specs],
+        **arguments_of(settings),
     )
-    layer.split_embedding_weights()[0].copy_(torch.from_numpy(rows))
-    count = ids.shape[1]
-    for of_step, gradient in zip(ids, gradients, strict=True):
-        output = layer(torch.from_numpy(of_step), torch.arange(count + 1))
-        halves = torch.from_numpy(gradient).reshape(2, count // 2, -1)
-        output.backward(torch.cat([halves[0], halves[1]], dim=1))
-    np.savez(sys.argv[2], rows=layer.split_embedding_weights()[0].detach().numpy())
+    tables = layer.split_embedding_weights()
+    for number, table in enumerate(tables):
+        table.copy_(torch.from_numpy(given[f"rows_{number}"]))
+    found = {}
+    for number in range(steps):
+        found |= step(layer, given, number)
+    for number, table in enumerate(tables):
+        found[f"rows_{number}"] = table.detach().numpy()
+    np.savez(sys.argv[2], **found)
 
 
 if __name__ == "__main__":

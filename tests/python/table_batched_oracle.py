@@ -223,9 +223,12 @@ class Oracle:
 
 
 def repaired(offsets: Any, count: int) -> np.ndarray:
-    """Offsets that rise from what the first is to the number of indices, as FBGEMM repairs them."""
+    """The nearest offsets that rise from 0 to the number of indices.
+
+    As FBGEMM's, but that it leaves the first one where it is.
+    """
     offsets = np.array(offsets, np.int64)
-    offsets[-1] = count
+    offsets[0], offsets[-1] = 0, count
     least = 0
     for i, one in enumerate(offsets):
         least = offsets[i] = min(max(one, least), count)

@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
+from table_batched_cases import first_rows, layer_of, plain, random_inputs, rows_of
 
 import tf_embed
 from tf_embed import optimizers
@@ -72,8 +73,45 @@ CASES = {
 }
 
 
+# What of the layer FBGEMM's CPU is right in: features that share a table stand side by side; with
+# decay, each table has two. Its weighted means have other gradients, and its clipping others yet.
+SPECS, FEATURES = [(11, 8), (6, 4)], [0, 0, 1, 1]
+LAYER_CASES: dict[str, dict[str, Any]] = {
+    **{case: {"case": case} for case in CASES},
+    "weights": {"case": "rowwise", "weighted": True},
+    "weights, adagrad": {"case": "adagrad", "weighted": True},
+    "mean": {"case": "sgd", "pooling_mode": "MEAN"},
+    "mean, adagrad": {"case": "adagrad", "pooling_mode": "MEAN"},
+    "mean, rowwise": {"case": "rowwise", "pooling_mode": "MEAN"},
+    "clipping": {"case": "sgd", "gradient_clipping": True, "max_gradient": 0.5},
+    "clipping, weights": {
+        "case": "adagrad",
+        "weighted": True,
+        "gradient_clipping": True,
+        "max_gradient": 0.5,
+    },
+    "requires": {"case": "sgd", "weighted": True, "requires": [1, 0, 1, 0]},
+    "sizes": {"case": "rowwise", "sizes": [[2, 1], [0, 3], [1, 1], [4, 2]]},
+    "sizes, weights": {"case": "sgd", "weighted": True, "sizes": [[2, 1], [0, 3], [1, 1], [4, 2]]},
+    "sizes, mean": {"case": "sgd", "pooling_mode": "MEAN", "sizes": [[2], [3], [0], [4]]},
+    "none": {"case": "rowwise", "pooling_mode": "NONE", "specs": [(11, 8), (6, 8)]},
+    "none, l2": {"case": "l2", "pooling_mode": "NONE", "specs": [(11, 8), (6, 8)]},
+}
+
+
+def by_fbgemm(folder: str, settings: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """What fbgemm_steps.py makes of this."""
+    for key, value in settings.items():
+        settings[key] = value.get_config() if hasattr(value, "get_config") else value
+    given, found = pathlib.Path(folder) / "given.npz", pathlib.Path(folder) / "found.npz"
+    np.savez(given, settings=json.dumps(settings), **arrays)
+    script = pathlib.Path(__file__).with_name("fbgemm_steps.py")
+    subprocess.run([str(PYTHON), str(script), str(given), str(found)], check=True)
+    return np.load(found)
+
+
 @pytest.mark.skipif(PYTHON is None, reason="TF_EMBED_FBGEMM_PYTHON names no Python with FBGEMM")
-class FbgemmTest(tf.test.TestCase, parameterized.TestCase):
+class OptimizersTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*CASES)
     def test_twenty_steps_are_those_of_fbgemm(self, case):
         name, cls, options = CASES[case]
@@ -81,7 +119,24 @@ class FbgemmTest(tf.test.TestCase, parameterized.TestCase):
         rows = rng.normal(size=(ROWS, DIM)).astype(np.float32)
         ids = rng.integers(0, ROWS, (STEPS, COUNT))
         gradients = rng.normal(size=(STEPS, COUNT, DIM)).astype(np.float32)
-        theirs = self.theirs(name, options, rows, ids, gradients)
+        arrays = {"rows_0": rows}
+        for number, (of_step, gradient) in enumerate(zip(ids, gradients, strict=True)):
+            halves = gradient.reshape(2, COUNT // 2, DIM)
+            arrays |= {
+                f"indices_{number}": of_step,
+                f"offsets_{number}": np.arange(COUNT + 1),
+                f"gradients_{number}": np.concatenate(list(halves), axis=1),
+            }
+        settings = {
+            "embedding_specs": [rows.shape],
+            # With one feature, FBGEMM's CPU takes a path that drops weight decay.
+            "feature_table_map": [0, 0],
+            "steps": STEPS,
+            "optimizer": name,
+            "learning_rate": 0.05,
+            **options,
+        }
+        theirs = by_fbgemm(self.get_temp_dir(), settings, arrays)["rows_0"]
         v = tf_embed.Variable(dim=DIM)
         keys = np.arange(ROWS)
         v.upsert(keys, rows)
@@ -92,22 +147,74 @@ class FbgemmTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllClose(theirs, rows, rtol=1e-2)
         self.assertAllClose(v.lookup(keys), theirs, rtol=2e-5, atol=5e-6)
 
-    def theirs(self, name: str, options: Any, rows: Any, ids: Any, gradients: Any) -> np.ndarray:
-        folder = pathlib.Path(self.get_temp_dir())
-        settings = {"optimizer": name, "learning_rate": 0.05}
-        for key, value in options.items():
-            settings[key] = value.get_config() if hasattr(value, "get_config") else value
-        np.savez(
-            folder / "given.npz",
-            rows=rows,
-            ids=ids,
-            gradients=gradients,
-            settings=json.dumps(settings),
+
+@pytest.mark.skipif(PYTHON is None, reason="TF_EMBED_FBGEMM_PYTHON names no Python with FBGEMM")
+class LayerTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*LAYER_CASES)
+    def test_twenty_steps_of_the_layer_are_those_of_fbgemm(self, case):
+        layer_options = dict(LAYER_CASES[case])
+        name, _, options = CASES[layer_options.pop("case")]
+        specs = layer_options.pop("specs", SPECS)
+        weighted, requires = (
+            layer_options.pop("weighted", False),
+            layer_options.pop("requires", None),
         )
-        script = pathlib.Path(__file__).with_name("fbgemm_steps.py")
-        given, found = folder / "given.npz", folder / "found.npz"
-        subprocess.run([str(PYTHON), str(script), str(given), str(found)], check=True)
-        return np.load(found)["rows"]
+        sizes = layer_options.pop("sizes", None)
+        shared = {"learning_rate": 0.05, **options, **layer_options}
+        rng = np.random.default_rng(SEED)
+        rows = first_rows(specs)
+        steps, arrays = [], {f"rows_{number}": one for number, one in enumerate(rows)}
+        for number in range(STEPS):
+            inputs = random_inputs(
+                rng, 4, specs=specs, features=FEATURES, weighted=weighted, sizes=sizes
+            )
+            shape: Any = (4, sum(specs[table][1] for table in FEATURES))
+            if layer_options.get("pooling_mode") == "NONE":
+                shape = (len(inputs.indices), specs[0][1])
+            if sizes is not None:
+                shape = sum(
+                    sum(of) * specs[table][1] for of, table in zip(sizes, FEATURES, strict=True)
+                )
+            gradients = rng.normal(size=shape).astype(np.float32)
+            steps.append((inputs, gradients))
+            of_step = {
+                "indices": inputs.indices,
+                "offsets": inputs.offsets,
+                "weights": inputs.weights,
+                "requires": None if requires is None else np.array(requires, np.int32),
+                "sizes": None if sizes is None else np.array(sizes),
+                "gradients": gradients,
+            }
+            arrays |= {f"{key}_{number}": one for key, one in of_step.items() if one is not None}
+        settings = {
+            "embedding_specs": specs,
+            "feature_table_map": FEATURES,
+            "steps": STEPS,
+            "optimizer": name,
+            **shared,
+        }
+        theirs = by_fbgemm(self.get_temp_dir(), settings, arrays)
+        if "pooling_mode" in shared:
+            shared["pooling_mode"] = tf_embed.PoolingMode[shared["pooling_mode"]]
+        layer = layer_of(rows, specs, FEATURES, optimizer=tf_embed.OptimType[name], **shared)
+        for number, (inputs, gradients) in enumerate(steps):
+            weights = None if inputs.weights is None else tf.Variable(inputs.weights)
+            with tf.GradientTape() as tape:
+                output = layer(
+                    inputs.indices, inputs.offsets, weights, requires, inputs.sizes, training=True
+                )
+                loss = tf.reduce_sum(output * gradients)
+            self.assertAllClose(output, theirs[f"outputs_{number}"], rtol=2e-5, atol=5e-6)
+            variables = layer.trainable_variables
+            found = tape.gradient(loss, [*variables, *([] if weights is None else [weights])])
+            if weights is not None:
+                self.assertAllClose(
+                    found[-1], theirs[f"weight_gradients_{number}"], rtol=1e-4, atol=1e-5
+                )
+            plain().apply(found[: len(variables)], variables)
+        for number, found in enumerate(rows_of(layer)):
+            self.assertNotAllClose(found, rows[number], rtol=1e-2)
+            self.assertAllClose(found, theirs[f"rows_{number}"], rtol=2e-5, atol=5e-6)
 
 
 if __name__ == "__main__":
