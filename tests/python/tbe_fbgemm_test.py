@@ -74,7 +74,7 @@ CASES = {
 
 
 # What of the layer FBGEMM's CPU is right in: features that share a table stand side by side; with
-# decay, each table has two. Its weighted means have other gradients, and its clipping others yet.
+# decay, each table has two. The weights of its means have other gradients.
 SPECS, FEATURES = [(11, 8), (6, 4)], [0, 0, 1, 1]
 LAYER_CASES: dict[str, dict[str, Any]] = {
     **{case: {"case": case} for case in CASES},
@@ -200,9 +200,8 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         for number, (inputs, gradients) in enumerate(steps):
             weights = None if inputs.weights is None else tf.Variable(inputs.weights)
             with tf.GradientTape() as tape:
-                output = layer(
-                    inputs.indices, inputs.offsets, weights, requires, inputs.sizes, training=True
-                )
+                arguments = {**inputs.arguments, "per_sample_weights": weights}
+                output = layer(**arguments, feature_requires_grad=requires, training=True)
                 loss = tf.reduce_sum(output * gradients)
             self.assertAllClose(output, theirs[f"outputs_{number}"], rtol=2e-5, atol=5e-6)
             variables = layer.trainable_variables
