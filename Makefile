@@ -63,6 +63,7 @@ help:
 	@echo 'make bench-quick what the goals are about, in less than ten minutes'
 	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
 	@echo 'make tables      the tables of docs/: what works, tried'
+	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
 
@@ -183,6 +184,19 @@ tables: $(VENV)/.ready wheel-tf216
 	    --json $(CURDIR)/build/doors/$(OLD_TF).json
 	$(VENV)/bin/python tests/tables/doors.py --write docs/doors.md \
 	    --merge build/doors/$(TF).json build/doors/$(OLD_TF).json
+
+# Nothing else needs nvcc. The flags that keep rows the same as on the CPU are explained in
+# cc/core/initializer.h.
+NVCC ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+NVCC_FLAGS := -std=c++17 -O3 --fmad=false --expt-relaxed-constexpr -I. \
+    -Xcompiler=-fPIC,-ffp-contract=off,-Wall \
+    -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+
+.PHONY: cuda
+cuda:
+	@[ -n "$(NVCC)" ] || { echo "There is no nvcc: install the CUDA toolkit, 12 or 13, or set NVCC." >&2; exit 1; }
+	@mkdir -p build/cuda
+	$(NVCC) $(NVCC_FLAGS) -c cc/cuda/device_table.cu -o build/cuda/device_table.o
 
 .PHONY: clean
 clean:

@@ -26,6 +26,10 @@ struct ExecContext {
   using Work = std::function<void(size_t begin, size_t end)>;
   std::function<void(size_t total, size_t cost, const Work& work)> parallel_for;
 
+  // Of a device: the stream that the caller's arrays are ready on, and on which the verb's results
+  // will be; null: the device's default one. What has no stream takes no notice.
+  void* stream = nullptr;
+
   // By these two a table keeps its statistics; see row_policy.h.
   Moment now;
   bool training = false;
@@ -46,6 +50,7 @@ struct ExecContext {
   // The same moment and purpose, in the calling thread.
   ExecContext InSerial() const {
     ExecContext context = Serial();
+    context.stream = stream;
     context.now = now;
     context.training = training;
     context.restoring = restoring;

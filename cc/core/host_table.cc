@@ -90,17 +90,10 @@ RuleSlots HostTable::rule() const {
 }
 
 Status HostTable::NoMemory(size_t keys_held) const {
-  return Status::ResourceExhausted([&] {
-    return "Table '" + options_.name + "' finds no memory for another row. It holds " +
-           std::to_string(keys_held) + " keys.";
-  });
+  return NoMemoryForRow(options_.name, keys_held);
 }
 
-Status HostTable::OtherRule() const {
-  return Status::FailedPrecondition(
-      "The optimizer of table '" + options_.name +
-      "' was changed: its rows no longer have the slots of the rule that asks.");
-}
+Status HostTable::OtherRule() const { return RuleWasChanged(options_.name); }
 
 Status HostTable::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
   TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
@@ -381,10 +374,7 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
 
 Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                         const void* new_rows, const bool* exists) {
-  if (options_.value_type == DataType::kBool) {
-    return Status::InvalidArgument("Table '" + options_.name +
-                                   "' has bool weights, which have no sum: assign them.");
-  }
+  TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
   // An absent key is inserted if one of its places says that it is absent.
   const auto wants = [&](const KeyGroup& group) {
     return FirstAbsent(group, exists) < group.count;
@@ -474,27 +464,7 @@ Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range,
 
 Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
                         const Gradients& gradients, const Rule& rule) {
-  if (!IsFloating(options_.value_type)) {
-    return Status::InvalidArgument("Table '" + options_.name +
-                                   "' has integer or bool weights, which no optimizer can train.");
-  }
-  if (rule.slots.kind == RuleKind::kExternal) {
-    return Status::InvalidArgument("Table '" + options_.name +
-                                   "' can't run an external rule: find and assign its slots.");
-  }
-  const bool narrow =
-      options_.value_type == DataType::kHalf || options_.value_type == DataType::kBFloat16;
-  if (gradients.type != options_.value_type && !(narrow && gradients.type == DataType::kFloat)) {
-    return Status::InvalidArgument(
-        "The gradients of table '" + options_.name +
-        "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
-  }
-  if (rule.slots.kind == RuleKind::kEmaRowwiseAdagrad && options_.dim % 2 != 0) {
-    return Status::InvalidArgument(
-        "Table '" + options_.name +
-        "' must have an even dim, as the second half of a row follows the first. Received: " +
-        std::to_string(options_.dim) + ".");
-  }
+  TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
   Status status;

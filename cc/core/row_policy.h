@@ -24,6 +24,7 @@
 
 #include "cc/core/admission.h"
 #include "cc/core/exec_context.h"
+#include "cc/core/platform.h"
 #include "cc/core/status.h"
 
 namespace tf_embed {
@@ -188,16 +189,20 @@ class Rank {
 };
 inline constexpr Rank kHighestRank{UINT64_MAX, UINT64_MAX};
 
-inline uint64_t EvictionScore(EvictionOrder order, const RowStatistics& row) {
+// Row: RowStatistics, or what stands for it on a device.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable  // the former is the host's
+#endif
+template <class Row>
+TF_EMBED_HOST_DEVICE inline uint64_t EvictionScore(EvictionOrder order, const Row& row) {
   // Two numbers in one word: the first saturates, of the second the lower bits decide.
   const auto pair = [](uint64_t first, uint64_t second, int second_bits) {
     first = std::min(first, (uint64_t{1} << (64 - second_bits)) - 1);
     return first << second_bits | (second & ((uint64_t{1} << second_bits) - 1));
   };
   // An epoch above the low half, in which the number saturates; 63 bits.
-  const auto in_epoch = [&](Statistic number) {
-    const uint64_t epoch = std::min<uint64_t>(row.Get(Statistic::kEpoch), kMostEpoch);
-    return epoch << 32 | std::min<uint64_t>(row.Get(number), UINT32_MAX);
+  const auto in_epoch = [](uint64_t epoch, uint64_t number) {
+    return std::min(epoch, uint64_t{kMostEpoch}) << 32 | std::min(number, uint64_t{UINT32_MAX});
   };
   switch (order) {
     case EvictionOrder::kLru:
@@ -207,9 +212,9 @@ inline uint64_t EvictionScore(EvictionOrder order, const RowStatistics& row) {
     case EvictionOrder::kTtl:  // 44 bits of milliseconds last until the year 2527
       return pair(row.Get(Statistic::kLastTime), row.Get(Statistic::kLastStep), 20);
     case EvictionOrder::kEpochLru:
-      return in_epoch(Statistic::kLastStep);
+      return in_epoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kLastStep));
     case EvictionOrder::kEpochLfu:
-      return in_epoch(Statistic::kCount);
+      return in_epoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kCount));
     case EvictionOrder::kScore:
       break;
   }

@@ -64,11 +64,9 @@ class RoundingNoise {
   // Rounds the weights [dim] of a key's row.
   template <typename T>
   void Round(int64_t key, const float* weights, size_t dim, T* rounded) const {
-    const uint64_t row = Mix64(state_ + Mix64(static_cast<uint64_t>(key) + kGolden64));
-    // Four columns share a number, from a quarter of it on each, so that the bits that decide (13
-    // and 16, but for subnormals of float16) are a column's own.
+    const uint64_t row = OfRow(key);
     for (size_t begin = 0; begin < dim; begin += 4) {
-      const uint64_t random = Mix64(row + (begin / 4 + 1) * kGolden64);
+      const uint64_t random = OfFourColumns(row, begin);
       const size_t count = dim - begin < 4 ? dim - begin : 4;
       for (size_t k = 0; k < count; ++k) {
         rounded[begin + k] = RoundByNoise<T>(weights[begin + k], Part(random, k));
@@ -76,8 +74,22 @@ class RoundingNoise {
     }
   }
 
+  // One of them; `row` is OfRow of its key.
+  template <typename T>
+  TF_EMBED_HOST_DEVICE static T RoundColumn(uint64_t row, float weight, size_t column) {
+    return RoundByNoise<T>(weight, Part(OfFourColumns(row, column), column % 4));
+  }
+  TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t OfRow(int64_t key) const {
+    return Mix64(state_ + Mix64(static_cast<uint64_t>(key) + kGolden64));
+  }
+
  private:
-  static TF_EMBED_INLINE uint32_t Part(uint64_t random, size_t k) {
+  // Four columns share a number, from a quarter of it on each, so that the bits that decide (13 and
+  // 16, but for subnormals of float16) are a column's own.
+  TF_EMBED_HOST_DEVICE static TF_EMBED_INLINE uint64_t OfFourColumns(uint64_t row, size_t column) {
+    return Mix64(row + (column / 4 + 1) * kGolden64);
+  }
+  TF_EMBED_HOST_DEVICE static TF_EMBED_INLINE uint32_t Part(uint64_t random, size_t k) {
     const uint64_t from_it = k == 0 ? random : random << (16 * k) | random >> (64 - 16 * k);
     return static_cast<uint32_t>(from_it >> 32);
   }

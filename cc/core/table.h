@@ -264,6 +264,12 @@ class Table {
   virtual void TakeContent(Table* other) = 0;
 };
 
+// What every table refuses, and in which words.
+Status NoMemoryForRow(const std::string& table, size_t keys_held);
+Status RuleWasChanged(const std::string& table);
+Status CheckAccum(const TableOptions& options);
+Status CheckApply(const TableOptions& options, DataType gradient_type, const Rule& rule);
+
 }  // namespace tf_embed
 
 #endif  // TF_EMBED_CC_CORE_TABLE_H_

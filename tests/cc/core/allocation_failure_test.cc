@@ -395,7 +395,9 @@ TEST_P(AllocationFailure, AProcessWithoutMemoryRefusesAndGoesOn) {
 }
 
 // Rows that leave a bounded table go to the sink first, wherever memory ends.
-TEST_P(AllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
+class BoundedAllocationFailure : public AllocationFailure {};
+
+TEST_P(BoundedAllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
   struct Log : EvictionSink {
     Status Evict(size_t count, const int64_t* evicted, const void*) override {
       try {
@@ -458,6 +460,8 @@ TEST_P(AllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, AllocationFailure, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, BoundedAllocationFailure, testing::ValuesIn(TablesWithPolicies()),
+                         NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

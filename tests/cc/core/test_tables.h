@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cc/core/host_table.h"
+#include "cc/cuda/device_table.h"
 #include "gtest/gtest.h"
 
 namespace tf_embed {
@@ -27,8 +28,8 @@ struct TableKind {
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
-// rows by the same words, of the best one.
-inline std::vector<TableKind> AllTables() {
+// rows by the same words, of the best one. All of RowPolicy's rules hold there.
+inline std::vector<TableKind> TablesWithPolicies() {
 #if defined(TF_EMBED_THREAD_SANITIZER)
   const std::vector<InstructionSet> sets = {BestInstructionSet()};
 #else
@@ -48,6 +49,17 @@ inline std::vector<TableKind> AllTables() {
     };
     kinds.push_back({kNames[static_cast<int>(set)], create});
   }
+  return kinds;
+}
+
+// And in the memory of a device.
+inline std::vector<TableKind> AllTables() {
+  std::vector<TableKind> kinds = TablesWithPolicies();
+  kinds.push_back({"DeviceTableOnHost", [](const TableOptions& options) {
+                     std::unique_ptr<Table> table;
+                     (void)NewDeviceTableOnHost(options, DeviceOptions(), &table);
+                     return table;
+                   }});
   return kinds;
 }
 

@@ -1,0 +1,267 @@
+// The memory of a DeviceTable: an index, slabs of rows, and what new rows begin as. Whoever calls
+// has the order of the table: nobody else writes, and where something is freed nobody else reads.
+#ifndef TF_EMBED_CC_CUDA_DEVICE_CONTENT_H_
+#define TF_EMBED_CC_CUDA_DEVICE_CONTENT_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "cc/core/initializer.h"
+#include "cc/core/rule_slots.h"
+#include "cc/core/status.h"
+#include "cc/cuda/device_rows.h"
+#include "cc/cuda/table_kernels.h"
+
+namespace tf_embed {
+
+// An array in device memory, of the verb that made it.
+template <class Device, typename T>
+class DeviceArray {
+ public:
+  DeviceArray(const Device& device, const ExecContext& context)
+      : device_(device), context_(context) {}
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  ~DeviceArray() {
+    if (data_ != nullptr) device_.Free(context_, data_, size_ * sizeof(T));
+  }
+
+  // Makes an array of unspecified content, once.
+  Status Make(size_t size) {
+    if (size == 0) return Status();
+    data_ = static_cast<T*>(device_.Allocate(context_, size * sizeof(T)));
+    if (data_ == nullptr) {
+      return Status::ResourceExhausted([size] {
+        return "No device memory for " + std::to_string(size * sizeof(T)) +
+               " bytes of scratch space.";
+      });
+    }
+    size_ = size;
+    return Status();
+  }
+  Status MakeZeros(size_t size) {
+    TF_EMBED_RETURN_IF_ERROR(Make(size));
+    device_.Fill(context_, data_, 0, size_ * sizeof(T));
+    return Status();
+  }
+
+  T* data() const { return data_; }
+
+ private:
+  const Device& device_;
+  const ExecContext& context_;
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+template <class Device>
+class DeviceContent {
+ public:
+  // What allocations may take together; those that would take more are not tried.
+  DeviceContent(const Device& device, uint64_t max_bytes, const RowLayout& layout,
+                RowInitializer initializer)
+      : initializer(std::move(initializer)),
+        device_(device),
+        max_bytes_(max_bytes),
+        layout_(layout),
+        weight_bytes_(layout.weight_bytes) {}
+  DeviceContent(const DeviceContent&) = delete;
+  DeviceContent& operator=(const DeviceContent&) = delete;
+  ~DeviceContent() {
+    const ExecContext context = ExecContext::Serial();
+    FreeRows(context);
+    FreeAll(context, counts_, sizeof(TableCounts));
+    FreeAll(context, initial_row_, weight_bytes_);
+    FreeAll(context, initial_slots_, layout_.slot_bytes);
+  }
+
+  // Comes before all else; false without memory. `initial_row` [dim] on the host.
+  bool Begin(const ExecContext& context, const void* initial_row) {
+    counts_ = static_cast<TableCounts*>(Take(context, sizeof(TableCounts)));
+    initial_row_ = static_cast<char*>(Take(context, weight_bytes_));
+    if (counts_ == nullptr || initial_row_ == nullptr) return false;
+    device_.Fill(context, counts_, 0, sizeof(TableCounts));
+    SetInitialRow(context, initial_row);
+    return true;
+  }
+
+  void SetInitialRow(const ExecContext& context, const void* initial_row) {
+    device_.CopyIn(context, initial_row, weight_bytes_, initial_row_);
+  }
+  const char* initial_row() const { return initial_row_; }
+  const DeviceRowLayout& layout() const { return layout_; }
+  const IndexView& index() const { return index_; }
+  uint64_t index_bytes() const { return index_.num_buckets() * sizeof(DeviceBucket); }
+  uint64_t slab_bytes() const { return slab_bytes_; }
+
+  TableView View(StatisticSet statistics) const {
+    TableView view(layout_);
+    view.index = index_;
+    view.rows = slabs_;
+    view.statistics = statistics;
+    view.counts = counts_;
+    view.initial_slots = initial_slots_;
+    return view;
+  }
+
+  // The number of rows, read from the device.
+  uint64_t Rows(const ExecContext& context) const {
+    TableCounts counts;
+    device_.CopyOut(context, counts_, sizeof(counts), &counts);
+    return counts.rows();
+  }
+
+  // How many rows there is memory for, and places in an index that is not too full.
+  uint64_t room() const {
+    const uint64_t places = index_.num_places() / kFullOf * kFull;
+    return std::min(places, RowSlabs::RowsBefore(num_slabs_));
+  }
+
+  // Makes room for so many rows, or for as many as the bound on bytes allows; false where the
+  // device has no memory.
+  bool MakeRoom(const ExecContext& context, uint64_t rows) {
+    uint32_t bits = std::max(index_.bits, kLeastBits);
+    while ((uint64_t{DeviceBucket::kLanes} << bits) / kFullOf * kFull < rows) ++bits;
+    // A smaller index where the bound allows no other.
+    const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits); };
+    while (bits > kLeastBits && bits > index_.bits && !fits()) --bits;
+    if ((index_.buckets == nullptr || bits > index_.bits) && fits()) {
+      if (!Reindex(context, bits)) return false;
+    }
+    while (RowSlabs::RowsBefore(num_slabs_) < rows && num_slabs_ < RowSlabs::kMost) {
+      const size_t bytes = SlabBytes(num_slabs_, layout_);
+      if (!Fits(bytes)) break;
+      char* const slab = static_cast<char*>(Take(context, bytes));
+      if (slab == nullptr) return false;
+      slabs_.slabs[num_slabs_++] = slab;
+      slab_bytes_ += bytes;
+    }
+    return true;
+  }
+
+  // Gives rows the slots of another rule, `slots` on the host; false, and nothing is changed,
+  // without memory.
+  bool ChangeLayout(const ExecContext& context, const RowLayout& layout, const void* slots) {
+    const DeviceRowLayout changed(layout);
+    char* const initial = static_cast<char*>(Take(context, changed.slot_bytes));
+    if (initial == nullptr && changed.slot_bytes > 0) return false;
+    RowSlabs slabs;
+    uint64_t slab_bytes = 0;
+    for (uint32_t i = 0; i < num_slabs_; ++i) {
+      const size_t bytes = SlabBytes(i, changed);
+      slabs.slabs[i] =
+          Fits(slab_bytes + bytes) ? static_cast<char*>(Take(context, bytes)) : nullptr;
+      if (slabs.slabs[i] == nullptr) {
+        FreeSlabs(context, slabs, i, changed);
+        FreeAll(context, initial, changed.slot_bytes);
+        return false;
+      }
+      slab_bytes += bytes;
+    }
+    device_.CopyIn(context, slots, changed.slot_bytes, initial);
+    const TableView from = View(StatisticSet());
+    TableView to(changed);
+    to.rows = slabs;
+    to.initial_slots = initial;
+    TableCounts counts;
+    device_.CopyOut(context, counts_, sizeof(counts), &counts);
+    device_.Launch(context, index_.num_places(), kRowCost, ChangeLayoutKernel{from, to});
+    device_.Launch(context, counts.rows_free, kPlaceCost, CopyFreeKernel{from, to});
+    FreeSlabs(context, slabs_, num_slabs_, layout_);
+    FreeAll(context, initial_slots_, layout_.slot_bytes);
+    slabs_ = slabs;
+    slab_bytes_ = slab_bytes;
+    initial_slots_ = initial;
+    layout_ = changed;
+    return true;
+  }
+
+  // Of a rule of the same slots.
+  void SetInitialSlots(const ExecContext& context, const void* slots) {
+    device_.CopyIn(context, slots, layout_.slot_bytes, initial_slots_);
+  }
+
+  // Copies all rows into this empty content of the same layout, with room for them.
+  void CopyFrom(const ExecContext& context, const DeviceContent& other, StatisticSet statistics) {
+    device_.Launch(context, other.index_.num_places(), kRowCost,
+                   CopyTableKernel{other.View(statistics), View(statistics)});
+    most_rows = other.most_rows;
+  }
+
+  // Takes all rows out and gives their memory back.
+  void Clear(const ExecContext& context) {
+    FreeRows(context);
+    device_.Fill(context, counts_, 0, sizeof(TableCounts));
+    most_rows = 0;
+  }
+
+  RuleSlots rule;
+  RowInitializer initializer;
+  // At least as many as there are rows: what the host knows without asking the device.
+  uint64_t most_rows = 0;
+
+ private:
+  // An index is full to three quarters at most.
+  static constexpr uint64_t kFull = 3;
+  static constexpr uint64_t kFullOf = 4;
+  static constexpr uint32_t kLeastBits = 4;
+  static constexpr size_t kRowCost = 100;  // ns
+  static constexpr size_t kPlaceCost = 5;
+
+  static size_t SlabBytes(uint32_t slab, const DeviceRowLayout& layout) {
+    return RowSlabs::RowsOf(slab) * (layout.stride + sizeof(uint32_t));
+  }
+  bool Fits(uint64_t bytes) const { return index_bytes() + slab_bytes_ + bytes <= max_bytes_; }
+
+  void* Take(const ExecContext& context, size_t bytes) const {
+    return bytes == 0 ? nullptr : device_.Allocate(context, bytes);
+  }
+  void FreeAll(const ExecContext& context, void* memory, size_t bytes) const {
+    if (memory != nullptr) device_.Free(context, memory, bytes);
+  }
+  void FreeSlabs(const ExecContext& context, const RowSlabs& slabs, uint32_t count,
+                 const DeviceRowLayout& layout) const {
+    for (uint32_t i = 0; i < count; ++i) FreeAll(context, slabs.slabs[i], SlabBytes(i, layout));
+  }
+  void FreeRows(const ExecContext& context) {
+    FreeSlabs(context, slabs_, num_slabs_, layout_);
+    FreeAll(context, index_.buckets, index_bytes());
+    slabs_ = RowSlabs();
+    num_slabs_ = 0;
+    slab_bytes_ = 0;
+    index_ = IndexView();
+  }
+
+  bool Reindex(const ExecContext& context, uint32_t bits) {
+    const size_t bytes = sizeof(DeviceBucket) << bits;
+    auto* const buckets = static_cast<DeviceBucket*>(Take(context, bytes));
+    if (buckets == nullptr) return false;
+    device_.Fill(context, buckets, 0, bytes);
+    IndexView larger;
+    larger.buckets = buckets;
+    larger.bits = bits;
+    device_.Launch(context, index_.num_places(), kPlaceCost, ReindexKernel{index_, larger});
+    FreeAll(context, index_.buckets, index_bytes());
+    index_ = larger;
+    return true;
+  }
+
+  const Device device_;
+  const uint64_t max_bytes_;
+  DeviceRowLayout layout_;
+  const size_t weight_bytes_;
+  IndexView index_;
+  RowSlabs slabs_;
+  uint32_t num_slabs_ = 0;
+  uint64_t slab_bytes_ = 0;
+  TableCounts* counts_ = nullptr;
+  char* initial_row_ = nullptr;
+  char* initial_slots_ = nullptr;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CUDA_DEVICE_CONTENT_H_

@@ -1,0 +1,196 @@
+// Where the rows of a table in device memory lie. A row holds all that belongs to a key:
+//
+//     | weights | pad to 8 | slots | pad to 8 | statistics: 64-bit words | pad to 16 |
+//     0                    slot_offset        statistics_offset             stride
+//
+// Rows lie in slabs, by number. Four slabs are of one size, the next four twice as large, and so
+// on: a table takes a fifth more than it needs at most, no row ever moves, and the pointers of all
+// slabs go with a launch. Behind its rows a slab has as many numbers, which together are the list
+// of rows that were freed.
+#ifndef TF_EMBED_CC_CUDA_DEVICE_ROWS_H_
+#define TF_EMBED_CC_CUDA_DEVICE_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/exec_context.h"
+#include "cc/core/row_layout.h"
+#include "cc/core/row_policy.h"
+#include "cc/cuda/device_index.h"
+#include "cc/cuda/tile.h"
+
+namespace tf_embed {
+
+// RowLayout, as kernels need it, and the statistics.
+struct DeviceRowLayout {
+  explicit DeviceRowLayout(const RowLayout& layout)
+      : dim(layout.dim),
+        weight_bytes(layout.weight_bytes),
+        slot_offset(layout.slot_offset),
+        slot_bytes(layout.slot_bytes),
+        statistics(layout.statistics_per_row),
+        statistics_offset(
+            RowLayout::RoundUp(layout.slot_offset + layout.slot_bytes, RowLayout::kWord)),
+        stride(RowLayout::RoundUp(statistics_offset + layout.statistics_per_row * sizeof(uint64_t),
+                                  RowLayout::kAlignment)) {}
+
+  size_t dim;
+  size_t weight_bytes;
+  size_t slot_offset;
+  size_t slot_bytes;
+  size_t statistics;  // words
+  size_t statistics_offset;
+  size_t stride;
+};
+
+struct RowSlabs {
+  static constexpr uint32_t kFirstRows = 256;
+  static constexpr uint32_t kOfOneSize = 4;
+  static constexpr uint32_t kMost = 88;  // nearly 2^32 rows
+
+  char* slabs[kMost] = {};
+
+  static uint64_t RowsOf(uint32_t slab) { return uint64_t{kFirstRows} << (slab / kOfOneSize); }
+  // The rows of the slabs before.
+  static uint64_t RowsBefore(uint32_t slab) {
+    const uint32_t doublings = slab / kOfOneSize;
+    const uint64_t quarters = uint64_t{kOfOneSize + slab % kOfOneSize} << doublings;
+    return (quarters - kOfOneSize) * kFirstRows;
+  }
+
+  struct Place {
+    uint32_t slab;
+    uint32_t offset;
+    uint32_t rows;  // of the slab
+  };
+  static TF_EMBED_HOST_DEVICE inline Place PlaceOf(uint32_t row) {
+    const uint32_t quarters = row / kFirstRows + kOfOneSize;
+#if defined(__CUDA_ARCH__)
+    const uint32_t doublings = 29 - __clz(static_cast<int>(quarters));
+#else
+    const uint32_t doublings = 29 - static_cast<uint32_t>(__builtin_clz(quarters));
+#endif
+    const uint32_t number = quarters >> doublings;
+    const uint32_t begin = ((number << doublings) - kOfOneSize) * kFirstRows;
+    return {doublings * kOfOneSize + number - kOfOneSize, row - begin, kFirstRows << doublings};
+  }
+
+  TF_EMBED_DEVICE char* Row(uint32_t row, size_t stride) const {
+    const Place place = PlaceOf(row);
+    return slabs[place.slab] + place.offset * stride;
+  }
+  // The number `i` of the list of free rows.
+  TF_EMBED_DEVICE uint32_t* Free(uint32_t i, size_t stride) const {
+    const Place place = PlaceOf(i);
+    char* const numbers = slabs[place.slab] + place.rows * stride;
+    return reinterpret_cast<uint32_t*>(numbers) + place.offset;
+  }
+};
+
+// What memory is copied by, whatever is in it.
+template <typename T>
+struct __attribute__((may_alias)) Unit {
+  T value;
+};
+struct alignas(16) SixteenBytes {
+  uint64_t words[2];
+};
+
+template <typename T, class Tile>
+TF_EMBED_DEVICE void CopyUnits(const Tile& tile, const void* from, size_t bytes, void* to) {
+  ForEachLane(tile, bytes / sizeof(T), [&](size_t i) {
+    static_cast<Unit<T>*>(to)[i] = static_cast<const Unit<T>*>(from)[i];
+  });
+}
+
+// By the widest units that both ends allow.
+template <class Tile>
+TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes, void* to) {
+  const size_t ends = reinterpret_cast<size_t>(from) | reinterpret_cast<size_t>(to) | bytes;
+  if (ends % sizeof(SixteenBytes) == 0) {
+    CopyUnits<SixteenBytes>(tile, from, bytes, to);
+  } else if (ends % sizeof(uint64_t) == 0) {
+    CopyUnits<uint64_t>(tile, from, bytes, to);
+  } else if (ends % sizeof(uint32_t) == 0) {
+    CopyUnits<uint32_t>(tile, from, bytes, to);
+  } else {
+    CopyUnits<char>(tile, from, bytes, to);
+  }
+}
+
+// The numbers of rows that were given out, by which new rows get theirs.
+struct TableCounts {
+  uint64_t rows_begun = 0;  // rows that ever had a number
+  uint64_t rows_free = 0;   // of these, in the list
+
+  TF_EMBED_HOST_DEVICE uint64_t rows() const { return rows_begun - rows_free; }
+};
+
+// What has happened to a table since it was made.
+struct TableTallies {
+  static constexpr size_t kMissCounters = 64;  // by hash, or all would wait for one
+
+  uint64_t admitted = 0;
+  uint64_t refused = 0;
+  uint64_t misses[kMissCounters] = {};
+};
+
+// What kernels know of a table. Copied into each launch.
+struct TableView {
+  explicit TableView(const DeviceRowLayout& layout) : layout(layout) {}
+
+  IndexView index;
+  RowSlabs rows;
+  DeviceRowLayout layout;
+  StatisticSet statistics;
+  TableCounts* counts = nullptr;
+  TableTallies* tallies = nullptr;
+  const char* initial_slots = nullptr;  // [slot_bytes]
+
+  TF_EMBED_DEVICE char* Row(uint32_t row) const { return rows.Row(row, layout.stride); }
+  TF_EMBED_DEVICE uint64_t* StatisticsOf(char* row) const {
+    return reinterpret_cast<uint64_t*>(row + layout.statistics_offset);
+  }
+};
+
+// RowStatistics, for kernels; one lane calls.
+template <class Tile>
+struct DeviceStatistics {
+  StatisticSet set;
+  uint64_t* words;
+
+  TF_EMBED_DEVICE uint64_t Get(Statistic statistic) const {
+    const uint64_t* const word = Word(statistic);
+    return word == nullptr ? 0 : Tile::Load(word);
+  }
+  TF_EMBED_DEVICE uint64_t* Word(Statistic statistic) const {
+    return set.Has(statistic) ? words + set.IndexOf(statistic) : nullptr;
+  }
+  TF_EMBED_DEVICE void Set(Statistic statistic, uint64_t value) const {
+    if (uint64_t* const word = Word(statistic)) Tile::Exchange(word, value);
+  }
+  TF_EMBED_DEVICE void Begin(const Moment& now) const {
+    Set(Statistic::kLastStep, now.step);
+    Set(Statistic::kLastTime, now.milliseconds);
+    Set(Statistic::kCount, 1);
+    Set(Statistic::kScore, uint64_t{1} << 63);
+    Set(Statistic::kEpoch, now.epoch);
+  }
+  TF_EMBED_DEVICE void Use(const Moment& now) const {
+    bool first = true;
+    if (uint64_t* const last = Word(Statistic::kLastStep)) {
+      first = Tile::Exchange(last, now.step) != now.step;
+    }
+    Set(Statistic::kLastTime, now.milliseconds);
+    uint64_t* const count = Word(Statistic::kCount);
+    if (first && count != nullptr) Tile::Add(count, 1);
+    if (uint64_t* const epoch = Word(Statistic::kEpoch)) Tile::Max(epoch, now.epoch);
+  }
+  TF_EMBED_DEVICE void SetScore(int64_t score) const {
+    Set(Statistic::kScore, static_cast<uint64_t>(score) ^ uint64_t{1} << 63);
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CUDA_DEVICE_ROWS_H_

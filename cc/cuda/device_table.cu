@@ -1,0 +1,310 @@
+// DeviceTable on an NVIDIA GPU: what HostDevice is on the host. The only file that nvcc compiles;
+// `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's in their last
+// bits; no fast math.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "cc/cuda/device_table.h"
+#include "cc/cuda/device_table_inl.h"
+
+namespace tf_embed {
+namespace {
+
+// Half a warp: a row of 64 floats is read by two loads of 16 bytes a lane, and a bucket's seven
+// entries by one.
+struct CudaTile {
+  static constexpr size_t kLanes = 16;
+
+  __device__ size_t lane() const { return threadIdx.x % kLanes; }
+  __device__ void Sync() const { __syncwarp(Mask()); }
+  template <typename T>
+  __device__ T From(T x, size_t lane) const {
+    return __shfl_sync(Mask(), x, static_cast<int>(lane), kLanes);
+  }
+  template <typename T>
+  __device__ T Down(T x, size_t distance) const {
+    return __shfl_down_sync(Mask(), x, static_cast<unsigned>(distance), kLanes);
+  }
+  __device__ uint32_t Highest(uint32_t x) const { return __reduce_max_sync(Mask(), x); }
+
+  // uint64_t is another 64-bit type than the one that atomics are declared for.
+  using Word = unsigned long long;
+  static __device__ uint64_t Load(const uint64_t* from) {
+    return *reinterpret_cast<const volatile uint64_t*>(from);
+  }
+  static __device__ uint64_t Add(uint64_t* to, uint64_t x) {
+    return atomicAdd(reinterpret_cast<Word*>(to), static_cast<Word>(x));
+  }
+  static __device__ uint64_t Exchange(uint64_t* to, uint64_t x) {
+    return atomicExch(reinterpret_cast<Word*>(to), static_cast<Word>(x));
+  }
+  static __device__ void Max(uint64_t* to, uint64_t x) {
+    atomicMax(reinterpret_cast<Word*>(to), static_cast<Word>(x));
+  }
+  static __device__ bool CompareExchange(uint64_t* to, uint64_t* expected, uint64_t x) {
+    const uint64_t there =
+        atomicCAS(reinterpret_cast<Word*>(to), static_cast<Word>(*expected), static_cast<Word>(x));
+    const bool same = there == *expected;
+    *expected = there;
+    return same;
+  }
+
+ private:
+  // The threads of this half of the warp.
+  __device__ static unsigned Mask() { return 0xffffu << (threadIdx.x & 16u); }
+};
+
+constexpr unsigned kThreads = 256;
+
+template <class Kernel>
+__global__ void __launch_bounds__(kThreads)
+    RunTiles(const __grid_constant__ Kernel kernel, size_t count) {
+  const size_t tiles = size_t{gridDim.x} * (kThreads / CudaTile::kLanes);
+  size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
+  for (; i < count; i += tiles) kernel(CudaTile(), i);
+}
+
+__global__ void NumberPlaces(uint32_t* numbers, size_t count) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) numbers[i] = static_cast<uint32_t>(i);
+}
+
+// 1 where a key is another than the one before; `heads` [count + 1].
+__global__ void MarkHeads(const int64_t* keys, size_t count, uint32_t* heads) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i > count) return;
+  heads[i] = i < count && (i == 0 || keys[i] != keys[i - 1]) ? 1 : 0;
+}
+
+// `sums`: the running sum of MarkHeads.
+__global__ void WriteStarts(const uint32_t* sums, size_t count, uint32_t* starts) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count && sums[i + 1] != sums[i]) starts[sums[i]] = static_cast<uint32_t>(i);
+}
+
+__global__ void WriteGroups(const int64_t* keys, const uint32_t* members, const uint32_t* starts,
+                            const uint32_t* size, size_t count, DeviceGroup* groups) {
+  const size_t g = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (g >= *size) return;
+  const uint32_t begin = starts[g];
+  const uint32_t end = g + 1 < *size ? starts[g + 1] : static_cast<uint32_t>(count);
+  groups[g] = DeviceGroup{keys[begin], members + begin, end - begin};
+}
+
+cudaStream_t StreamOf(const ExecContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+class CudaDevice {
+ public:
+  using Tile = CudaTile;
+
+  // Reads wait for the last write, a write for all reads since, each on the device.
+  class Order {
+   public:
+    explicit Order(const CudaDevice& device) : device_(device.device_) {}
+    ~Order() {
+      cudaSetDevice(device_);
+      if (wrote_ != nullptr) cudaEventDestroy(wrote_);
+      for (const auto& read : reads_) cudaEventDestroy(read.second);
+    }
+
+    void BeginRead(const ExecContext& context) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      cudaSetDevice(device_);
+      if (wrote_ != nullptr) cudaStreamWaitEvent(StreamOf(context), wrote_, 0);
+    }
+    void EndRead(const ExecContext& context) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      Record(context, &reads_[context.stream]);
+    }
+    void BeginWrite(const ExecContext& context) {
+      BeginRead(context);
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& read : reads_) cudaStreamWaitEvent(StreamOf(context), read.second, 0);
+    }
+    void EndWrite(const ExecContext& context) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      Record(context, &wrote_);
+    }
+
+   private:
+    static void Record(const ExecContext& context, cudaEvent_t* event) {
+      if (*event == nullptr) cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+      cudaEventRecord(*event, StreamOf(context));
+    }
+
+    const int device_;
+    std::mutex mutex_;
+    cudaEvent_t wrote_ = nullptr;
+    std::map<void*, cudaEvent_t> reads_;  // the last one of each stream
+  };
+
+  // Equal keys by a stable sort: the members of a group keep the order of the batch.
+  class Groups {
+   public:
+    Groups() = default;
+    Groups(Groups&& other) noexcept { *this = std::move(other); }
+    Groups& operator=(Groups&& other) noexcept {
+      std::swap(stream_, other.stream_);
+      std::swap(memory_, other.memory_);
+      std::swap(view_, other.view_);
+      return *this;
+    }
+    ~Groups() {
+      if (memory_ != nullptr) cudaFreeAsync(memory_, stream_);
+    }
+    GroupsView view() const { return view_; }
+
+   private:
+    friend class CudaDevice;
+    cudaStream_t stream_ = nullptr;
+    char* memory_ = nullptr;
+    GroupsView view_;
+  };
+
+  explicit CudaDevice(int device) : device_(device) {}
+
+  Groups NewGroups() const { return Groups(); }
+
+  Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
+    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
+    if (batch.size == 0) return Status();
+    cudaSetDevice(device_);
+    const cudaStream_t stream = StreamOf(context);
+    const size_t n = batch.size;
+    // | groups | sorted keys | places | sorted places | heads, n + 1 | starts |
+    size_t bytes = 0;
+    const auto part = [&bytes](size_t size) {
+      const size_t begin = bytes;
+      bytes += (size + 255) / 256 * 256;
+      return begin;
+    };
+    const size_t at_groups = part(n * sizeof(DeviceGroup));
+    const size_t at_keys = part(n * sizeof(int64_t));
+    const size_t at_places = part(n * sizeof(uint32_t));
+    const size_t at_members = part(n * sizeof(uint32_t));
+    const size_t at_heads = part((n + 1) * sizeof(uint32_t));
+    const size_t at_starts = part(n * sizeof(uint32_t));
+    size_t sort_bytes = 0;
+    cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(nullptr, sort_bytes, nullptr, nullptr,
+                                                       nullptr, nullptr, n, 0, 64, stream);
+    const size_t at_scratch = part(sort_bytes);
+    groups->stream_ = stream;
+    groups->memory_ = static_cast<char*>(Allocate(context, bytes));
+    if (groups->memory_ == nullptr) return NoMemory(bytes);
+    char* const memory = groups->memory_;
+    auto* const keys = reinterpret_cast<int64_t*>(memory + at_keys);
+    auto* const places = reinterpret_cast<uint32_t*>(memory + at_places);
+    auto* const members = reinterpret_cast<uint32_t*>(memory + at_members);
+    auto* const heads = reinterpret_cast<uint32_t*>(memory + at_heads);
+    auto* const starts = reinterpret_cast<uint32_t*>(memory + at_starts);
+    auto* const written = reinterpret_cast<DeviceGroup*>(memory + at_groups);
+    const unsigned blocks = static_cast<unsigned>(n / kThreads + 1);
+    NumberPlaces<<<blocks, kThreads, 0, stream>>>(places, n);
+    cub::DeviceRadixSort::SortPairs(memory + at_scratch, sort_bytes, batch.keys, keys, places,
+                                    members, n, 0, 64, stream);
+    MarkHeads<<<blocks, kThreads, 0, stream>>>(keys, n, heads);
+    TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
+    WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, n, starts);
+    WriteGroups<<<blocks, kThreads, 0, stream>>>(keys, members, starts, heads + n, n, written);
+    groups->view_ = GroupsView{written, heads + n};
+    return Check(context);
+  }
+
+  void* Allocate(const ExecContext& context, size_t bytes) const {
+    cudaSetDevice(device_);
+    void* memory = nullptr;
+    if (cudaMallocAsync(&memory, bytes, StreamOf(context)) != cudaSuccess) {
+      (void)cudaGetLastError();  // it is told by the null
+      return nullptr;
+    }
+    return memory;
+  }
+  void Free(const ExecContext& context, void* memory, size_t) const {
+    cudaSetDevice(device_);
+    cudaFreeAsync(memory, StreamOf(context));
+  }
+  void Fill(const ExecContext& context, void* to, int byte, size_t bytes) const {
+    if (bytes > 0) cudaMemsetAsync(to, byte, bytes, StreamOf(context));
+  }
+  // From memory that is not pinned: it may be written again when this returns.
+  void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) const {
+    if (bytes == 0) return;
+    cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, StreamOf(context));
+  }
+  void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    if (bytes == 0) return;
+    cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
+    cudaStreamSynchronize(StreamOf(context));
+  }
+
+  template <class Kernel>
+  void Launch(const ExecContext& context, size_t count, size_t, const Kernel& kernel) const {
+    if (count == 0) return;
+    cudaSetDevice(device_);
+    constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
+    constexpr size_t kMostBlocks = 1 << 20;
+    const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
+    RunTiles<<<static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads, 0,
+               StreamOf(context)>>>(kernel, count);
+  }
+
+  Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {
+    const cudaStream_t stream = StreamOf(context);
+    size_t bytes = 0;
+    cub::DeviceScan::ExclusiveSum(nullptr, bytes, numbers, numbers, count, stream);
+    void* const scratch = Allocate(context, bytes);
+    if (scratch == nullptr) return NoMemory(bytes);
+    cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
+    Free(context, scratch, bytes);
+    return Status();
+  }
+
+  Status Check(const ExecContext&) const {
+    const cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess) return Status();
+    return Status::Unavailable("GPU " + std::to_string(device_) +
+                               " failed: " + cudaGetErrorString(error) + ".");
+  }
+
+ private:
+  static Status NoMemory(size_t bytes) {
+    return Status::ResourceExhausted([bytes] {
+      return "No device memory for " + std::to_string(bytes) + " bytes of scratch space.";
+    });
+  }
+
+  int device_;
+};
+
+}  // namespace
+
+Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
+                      std::unique_ptr<Table>* table) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  (void)cudaGetLastError();
+  if (device.device < 0 || device.device >= count) {
+    return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
+                               std::to_string(device.device) + ": this machine has " +
+                               std::to_string(count) + " that CUDA can use.");
+  }
+  // Scratch memory of one batch serves the next; what large tables free goes back.
+  constexpr uint64_t kKeptBytes = uint64_t{1} << 30;
+  cudaMemPool_t pool;
+  if (cudaDeviceGetDefaultMemPool(&pool, device.device) == cudaSuccess) {
+    uint64_t kept = kKeptBytes;
+    (void)cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept);
+  }
+  return DeviceTable<CudaDevice>::Create(options, device, CudaDevice(device.device), table);
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,457 @@
+// The table in the memory of a device.
+//
+// A find: one launch; a tile of lanes looks its key up (device_index.h) and copies the row. A
+// write: the batch's equal keys are brought together, its absent keys numbered in the order of the
+// batch, and each distinct key is dealt with by one tile (row_kernels.h). No kernel takes a lock on
+// a row.
+//
+// What keeps verbs apart is their order, not locks in device memory: finds run together, a write
+// runs alone. On the host the two gates below see to that. On a GPU, where a verb returns when its
+// launches are queued, they keep the queueing apart, and Device::Order makes the streams wait for
+// one another on the device. A kernel fills the device, so two writes at once would gain nothing.
+//
+// The host does not wait for the device on the way of a batch. It must know that there is room
+// before it launches a write, and goes by a number that is never too low: the rows at the last time
+// that it asked, and all keys of all writes since. Only where that many would not find room does it
+// ask for the true number, and then perhaps makes the table larger.
+//
+// Where the bound on bytes allows no more, new keys stay away and are counted. Where the device has
+// no memory, the verb fails before it has changed a row. Nothing is ever written beyond the room:
+// the kernel itself compares a new row's number with it.
+//
+// Locks, in the order in which one thread may take them:
+//   1. writers_        each verb that changes the table; PauseWriters and Shrink
+//   2. content_gate_   shared by each verb that reads; alone by those that change anything
+#ifndef TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_
+#define TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "cc/core/operation_gate.h"
+#include "cc/core/rank_list.h"
+#include "cc/core/table.h"
+#include "cc/cuda/device_content.h"
+#include "cc/cuda/device_table.h"
+#include "cc/cuda/row_kernels.h"
+#include "cc/cuda/rule_kernels.h"
+#include "cc/cuda/table_kernels.h"
+
+namespace tf_embed {
+
+template <class Device>
+class DeviceTable final : public Table {
+ public:
+  static Status Create(const TableOptions& options, const DeviceOptions& device_options,
+                       const Device& device, std::unique_ptr<Table>* table);
+  ~DeviceTable() override;
+
+  const TableOptions& options() const override { return options_; }
+  RowInitializer initializer() const override;
+  void SetInitializer(const RowInitializer& initializer) override;
+  size_t size() const override;
+  RuleSlots rule() const override;
+
+  Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
+              void* weights, bool* exists, const SlotsOut& slots) const override;
+  void Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists) override;
+  Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
+                        const SlotsIn& slots) override;
+  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+               const void* new_rows, const bool* exists) override;
+  using Table::Apply;
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
+               const Rule& rule) override;
+  Status FinishStep(const ExecContext& context, const Rule& rule) override;
+  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status Erase(const ExecContext& context, const KeyBatch& batch) override;
+  Status Clear() override;
+  Status Shrink(const ExecContext& context) override;
+  Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
+                        bool* exists) const override;
+  Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
+                          const uint64_t* statistics) override;
+  Status EvictExpired(const ExecContext& context, size_t* removed) override;
+  Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                    size_t num_left, size_t* removed) override;
+  Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                      const Rank& low, const Rank& high, RankList* ranks,
+                      size_t* below) const override;
+  TableStats Stats() const override;
+  Status SetRule(const RuleSlots& rule) override;
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
+  void PauseWriters() const override { writers_.lock(); }
+  void ResumeWriters() const override { writers_.unlock(); }
+  std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                  const RowInitializer& initializer) const override;
+  void TakeContent(Table* other) override;
+
+ private:
+  using Content = DeviceContent<Device>;
+  template <typename T>
+  using Array = DeviceArray<Device, T>;
+
+  // Rough costs in nanoseconds, by which a thread pool splits work.
+  static constexpr size_t kFindCost = 80;
+  static constexpr size_t kWriteCost = 120;
+  static constexpr size_t kRowCost = 100;
+  static constexpr size_t kPlaceCost = 5;
+  static constexpr uint64_t kSampledPlaces = 7 * 1024;
+  // A table that loses one row in so many is worth a copy.
+  static constexpr size_t kMuchOneIn = 4;
+
+  // A verb that reads, under way.
+  class Reading {
+   public:
+    Reading(const DeviceTable* table, const ExecContext& context)
+        : table_(table), context_(context), gate_(table->content_gate_) {
+      table_->order_.BeginRead(context_);
+    }
+    ~Reading() { table_->order_.EndRead(context_); }
+
+   private:
+    const DeviceTable* table_;
+    const ExecContext& context_;
+    std::shared_lock<OperationGate> gate_;
+  };
+
+  // One that writes.
+  class Writing {
+   public:
+    Writing(const DeviceTable* table, const ExecContext& context)
+        : table_(table), context_(context), writers_(table->writers_), gate_(table->content_gate_) {
+      table_->order_.BeginWrite(context_);
+    }
+    ~Writing() { table_->order_.EndWrite(context_); }
+
+   private:
+    const DeviceTable* table_;
+    const ExecContext& context_;
+    std::unique_lock<OperationGate> writers_;
+    std::unique_lock<OperationGate> gate_;
+  };
+
+  // How a write treats its batch.
+  struct WriteOptions {
+    const bool* exists = nullptr;  // ProbeKernel
+    bool uses = true;              // whether it is a use of the rows that are there
+    bool counts_refused = true;
+  };
+
+  DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
+              const Device& device);  // may throw std::bad_alloc
+  bool Begin();                       // false without memory
+
+  RowLayout LayoutOf(const RuleSlots& rule) const {
+    return RowLayout(options_.value_type, options_.dim, rule.slots_per_row(),
+                     options_.policy.statistics.size());
+  }
+  Status NewContent(std::unique_ptr<Content>* content) const;
+  TableView View() const {
+    TableView view = content_->View(options_.policy.statistics);
+    view.tallies = tallies_;
+    return view;
+  }
+  DefaultsView ViewOf(const DefaultRows& defaults) const;
+  // The row that all keys have at first, on the host, where it is not random.
+  void FillInitialRow(const RowInitializer& initializer) const;
+  // Makes `slots` the slots of a new row, on the host.
+  Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
+  Status NoMemory(const ExecContext& context) const {
+    return NoMemoryForRow(options_.name, content_->Rows(context));
+  }
+  // Sees to it that `keys` more find room; where they do not for sure, asks the device how many of
+  // them are new: `wanted` is there.
+  Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted);
+  // Runs a verb of row_kernels.h on the distinct keys of a batch. For whoever writes.
+  template <class Verb>
+  Status Write(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+               const WriteOptions& write, size_t key_cost, const Verb& verb);
+  template <typename T, typename G>
+  Status ApplyAs(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+                 const Gradients& gradients, const Rule& rule);
+  // For whoever writes.
+  Status ChangeRule(const ExecContext& context, const RuleSlots& rule);
+
+  TableOptions options_;
+  const DeviceOptions device_options_;
+  const Device device_;
+  mutable OperationGate writers_;
+  mutable OperationGate content_gate_;
+  mutable typename Device::Order order_{device_};
+  std::unique_ptr<Content> content_;
+  TableTallies* tallies_ = nullptr;   // in device memory
+  mutable Buffer<char> initial_row_;  // on the host, under the gate
+  mutable std::atomic<uint64_t> keys_looked_up_{0};
+  std::atomic<uint64_t> evicted_{0};
+};
+
+template <class Device>
+Status DeviceTable<Device>::Create(const TableOptions& options, const DeviceOptions& device_options,
+                                   const Device& device, std::unique_ptr<Table>* table) {
+  const RowPolicy& policy = options.policy;
+  if (policy.plans_writes() || policy.sink != nullptr) {
+    const char* const what = policy.max_rows > 0           ? "a bound on rows"
+                             : policy.ttl_milliseconds > 0 ? "an expiry of rows"
+                             : policy.admission != nullptr ? "an admission of keys"
+                                                           : "a sink of evicted rows";
+    return Status::InvalidArgument("Table '" + options.name + "' can't be on a device with " +
+                                   what + ": bound its bytes, or keep it on the host.");
+  }
+  std::unique_ptr<DeviceTable> made;
+  bool begun = false;
+  try {
+    made.reset(new DeviceTable(options, device_options, device));
+    begun = made->Begin();
+  } catch (const std::bad_alloc&) {
+  }
+  if (!begun) return NoMemoryForRow(options.name, 0);
+  *table = std::move(made);
+  return Status();
+}
+
+template <class Device>
+DeviceTable<Device>::DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
+                                 const Device& device)
+    : options_(options),
+      device_options_(device_options),
+      device_(device),
+      initial_row_(options.allocator) {
+  options_.policy = options.policy.WithNeeds();
+}
+
+template <class Device>
+bool DeviceTable<Device>::Begin() {
+  const ExecContext context = ExecContext::Serial();
+  const RowLayout layout = LayoutOf(RuleSlots());
+  tallies_ = static_cast<TableTallies*>(device_.Allocate(context, sizeof(TableTallies)));
+  if (tallies_ == nullptr || !initial_row_.Resize(layout.weight_bytes).ok()) return false;
+  device_.Fill(context, tallies_, 0, sizeof(TableTallies));
+  content_.reset(new Content(device_, device_options_.max_bytes, layout, options_.initializer));
+  FillInitialRow(options_.initializer);
+  return content_->Begin(context, initial_row_.data()) &&
+         (options_.init_size == 0 || content_->MakeRoom(context, options_.init_size));
+}
+
+template <class Device>
+DeviceTable<Device>::~DeviceTable() {
+  const ExecContext context = ExecContext::Serial();
+  order_.BeginWrite(context);
+  content_.reset();
+  if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(TableTallies));
+  order_.EndWrite(context);
+}
+
+template <class Device>
+DefaultsView DeviceTable<Device>::ViewOf(const DefaultRows& defaults) const {
+  const RowInitializer& initializer = content_->initializer;
+  DefaultsView view;
+  view.kind = defaults.kind;
+  view.rows = static_cast<const char*>(defaults.rows);
+  view.type = options_.value_type;
+  view.dim = options_.dim;
+  view.bytes = content_->layout().weight_bytes;
+  view.initializer = initializer.kind;
+  view.a = initializer.a;
+  view.b = initializer.b;
+  view.seed = initializer.seed;
+  view.table_id = initializer.table_id;
+  view.row = content_->initial_row();
+  return view;
+}
+
+template <class Device>
+Status DeviceTable<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
+  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
+  if (options_.value_type == DataType::kDouble) {
+    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
+  } else {
+    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
+  }
+  return Status();
+}
+
+template <class Device>
+Status DeviceTable<Device>::Find(const ExecContext& context, const KeyBatch& batch,
+                                 const DefaultRows& defaults, void* weights, bool* exists,
+                                 const SlotsOut& slots) const {
+  const Reading reading(this, context);
+  if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
+    return RuleWasChanged(options_.name);
+  }
+  keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
+  device_.Launch(context, batch.size, kFindCost + content_->layout().weight_bytes / 8,
+                 FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
+                            exists, static_cast<char*>(slots.slots),
+                            context.training && content_->layout().statistics > 0, context.now});
+  return device_.Check(context);
+}
+
+template <class Device>
+void DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
+                                   bool* exists) const {
+  const Reading reading(this, context);
+  device_.Launch(context, batch.size, kFindCost, ContainsKernel{View(), BatchView(batch), exists});
+}
+
+template <class Device>
+Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
+                                     const uint32_t* wanted) {
+  if (content_->most_rows + keys <= content_->room()) {
+    content_->most_rows += keys;
+    return Status();
+  }
+  uint32_t coming = 0;
+  device_.CopyOut(context, wanted, sizeof(coming), &coming);
+  const uint64_t rows = content_->Rows(context) + coming;
+  if (rows > content_->room() && !content_->MakeRoom(context, rows)) return NoMemory(context);
+  content_->most_rows = std::min(rows, content_->room());
+  return Status();
+}
+
+template <class Device>
+template <class Verb>
+Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& batch,
+                                  const GroupsView& groups, const WriteOptions& write,
+                                  size_t key_cost, const Verb& verb) {
+  if (batch.size == 0) return Status();
+  Array<uint32_t> rows(device_, context);
+  Array<uint32_t> marks(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(rows.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(marks.MakeZeros(batch.size + 1));
+  const BatchView view(batch);
+  device_.Launch(
+      context, batch.size, kFindCost,
+      ProbeKernel{content_->index(), view, groups, write.exists, rows.data(), marks.data()});
+  TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, marks.data(), batch.size + 1));
+  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, marks.data() + batch.size));
+  const TableView table = View();
+  const NewRows coming{marks.data(), content_->room()};
+  const bool uses = write.uses && content_->layout().statistics > 0;
+  device_.Launch(
+      context, batch.size, key_cost,
+      WriteKernel<Verb>{table, view, groups, rows.data(), coming, uses, context.now, verb});
+  device_.Launch(context, 1, 0,
+                 SettleKernel{table.counts, tallies_, coming, batch.size, write.counts_refused});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTable<Device>::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                                         const DefaultRows& defaults, void* weights, bool* exists) {
+  auto groups = device_.NewGroups();
+  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  const Writing writing(this, context);
+  keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
+  WriteOptions write;
+  write.uses = context.training;
+  write.counts_refused = !context.training;  // else the apply that follows will count them
+  return Write(
+      context, batch, groups.view(), write, kWriteCost + content_->layout().weight_bytes / 8,
+      FindOrInsertVerb{BatchView(batch), ViewOf(defaults), static_cast<char*>(weights), exists});
+}
+
+template <class Device>
+Status DeviceTable<Device>::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
+                                           const void* weights, const SlotsIn& slots) {
+  auto groups = device_.NewGroups();
+  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  const Writing writing(this, context);
+  if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
+    return RuleWasChanged(options_.name);
+  }
+  return Write(context, batch, groups.view(), WriteOptions(),
+               kWriteCost + content_->layout().stride / 8,
+               AssignVerb{BatchView(batch), static_cast<const char*>(weights),
+                          static_cast<const char*>(slots.slots)});
+}
+
+template <class Device>
+Status DeviceTable<Device>::Accum(const ExecContext& context, const KeyBatch& batch,
+                                  const void* old_rows, const void* new_rows, const bool* exists) {
+  TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
+  auto groups = device_.NewGroups();
+  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  const Writing writing(this, context);
+  WriteOptions write;
+  write.exists = exists;
+  return DispatchDataType(options_.value_type, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::Type;
+    if constexpr (std::is_same_v<T, bool>) {
+      return Status();  // refused above
+    } else {
+      return Write(context, batch, groups.view(), write, kWriteCost,
+                   AccumVerb<T>{BatchView(batch), static_cast<const T*>(old_rows),
+                                static_cast<const T*>(new_rows), exists});
+    }
+  });
+}
+
+template <class Device>
+template <typename T, typename G>
+Status DeviceTable<Device>::ApplyAs(const ExecContext& context, const KeyBatch& batch,
+                                    const GroupsView& groups, const Gradients& gradients,
+                                    const Rule& rule) {
+  using Compute = typename Number<T>::Compute;
+  Array<Compute> sums(device_, context);
+  Array<Compute> wide(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(sums.Make(batch.size * options_.dim));
+  if (ApplyVerb<T, G>::kNarrow) TF_EMBED_RETURN_IF_ERROR(wide.Make(batch.size * options_.dim));
+  const RoundingNoise noise(content_->initializer, rule.step, RoundingNoise::Of::kStep);
+  return Write(context, batch, groups, WriteOptions(), kWriteCost + content_->layout().stride / 4,
+               ApplyVerb<T, G>{
+                   BatchView(batch), ViewOf(DefaultRows()), static_cast<const G*>(gradients.values),
+                   gradients.begins, static_cast<const Compute*>(gradients.factors),
+                   RuleConstants<Compute>(rule), WeightRounding<T>{noise, rule.stochastic_rounding},
+                   sums.data(), wide.data()});
+}
+
+template <class Device>
+Status DeviceTable<Device>::Apply(const ExecContext& context, const KeyBatch& batch,
+                                  const Gradients& gradients, const Rule& rule) {
+  TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
+  auto groups = device_.NewGroups();
+  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  const Writing writing(this, context);
+  TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
+  return DispatchFloating(options_.value_type, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::Type;
+    if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
+      if (gradients.type == DataType::kFloat) {
+        return ApplyAs<T, float>(context, batch, groups.view(), gradients, rule);
+      }
+    }
+    return ApplyAs<T, T>(context, batch, groups.view(), gradients, rule);
+  });
+}
+
+template <class Device>
+Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
+  auto groups = device_.NewGroups();
+  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  const Writing writing(this, context);
+  Array<uint64_t> places(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(places.Make(batch.size));
+  device_.Launch(context, batch.size, kFindCost,
+                 PlaceKernel{content_->index(), groups.view(), places.data()});
+  device_.Launch(context, batch.size, kPlaceCost,
+                 EraseKernel{View(), groups.view(), places.data()});
+  return device_.Check(context);
+}
+
+}  // namespace tf_embed
+
+#include "cc/cuda/device_table_content_inl.h"
+
+#endif  // TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_

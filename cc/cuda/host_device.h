@@ -1,0 +1,119 @@
+// A device that is the host: its memory is the table's allocator, a launch runs its kernel on the
+// caller's threads, and nothing is asynchronous. With it a machine without a GPU runs, and the
+// tests and the sanitizers check, every line of a DeviceTable but those of device_table.cu.
+//
+// A device gives a DeviceTable
+//     Tile                        what works on a key; see tile.h
+//     Order                       the verbs of one table among streams: reads together, writes
+//     alone Groups, Group               the distinct keys of a batch, and where they stand
+//     Allocate, Free, Fill, CopyIn, CopyOut
+//     Launch                      calls kernel(tile, i) for i in [0, count)
+//     RunningSum                  of numbers before each, in place
+//     Check                       the first failure of what was launched
+// All on the stream of the caller's context, and in its order; only CopyOut waits.
+#ifndef TF_EMBED_CC_CUDA_HOST_DEVICE_H_
+#define TF_EMBED_CC_CUDA_HOST_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "cc/core/allocator.h"
+#include "cc/core/exec_context.h"
+#include "cc/core/key_groups.h"
+#include "cc/cuda/row_kernels.h"
+#include "cc/cuda/tile.h"
+
+namespace tf_embed {
+
+class HostDevice {
+ public:
+  using Tile = SingleTile;
+
+  // Verbs of a table on the host keep each other out by its gates.
+  struct Order {
+    explicit Order(const HostDevice&) {}
+    void BeginRead(const ExecContext&) {}
+    void EndRead(const ExecContext&) {}
+    void BeginWrite(const ExecContext&) {}
+    void EndWrite(const ExecContext&) {}
+  };
+
+  class Groups {
+   public:
+    explicit Groups(Allocator* allocator) : keys_(allocator), groups_(allocator) {}
+    GroupsView view() const { return {groups_.data(), &size_}; }
+
+   private:
+    friend class HostDevice;
+    KeyGroups keys_;
+    Buffer<DeviceGroup> groups_;
+    uint32_t size_ = 0;
+  };
+
+  explicit HostDevice(Allocator* allocator) : allocator_(allocator) {}
+
+  Groups NewGroups() const { return Groups(allocator_); }
+
+  Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
+    KeyBatch keys;
+    keys.keys = batch.keys;
+    keys.size = batch.size;
+    TF_EMBED_RETURN_IF_ERROR(groups->keys_.Build(context, keys, nullptr));
+    TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
+    groups->size_ = 0;
+    return groups->keys_.ForEachRange(ExecContext::Serial(), 1, [&](KeyGroups::Range* range) {
+      while (range->Next()) {
+        for (size_t i = 0; i < range->size(); ++i) {
+          const KeyGroup& group = (*range)[i];
+          groups->groups_[groups->size_++] =
+              DeviceGroup{group.key, group.positions, static_cast<uint32_t>(group.count)};
+        }
+      }
+      return Status();
+    });
+  }
+
+  void* Allocate(const ExecContext&, size_t bytes) const { return allocator_->Allocate(bytes); }
+  void Free(const ExecContext&, void* memory, size_t bytes) const {
+    allocator_->Deallocate(memory, bytes);
+  }
+  void Fill(const ExecContext&, void* to, int byte, size_t bytes) const {
+    if (bytes > 0) std::memset(to, byte, bytes);
+  }
+  void CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) const {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) const {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+
+  // `cost`: of one i in nanoseconds, roughly.
+  template <class Kernel>
+  void Launch(const ExecContext& context, size_t count, size_t cost, const Kernel& kernel) const {
+    const auto run = [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) kernel(Tile(), i);
+    };
+    if (count > 0) context.parallel_for(count, cost, std::cref(run));
+  }
+
+  Status RunningSum(const ExecContext&, uint32_t* numbers, size_t count) const {
+    uint32_t sum = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t number = numbers[i];
+      numbers[i] = sum;
+      sum += number;
+    }
+    return Status();
+  }
+
+  Status Check(const ExecContext&) const { return Status(); }
+
+ private:
+  Allocator* allocator_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CUDA_HOST_DEVICE_H_

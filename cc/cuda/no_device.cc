@@ -1,0 +1,11 @@
+// What stands in for device_table.cu where it was not compiled.
+#include "cc/cuda/device_table.h"
+
+namespace tf_embed {
+
+Status NewDeviceTable(const TableOptions& options, const DeviceOptions&, std::unique_ptr<Table>*) {
+  return Status::Unavailable("Table '" + options.name +
+                             "' can't be on a GPU: there is no GPU support in this build.");
+}
+
+}  // namespace tf_embed
