@@ -236,7 +236,7 @@ def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
         ValueError: `features` is not one number for each feature.
     """
     mask = tf.convert_to_tensor(features)
-    if mask.shape != (batch.num_features,):
+    if not mask.shape.is_compatible_with([batch.num_features]):
         raise ValueError(
             f"`feature_requires_grad` of {owner!r} must be one number for each of "
             f"{batch.num_features} features. Received: feature_requires_grad.shape={mask.shape}"

@@ -1,0 +1,116 @@
+"""Rows of a table-batched layer that are not what they were stored as: decayed, or bytes."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_embed
+from tf_embed.layers import TableBatchedEmbeddingBags
+
+
+class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
+    def layer(self, **definition: float) -> TableBatchedEmbeddingBags:
+        layer = TableBatchedEmbeddingBags(
+            [(4, 2), (None, 3)],
+            feature_table_map=[0, 1, 0],
+            optimizer=tf_embed.OptimType.EXACT_ROWWISE_ADAGRAD,
+            learning_rate=0.1,
+            weight_decay=0.5,
+            weight_decay_mode=tf_embed.WeightDecayMode.DECOUPLE_GLOBAL,
+            global_weight_decay=tf_embed.GlobalWeightDecayDefinition(**definition),
+        )
+        for table in layer.tables:
+            table.upsert(tf.range(4, dtype=tf.int64), tf.ones([4, table.dim]))
+        return layer
+
+    def step(self, layer, id_, weights=None):
+        optimizer = keras.optimizers.SGD()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self.find(layer, id_, weights, training=True))
+        variables = layer.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    def find(self, layer, id_, weights=None, **options):
+        indices = tf.fill([3], tf.constant(id_, tf.int64))
+        return layer(indices, tf.range(4), weights, **options)
+
+    @parameterized.parameters(({}, 0.95**3), ({"lower_bound": 0.9}, 0.9), ({"start_iter": 9}, 1.0))
+    @pytest.mark.smoke
+    def test_lookups_in_training_make_up_for_missed_steps(self, definition, factor):
+        layer = self.layer(**definition)
+        for id_ in (0, 1, 1, 1):
+            self.step(layer, id_)
+        stored = self.find(layer, 0)
+        self.assertAllClose(self.find(layer, 0, training=True), factor * stored, rtol=1e-6)
+        self.assertAllEqual(self.find(layer, 0), stored)
+        # A row that the last step touched, and one that none did, have missed nothing.
+        for id_ in (1, 2):
+            found = self.find(layer, id_, training=True)
+            self.assertAllEqual(found, self.find(layer, id_))
+        weights = tf.constant([2.0, -1.0, 0.5])
+        self.assertAllClose(
+            self.find(layer, 0, weights, training=True),
+            factor * self.find(layer, 0, weights),
+            rtol=1e-6,
+        )
+
+    def test_lookups_and_steps_agree(self):
+        """The step takes the same factor: without a gradient it leaves what the lookup saw."""
+        layer = self.layer()
+        for id_ in (0, 1, 1):
+            self.step(layer, id_)
+        seen = self.find(layer, 0, training=True).numpy()
+        self.step(layer, 0, tf.zeros([3]))
+        self.assertAllClose(self.find(layer, 0), (1 - 0.1 * 0.5) * seen, rtol=1e-6)
+
+
+class BytesTest(tf.test.TestCase):
+    def layer(self, **options):
+        return TableBatchedEmbeddingBags(
+            [(10, 4), (None, 3)],
+            weights_precision=tf_embed.SparseType.INT8,
+            optimizer=tf_embed.OptimType.NONE,
+            **options,
+        )
+
+    @pytest.mark.smoke
+    def test_rows_are_dequantized_and_pooled(self):
+        layer = self.layer(pooling_mode=tf_embed.PoolingMode.MEAN)
+        rng = np.random.default_rng(0)
+        tables = []
+        for table, dim in zip(layer.tables, (4, 3), strict=True):
+            quantized = tf_embed.quantized_rows.quantize(rng.normal(size=[10, dim]).astype("f"))
+            table.upsert(tf.range(10, dtype=tf.int64), quantized)
+            tables.append(tf_embed.quantized_rows.dequantize(quantized).numpy())
+        found = layer([tf.constant([[1, 2], [3, 9]]), tf.constant([[0, 4], [5, 77]])])
+        wanted = [
+            [*(tables[0][1] + tables[0][2]) / 2, *(tables[1][0] + tables[1][4]) / 2],
+            [*(tables[0][3] + tables[0][9]) / 2, *tables[1][5] / 2],  # 77 has no row
+        ]
+        self.assertAllClose(found, wanted, rtol=1e-6, atol=1e-6)
+        shapes = [rows.shape.as_list() for rows in layer.split_embedding_weights()]
+        self.assertEqual(shapes, [[10, 12], [10, 11]])
+        self.assertEqual(layer.trainable_variables, [])
+
+    def test_gradients_of_weights(self):
+        layer = self.layer()
+        rows = np.arange(12.0, dtype="f").reshape(3, 4)
+        layer.tables[0].upsert([0, 1, 2], tf_embed.quantized_rows.quantize(rows))
+        weights = tf.ones([3])
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            found = layer(tf.constant([0, 2, 1]), tf.constant([0, 2, 3]), weights)
+            loss = tf.reduce_sum(found)
+        self.assertAllClose(tape.gradient(loss, weights), [6.0, 38.0, 0.0], rtol=1e-5)
+
+    def test_training_and_initial_rows_are_refused(self):
+        bytes_ = {"weights_precision": tf_embed.SparseType.INT8}
+        with self.assertRaisesRegex(ValueError, "`weights_precision` SparseType.INT8.*exact_sgd"):
+            TableBatchedEmbeddingBags([(10, 4)], **bytes_)
+        layer = TableBatchedEmbeddingBags([(10, 4)], optimizer=None, initializer=1.0, **bytes_)
+        with self.assertRaisesRegex(ValueError, "`initializer` of .* must be None.*1.0"):
+            layer.build()
