@@ -72,6 +72,7 @@ class DeviceContent {
   DeviceContent& operator=(const DeviceContent&) = delete;
   ~DeviceContent() {
     const ExecContext context = ExecContext::Serial();
+    device_.Wait();  // the stream that used it last may be gone
     FreeRows(context);
     FreeAll(context, counts_, sizeof(TableCounts));
     FreeAll(context, initial_row_, weight_bytes_);

@@ -268,6 +268,11 @@ class CudaDevice {
     return Status();
   }
 
+  void Wait() const {
+    cudaSetDevice(device_);
+    cudaDeviceSynchronize();
+  }
+
   Status Check(const ExecContext&) const {
     const cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess) return Status();

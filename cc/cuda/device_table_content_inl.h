@@ -51,8 +51,8 @@ void DeviceTable<Device>::SetInitializer(const RowInitializer& initializer) {
 }
 
 template <class Device>
-Status DeviceTable<Device>::NewContent(std::unique_ptr<Content>* content) const {
-  const ExecContext context = ExecContext::Serial();
+Status DeviceTable<Device>::NewContent(const ExecContext& context,
+                                       std::unique_ptr<Content>* content) const {
   Buffer<char> slots(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &slots));
   bool made = false;
@@ -87,7 +87,7 @@ Status DeviceTable<Device>::Shrink(const ExecContext& context) {
   {
     // Readers go on: nobody changes what is copied.
     const Reading reading(this, context);
-    TF_EMBED_RETURN_IF_ERROR(NewContent(&content));
+    TF_EMBED_RETURN_IF_ERROR(NewContent(context, &content));
     const uint64_t rows = content_->Rows(context);
     if (rows > 0) {
       content->most_rows = rows;

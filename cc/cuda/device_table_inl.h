@@ -157,7 +157,7 @@ class DeviceTable final : public Table {
     return RowLayout(options_.value_type, options_.dim, rule.slots_per_row(),
                      options_.policy.statistics.size());
   }
-  Status NewContent(std::unique_ptr<Content>* content) const;
+  Status NewContent(const ExecContext& context, std::unique_ptr<Content>* content) const;
   TableView View() const {
     TableView view = content_->View(options_.policy.statistics);
     view.tallies = tallies_;
@@ -240,8 +240,11 @@ bool DeviceTable<Device>::Begin() {
   device_.Fill(context, tallies_, 0, sizeof(TableTallies));
   content_.reset(new Content(device_, device_options_.max_bytes, layout, options_.initializer));
   FillInitialRow(options_.initializer);
-  return content_->Begin(context, initial_row_.data()) &&
-         (options_.init_size == 0 || content_->MakeRoom(context, options_.init_size));
+  order_.BeginWrite(context);
+  const bool begun = content_->Begin(context, initial_row_.data()) &&
+                     (options_.init_size == 0 || content_->MakeRoom(context, options_.init_size));
+  order_.EndWrite(context);
+  return begun;
 }
 
 template <class Device>

@@ -10,7 +10,8 @@
 //     Launch                      calls kernel(tile, i) for i in [0, count)
 //     RunningSum                  of numbers before each, in place
 //     Check                       the first failure of what was launched
-// All on the stream of the caller's context, and in its order; only CopyOut waits.
+// all on the stream of the caller's context, and in its order, of which only CopyOut waits; and
+//     Wait                        until all that was launched on any stream is done
 #ifndef TF_EMBED_CC_CUDA_HOST_DEVICE_H_
 #define TF_EMBED_CC_CUDA_HOST_DEVICE_H_
 
@@ -109,6 +110,7 @@ class HostDevice {
   }
 
   Status Check(const ExecContext&) const { return Status(); }
+  void Wait() const {}
 
  private:
   Allocator* allocator_;
