@@ -71,7 +71,9 @@ def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any)
     return gradients
 
 
-def gradient_of_token(token: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, dim: int) -> Any:
+def gradient_of_token(
+    token: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, dim: int, packed: bool = False
+) -> Any:
     """The gradient of the token of a lookup: slices, or what becomes them outside of a loop.
 
     Args:
@@ -79,10 +81,11 @@ def gradient_of_token(token: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, dim:
         keys: [n].
         values: The gradients of their rows, [n, dim].
         dim: Number of weights in a row.
+        packed: See ops.row_gradients.
     """
     if _is_of_this_graph(token):
         return _row_slices(keys, values, dim)
-    return ops.row_gradients(keys, values)
+    return ops.row_gradients(keys, values, packed)
 
 
 @tf.RegisterGradient("TfEmbedToken")

@@ -418,14 +418,16 @@ def token(anchor: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
     return _raw.tf_embed_token(anchor=anchor, key_dtype=key_dtype, dim=anchor.shape[1])
 
 
-def row_gradients(keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+def row_gradients(keys: tf.Tensor, values: tf.Tensor, packed: bool = False) -> tf.Tensor:
     """Gradients of rows as one variant scalar, of which TensorFlow makes sums and zeros.
 
     Args:
         keys: [n].
         values: [n, dim].
+        packed: Whether keys are a packed batch, and values the gradients [m, 1] of its pooled
+            values.
     """
-    return _raw.tf_embed_row_gradients(keys=keys, values=values)
+    return _raw.tf_embed_row_gradients(keys=keys, values=values, packed=packed)
 
 
 def unpack_row_gradients(

@@ -149,7 +149,7 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     if tokens and op.get_attr("packs"):
         packed = _raw.tf_embed_pack_batch(**batch, size=size)
         column = tf.reshape(gradient, [-1, 1])
-        of_tokens = [gradient_of_token(tokens[0], packed, column, 1)]
+        of_tokens = [gradient_of_token(tokens[0], packed, column, 1, packed=True)]
     elif tokens:
         distinct, sums = _raw.tf_embed_sum_by_key_tables(
             **batch, gradient=gradient, num_tables=count, sum_dtypes=op.get_attr("row_dtypes")

@@ -29,16 +29,23 @@ class TokenOp : public tf::OpKernel {
 
 class RowGradientsOp : public tf::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit RowGradientsOp(tf::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("packed", &packed_));
+  }
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& keys = context->input(0);
     const tf::Tensor& values = context->input(1);
-    OP_REQUIRES(context, keys.dims() == 1 && values.dims() == 2,
-                InvalidArgumentError("`keys` must be [n], and `values` [m, dim]. Received: ",
-                                     keys.shape().DebugString(), " and ",
-                                     values.shape().DebugString(), "."));
+    OP_REQUIRES(context,
+                keys.dims() == 1 && values.dims() == 2 &&
+                    (packed_ || keys.dim_size(0) == values.dim_size(0)),
+                InvalidArgumentError("`values` must have one row for each of `keys`. Received: ",
+                                     values.shape().DebugString(), " for keys of shape ",
+                                     keys.shape().DebugString(), "."));
     OP_REQUIRES_OK(context, Give(context, RowGradients::Of(keys, values)));
   }
+
+ private:
+  bool packed_;
 };
 
 class UnpackOp : public tf::OpKernel {

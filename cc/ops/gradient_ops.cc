@@ -14,6 +14,7 @@
 namespace tf_embed {
 
 using absl::Status;
+using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -39,10 +40,15 @@ REGISTER_OP("TfEmbedRowGradients")
     .Output("gradients: variant")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {half, bfloat16, float, double}")
+    .Attr("packed: bool = false")
     .SetShapeFn([](InferenceContext* c) -> Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &unused));
+      ShapeHandle keys, values;
+      DimensionHandle rows;
+      bool packed;
+      TF_RETURN_IF_ERROR(c->GetAttr("packed", &packed));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &keys));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &values));
+      if (!packed) TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(values, 0), &rows));
       c->set_output(0, c->Scalar());
       return Status();
     })
@@ -50,7 +56,9 @@ REGISTER_OP("TfEmbedRowGradients")
 Makes one value of the gradients of rows. The sum of two is one list after the other.
 
 keys: [n].
-values: [n, dim]. Of many tables together [m, 1], and keys are the batch; see TfEmbedPackBatch.
+values: [n, dim].
+packed: Whether keys are a batch of many tables, see TfEmbedPackBatch, and values [m, 1] the
+  gradients of what it was pooled to.
 )doc");
 
 REGISTER_OP("TfEmbedUnpackRowGradients")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from replicas import two_replicas
 
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
@@ -236,7 +237,7 @@ class ReplicasTest(tf.test.TestCase, parameterized.TestCase):
     def test_what_replicas_cannot_do_is_refused_also_when_it_was_built_elsewhere(
         self, make, is_own, name
     ):
-        strategy = tf.distribute.MirroredStrategy(("/CPU:0", "/CPU:1"))
+        strategy = two_replicas()
         own = None
         if is_own:
             own = optimizers.SGD() if name == "LossScale" else make()

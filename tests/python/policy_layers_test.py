@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
+from replicas import two_replicas
 
 import tf_embed
 from tf_embed import BloomAdmission, CounterAdmission, FrequencyRestrictPolicy, TablePolicy
@@ -248,14 +249,8 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("mirrored", "one")
     def test_replicas_count_a_step_once(self, strategy):
-        devices = tf.config.list_logical_devices("CPU")
-        if strategy == "mirrored":
-            if len(devices) < 2:
-                self.skipTest("There is one logical CPU in this process.")
-            scope = tf.distribute.MirroredStrategy([one.name for one in devices[:2]]).scope()
-        else:
-            scope = tf.distribute.OneDeviceStrategy("/CPU:0").scope()
-        with scope:
+        one = tf.distribute.OneDeviceStrategy("/CPU:0")
+        with (two_replicas() if strategy == "mirrored" else one).scope():
             model = model_of(TablePolicy(eviction="lfu", admission=CounterAdmission(2)))
         fit(model, [[1, 2], [1, 3]])
         self.assertEqual(int(table_of(model).size()), 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import keras
@@ -11,12 +10,12 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
+from replicas import CPUS, two_replicas
 
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
 VOCABULARY, DIM, BATCH = 12, 4, 8
-CPUS = ("/CPU:0", "/CPU:1")
 # A replica sums its own half of a batch first, so sums differ in their last bits.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -27,12 +26,6 @@ OPTIMIZERS = {
     "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1),
     "adagrad": lambda: keras.optimizers.Adagrad(0.1),
 }
-
-
-@functools.cache
-def two_replicas() -> tf.distribute.Strategy:
-    """One for all tests: each has keys of its own for collective operations."""
-    return tf.distribute.MirroredStrategy(CPUS)
 
 
 def strategy_of(replicas: int) -> tf.distribute.Strategy:

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
+from replicas import two_replicas
 
 import tf_embed
 from tf_embed import CounterAdmission, TablePolicy
@@ -83,11 +84,8 @@ class StringPoliciesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(row.tolist(), [b"%d" % key, b"value of %d" % key])
 
     def test_several_replicas_are_refused_by_name(self):
-        cpus = tf.config.list_logical_devices("CPU")
-        if len(cpus) < 2:
-            self.skipTest("one logical device")
         with (
-            tf.distribute.MirroredStrategy([cpu.name for cpu in cpus[:2]]).scope(),
+            two_replicas().scope(),
             self.assertRaisesRegex(ValueError, "string keys are for one replica"),
         ):
             tf_embed.Variable(key_dtype=tf.string)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import tempfile
@@ -15,6 +14,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
+from replicas import two_replicas
 from table_batched_cases import content, settings_of
 from tbe_cases import CASES
 
@@ -76,12 +76,6 @@ def inputs_of(ragged: bool = True) -> dict[str, keras.KerasTensor]:
         "item": keras.Input([None], dtype="int64", name="item", ragged=ragged),
         "tag": keras.Input([], dtype="int64", name="tag"),
     }
-
-
-@functools.cache
-def two_replicas() -> tf.distribute.Strategy:
-    """One for all tests: each has keys of its own for collective operations."""
-    return tf.distribute.MirroredStrategy(["/CPU:0", "/CPU:1"])
 
 
 def head() -> keras.layers.Layer:
