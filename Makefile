@@ -109,7 +109,7 @@ test: configured library $(VENV)/.ready
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
-	$(OLD_VENV)/bin/python -m pip install -q pytest tensorflow-io==0.37.1 "moto[server]"
+	$(OLD_VENV)/bin/python -m pip install -q hypothesis pytest tensorflow-io==0.37.1 "moto[server]"
 
 # The wheel is installed, not the tree: the library in the tree is built for $(TF). What uses it starts
 # in a folder of its own, so that the tree's package is not found there either.
@@ -201,6 +201,6 @@ cuda:
 .PHONY: clean
 clean:
 	-$(BAZEL) clean
-	rm -rf build dist *.egg-info .bazelrc.generated .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist *.egg-info .bazelrc.generated .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f tf_embed/_tf_embed.so tf_embed/_tf_embed.json
 	find tf_embed tests examples -name __pycache__ -prune -exec rm -rf {} +

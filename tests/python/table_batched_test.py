@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,7 +12,6 @@ from absl.testing import parameterized
 from reference import SEED
 from table_batched_cases import (
     DIMS,
-    factors_of,
     first_rows,
     layer_of,
     pair,
@@ -130,47 +128,6 @@ class ForwardTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(output.shape, (5, sum(DIMS)))
         self.assertEqual(output.dtype, tf.float32)
         self.assertAllClose(output, oracle(**inputs.arguments).output, **CLOSE)
-
-    def test_random_tables_features_and_bags(self):
-        rng = np.random.default_rng(SEED)
-        for trial in range(25):
-            specs = [tuple(rng.integers(1, 9, 2).tolist()) for _ in range(rng.integers(1, 6))]
-            features = [*range(len(specs)), *rng.integers(0, len(specs), rng.integers(0, 5))]
-            features = rng.permutation(features).tolist()
-            sizes = None
-            if rng.integers(2):
-                sizes = rng.integers(0, 4, (len(features), rng.integers(1, 4))).tolist()
-            longest, weighted = int(rng.integers(0, 7)), bool(rng.integers(2))
-            batch = int(rng.integers(0, 5))
-            inputs = random_inputs(
-                rng, batch, specs=specs, features=features, longest=longest,
-                weighted=weighted, sizes=sizes,
-            )  # fmt: skip
-            layer, oracle = pair(
-                specs=specs, features=features,
-                pooling_mode=POOLING(rng.integers(2)), learning_rate=0.5,
-            )  # fmt: skip
-            message = f"trial {trial}: {specs}, {features}, {inputs}"
-            wanted = oracle(**inputs.arguments)
-            weights = None if inputs.weights is None else tf.Variable(inputs.weights)
-            factors = factors_of(rng, wanted.output.shape)
-            with tf.GradientTape() as tape:
-                arguments = {**inputs.arguments, "per_sample_weights": weights}
-                output = layer(**arguments, training=True)
-                loss = tf.reduce_sum(output * factors)
-            self.assertAllClose(output, wanted.output, **CLOSE, msg=message)
-            variables = layer.trainable_variables
-            sources = [*variables, *([] if weights is None else [weights])]
-            found = tape.gradient(loss, sources)
-            gradients = wanted.backward(factors)
-            if weights is not None:
-                self.assertAllClose(found[-1], gradients.weights, rtol=1e-5, atol=1e-5)
-            keras.optimizers.SGD(0.0).apply(found[: len(variables)], variables)
-            oracle.step(gradients)
-            for table, rows in zip(layer.tables, oracle.weights, strict=True):
-                self.assertAllClose(
-                    table.lookup(np.arange(len(rows))), rows, rtol=1e-5, atol=1e-5, msg=message
-                )
 
     @parameterized.product(weighted=(False, True))
     def test_without_pooling_each_id_has_a_row(self, weighted):
