@@ -64,6 +64,7 @@ help:
 	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
+	@echo 'make cuda-test   build the tests of a table on a GPU, without TensorFlow, and run them on one'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
 
@@ -185,18 +186,49 @@ tables: $(VENV)/.ready wheel-tf216
 	$(VENV)/bin/python tests/tables/doors.py --write docs/doors.md \
 	    --merge build/doors/$(TF).json build/doors/$(OLD_TF).json
 
-# Nothing else needs nvcc. The flags that keep rows the same as on the CPU are explained in
-# cc/core/initializer.h.
+# Nothing else needs nvcc, and this part needs nothing else: nvcc, the g++ that it calls, and for the
+# tests GoogleTest (Debian's libgtest-dev). The flags that keep rows the same as on the CPU are
+# explained in cc/core/initializer.h. NVCC_ARCHS says for which GPUs; CUDA_RUN what the programs run
+# under, such as compute-sanitizer.
 NVCC ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-NVCC_FLAGS := -std=c++17 -O3 --fmad=false --expt-relaxed-constexpr -I. \
-    -Xcompiler=-fPIC,-ffp-contract=off,-Wall \
-    -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+NVCC_ARCHS ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+NVCC_FLAGS := -std=c++17 -O3 --fmad=false --expt-relaxed-constexpr -I. -MMD \
+    -Xcompiler=-fPIC,-ffp-contract=off,-Wall
+NVCC_CC_FLAGS := -std=c++17 -O3 -I. -MMD -Xcompiler=-fPIC,-ffp-contract=off,-fno-math-errno,-Wall
+CUDA_OUT := build/cuda
+CUDA_RUN ?=
+CUDA_CORE := $(patsubst %.cc,$(CUDA_OUT)/%.o,$(wildcard cc/core/*.cc))
+CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/cuda/device_table.cu.o
+CUDA_TEST := $(CUDA_TABLE) $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
+    core/table_contract_test core/table_pass_test core/table_slots_test cuda/copying_table \
+    cuda/gpu_test)
+$(CUDA_OUT)/cc/core/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
+$(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized
+
+.PHONY: nvcc
+nvcc:
+	@[ -n "$(NVCC)" ] || { echo "There is no nvcc: install the CUDA toolkit, 12 or 13, or set NVCC." >&2; exit 1; }
+
+$(CUDA_OUT)/%.cu.o: %.cu | nvcc
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) $(NVCC_ARCHS) $(NVCC_SET) -c $< -o $@
+
+$(CUDA_OUT)/%.o: %.cc | nvcc
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_CC_FLAGS) $(NVCC_SET) -c $< -o $@
+
+-include $(wildcard $(CUDA_OUT)/*/*.d $(CUDA_OUT)/*/*/*.d $(CUDA_OUT)/*/*/*/*.d)
 
 .PHONY: cuda
-cuda:
-	@[ -n "$(NVCC)" ] || { echo "There is no nvcc: install the CUDA toolkit, 12 or 13, or set NVCC." >&2; exit 1; }
-	@mkdir -p build/cuda
-	$(NVCC) $(NVCC_FLAGS) -c cc/cuda/device_table.cu -o build/cuda/device_table.o
+cuda: $(CUDA_OUT)/cc/cuda/device_table.cu.o
+
+$(CUDA_OUT)/gpu_test: $(CUDA_TEST)
+	$(NVCC) $^ -lgtest -lpthread -o $@
+
+# 77: there is no GPU.
+.PHONY: cuda-test
+cuda-test: $(CUDA_OUT)/gpu_test
+	$(CUDA_RUN) $< || [ $$? -eq 77 ]
 
 .PHONY: clean
 clean:

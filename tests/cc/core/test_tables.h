@@ -25,6 +25,8 @@ namespace tf_embed {
 struct TableKind {
   const char* name;
   std::function<std::unique_ptr<Table>(const TableOptions& options)> create;
+  bool takes_threads = true;  // whether several may call verbs at once
+  bool same_powers = true;    // whether x^y has the bits that it has on the host
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
@@ -221,6 +223,20 @@ inline Rule MakeRule(RuleKind kind, size_t dim, double initial_value = 0.0) {
   rule.rho = 0.9;
   rule.learning_rate_power = -0.5;
   return rule;
+}
+
+// Whether steps of the rule take powers of anything but constants.
+inline bool TakesPowers(const Rule& rule) {
+  switch (rule.slots.kind) {
+    case RuleKind::kFtrl:
+      return rule.learning_rate_power != -0.5;
+    case RuleKind::kRowwiseAdagradGlobal:
+    case RuleKind::kRowwiseAdagradCounter:
+    case RuleKind::kRowAdamCounter:
+      return true;
+    default:
+      return false;
+  }
 }
 
 // The slots of an optimizer outside of the table.

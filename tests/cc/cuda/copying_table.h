@@ -1,0 +1,32 @@
+// A table of a device for callers whose arrays are on the host: each verb copies them to the
+// device's memory and back. So the suites that say what every Table must do, and whose batches are
+// vectors, run on a GPU too.
+#ifndef TF_EMBED_TESTS_CC_CUDA_COPYING_TABLE_H_
+#define TF_EMBED_TESTS_CC_CUDA_COPYING_TABLE_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "cc/core/exec_context.h"
+#include "cc/core/table.h"
+
+namespace tf_embed {
+
+// The memory of a device, as its callers have it. Copies are on the stream of the context, and
+// CopyOut waits for it. Thread-safe.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  virtual void* Allocate(size_t bytes) = 0;  // nullptr without memory
+  virtual void Free(void* memory, size_t bytes) = 0;
+  virtual void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) = 0;
+  virtual void CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                       void* host) = 0;
+};
+
+// `memory` outlives the table.
+std::unique_ptr<Table> NewCopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_CUDA_COPYING_TABLE_H_
