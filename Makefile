@@ -65,6 +65,7 @@ help:
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
 	@echo 'make cuda-test   build the tests of a table on a GPU, without TensorFlow, and run them on one'
+	@echo 'make cuda-library  the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
 
@@ -221,6 +222,14 @@ $(CUDA_OUT)/%.o: %.cc | nvcc
 
 .PHONY: cuda
 cuda: $(CUDA_OUT)/cc/cuda/device_table.cu.o
+
+# The C interface (cc/cuda/device_table_c.h); examples/device_table.py drives it.
+.PHONY: cuda-library
+cuda-library: $(CUDA_OUT)/libtf_embed_device.so
+
+$(CUDA_OUT)/libtf_embed_device.so: $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/device_table_on_host.o \
+    $(CUDA_OUT)/cc/cuda/device_table_c.o
+	$(NVCC) -shared $^ -lpthread -o $@
 
 $(CUDA_OUT)/gpu_test: $(CUDA_TEST)
 	$(NVCC) $^ -lgtest -lpthread -o $@

@@ -56,7 +56,7 @@ CC_ROOMS = {
     "kernels": ("absl/", "cc/core/", "cc/cuda/", "cc/kernels/", "tensorflow/", "tsl/", "xla/"),
 }
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
-SYSTEM_HEADERS = {"fcntl.h", "immintrin.h", "sched.h", "unistd.h"}
+SYSTEM_HEADERS = {"fcntl.h", "immintrin.h", "sched.h", "stddef.h", "stdint.h", "unistd.h"}
 SYSTEM_FOLDERS = ("sys/",)
 
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "examples", "tests", "tf_embed")

@@ -1,0 +1,3 @@
+#!/bin/sh
+# The paths of the test, the library and the driver.
+exec python3 "$@"
