@@ -65,6 +65,7 @@ help:
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
 	@echo 'make cuda-test   build the tests of a table on a GPU, without TensorFlow, and run them on one'
+	@echo 'make cuda-benchmark  how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
 	@echo 'make cuda-library  the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
 	@echo 'make library     the op library alone, into tf_embed/'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
@@ -233,6 +234,16 @@ $(CUDA_OUT)/libtf_embed_device.so: $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/device_tabl
 
 $(CUDA_OUT)/gpu_test: $(CUDA_TEST)
 	$(NVCC) $^ -lgtest -lpthread -o $@
+
+# HKV_DIR: a checkout of NVIDIA's HierarchicalKV, to run its table on the same keys in turn.
+HKV_DIR ?=
+$(CUDA_OUT)/benchmarks/device_table_benchmark.cu.o: NVCC_SET := $(if $(HKV_DIR),-DTF_EMBED_HKV -I$(HKV_DIR)/include)
+$(CUDA_OUT)/device_table_benchmark: $(CUDA_TABLE) $(CUDA_OUT)/benchmarks/device_table_benchmark.cu.o
+	$(NVCC) $^ -lpthread -o $@
+
+.PHONY: cuda-benchmark
+cuda-benchmark: $(CUDA_OUT)/device_table_benchmark
+	$(CUDA_RUN) $< $(BENCHMARK_ARGS) || [ $$? -eq 77 ]
 
 # 77: there is no GPU.
 .PHONY: cuda-test

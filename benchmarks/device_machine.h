@@ -1,0 +1,145 @@
+// What device_table_benchmark.cu runs on: a GPU where nvcc compiles it, else the host in its place,
+// by which the program can be tried where there is no GPU; times of the host say nothing.
+#ifndef TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_
+#define TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/core/exec_context.h"
+#include "cc/cuda/device_table.h"
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+#endif
+
+namespace tf_embed {
+
+inline void Check(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::exit(1);
+}
+
+#if defined(__CUDACC__)
+
+class Machine {
+ public:
+  static constexpr bool kGpu = true;
+  static void Check(cudaError_t error) {
+    if (error == cudaSuccess) return;
+    std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
+    std::exit(1);
+  }
+  static bool IsHere() {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  }
+  static std::string Name() {
+    cudaDeviceProp properties;
+    Check(cudaGetDeviceProperties(&properties, 0));
+    return properties.name;
+  }
+  static uint64_t FreeBytes() {
+    size_t free = 0, total = 0;
+    Check(cudaMemGetInfo(&free, &total));
+    return free;
+  }
+  static void* Take(size_t bytes) {
+    void* memory = nullptr;
+    Check(cudaMalloc(&memory, bytes));
+    return memory;
+  }
+  static void Give(void* memory) { cudaFree(memory); }
+  static void CopyIn(const void* host, size_t bytes, void* to) {
+    Check(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
+  }
+  static void CopyWithin(const void* from, size_t bytes, void* to) {
+    Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, Stream()));
+  }
+  static void Zero(void* memory, size_t bytes) { Check(cudaMemset(memory, 0, bytes)); }
+  static void Wait() { Check(cudaStreamSynchronize(Stream())); }
+  static cudaStream_t Stream() {
+    static const cudaStream_t stream = [] {
+      cudaStream_t made;
+      Check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+      return made;
+    }();
+    return stream;
+  }
+  static ExecContext Context() {
+    ExecContext context = ExecContext::Serial();
+    context.stream = Stream();
+    return context;
+  }
+  static Status NewTable(const TableOptions& options, std::unique_ptr<Table>* table) {
+    return NewDeviceTable(options, DeviceOptions(), table);
+  }
+};
+
+#else
+
+class Machine {
+ public:
+  static constexpr bool kGpu = false;
+  static bool IsHere() { return true; }
+  static std::string Name() { return "the host in a GPU's place"; }
+  static uint64_t FreeBytes() { return PhysicalMemoryBytes() / 4; }
+  static void* Take(size_t bytes) { return std::malloc(bytes); }
+  static void Give(void* memory) { std::free(memory); }
+  static void CopyIn(const void* host, size_t bytes, void* to) { std::memcpy(to, host, bytes); }
+  static void CopyWithin(const void* from, size_t bytes, void* to) { std::memcpy(to, from, bytes); }
+  static void Zero(void* memory, size_t bytes) { std::memset(memory, 0, bytes); }
+  static void Wait() {}
+  static ExecContext Context() { return ExecContext::Serial(); }
+  static Status NewTable(const TableOptions& options, std::unique_ptr<Table>* table) {
+    return NewDeviceTableOnHost(options, DeviceOptions(), table);
+  }
+};
+
+#endif
+
+// An array in the machine's memory.
+template <typename T>
+class MachineArray {
+ public:
+  explicit MachineArray(size_t size)
+      : size_(size), data_(static_cast<T*>(Machine::Take(size * sizeof(T)))) {
+    Machine::Zero(data_, size * sizeof(T));
+  }
+  explicit MachineArray(const std::vector<T>& values) : MachineArray(values.size()) {
+    Write(values);
+  }
+  MachineArray(const MachineArray&) = delete;
+  MachineArray& operator=(const MachineArray&) = delete;
+  ~MachineArray() { Machine::Give(data_); }
+
+  void Write(const std::vector<T>& values) {
+    Machine::CopyIn(values.data(), values.size() * sizeof(T), data_);
+  }
+  T* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  size_t size_;
+  T* data_;
+};
+
+// Seconds from a queue that is empty to one that is empty again.
+template <typename Run>
+double SecondsOf(const Run& run) {
+  Machine::Wait();
+  const auto begin = std::chrono::steady_clock::now();
+  run();
+  Machine::Wait();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_

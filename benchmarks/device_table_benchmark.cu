@@ -1,0 +1,460 @@
+// How fast a DeviceTable is, key by key and in a step of training.
+//
+//     device_table_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
+//                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N]
+//
+// The first part goes by the method of HierarchicalKV's benchmark: a table with room for `capacity`
+// rows holds a share of them (the load), 2^20 distinct keys an operation, of which 0.6 are there
+// where it looks keys up and all where it trains. Here those that are there are drawn from the
+// whole table, in HierarchicalKV's own from the last that came. The best of the rounds counts, as
+// there. Built with -DTF_EMBED_HKV and the folder of HierarchicalKV's headers (make cuda-benchmark
+// HKV_DIR=checkout), its table takes the same keys in turn.
+//
+// A table of ours that is full grows, where HierarchicalKV's evicts: at load 1, what inserts is
+// timed with the growth made beforehand, and insert_and_evict is an insert_or_assign on a table
+// that is bounded to `capacity` rows, least recently used first.
+//
+// The second part has DynamicEmb's shape: 10 tables of dim 128, Adam, 104,857 ids a table by a
+// power law of 1.05 over 1,677,721 keys. Forward looks all ids up and inserts those that are
+// absent; backward sums their gradients by key and steps. The median of the rounds counts.
+//
+// `of copy`: the bytes that the operation has to move at least (keys; for each row what it reads of
+// it and writes to it; rows and gradients of the caller), by time, over the rate of a copy on the
+// device, which reads and writes each byte and is measured first.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <random>
+
+#include "benchmarks/device_machine.h"
+#include "benchmarks/rule.h"
+
+#if defined(TF_EMBED_HKV)
+#include "benchmarks/hkv_table.h"
+#endif
+
+namespace tf_embed {
+namespace {
+
+using Random = std::mt19937_64;
+
+struct Settings {
+  std::string only;
+  size_t keys = Machine::kGpu ? 1 << 20 : 1 << 12;
+  size_t capacity = 0;  // 0: by dim
+  std::vector<double> dims = {8, 32, 64, 128};
+  std::vector<double> loads = {0.5, 0.75, 1.0};
+  size_t rounds = Machine::kGpu ? 10 : 2;
+  size_t tables = 10;
+  size_t ids = Machine::kGpu ? 104857 : 1000;  // a table
+  size_t range = Machine::kGpu ? 1677721 : 16000;
+};
+
+double copy_rate = 0;  // bytes a second, read and written
+
+void MeasureCopy() {
+  const size_t bytes = Machine::kGpu ? size_t{1} << 30 : size_t{1} << 24;
+  MachineArray<char> from(bytes), to(bytes);
+  double best = 1e9;
+  for (int round = 0; round < 10; ++round) {
+    best = std::min(best, SecondsOf([&] { Machine::CopyWithin(from.data(), bytes, to.data()); }));
+  }
+  copy_rate = 2.0 * static_cast<double>(bytes) / best;
+  std::printf("copy on the device: %.1f GB/s read and written\n", copy_rate / 1e9);
+}
+
+void Report(const char* who, size_t dim, double load, const char* what, size_t keys, double bytes,
+            double seconds) {
+  std::printf("| %-8s | %4zu | %4.2f | %-26s | %9.3f | %9.4f | %5.1f%% |\n", who, dim, load, what,
+              1e3 * seconds, static_cast<double>(keys) / seconds / 1e9,
+              100.0 * bytes / seconds / copy_rate);
+  std::fflush(stdout);
+}
+
+// The i-th key: no order, and none twice.
+int64_t KeyOf(uint64_t i) { return static_cast<int64_t>(i * 0x9e3779b97f4a7c15u); }
+
+// ---- By operation ----
+
+// The keys of an operation: `present` of the first `rows` keys, each once, the others new.
+std::vector<int64_t> KeysOf(size_t size, double present, uint64_t rows, uint64_t* next_new,
+                            Random* random) {
+  const size_t there = static_cast<size_t>(present * static_cast<double>(size));
+  std::vector<int64_t> keys;
+  // One of each of as many equal parts of the table.
+  const double part = static_cast<double>(rows) / static_cast<double>(std::max<size_t>(1, there));
+  std::uniform_real_distribution<double> within(0.0, 1.0);
+  for (size_t i = 0; i < there; ++i) {
+    const double begin = std::floor(part * static_cast<double>(i));
+    const double end = std::floor(part * static_cast<double>(i + 1));
+    keys.push_back(
+        KeyOf(static_cast<uint64_t>(begin + std::floor(within(*random) * (end - begin)))));
+  }
+  while (keys.size() < size) keys.push_back(KeyOf((*next_new)++));
+  std::shuffle(keys.begin(), keys.end(), *random);
+  return keys;
+}
+
+struct Shape {
+  size_t dim;
+  double load;
+  size_t capacity;
+  uint64_t rows() const { return static_cast<uint64_t>(load * static_cast<double>(capacity)); }
+};
+
+// Puts the first keys into a table by `insert`.
+void FillTable(uint64_t rows, size_t part, MachineArray<int64_t>* keys,
+               const std::function<void(size_t count)>& insert) {
+  std::vector<int64_t> host;
+  for (uint64_t first = 0; first < rows; first += part) {
+    host.clear();
+    for (uint64_t i = first; i < std::min<uint64_t>(rows, first + part); ++i) {
+      host.push_back(KeyOf(i));
+    }
+    keys->Write(host);
+    insert(host.size());
+    Machine::Wait();
+  }
+}
+
+// Times one operation on fresh keys each round.
+double Best(const Settings& settings, const Shape& shape, double present, uint64_t* next_new,
+            Random* random, MachineArray<int64_t>* keys, const std::function<void()>& run,
+            const std::function<void()>& undo) {
+  double best = 1e9;
+  for (size_t round = 0; round <= settings.rounds; ++round) {
+    keys->Write(KeysOf(settings.keys, present, shape.rows(), next_new, random));
+    const double seconds = SecondsOf(run);
+    if (round > 0) best = std::min(best, seconds);  // the first one warms up
+    undo();
+  }
+  return best;
+}
+
+void RunOurs(const Settings& settings, const Shape& shape) {
+  const size_t n = settings.keys, dim = shape.dim;
+  const double row = static_cast<double>(dim * sizeof(float));
+  const double key = sizeof(int64_t);
+  const ExecContext context = Machine::Context();
+  Random random(1);
+  MachineArray<int64_t> keys(n);
+  MachineArray<float> rows(n * dim);
+  MachineArray<uint8_t> flags(n);
+  bool* const exists = reinterpret_cast<bool*>(flags.data());
+  KeyBatch batch;
+  batch.keys = keys.data();
+  batch.size = n;
+  batch.distinct = true;
+  uint64_t next_new = shape.capacity;
+
+  TableOptions options;
+  options.dim = dim;
+  // Room for what comes in a round, so that no growth is timed.
+  options.init_size = shape.capacity + n;
+  std::unique_ptr<Table> table;
+  Check(Machine::NewTable(options, &table));
+  const auto fill = [&](Table* into) {
+    FillTable(shape.rows(), n, &keys, [&](size_t count) {
+      KeyBatch part = batch;
+      part.size = count;
+      Check(into->InsertOrAssign(context, part, rows.data(), {}));
+    });
+  };
+  fill(table.get());
+  const auto nothing = [] {};
+  const auto report = [&](const char* what, double present, double bytes,
+                          const std::function<void()>& run, const std::function<void()>& undo) {
+    const double seconds = Best(settings, shape, present, &next_new, &random, &keys, run, undo);
+    Report("tf_embed", dim, shape.load, what, n, static_cast<double>(n) * bytes, seconds);
+  };
+  report(
+      "contains", 0.6, key, [&] { table->Contains(context, batch, exists); }, nothing);
+  report(
+      "find", 0.6, key + 1.6 * row,
+      [&] { Check(table->Find(context, batch, DefaultRows(), rows.data(), exists, {})); }, nothing);
+  report(
+      "insert_or_assign, present", 1.0, key + 2 * row,
+      [&] { Check(table->InsertOrAssign(context, batch, rows.data(), {})); }, nothing);
+  for (const RuleKind kind : {RuleKind::kSgd, RuleKind::kRowwiseAdagrad, RuleKind::kAdam}) {
+    const Rule rule = RuleOf(kind, dim);
+    const char* const name = kind == RuleKind::kSgd    ? "apply SGD"
+                             : kind == RuleKind::kAdam ? "apply Adam"
+                                                       : "apply row-wise Adagrad";
+    Check(table->SetRule(rule.slots));
+    const double slots = static_cast<double>(rule.slots.slots_per_row() * sizeof(float));
+    report(
+        name, 1.0, key + 3 * row + 2 * slots,
+        [&] { Check(table->Apply(context, batch, rows.data(), DataType::kFloat, rule)); }, nothing);
+  }
+  Check(table->SetRule(RuleSlots()));
+  // The keys that came in a round leave after it.
+  const auto leave = [&] {
+    std::vector<int64_t> last;
+    for (uint64_t i = next_new - std::min<uint64_t>(next_new, n); i < next_new; ++i) {
+      if (i >= shape.capacity) last.push_back(KeyOf(i));
+    }
+    keys.Write(last);
+    KeyBatch part = batch;
+    part.size = last.size();
+    Check(table->Erase(context, part));
+  };
+  report(
+      "insert_or_assign", 0.6, key + 2 * row,
+      [&] { Check(table->InsertOrAssign(context, batch, rows.data(), {})); }, leave);
+  report(
+      "find_or_insert", 0.6, key + 2 * row,
+      [&] { Check(table->FindOrInsert(context, batch, DefaultRows(), rows.data(), exists)); },
+      leave);
+  table.reset();
+
+  options.init_size = shape.capacity;
+  options.policy.max_rows = shape.capacity;
+  options.policy.eviction = EvictionOrder::kLru;
+  const Status bounded = Machine::NewTable(options, &table);
+  if (!bounded.ok()) {
+    std::printf("| tf_embed | %4zu | %4.2f | insert_and_evict: %s |\n", dim, shape.load,
+                bounded.message().c_str());
+    return;
+  }
+  fill(table.get());
+  report(
+      "insert_and_evict", 0.6, key + 2 * row,
+      [&] { Check(table->InsertOrAssign(context, batch, rows.data(), {})); }, nothing);
+}
+
+#if defined(TF_EMBED_HKV)
+
+void RunHkv(const Settings& settings, const Shape& shape) {
+  const size_t n = settings.keys, dim = shape.dim;
+  const double row = static_cast<double>(dim * sizeof(float));
+  const double key = sizeof(int64_t);
+  Random random(1);
+  HkvTable table(shape.capacity, dim);
+  MachineArray<int64_t> keys(n), evicted_keys(n);
+  MachineArray<uint64_t> evicted_scores(n);
+  MachineArray<float> rows(n * dim), evicted_rows(n * dim);
+  MachineArray<float*> pointers(n);
+  MachineArray<uint8_t> flags(n);
+  bool* const exists = reinterpret_cast<bool*>(flags.data());
+  uint64_t next_new = shape.capacity;
+  FillTable(shape.rows(), n, &keys,
+            [&](size_t count) { table.InsertOrAssign(count, keys.data(), rows.data()); });
+  const auto report = [&](const char* what, double present, double bytes,
+                          const std::function<void()>& run) {
+    const double seconds = Best(settings, shape, present, &next_new, &random, &keys, run, [] {});
+    Report("HKV", dim, shape.load, what, n, static_cast<double>(n) * bytes, seconds);
+  };
+  report("contains", 0.6, key, [&] { table.Contains(n, keys.data(), exists); });
+  report("find", 0.6, key + 1.6 * row, [&] { table.Find(n, keys.data(), rows.data(), exists); });
+  report("find, pointers", 0.6, key + sizeof(float*),
+         [&] { table.FindPointers(n, keys.data(), pointers.data(), exists); });
+  report("insert_or_assign, present", 1.0, key + 2 * row,
+         [&] { table.InsertOrAssign(n, keys.data(), rows.data()); });
+  report("insert_or_assign", 0.6, key + 2 * row,
+         [&] { table.InsertOrAssign(n, keys.data(), rows.data()); });
+  report("find_or_insert", 0.6, key + 2 * row,
+         [&] { table.FindOrInsert(n, keys.data(), rows.data()); });
+  report("insert_and_evict", 0.6, key + 2 * row, [&] {
+    table.InsertAndEvict(n, keys.data(), rows.data(), evicted_keys.data(), evicted_rows.data(),
+                         evicted_scores.data());
+  });
+}
+
+#endif
+
+// HierarchicalKV's capacities; for dim 128 one that leaves room for Adam's slots.
+size_t CapacityOf(const Settings& settings, size_t dim) {
+  if (settings.capacity > 0) return settings.capacity;
+  if (!Machine::kGpu) return 1 << 14;
+  return dim <= 32 ? size_t{128} << 20 : dim <= 64 ? size_t{64} << 20 : size_t{32} << 20;
+}
+
+void RunOperations(const Settings& settings) {
+  std::printf("\n%zu keys an operation\n", settings.keys);
+  std::printf(
+      "| table    |  dim | load | operation                  |        ms |  G keys/s | of copy "
+      "|\n");
+  std::printf("|---|---|---|---|---|---|---|\n");
+  for (const double given : settings.dims) {
+    const size_t dim = static_cast<size_t>(given);
+    const size_t capacity = CapacityOf(settings, dim);
+    for (const double load : settings.loads) {
+      const Shape shape{dim, load, capacity};
+      RunOurs(settings, shape);
+#if defined(TF_EMBED_HKV)
+      RunHkv(settings, shape);
+#endif
+    }
+  }
+}
+
+// ---- A step of many tables ----
+
+// Ids from 1 to `range`, the k-th with a chance about proportional to k^-alpha.
+std::vector<int64_t> PowerLaw(size_t count, size_t range, double alpha, Random* random) {
+  const double gamma = 1.0 - alpha;
+  const double most = std::pow(static_cast<double>(range) + 1.0, gamma);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  std::vector<int64_t> ids;
+  for (size_t i = 0; i < count; ++i) {
+    const double x = std::pow(uniform(*random) * (most - 1.0) + 1.0, 1.0 / gamma);
+    ids.push_back(std::min<int64_t>(static_cast<int64_t>(range), static_cast<int64_t>(x)));
+  }
+  return ids;
+}
+
+size_t Unique(std::vector<int64_t> ids) {
+  std::sort(ids.begin(), ids.end());
+  return static_cast<size_t>(std::unique(ids.begin(), ids.end()) - ids.begin());
+}
+
+double Median(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+void RunSteps(const Settings& settings) {
+  constexpr size_t kDim = 128;
+  constexpr double kAlpha = 1.05;
+  const size_t n = settings.ids, count = settings.tables;
+  ExecContext context = Machine::Context();
+  context.training = true;
+  Random random(2);
+  std::vector<std::unique_ptr<Table>> tables(count);
+  for (size_t t = 0; t < count; ++t) {
+    TableOptions options;
+    options.name = "table " + std::to_string(t);
+    options.dim = kDim;
+    options.init_size = settings.range;
+    options.initializer.kind = InitializerKind::kUniform;
+    options.initializer.a = -0.01;
+    options.initializer.b = 0.01;
+    options.initializer.table_id = t;
+    Check(Machine::NewTable(options, &tables[t]));
+  }
+  MachineArray<int64_t> keys(count * n);
+  MachineArray<float> rows(count * n * kDim), gradients(count * n * kDim);
+  std::vector<int64_t> host;
+  const auto batch_of = [&](size_t t) {
+    KeyBatch batch;
+    batch.keys = keys.data() + t * n;
+    batch.size = n;
+    return batch;
+  };
+  Rule rule = RuleOf(RuleKind::kAdam, kDim);
+  const auto forward = [&] {
+    for (size_t t = 0; t < count; ++t) {
+      Check(tables[t]->FindOrInsert(context, batch_of(t), DefaultRows(), rows.data() + t * n * kDim,
+                                    nullptr));
+    }
+  };
+  const auto evaluate = [&] {
+    for (size_t t = 0; t < count; ++t) {
+      Check(tables[t]->Find(context, batch_of(t), DefaultRows(), rows.data() + t * n * kDim,
+                            nullptr, {}));
+    }
+  };
+  const auto backward = [&] {
+    for (size_t t = 0; t < count; ++t) {
+      Check(tables[t]->Apply(context, batch_of(t), gradients.data() + t * n * kDim,
+                             DataType::kFloat, rule));
+    }
+  };
+  std::vector<double> forwards, backwards, steps, evaluations;
+  size_t unique = 0;
+  const size_t rounds = settings.rounds + 5;
+  for (size_t round = 0; round < rounds; ++round) {
+    host.clear();
+    unique = 0;
+    for (size_t t = 0; t < count; ++t) {
+      std::vector<int64_t> ids = PowerLaw(n, settings.range, kAlpha, &random);
+      unique += Unique(ids);
+      for (const int64_t id : ids) host.push_back(KeyOf(static_cast<uint64_t>(id)));
+    }
+    keys.Write(host);
+    context.now.step = static_cast<uint64_t>(++rule.step);
+    if (round % 2 == 0) {
+      const double of_forward = SecondsOf(forward), of_backward = SecondsOf(backward);
+      if (round < 4) continue;  // most rows come at first
+      forwards.push_back(of_forward);
+      backwards.push_back(of_backward);
+    } else {
+      const double of_step = SecondsOf([&] {
+        forward();
+        backward();
+      });
+      const double of_evaluation = SecondsOf(evaluate);
+      if (round < 4) continue;
+      steps.push_back(of_step);
+      evaluations.push_back(of_evaluation);
+    }
+  }
+  const double ids = static_cast<double>(count * n), row = kDim * sizeof(float);
+  const double distinct = static_cast<double>(unique);
+  std::printf("\n%zu tables of dim %zu, Adam: %.0f ids, %zu of them distinct\n", count, kDim, ids,
+              unique);
+  std::printf("| part | ms | M ids/s | of copy |\n|---|---|---|---|\n");
+  const auto report = [&](const char* what, const std::vector<double>& times, double bytes) {
+    const double seconds = Median(times);
+    std::printf("| %-8s | %8.3f | %8.1f | %5.1f%% |\n", what, 1e3 * seconds, ids / seconds / 1e6,
+                100.0 * bytes / seconds / copy_rate);
+  };
+  const double of_find = ids * (sizeof(int64_t) + row) + distinct * row;
+  const double of_apply = ids * (sizeof(int64_t) + row) + distinct * 6 * row;
+  report("forward", forwards, of_find);
+  report("backward", backwards, of_apply);
+  report("step", steps, of_find + of_apply);
+  report("evaluate", evaluations, of_find);
+}
+
+std::vector<double> Numbers(const std::string& text) {
+  std::vector<double> numbers;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    numbers.push_back(std::stod(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+bool Read(const std::string& argument, Settings* settings) {
+  const size_t at = argument.find('=');
+  if (at == std::string::npos) return false;
+  const std::string name = argument.substr(0, at), value = argument.substr(at + 1);
+  if (name == "--only") return settings->only = value, value == "hkv" || value == "dynamicemb";
+  const std::vector<double> numbers = Numbers(value);
+  if (numbers.empty()) return false;
+  const size_t number = static_cast<size_t>(numbers[0]);
+  if (name == "--keys") return settings->keys = number, number > 0;
+  if (name == "--capacity") return settings->capacity = number, number > 0;
+  if (name == "--rounds") return settings->rounds = number, number > 0;
+  if (name == "--ids") return settings->ids = number, number > 0;
+  if (name == "--dims") return settings->dims = numbers, true;
+  if (name == "--loads") return settings->loads = numbers, true;
+  return false;
+}
+
+int Main(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    if (Read(argv[i], &settings)) continue;
+    std::fprintf(stderr, "unknown argument %s; device_table_benchmark.cu names them\n", argv[i]);
+    return 2;
+  }
+  if (!Machine::IsHere()) {
+    std::printf("skipped: there is no GPU here that CUDA can use\n");
+    return 77;
+  }
+  std::printf("%s, %.1f GB free\n", Machine::Name().c_str(),
+              static_cast<double>(Machine::FreeBytes()) / 1e9);
+  MeasureCopy();
+  if (settings.only != "dynamicemb") RunOperations(settings);
+  if (settings.only != "hkv") RunSteps(settings);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tf_embed
+
+int main(int argc, char** argv) { return tf_embed::Main(argc, argv); }

@@ -1,0 +1,8 @@
+#!/bin/sh
+# A line for each operation and part of a step; none of them zero.
+set -e
+"$1" --keys=500 --capacity=2000 --dims=8,32 --loads=0.5,1 --rounds=1 --ids=100 > "$TEST_TMPDIR/out"
+cat "$TEST_TMPDIR/out"
+[ "$(grep -c '^| tf_embed' "$TEST_TMPDIR/out")" -eq 36 ]
+[ "$(grep -cE '^\| (forward|backward|step|evaluate) ' "$TEST_TMPDIR/out")" -eq 4 ]
+! grep -qiE 'nan|inf' "$TEST_TMPDIR/out"
