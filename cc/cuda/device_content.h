@@ -48,6 +48,13 @@ class DeviceArray {
     return Status();
   }
 
+  // All bits set.
+  Status MakeOnes(size_t size) {
+    TF_EMBED_RETURN_IF_ERROR(Make(size));
+    device_.Fill(context_, data_, 0xff, size_ * sizeof(T));
+    return Status();
+  }
+
   T* data() const { return data_; }
 
  private:
@@ -121,6 +128,9 @@ class DeviceContent {
     return std::min(places, RowSlabs::RowsBefore(num_slabs_));
   }
 
+  // Whether the bound on bytes allows no more room.
+  bool full() const { return full_; }
+
   // Makes room for so many rows, or for as many as the bound on bytes allows; false where the
   // device has no memory.
   bool MakeRoom(const ExecContext& context, uint64_t rows) {
@@ -140,6 +150,7 @@ class DeviceContent {
       slabs_.slabs[num_slabs_++] = slab;
       slab_bytes_ += bytes;
     }
+    full_ = room() < rows;
     return true;
   }
 
@@ -177,6 +188,7 @@ class DeviceContent {
     slab_bytes_ = slab_bytes;
     initial_slots_ = initial;
     layout_ = changed;
+    full_ = false;
     return true;
   }
 
@@ -233,6 +245,7 @@ class DeviceContent {
     slabs_ = RowSlabs();
     num_slabs_ = 0;
     slab_bytes_ = 0;
+    full_ = false;
     index_ = IndexView();
   }
 
@@ -258,6 +271,7 @@ class DeviceContent {
   RowSlabs slabs_;
   uint32_t num_slabs_ = 0;
   uint64_t slab_bytes_ = 0;
+  bool full_ = false;
   TableCounts* counts_ = nullptr;
   char* initial_row_ = nullptr;
   char* initial_slots_ = nullptr;

@@ -120,8 +120,9 @@ TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes,
 
 // The numbers of rows that were given out, by which new rows get theirs.
 struct TableCounts {
-  uint64_t rows_begun = 0;  // rows that ever had a number
-  uint64_t rows_free = 0;   // of these, in the list
+  uint64_t rows_begun = 0;     // rows that ever had a number
+  uint64_t rows_free = 0;      // of these, in the list
+  uint64_t buckets_swept = 0;  // up to where expired rows were looked for
 
   TF_EMBED_HOST_DEVICE uint64_t rows() const { return rows_begun - rows_free; }
 };
@@ -132,8 +133,13 @@ struct TableTallies {
 
   uint64_t admitted = 0;
   uint64_t refused = 0;
+  uint64_t evicted = 0;
+  uint64_t expired = 0;
   uint64_t misses[kMissCounters] = {};
 };
+
+template <class Tile>
+struct DeviceStatistics;
 
 // What kernels know of a table. Copied into each launch.
 struct TableView {
@@ -151,7 +157,15 @@ struct TableView {
   TF_EMBED_DEVICE uint64_t* StatisticsOf(char* row) const {
     return reinterpret_cast<uint64_t*>(row + layout.statistics_offset);
   }
+  template <class Tile>
+  TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsAt(uint32_t row) const {
+    return {statistics, StatisticsOf(Row(row))};
+  }
 };
+
+TF_EMBED_DEVICE uint64_t ScoreBitsOf(int64_t score) {  // RowStatistics::ScoreBits
+  return static_cast<uint64_t>(score) ^ uint64_t { 1 } << 63;
+}
 
 // RowStatistics, for kernels; one lane calls.
 template <class Tile>
@@ -173,7 +187,7 @@ struct DeviceStatistics {
     Set(Statistic::kLastStep, now.step);
     Set(Statistic::kLastTime, now.milliseconds);
     Set(Statistic::kCount, 1);
-    Set(Statistic::kScore, uint64_t{1} << 63);
+    Set(Statistic::kScore, ScoreBitsOf(0));
     Set(Statistic::kEpoch, now.epoch);
   }
   TF_EMBED_DEVICE void Use(const Moment& now) const {
@@ -186,8 +200,17 @@ struct DeviceStatistics {
     if (first && count != nullptr) Tile::Add(count, 1);
     if (uint64_t* const epoch = Word(Statistic::kEpoch)) Tile::Max(epoch, now.epoch);
   }
-  TF_EMBED_DEVICE void SetScore(int64_t score) const {
-    Set(Statistic::kScore, static_cast<uint64_t>(score) ^ uint64_t{1} << 63);
+  TF_EMBED_DEVICE void SetScore(int64_t score) const { Set(Statistic::kScore, ScoreBitsOf(score)); }
+};
+
+// Which rows are expired at a moment.
+struct Expiry {
+  uint64_t ttl_milliseconds = 0;  // 0: none
+  uint64_t now = 0;               // milliseconds
+
+  template <class Statistics>
+  TF_EMBED_DEVICE bool Has(const Statistics& statistics) const {
+    return ttl_milliseconds > 0 && statistics.Get(Statistic::kLastTime) + ttl_milliseconds <= now;
   }
 };
 

@@ -268,6 +268,20 @@ class CudaDevice {
     return Status();
   }
 
+  Status Sort(const ExecContext& context, const uint64_t* keys, const uint32_t* values,
+              size_t count, int bits, uint64_t* sorted_keys, uint32_t* sorted_values) const {
+    const cudaStream_t stream = StreamOf(context);
+    size_t bytes = 0;
+    cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted_keys, values, sorted_values, count,
+                                    0, bits, stream);
+    void* const scratch = Allocate(context, bytes);
+    if (scratch == nullptr) return NoMemory(bytes);
+    cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, values, sorted_values, count,
+                                    0, bits, stream);
+    Free(context, scratch, bytes);
+    return Status();
+  }
+
   void Wait() const {
     cudaSetDevice(device_);
     cudaDeviceSynchronize();

@@ -16,13 +16,26 @@ namespace tf_embed {
 struct DeviceOptions {
   int device = 0;  // the GPU's number
   // What index and rows may take. A table that would need more refuses new keys and counts them
-  // (TableStats::refused).
+  // (TableStats::refused); one whose policy bounds its rows (RowPolicy::max_rows; SIZE_MAX where
+  // bytes alone decide) takes as many as there are places for as its bound.
   uint64_t max_bytes = UINT64_MAX;
 };
 
+// Who leaves a bounded table is decided by neighbourhood: of 2^NeighbourhoodBits(bound) that there
+// are, a key's is given by as many of the highest bits of its hash. A new key that finds the table
+// full takes the place of the lowest row of its neighbourhood that is not used in the present step;
+// where there is none, it is refused. A neighbourhood of a full table has at least so many rows in
+// the mean, so the row that leaves is the lowest of 128 to 255, or of all where the bound is lower
+// than 256. On the host it is the lowest of all.
+inline constexpr uint64_t kLeastNeighbours = 128;
+inline uint32_t NeighbourhoodBits(uint64_t bound) {
+  uint32_t bits = 0;
+  while (bound >> (bits + 1) >= kLeastNeighbours) ++bits;
+  return bits;
+}
+
 // Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU;
-// kInvalidArgument for what such a table does not do yet: bounds on rows, expiry, admission and
-// sinks of evicted rows.
+// kInvalidArgument for what such a table does not do yet: admission, and sinks of evicted rows.
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Table>* table);
 

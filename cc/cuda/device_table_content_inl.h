@@ -239,78 +239,6 @@ Status DeviceTable<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
 }
 
 template <class Device>
-Status DeviceTable<Device>::FindStatistics(const ExecContext& context, const KeyBatch& batch,
-                                           uint64_t* statistics, bool* exists) const {
-  const Reading reading(this, context);
-  device_.Launch(context, batch.size, kFindCost,
-                 FindStatisticsKernel{View(), BatchView(batch), statistics, exists});
-  return device_.Check(context);
-}
-
-template <class Device>
-Status DeviceTable<Device>::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
-                                             StatisticSet set, const uint64_t* statistics) {
-  auto groups = device_.NewGroups();
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
-  const Writing writing(this, context);
-  device_.Launch(context, batch.size, kFindCost,
-                 AssignStatisticsKernel{View(), BatchView(batch), groups.view(), set, statistics});
-  return device_.Check(context);
-}
-
-// Rows of such a table do not expire.
-template <class Device>
-Status DeviceTable<Device>::EvictExpired(const ExecContext&, size_t*) {
-  return Status();
-}
-
-template <class Device>
-Status DeviceTable<Device>::EvictBelow(const ExecContext& context, EvictionOrder order,
-                                       const Rank& limit, size_t num_left, size_t* removed) {
-  uint64_t gone = 0;
-  size_t left;
-  {
-    const Writing writing(this, context);
-    Array<uint64_t> counter(device_, context);
-    TF_EMBED_RETURN_IF_ERROR(counter.MakeZeros(1));
-    device_.Launch(context, content_->index().num_places(), kPlaceCost,
-                   EvictBelowKernel{View(), order, limit, limit == kHighestRank, counter.data()});
-    device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
-    left = content_->Rows(context);
-    content_->most_rows = left;
-  }
-  evicted_.fetch_add(gone, std::memory_order_relaxed);
-  *removed += gone;
-  // Without memory for a copy the table is right, only larger.
-  if (num_left + (left + gone) / kMuchOneIn <= left + gone) (void)Shrink(context);
-  return device_.Check(context);
-}
-
-template <class Device>
-Status DeviceTable<Device>::CollectRanks(const ExecContext& context, EvictionOrder order,
-                                         size_t one_in, const Rank& low, const Rank& high,
-                                         RankList* ranks, size_t* below) const {
-  const Reading reading(this, context);
-  const uint64_t rows = content_->Rows(context);
-  if (rows == 0) return Status();
-  Array<Rank> found(device_, context);
-  Array<uint64_t> counters(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(found.Make(rows));
-  TF_EMBED_RETURN_IF_ERROR(counters.MakeZeros(2));
-  device_.Launch(context, content_->index().num_places(), kPlaceCost,
-                 CollectRanksKernel{View(), order, one_in, low, high, high == kHighestRank,
-                                    found.data(), counters.data()});
-  uint64_t counts[2];
-  device_.CopyOut(context, counters.data(), sizeof(counts), counts);
-  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
-  Buffer<Rank> host(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(host.Resize(counts[0]));
-  device_.CopyOut(context, found.data(), counts[0] * sizeof(Rank), host.data());
-  *below += counts[1];
-  return ranks->Append(host.data(), counts[0]);
-}
-
-template <class Device>
 TableStats DeviceTable<Device>::Stats() const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
@@ -340,7 +268,8 @@ TableStats DeviceTable<Device>::Stats() const {
   for (const uint64_t misses : tallies.misses) stats.misses += misses;
   const uint64_t looked_up = keys_looked_up_.load(std::memory_order_relaxed);
   stats.hits = looked_up - std::min(looked_up, stats.misses);
-  stats.evicted = evicted_.load(std::memory_order_relaxed);
+  stats.evicted = tallies.evicted + evicted_.load(std::memory_order_relaxed);
+  stats.expired = tallies.expired + expired_.load(std::memory_order_relaxed);
   return stats;
 }
 
@@ -351,6 +280,8 @@ std::unique_ptr<Table> DeviceTable<Device>::NewEmpty(size_t init_size,
     TableOptions options = options_;
     options.init_size = init_size;
     options.initializer = initializer;
+    options.policy = RowPolicy();
+    options.policy.statistics = options_.policy.statistics;
     std::unique_ptr<Table> table;
     (void)Create(options, device_options_, device_, &table);
     return table;

@@ -15,9 +15,10 @@
 // that it asked, and all keys of all writes since. Only where that many would not find room does it
 // ask for the true number, and then perhaps makes the table larger.
 //
-// Where the bound on bytes allows no more, new keys stay away and are counted. Where the device has
-// no memory, the verb fails before it has changed a row. Nothing is ever written beyond the room:
-// the kernel itself compares a new row's number with it.
+// Where the bound on bytes allows no more, new keys stay away and are counted, or, where the policy
+// bounds rows, others leave for them (policy_kernels.h), and the device is not asked at all. Where
+// the device has no memory, the verb fails before it has changed a row. Nothing is ever written
+// beyond the room: the kernel itself compares a new row's number with it.
 //
 // Locks, in the order in which one thread may take them:
 //   1. writers_        each verb that changes the table; PauseWriters and Shrink
@@ -42,6 +43,7 @@
 #include "cc/core/table.h"
 #include "cc/cuda/device_content.h"
 #include "cc/cuda/device_table.h"
+#include "cc/cuda/policy_kernels.h"
 #include "cc/cuda/row_kernels.h"
 #include "cc/cuda/rule_kernels.h"
 #include "cc/cuda/table_kernels.h"
@@ -171,9 +173,25 @@ class DeviceTable final : public Table {
   Status NoMemory(const ExecContext& context) const {
     return NoMemoryForRow(options_.name, content_->Rows(context));
   }
-  // Sees to it that `keys` more find room; where they do not for sure, asks the device how many of
-  // them are new: `wanted` is there.
+  // The most rows that a write may leave in a table that has no more.
+  uint64_t Bound(const ExecContext& context) const {
+    return options_.policy.max_rows > 0 && !context.restoring ? options_.policy.max_rows
+                                                              : UINT64_MAX;
+  }
+  Expiry ExpiryAt(const ExecContext& context) const {
+    return Expiry{options_.policy.ttl_milliseconds, context.now.milliseconds};
+  }
+  // Sees to it that `keys` more find room, as far as the bounds go; where they do not for sure,
+  // asks the device how many of them are new: `wanted` is there.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted);
+  // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
+  // does, takes expired rows out, and makes `wanted` a running sum.
+  Status Survey(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+                const bool* exists, uint32_t* rows, uint32_t* wanted);
+  // Of those that want to come, marks those that may in `coming`, made a running sum, and takes the
+  // rows out that leave for them.
+  Status Choose(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+                const NewRows& wanted, uint32_t* coming);
   // Runs a verb of row_kernels.h on the distinct keys of a batch. For whoever writes.
   template <class Verb>
   Status Write(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
@@ -194,20 +212,19 @@ class DeviceTable final : public Table {
   TableTallies* tallies_ = nullptr;   // in device memory
   mutable Buffer<char> initial_row_;  // on the host, under the gate
   mutable std::atomic<uint64_t> keys_looked_up_{0};
-  std::atomic<uint64_t> evicted_{0};
+  std::atomic<uint64_t> evicted_{0};  // but for those that left for others
+  std::atomic<uint64_t> expired_{0};  // but for those that writes took out
 };
 
 template <class Device>
 Status DeviceTable<Device>::Create(const TableOptions& options, const DeviceOptions& device_options,
                                    const Device& device, std::unique_ptr<Table>* table) {
   const RowPolicy& policy = options.policy;
-  if (policy.plans_writes() || policy.sink != nullptr) {
-    const char* const what = policy.max_rows > 0           ? "a bound on rows"
-                             : policy.ttl_milliseconds > 0 ? "an expiry of rows"
-                             : policy.admission != nullptr ? "an admission of keys"
-                                                           : "a sink of evicted rows";
-    return Status::InvalidArgument("Table '" + options.name + "' can't be on a device with " +
-                                   what + ": bound its bytes, or keep it on the host.");
+  if (policy.admission != nullptr || policy.sink != nullptr) {
+    return Status::InvalidArgument(
+        "Table '" + options.name + "' can't be on a device with " +
+        (policy.admission != nullptr ? "an admission of keys" : "a sink of evicted rows") +
+        ": keep it on the host.");
   }
   std::unique_ptr<DeviceTable> made;
   bool begun = false;
@@ -297,7 +314,8 @@ Status DeviceTable<Device>::Find(const ExecContext& context, const KeyBatch& bat
   device_.Launch(context, batch.size, kFindCost + content_->layout().weight_bytes / 8,
                  FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
                             exists, static_cast<char*>(slots.slots),
-                            context.training && content_->layout().statistics > 0, context.now});
+                            context.training && content_->layout().statistics > 0, context.now,
+                            context.training ? ExpiryAt(context) : Expiry()});
   return device_.Check(context);
 }
 
@@ -311,13 +329,17 @@ void DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& b
 template <class Device>
 Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
                                      const uint32_t* wanted) {
-  if (content_->most_rows + keys <= content_->room()) {
-    content_->most_rows += keys;
+  const uint64_t bound = Bound(context);
+  const uint64_t most =
+      std::max(content_->most_rows, std::min<uint64_t>(content_->most_rows + keys, bound));
+  if (most <= content_->room() || content_->full()) {
+    content_->most_rows = std::min(most, content_->room());
     return Status();
   }
   uint32_t coming = 0;
   device_.CopyOut(context, wanted, sizeof(coming), &coming);
-  const uint64_t rows = content_->Rows(context) + coming;
+  const uint64_t present = content_->Rows(context);
+  const uint64_t rows = std::max(present, std::min(present + coming, bound));
   if (rows > content_->room() && !content_->MakeRoom(context, rows)) return NoMemory(context);
   content_->most_rows = std::min(rows, content_->room());
   return Status();
@@ -329,24 +351,39 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
                                   const GroupsView& groups, const WriteOptions& write,
                                   size_t key_cost, const Verb& verb) {
   if (batch.size == 0) return Status();
+  const RowPolicy& policy = options_.policy;
+  const bool planned = policy.plans_writes() && !context.restoring;
   Array<uint32_t> rows(device_, context);
-  Array<uint32_t> marks(device_, context);
+  Array<uint32_t> wanted(device_, context);
+  Array<uint32_t> chosen(device_, context);
   TF_EMBED_RETURN_IF_ERROR(rows.Make(batch.size));
-  TF_EMBED_RETURN_IF_ERROR(marks.MakeZeros(batch.size + 1));
+  TF_EMBED_RETURN_IF_ERROR(wanted.MakeZeros(batch.size + 1));
   const BatchView view(batch);
-  device_.Launch(
-      context, batch.size, kFindCost,
-      ProbeKernel{content_->index(), view, groups, write.exists, rows.data(), marks.data()});
-  TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, marks.data(), batch.size + 1));
-  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, marks.data() + batch.size));
+  if (planned) {
+    TF_EMBED_RETURN_IF_ERROR(
+        Survey(context, batch, groups, write.exists, rows.data(), wanted.data()));
+  } else {
+    device_.Launch(
+        context, batch.size, kFindCost,
+        ProbeKernel{content_->index(), view, groups, write.exists, rows.data(), wanted.data()});
+    TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, wanted.data(), batch.size + 1));
+  }
+  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size));
+  NewRows coming{wanted.data(), content_->room()};
+  if (planned && policy.max_rows > 0) {
+    TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
+    TF_EMBED_RETURN_IF_ERROR(Choose(context, batch, groups, coming, chosen.data()));
+    coming.marks = chosen.data();
+  }
   const TableView table = View();
-  const NewRows coming{marks.data(), content_->room()};
-  const bool uses = write.uses && content_->layout().statistics > 0;
+  const bool uses = write.uses && !planned && content_->layout().statistics > 0;
   device_.Launch(
       context, batch.size, key_cost,
       WriteKernel<Verb>{table, view, groups, rows.data(), coming, uses, context.now, verb});
-  device_.Launch(context, 1, 0,
-                 SettleKernel{table.counts, tallies_, coming, batch.size, write.counts_refused});
+  device_.Launch(
+      context, 1, 0,
+      SettleKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
+                   planned && policy.ttl_milliseconds > 0, write.counts_refused});
   return device_.Check(context);
 }
 
@@ -456,5 +493,6 @@ Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& ba
 }  // namespace tf_embed
 
 #include "cc/cuda/device_table_content_inl.h"
+#include "cc/cuda/device_table_policy_inl.h"
 
 #endif  // TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_

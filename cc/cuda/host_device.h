@@ -9,12 +9,14 @@
 //     Allocate, Free, Fill, CopyIn, CopyOut
 //     Launch                      calls kernel(tile, i) for i in [0, count)
 //     RunningSum                  of numbers before each, in place
-//     Check                       the first failure of what was launched
+//     Sort                        pairs by the lowest `bits` of their keys; equal ones stay in
+//     order Check                       the first failure of what was launched
 // all on the stream of the caller's context, and in its order, of which only CopyOut waits; and
 //     Wait                        until all that was launched on any stream is done
 #ifndef TF_EMBED_CC_CUDA_HOST_DEVICE_H_
 #define TF_EMBED_CC_CUDA_HOST_DEVICE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -105,6 +107,24 @@ class HostDevice {
       const uint32_t number = numbers[i];
       numbers[i] = sum;
       sum += number;
+    }
+    return Status();
+  }
+
+  Status Sort(const ExecContext&, const uint64_t* keys, const uint32_t* values, size_t count, int,
+              uint64_t* sorted_keys, uint32_t* sorted_values) const {
+    struct Pair {
+      uint64_t key;
+      uint32_t value;
+    };
+    Buffer<Pair> pairs(allocator_);
+    TF_EMBED_RETURN_IF_ERROR(pairs.Resize(count));
+    for (size_t i = 0; i < count; ++i) pairs[i] = {keys[i], values[i]};
+    std::stable_sort(pairs.data(), pairs.data() + count,
+                     [](const Pair& a, const Pair& b) { return a.key < b.key; });
+    for (size_t i = 0; i < count; ++i) {
+      sorted_keys[i] = pairs[i].key;
+      sorted_values[i] = pairs[i].value;
     }
     return Status();
   }

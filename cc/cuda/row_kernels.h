@@ -128,12 +128,15 @@ struct FindKernel {
   char* slots;   // may be null
   bool uses;     // whether it is a use of the rows
   Moment now;
+  Expiry expiry;  // expired rows are absent
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const DeviceRowLayout& layout = table.layout;
     const size_t position = batch.Position(i);
-    const uint32_t number = table.index.FindRow(tile, batch.keys[i]);
+    uint32_t number = table.index.FindRow(tile, batch.keys[i]);
+    // All lanes see the same: only rows that are not expired are used meanwhile.
+    if (number != kNoRow && expiry.Has(table.StatisticsAt<Tile>(number))) number = kNoRow;
     char* const to = weights + position * layout.weight_bytes;
     const char* from_slots = table.initial_slots;
     if (number == kNoRow) {
@@ -144,7 +147,7 @@ struct FindKernel {
       CopyBytes(tile, row, layout.weight_bytes, to);
       from_slots = row + layout.slot_offset;
       if (uses && tile.lane() == 0) {
-        DeviceStatistics<Tile>{table.statistics, table.StatisticsOf(row)}.Use(now);
+        table.StatisticsAt<Tile>(number).Use(now);
       }
     }
     if (slots != nullptr) {
@@ -207,10 +210,10 @@ struct ProbeKernel {
 // The numbers of new rows of a batch.
 struct NewRows {
   const uint32_t* marks = nullptr;  // the running sum, [batch size + 1]
-  uint64_t most_rows = 0;           // that the table has room for
+  uint64_t most_rows = 0;           // that the table may have
 
   TF_EMBED_DEVICE uint64_t Room(const TableCounts& counts) const {
-    return most_rows - counts.rows();
+    return most_rows - (counts.rows() < most_rows ? counts.rows() : most_rows);
   }
 };
 
@@ -239,7 +242,7 @@ struct WriteKernel {
       char* const row = table.Row(present);
       verb.Present(tile, table, group, row);
       if (tile.lane() == 0) {
-        const DeviceStatistics<Tile> statistics{table.statistics, table.StatisticsOf(row)};
+        const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(present);
         if (uses) statistics.Use(now);
         if (Verb::kWritesPresent) SetScore(statistics, group);
       }
@@ -257,7 +260,7 @@ struct WriteKernel {
     char* const row = table.Row(added);
     verb.New(tile, table, group, row);
     if (tile.lane() == 0) {
-      const DeviceStatistics<Tile> statistics{table.statistics, table.StatisticsOf(row)};
+      const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(added);
       statistics.Begin(now);
       SetScore(statistics, group);
       table.index.template Insert<Tile>(group.key, HashKey(group.key), added);
@@ -271,25 +274,36 @@ struct WriteKernel {
   }
 };
 
+// Buckets that are searched for expired rows where so many keys want to come: with at least one key
+// in each the table is gone through once while half of it comes.
+inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
+  constexpr uint64_t kOfNewKey = 2;
+  constexpr uint64_t kAtLeast = 16;
+  return kAtLeast + kOfNewKey * new_keys;
+}
+
 // Counts the new rows of a batch once they are made. For one tile.
 struct SettleKernel {
   TableCounts* counts;
   TableTallies* tallies;
   NewRows coming;
+  const uint32_t* wanted;  // how many wanted to come
   uint64_t batch_size;
+  bool swept;  // whether SweepKernel ran
   bool counts_refused;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
     if (tile.lane() != 0) return;
-    const uint64_t wanted = coming.marks[batch_size];
+    const uint64_t chosen = coming.marks[batch_size];
     const uint64_t room = coming.Room(*counts);
-    const uint64_t came = wanted < room ? wanted : room;
+    const uint64_t came = chosen < room ? chosen : room;
     const uint64_t reused = came < counts->rows_free ? came : counts->rows_free;
     counts->rows_free -= reused;
     counts->rows_begun += came - reused;
     tallies->admitted += came;
-    if (counts_refused) tallies->refused += wanted - came;
+    if (swept) counts->buckets_swept += BucketsToSweep(*wanted);
+    if (counts_refused) tallies->refused += *wanted - came;
   }
 };
 

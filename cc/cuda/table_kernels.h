@@ -187,8 +187,7 @@ struct AssignStatisticsKernel {
 template <class Tile>
 TF_EMBED_DEVICE Rank RankAt(const TableView& table, uint64_t place, EvictionOrder order) {
   const DeviceBucket::Entry& entry = table.index.EntryAt(place);
-  const DeviceStatistics<Tile> statistics{table.statistics,
-                                          table.StatisticsOf(table.Row(entry.row))};
+  const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(entry.row);
   return Rank(EvictionScore(order, statistics), HashKey(entry.key));
 }
 

@@ -138,7 +138,12 @@ class Simulation {
     int64_t score;
     uint64_t epoch;
   };
-  Simulation(size_t max_rows, EvictionOrder order) : max_rows_(max_rows), order_(order) {}
+  // With `neighbourhood_bits`, victims are of the neighbourhoods of those for which they leave.
+  Simulation(size_t max_rows, EvictionOrder order, uint32_t neighbourhood_bits = 0)
+      : max_rows_(max_rows), order_(order), neighbourhood_bits_(neighbourhood_bits) {}
+  // What a table of the kind must hold.
+  Simulation(const TableKind& kind, size_t max_rows, EvictionOrder order)
+      : Simulation(max_rows, order, kind.on_device ? NeighbourhoodBits(max_rows) : 0) {}
 
   // A write of a batch; returns how many of its keys were refused. Where it brings scores, one for
   // each key, a new row comes only in place of one of no higher score.
@@ -156,28 +161,39 @@ class Simulation {
       }
     }
     const auto score_of = [&](int64_t key) { return scores.empty() ? 0 : scores.at(key); };
-    std::stable_sort(absent.begin(), absent.end(),
-                     [&](int64_t a, int64_t b) { return score_of(a) > score_of(b); });
-    size_t room = max_rows_ - std::min(max_rows_, rows.size());
-    if (rows.size() + absent.size() > max_rows_) {
+    const size_t room = max_rows_ - std::min(max_rows_, rows.size());
+    std::map<uint64_t, Newcomers> by_neighbourhood;
+    for (size_t i = 0; i < absent.size(); ++i) {
+      Newcomers& newcomers = by_neighbourhood[NeighbourhoodOf(absent[i])];
+      newcomers.keys.push_back(absent[i]);
+      if (i < room) ++newcomers.coming;
+    }
+    size_t refused = 0;
+    for (auto& [number, newcomers] : by_neighbourhood) {
+      std::vector<int64_t>& keys = newcomers.keys;
+      std::stable_sort(keys.begin(), keys.end(),
+                       [&](int64_t a, int64_t b) { return score_of(a) > score_of(b); });
       std::vector<std::pair<std::vector<uint64_t>, int64_t>> not_in_use;
       for (const auto& row : rows) {
-        if (row.second.step != now.step) not_in_use.emplace_back(RankOf(row), row.first);
+        if (newcomers.coming == keys.size()) break;
+        if (NeighbourhoodOf(row.first) == number && row.second.step != now.step) {
+          not_in_use.emplace_back(RankOf(row), row.first);
+        }
       }
       std::sort(not_in_use.begin(), not_in_use.end());
       for (const auto& [rank, key] : not_in_use) {
-        if (room == absent.size()) break;
-        if (!scores.empty() && rows.at(key).score > score_of(absent[room])) break;
+        if (newcomers.coming == keys.size()) break;
+        if (!scores.empty() && rows.at(key).score > score_of(keys[newcomers.coming])) break;
         rows.erase(key);
-        ++room;
+        ++newcomers.coming;
       }
+      for (size_t i = 0; i < newcomers.coming; ++i) rows[keys[i]] = Fresh(now);
+      refused += keys.size() - newcomers.coming;
     }
-    const size_t coming = std::min(room, absent.size());
-    for (size_t i = 0; i < coming; ++i) rows[absent[i]] = Fresh(now);
     for (const auto& [key, score] : scores) {
       if (rows.count(key) > 0) rows[key].score = score;
     }
-    return absent.size() - coming;
+    return refused;
   }
   static Row Fresh(const Moment& now) { return {now.step, now.milliseconds, 1, 0, now.epoch}; }
   static void Use(Row* row, const Moment& now) {
@@ -215,8 +231,18 @@ class Simulation {
   std::map<int64_t, Row> rows;
 
  private:
+  struct Newcomers {
+    std::vector<int64_t> keys;
+    size_t coming = 0;
+  };
+
+  uint64_t NeighbourhoodOf(int64_t key) const {
+    return neighbourhood_bits_ == 0 ? 0 : HashKey(key) >> (64 - neighbourhood_bits_);
+  }
+
   size_t max_rows_;
   EvictionOrder order_;
+  uint32_t neighbourhood_bits_;
 };
 
 }  // namespace tf_embed

@@ -12,6 +12,9 @@ namespace {
 
 class TablePolicy : public testing::TestWithParam<TableKind> {};
 
+// Rules that a table in the memory of a device does not have: admission, sinks.
+class TableAdmission : public testing::TestWithParam<TableKind> {};
+
 TEST_P(TablePolicy, UsesAreCountedOnceAStep) {
   Subject subject(GetParam(), AllStatistics());
   subject.Apply({7, 7, 8});
@@ -88,7 +91,7 @@ void ExpectLikeSimulation(const TableKind& kind, EvictionOrder order, size_t max
                std::to_string(static_cast<int>(order)) + ", max_rows " + std::to_string(max_rows));
   Random random(seed);
   Subject subject(kind, Bounded(max_rows, order), Threads(threads));
-  Simulation simulation(max_rows, order);
+  Simulation simulation(kind, max_rows, order);
   size_t refused = 0;
   for (int step = 0; step < 120; ++step) {
     const auto skewed = [&] {  // a drifting window in which low numbers come often
@@ -163,7 +166,7 @@ TEST_P(TablePolicy, RowsInUseMayBeTheLowestOfAll) {
   // By scores, which are all 0: so hashes decide, and many of the lowest are in each batch.
   constexpr size_t kRows = 20000;
   Subject subject(GetParam(), Bounded(kRows, EvictionOrder::kScore));
-  Simulation simulation(kRows, EvictionOrder::kScore);
+  Simulation simulation(GetParam(), kRows, EvictionOrder::kScore);
   std::vector<int64_t> low = KeysFrom(0, kRows);
   std::sort(low.begin(), low.end(), [](int64_t a, int64_t b) { return HashKey(a) < HashKey(b); });
   low.resize(kRows / 2);
@@ -206,7 +209,7 @@ TEST_P(TablePolicy, AnEvictedKeyComesBackWithFreshSlots) {
   EXPECT_EQ(fresh_row, subject.Rows()[1]);
 }
 
-TEST_P(TablePolicy, TheSinkLearnsOfEachEvictedRow) {
+TEST_P(TableAdmission, TheSinkLearnsOfEachEvictedRow) {
   Log log;
   RowPolicy policy = Bounded(50, EvictionOrder::kLru);
   policy.sink = &log;
@@ -229,7 +232,7 @@ TEST_P(TablePolicy, TheSinkLearnsOfEachEvictedRow) {
   }
 }
 
-TEST_P(TablePolicy, WhereTheSinkFailsNothingLeaves) {
+TEST_P(TableAdmission, WhereTheSinkFailsNothingLeaves) {
   Log log;
   RowPolicy policy = Bounded(3, EvictionOrder::kLru);
   policy.sink = &log;
@@ -306,7 +309,7 @@ TEST_P(TablePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
   EXPECT_EQ(0u, subject.table->size());
 }
 
-TEST_P(TablePolicy, ACounterAdmitsAtTheNthApply) {
+TEST_P(TableAdmission, ACounterAdmitsAtTheNthApply) {
   RowPolicy policy;
   policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
   Subject subject(GetParam(), policy);
@@ -333,7 +336,7 @@ TEST_P(TablePolicy, ACounterAdmitsAtTheNthApply) {
   EXPECT_TRUE(subject.Has(1000)) << "an upsert needs no admission";
 }
 
-TEST_P(TablePolicy, AKeyThatIsRefusedNeedsNoNewAdmission) {
+TEST_P(TableAdmission, AKeyThatIsRefusedNeedsNoNewAdmission) {
   RowPolicy policy = Bounded(2, EvictionOrder::kLru);
   policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
   Subject subject(GetParam(), policy);
@@ -348,7 +351,7 @@ TEST_P(TablePolicy, AKeyThatIsRefusedNeedsNoNewAdmission) {
   EXPECT_EQ(6u, subject.table->Stats().held_back);
 }
 
-TEST_P(TablePolicy, ARowThatComesByHandEndsTheWaiting) {
+TEST_P(TableAdmission, ARowThatComesByHandEndsTheWaiting) {
   RowPolicy policy;
   policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
   Subject subject(GetParam(), policy);
@@ -363,7 +366,7 @@ TEST_P(TablePolicy, ARowThatComesByHandEndsTheWaiting) {
   EXPECT_FALSE(subject.Has(1));
 }
 
-TEST_P(TablePolicy, FindOrInsertInTrainingInsertsWhatAnApplyWould) {
+TEST_P(TableAdmission, FindOrInsertInTrainingInsertsWhatAnApplyWould) {
   RowPolicy policy;
   policy.admission = Admission::NewCounter(HostAllocator(), 2, 0);
   Subject subject(GetParam(), policy);
@@ -521,7 +524,9 @@ TEST_P(TablePolicy, StatsTellWhatATableIsMadeOf) {
   EXPECT_GE(stats.probed_buckets, stats.probed_keys);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(TablesWithPolicies()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TableAdmission, testing::ValuesIn(TablesWithPolicies()),
+                         NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

@@ -85,7 +85,7 @@ void ExpectLikeSimulation(const TableKind& kind, size_t max_rows, size_t most_ke
   SCOPED_TRACE("seed " + std::to_string(seed) + ", max_rows " + std::to_string(max_rows));
   Random random(seed);
   Subject subject(kind, Bounded(max_rows, EvictionOrder::kScore), Threads(3));
-  Simulation simulation(max_rows, EvictionOrder::kScore);
+  Simulation simulation(kind, max_rows, EvictionOrder::kScore);
   size_t refused = 0;
   for (int step = 0; step < 100; ++step) {
     Scored scored{RandomKeys(random() % most_keys, 0, static_cast<int64_t>(4 * max_rows), &random),
@@ -107,7 +107,9 @@ void ExpectLikeSimulation(const TableKind& kind, size_t max_rows, size_t most_ke
     ASSERT_TRUE(simulation.Keys() == subject.Keys()) << "step " << step;
     ASSERT_EQ(refused, subject.table->Stats().refused) << "step " << step;
     for (const auto& [key, row] : simulation.rows) {
-      if (key % 16 == 0) ASSERT_EQ(row.score, ScoreOfRow(&subject, key));
+      if (key % 16 == 0) {
+        ASSERT_EQ(row.score, ScoreOfRow(&subject, key));
+      }
     }
     subject.NextStep();
   }
@@ -183,7 +185,7 @@ TEST_P(TableScores, ReadersAndWritersMeetInAnEpoch) {
   for (const int64_t key : subject.Keys()) ASSERT_EQ(3, ScoreOfRow(&subject, key));
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TableScores, testing::ValuesIn(TablesWithPolicies()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TableScores, testing::ValuesIn(AllTables()), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

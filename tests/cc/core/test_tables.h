@@ -27,6 +27,7 @@ struct TableKind {
   std::function<std::unique_ptr<Table>(const TableOptions& options)> create;
   bool takes_threads = true;  // whether several may call verbs at once
   bool same_powers = true;    // whether x^y has the bits that it has on the host
+  bool on_device = false;     // where victims are chosen by neighbourhood
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
@@ -54,14 +55,15 @@ inline std::vector<TableKind> TablesWithPolicies() {
   return kinds;
 }
 
-// And in the memory of a device.
+// And in the memory of a device, which has bounds and expiry of RowPolicy's rules.
 inline std::vector<TableKind> AllTables() {
   std::vector<TableKind> kinds = TablesWithPolicies();
-  kinds.push_back({"DeviceTableOnHost", [](const TableOptions& options) {
-                     std::unique_ptr<Table> table;
-                     (void)NewDeviceTableOnHost(options, DeviceOptions(), &table);
-                     return table;
-                   }});
+  const auto create = [](const TableOptions& options) {
+    std::unique_ptr<Table> table;
+    (void)NewDeviceTableOnHost(options, DeviceOptions(), &table);
+    return table;
+  };
+  kinds.push_back({"DeviceTableOnHost", create, true, true, /*on_device=*/true});
   return kinds;
 }
 

@@ -185,6 +185,11 @@ class ApartDevice : public HostDevice {
     const Scope scope(ApartMemory::Get(), Open::kDevice);
     return HostDevice::RunningSum(context, numbers, count);
   }
+  Status Sort(const ExecContext& context, const uint64_t* keys, const uint32_t* values,
+              size_t count, int bits, uint64_t* sorted_keys, uint32_t* sorted_values) const {
+    const Scope scope(ApartMemory::Get(), Open::kDevice);
+    return HostDevice::Sort(context, keys, values, count, bits, sorted_keys, sorted_values);
+  }
 };
 
 }  // namespace

@@ -159,10 +159,6 @@ TEST_F(DeviceTableTest, PoliciesThatItDoesNotHaveAreRefusedByName) {
   EXPECT_NE(std::string::npos, refusal(policy).find("a sink of evicted rows"));
   policy.admission = Admission::NewCounter(HostAllocator(), 2, 0);
   EXPECT_NE(std::string::npos, refusal(policy).find("an admission of keys"));
-  policy.ttl_milliseconds = 5;
-  EXPECT_NE(std::string::npos, refusal(policy).find("an expiry of rows"));
-  policy.max_rows = 5;
-  EXPECT_NE(std::string::npos, refusal(policy).find("a bound on rows"));
 }
 
 TEST_F(DeviceTableTest, AGpuIsRefusedByNameWhereThisBuildHasNoSupportForIt) {
