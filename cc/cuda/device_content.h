@@ -13,6 +13,7 @@
 #include "cc/core/rule_slots.h"
 #include "cc/core/status.h"
 #include "cc/cuda/device_rows.h"
+#include "cc/cuda/device_table.h"
 #include "cc/cuda/table_kernels.h"
 
 namespace tf_embed {
@@ -67,12 +68,12 @@ class DeviceArray {
 template <class Device>
 class DeviceContent {
  public:
-  // What allocations may take together; those that would take more are not tried.
-  DeviceContent(const Device& device, uint64_t max_bytes, const RowLayout& layout,
+  // What would take more bytes than the options allow is not tried.
+  DeviceContent(const Device& device, const DeviceOptions& options, const RowLayout& layout,
                 RowInitializer initializer)
       : initializer(std::move(initializer)),
         device_(device),
-        max_bytes_(max_bytes),
+        options_(options),
         layout_(layout),
         weight_bytes_(layout.weight_bytes) {}
   DeviceContent(const DeviceContent&) = delete;
@@ -103,7 +104,8 @@ class DeviceContent {
   const DeviceRowLayout& layout() const { return layout_; }
   const IndexView& index() const { return index_; }
   uint64_t index_bytes() const { return index_.num_buckets() * sizeof(DeviceBucket); }
-  uint64_t slab_bytes() const { return slab_bytes_; }
+  // What all rows take, wherever they are, and the numbers of those that are free.
+  uint64_t row_bytes() const { return slab_bytes_ + number_bytes_; }
 
   TableView View(StatisticSet statistics) const {
     TableView view(layout_);
@@ -137,17 +139,25 @@ class DeviceContent {
     uint32_t bits = std::max(index_.bits, kLeastBits);
     while ((uint64_t{DeviceBucket::kLanes} << bits) / kFullOf * kFull < rows) ++bits;
     // A smaller index where the bound allows no other.
-    const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits); };
+    const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits, 0); };
     while (bits > kLeastBits && bits > index_.bits && !fits()) --bits;
     if ((index_.buckets == nullptr || bits > index_.bits) && fits()) {
       if (!Reindex(context, bits)) return false;
     }
     while (RowSlabs::RowsBefore(num_slabs_) < rows && num_slabs_ < RowSlabs::kMost) {
       const size_t bytes = SlabBytes(num_slabs_, layout_);
-      if (!Fits(bytes)) break;
-      char* const slab = static_cast<char*>(Take(context, bytes));
-      if (slab == nullptr) return false;
+      const size_t numbers = NumberBytes(num_slabs_);
+      if (!Fits(numbers, bytes)) break;
+      auto* const freed = static_cast<uint32_t*>(Take(context, numbers));
+      if (freed == nullptr) return false;
+      char* const slab = TakeSlab(context, bytes);
+      if (slab == nullptr) {
+        FreeAll(context, freed, numbers);
+        return false;
+      }
+      slabs_.freed[num_slabs_] = freed;
       slabs_.slabs[num_slabs_++] = slab;
+      number_bytes_ += numbers;
       slab_bytes_ += bytes;
     }
     full_ = room() < rows;
@@ -160,12 +170,11 @@ class DeviceContent {
     const DeviceRowLayout changed(layout);
     char* const initial = static_cast<char*>(Take(context, changed.slot_bytes));
     if (initial == nullptr && changed.slot_bytes > 0) return false;
-    RowSlabs slabs;
+    RowSlabs slabs = slabs_;
     uint64_t slab_bytes = 0;
     for (uint32_t i = 0; i < num_slabs_; ++i) {
       const size_t bytes = SlabBytes(i, changed);
-      slabs.slabs[i] =
-          Fits(slab_bytes + bytes) ? static_cast<char*>(Take(context, bytes)) : nullptr;
+      slabs.slabs[i] = Fits(0, slab_bytes + bytes) ? TakeSlab(context, bytes) : nullptr;
       if (slabs.slabs[i] == nullptr) {
         FreeSlabs(context, slabs, i, changed);
         FreeAll(context, initial, changed.slot_bytes);
@@ -178,10 +187,7 @@ class DeviceContent {
     TableView to(changed);
     to.rows = slabs;
     to.initial_slots = initial;
-    TableCounts counts;
-    device_.CopyOut(context, counts_, sizeof(counts), &counts);
     device_.Launch(context, index_.num_places(), kRowCost, ChangeLayoutKernel{from, to});
-    device_.Launch(context, counts.rows_free, kPlaceCost, CopyFreeKernel{from, to});
     FreeSlabs(context, slabs_, num_slabs_, layout_);
     FreeAll(context, initial_slots_, layout_.slot_bytes);
     slabs_ = slabs;
@@ -225,9 +231,17 @@ class DeviceContent {
   static constexpr size_t kPlaceCost = 5;
 
   static size_t SlabBytes(uint32_t slab, const DeviceRowLayout& layout) {
-    return RowSlabs::RowsOf(slab) * (layout.stride + sizeof(uint32_t));
+    return RowSlabs::RowsOf(slab) * layout.stride;
   }
-  bool Fits(uint64_t bytes) const { return index_bytes() + slab_bytes_ + bytes <= max_bytes_; }
+  static size_t NumberBytes(uint32_t slab) { return RowSlabs::RowsOf(slab) * sizeof(uint32_t); }
+
+  // Whether the bounds allow so much more of the device's memory, and so much more for rows.
+  bool Fits(uint64_t bytes, uint64_t slabs) const {
+    const uint64_t on_device = index_bytes() + number_bytes_ + bytes;
+    const uint64_t in_slabs = slab_bytes_ + slabs;
+    if (!options_.rows_in_host_memory) return on_device + in_slabs <= options_.max_bytes;
+    return on_device <= options_.max_bytes && in_slabs <= options_.max_host_bytes;
+  }
 
   void* Take(const ExecContext& context, size_t bytes) const {
     return bytes == 0 ? nullptr : device_.Allocate(context, bytes);
@@ -235,16 +249,28 @@ class DeviceContent {
   void FreeAll(const ExecContext& context, void* memory, size_t bytes) const {
     if (memory != nullptr) device_.Free(context, memory, bytes);
   }
+  char* TakeSlab(const ExecContext& context, size_t bytes) const {
+    return static_cast<char*>(options_.rows_in_host_memory ? device_.AllocatePinned(context, bytes)
+                                                           : device_.Allocate(context, bytes));
+  }
   void FreeSlabs(const ExecContext& context, const RowSlabs& slabs, uint32_t count,
                  const DeviceRowLayout& layout) const {
-    for (uint32_t i = 0; i < count; ++i) FreeAll(context, slabs.slabs[i], SlabBytes(i, layout));
+    for (uint32_t i = 0; i < count; ++i) {
+      if (options_.rows_in_host_memory) {
+        device_.FreePinned(context, slabs.slabs[i], SlabBytes(i, layout));
+      } else {
+        device_.Free(context, slabs.slabs[i], SlabBytes(i, layout));
+      }
+    }
   }
   void FreeRows(const ExecContext& context) {
     FreeSlabs(context, slabs_, num_slabs_, layout_);
+    for (uint32_t i = 0; i < num_slabs_; ++i) FreeAll(context, slabs_.freed[i], NumberBytes(i));
     FreeAll(context, index_.buckets, index_bytes());
     slabs_ = RowSlabs();
     num_slabs_ = 0;
     slab_bytes_ = 0;
+    number_bytes_ = 0;
     full_ = false;
     index_ = IndexView();
   }
@@ -264,13 +290,14 @@ class DeviceContent {
   }
 
   const Device device_;
-  const uint64_t max_bytes_;
+  const DeviceOptions options_;
   DeviceRowLayout layout_;
   const size_t weight_bytes_;
   IndexView index_;
   RowSlabs slabs_;
   uint32_t num_slabs_ = 0;
   uint64_t slab_bytes_ = 0;
+  uint64_t number_bytes_ = 0;
   bool full_ = false;
   TableCounts* counts_ = nullptr;
   char* initial_row_ = nullptr;

@@ -5,8 +5,8 @@
 //
 // Rows lie in slabs, by number. Four slabs are of one size, the next four twice as large, and so
 // on: a table takes a fifth more than it needs at most, no row ever moves, and the pointers of all
-// slabs go with a launch. Behind its rows a slab has as many numbers, which together are the list
-// of rows that were freed.
+// slabs go with a launch. Beside each slab lie as many numbers, which together are the list of rows
+// that were freed. Slabs may be pinned memory of the host; the numbers are always the device's.
 #ifndef TF_EMBED_CC_CUDA_DEVICE_ROWS_H_
 #define TF_EMBED_CC_CUDA_DEVICE_ROWS_H_
 
@@ -49,6 +49,7 @@ struct RowSlabs {
   static constexpr uint32_t kMost = 88;  // nearly 2^32 rows
 
   char* slabs[kMost] = {};
+  uint32_t* freed[kMost] = {};
 
   static uint64_t RowsOf(uint32_t slab) { return uint64_t{kFirstRows} << (slab / kOfOneSize); }
   // The rows of the slabs before.
@@ -61,7 +62,6 @@ struct RowSlabs {
   struct Place {
     uint32_t slab;
     uint32_t offset;
-    uint32_t rows;  // of the slab
   };
   static TF_EMBED_HOST_DEVICE inline Place PlaceOf(uint32_t row) {
     const uint32_t quarters = row / kFirstRows + kOfOneSize;
@@ -72,7 +72,7 @@ struct RowSlabs {
 #endif
     const uint32_t number = quarters >> doublings;
     const uint32_t begin = ((number << doublings) - kOfOneSize) * kFirstRows;
-    return {doublings * kOfOneSize + number - kOfOneSize, row - begin, kFirstRows << doublings};
+    return {doublings * kOfOneSize + number - kOfOneSize, row - begin};
   }
 
   TF_EMBED_DEVICE char* Row(uint32_t row, size_t stride) const {
@@ -80,10 +80,9 @@ struct RowSlabs {
     return slabs[place.slab] + place.offset * stride;
   }
   // The number `i` of the list of free rows.
-  TF_EMBED_DEVICE uint32_t* Free(uint32_t i, size_t stride) const {
+  TF_EMBED_DEVICE uint32_t* Free(uint32_t i) const {
     const Place place = PlaceOf(i);
-    char* const numbers = slabs[place.slab] + place.rows * stride;
-    return reinterpret_cast<uint32_t*>(numbers) + place.offset;
+    return freed[place.slab] + place.offset;
   }
 };
 

@@ -232,6 +232,23 @@ class CudaDevice {
     cudaSetDevice(device_);
     cudaFreeAsync(memory, StreamOf(context));
   }
+  // Addresses are the same for both: every GPU that this is compiled for has unified ones.
+  void* AllocatePinned(const ExecContext&, size_t bytes) const {
+    cudaSetDevice(device_);
+    void* memory = nullptr;
+    constexpr unsigned kFlags = cudaHostAllocMapped | cudaHostAllocPortable;
+    if (cudaHostAlloc(&memory, bytes, kFlags) != cudaSuccess) {
+      (void)cudaGetLastError();  // it is told by the null
+      return nullptr;
+    }
+    return memory;
+  }
+  // What this stream was told to wait for, all other uses of the memory, is over then.
+  void FreePinned(const ExecContext& context, void* memory, size_t) const {
+    cudaSetDevice(device_);
+    cudaStreamSynchronize(StreamOf(context));
+    cudaFreeHost(memory);
+  }
   void Fill(const ExecContext& context, void* to, int byte, size_t bytes) const {
     if (bytes > 0) cudaMemsetAsync(to, byte, bytes, StreamOf(context));
   }

@@ -19,6 +19,11 @@ struct DeviceOptions {
   // (TableStats::refused); one whose policy bounds its rows (RowPolicy::max_rows; SIZE_MAX where
   // bytes alone decide) takes as many as there are places for as its bound.
   uint64_t max_bytes = UINT64_MAX;
+  // Puts rows in pinned memory of the host, which the device reads and writes over the bus: for
+  // tables larger than the card. The index and all that is counted stay on the device, 30 to 60
+  // bytes a row, and `max_bytes` bounds these alone; `max_host_bytes` bounds what rows take.
+  bool rows_in_host_memory = false;
+  uint64_t max_host_bytes = UINT64_MAX;
 };
 
 // Who leaves a bounded table is decided by neighbourhood: of 2^NeighbourhoodBits(bound) that there
@@ -40,9 +45,10 @@ Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Table>* table);
 
 // The same table with the host for a device, whose memory is the allocator of the options and whose
-// threads are the caller's. For tests, and to find out what a table on a GPU would do.
+// threads are the caller's. For tests, and to find out what a table on a GPU would do. `pinned`
+// stands for what memory of the host the device can reach; null: it is the same allocator.
 Status NewDeviceTableOnHost(const TableOptions& options, const DeviceOptions& device,
-                            std::unique_ptr<Table>* table);
+                            std::unique_ptr<Table>* table, Allocator* pinned = nullptr);
 
 }  // namespace tf_embed
 

@@ -57,8 +57,8 @@ Status DeviceTable<Device>::NewContent(const ExecContext& context,
   TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &slots));
   bool made = false;
   try {
-    content->reset(new Content(device_, device_options_.max_bytes, LayoutOf(RuleSlots()),
-                               content_->initializer));
+    content->reset(
+        new Content(device_, device_options_, LayoutOf(RuleSlots()), content_->initializer));
     Buffer<char> row(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(row.Resize(content_->layout().weight_bytes));
     device_.CopyOut(context, content_->initial_row(), content_->layout().weight_bytes, row.data());
@@ -249,8 +249,7 @@ TableStats DeviceTable<Device>::Stats() const {
   stats.payload_bytes =
       stats.rows * (layout.weight_bytes + layout.slot_bytes + layout.statistics * sizeof(uint64_t));
   stats.index_bytes = content_->index_bytes();
-  stats.slack_bytes =
-      content_->slab_bytes() - std::min(content_->slab_bytes(), stats.payload_bytes);
+  stats.slack_bytes = content_->row_bytes() - std::min(content_->row_bytes(), stats.payload_bytes);
   stats.index_places = index.num_places();
   Array<uint64_t> counters(device_, context);
   if (counters.MakeZeros(2).ok()) {

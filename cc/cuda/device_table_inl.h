@@ -255,7 +255,7 @@ bool DeviceTable<Device>::Begin() {
   tallies_ = static_cast<TableTallies*>(device_.Allocate(context, sizeof(TableTallies)));
   if (tallies_ == nullptr || !initial_row_.Resize(layout.weight_bytes).ok()) return false;
   device_.Fill(context, tallies_, 0, sizeof(TableTallies));
-  content_.reset(new Content(device_, device_options_.max_bytes, layout, options_.initializer));
+  content_.reset(new Content(device_, device_options_, layout, options_.initializer));
   FillInitialRow(options_.initializer);
   order_.BeginWrite(context);
   const bool begun = content_->Begin(context, initial_row_.data()) &&

@@ -4,8 +4,9 @@
 namespace tf_embed {
 
 Status NewDeviceTableOnHost(const TableOptions& options, const DeviceOptions& device,
-                            std::unique_ptr<Table>* table) {
-  return DeviceTable<HostDevice>::Create(options, device, HostDevice(options.allocator), table);
+                            std::unique_ptr<Table>* table, Allocator* pinned) {
+  return DeviceTable<HostDevice>::Create(options, device, HostDevice(options.allocator, pinned),
+                                         table);
 }
 
 }  // namespace tf_embed

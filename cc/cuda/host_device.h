@@ -7,11 +7,14 @@
 //     Order                       the verbs of one table among streams: reads together, writes
 //     alone Groups, Group               the distinct keys of a batch, and where they stand
 //     Allocate, Free, Fill, CopyIn, CopyOut
+//     AllocatePinned, FreePinned  memory of the host that kernels reach as they do the device's;
+//     the
+//                                 latter waits
 //     Launch                      calls kernel(tile, i) for i in [0, count)
 //     RunningSum                  of numbers before each, in place
 //     Sort                        pairs by the lowest `bits` of their keys; equal ones stay in
 //     order Check                       the first failure of what was launched
-// all on the stream of the caller's context, and in its order, of which only CopyOut waits; and
+// all on the stream of the caller's context, and in its order, of which CopyOut waits; and
 //     Wait                        until all that was launched on any stream is done
 #ifndef TF_EMBED_CC_CUDA_HOST_DEVICE_H_
 #define TF_EMBED_CC_CUDA_HOST_DEVICE_H_
@@ -55,7 +58,8 @@ class HostDevice {
     uint32_t size_ = 0;
   };
 
-  explicit HostDevice(Allocator* allocator) : allocator_(allocator) {}
+  explicit HostDevice(Allocator* allocator, Allocator* pinned = nullptr)
+      : allocator_(allocator), pinned_(pinned == nullptr ? allocator : pinned) {}
 
   Groups NewGroups() const { return Groups(allocator_); }
 
@@ -81,6 +85,10 @@ class HostDevice {
   void* Allocate(const ExecContext&, size_t bytes) const { return allocator_->Allocate(bytes); }
   void Free(const ExecContext&, void* memory, size_t bytes) const {
     allocator_->Deallocate(memory, bytes);
+  }
+  void* AllocatePinned(const ExecContext&, size_t bytes) const { return pinned_->Allocate(bytes); }
+  void FreePinned(const ExecContext&, void* memory, size_t bytes) const {
+    pinned_->Deallocate(memory, bytes);
   }
   void Fill(const ExecContext&, void* to, int byte, size_t bytes) const {
     if (bytes > 0) std::memset(to, byte, bytes);
@@ -134,6 +142,7 @@ class HostDevice {
 
  private:
   Allocator* allocator_;
+  Allocator* pinned_;
 };
 
 }  // namespace tf_embed

@@ -253,10 +253,9 @@ struct WriteKernel {
     const bool comes = coming.marks[first + 1] != number && number < coming.Room(*table.counts);
     if (!comes) return verb.Absent(tile, table, group);
     const uint64_t free = table.counts->rows_free;
-    const uint32_t added =
-        number < free
-            ? *table.rows.Free(static_cast<uint32_t>(free - 1 - number), table.layout.stride)
-            : static_cast<uint32_t>(table.counts->rows_begun + number - free);
+    const uint32_t added = number < free
+                               ? *table.rows.Free(static_cast<uint32_t>(free - 1 - number))
+                               : static_cast<uint32_t>(table.counts->rows_begun + number - free);
     char* const row = table.Row(added);
     verb.New(tile, table, group, row);
     if (tile.lane() == 0) {
@@ -469,7 +468,7 @@ template <class Tile>
 TF_EMBED_DEVICE void EraseAt(const TableView& table, uint64_t place) {
   const DeviceBucket::Entry& entry = table.index.EntryAt(place);
   const uint64_t end = Tile::Add(&table.counts->rows_free, 1);
-  *table.rows.Free(static_cast<uint32_t>(end), table.layout.stride) = entry.row;
+  *table.rows.Free(static_cast<uint32_t>(end)) = entry.row;
   table.index.template Erase<Tile>(HashKey(entry.key), place);
 }
 

@@ -42,19 +42,6 @@ struct ChangeLayoutKernel {
   }
 };
 
-// For each free row: copies its number in the list.
-struct CopyFreeKernel {
-  TableView from;
-  TableView to;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (tile.lane() != 0) return;
-    const uint32_t number = static_cast<uint32_t>(i);
-    *to.rows.Free(number, to.layout.stride) = *from.rows.Free(number, from.layout.stride);
-  }
-};
-
 // For each place: copies key and row to an empty table of the same layout that has room. Readers of
 // the old one may go on, and note their use of rows.
 struct CopyTableKernel {

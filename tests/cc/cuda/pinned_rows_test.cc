@@ -1,0 +1,121 @@
+// Device tables whose rows are in pinned memory of the host, and their index on the device.
+#include "cc/cuda/device_table.h"
+#include "tests/cc/core/checked_table.h"
+#include "tests/cc/core/failing_allocator.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr size_t kDim = 16;
+constexpr size_t kRowBytes = kDim * sizeof(float);
+
+class PinnedRows : public testing::Test {
+ protected:
+  TableKind Kind(DeviceOptions options = DeviceOptions()) {
+    options.rows_in_host_memory = true;
+    const auto create = [this, options](TableOptions of_table) {
+      of_table.allocator = &device;
+      std::unique_ptr<Table> table;
+      (void)NewDeviceTableOnHost(of_table, options, &table, &pinned);
+      return table;
+    };
+    return {"PinnedRows", create, true};
+  }
+  std::unique_ptr<Table> NewTable(const DeviceOptions& options) {
+    TableOptions of_table;
+    of_table.dim = kDim;
+    return Kind(options).create(of_table);
+  }
+  static Status Upsert(Table* table, int64_t first, size_t count) {
+    const std::vector<float> rows(count * kDim, 1.0f);
+    return table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(first, count)), rows.data(),
+                                 {});
+  }
+
+  FailingAllocator device;
+  FailingAllocator pinned;
+};
+
+TEST_F(PinnedRows, RowsGoToTheHostAndAllElseToTheDevice) {
+  constexpr size_t kRows = 20000;
+  const auto table = NewTable(DeviceOptions());
+  ASSERT_TRUE(Upsert(table.get(), 0, kRows).ok());
+  EXPECT_GE(pinned.live_bytes(), kRows * kRowBytes);
+  EXPECT_LE(pinned.live_bytes(), kRows * kRowBytes * 5 / 4);
+  EXPECT_GE(device.live_bytes(), table->Stats().index_bytes);
+  EXPECT_LE(device.live_bytes(), kRows * 60);
+  ASSERT_TRUE(table->Erase(ExecContext::Serial(), Batch(KeysFrom(0, kRows - 100))).ok());
+  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  EXPECT_LE(pinned.live_bytes(), 256 * kRowBytes);
+  ASSERT_TRUE(table->Clear().ok());
+  EXPECT_EQ(0u, pinned.live_blocks());
+}
+
+TEST_F(PinnedRows, EachMemoryHasItsBound) {
+  DeviceOptions by_rows;
+  by_rows.max_host_bytes = 100000;
+  DeviceOptions by_index;
+  by_index.max_bytes = 50000;
+  for (const DeviceOptions& options : {by_rows, by_index}) {
+    const auto table = NewTable(options);
+    for (int64_t first = 0; first < 10000; first += 500) {
+      ASSERT_TRUE(Upsert(table.get(), first, 500).ok());
+    }
+    const TableStats stats = table->Stats();
+    EXPECT_EQ(10000u, stats.rows + stats.refused);
+    EXPECT_GT(stats.rows, 500u);
+    EXPECT_GT(stats.refused, 0u);
+    EXPECT_LE(pinned.live_bytes(), options.max_host_bytes);
+    EXPECT_LE(device.live_bytes() - 5000, options.max_bytes);
+  }
+}
+
+TEST_F(PinnedRows, VerbsGiveWhatTheyGiveElsewhere) {
+  for (const uint64_t seed : Seeds(3)) {
+    SCOPED_TRACE("TF_EMBED_TEST_SEED=" + std::to_string(seed));
+    CheckedTable<float> both(Kind(), kDim, Threads(2), seed);
+    const auto some = [&] {
+      return Scattered(RandomKeys(500, 0, 2000, &both.random), &both.random);
+    };
+    for (const RuleKind kind : {RuleKind::kAdam, RuleKind::kRowwiseAdagrad, RuleKind::kFtrl}) {
+      const Rule rule = MakeRule(kind, kDim);
+      both.FindOrInsert(some());
+      both.Apply(some(), rule);
+      both.Erase(some());
+      both.InsertOrAssign(some(), true);
+      both.Apply(some(), rule);
+      both.Accum(some());
+      both.FindSlots(some());
+      both.Shrink();
+      both.ExpectSame(70);
+    }
+    both.Clear();
+    both.ExpectSame();
+  }
+}
+
+TEST_F(PinnedRows, WithoutMemoryOfEitherKindAVerbFailsAndTheTableIsWhole) {
+  for (FailingAllocator* const failing : {&device, &pinned}) {
+    bool done = false;
+    for (int64_t failure = 0; !done; ++failure) {
+      SCOPED_TRACE("allocation " + std::to_string(failure));
+      const auto table = NewTable(DeviceOptions());
+      ASSERT_TRUE(Upsert(table.get(), 0, 500).ok());
+      const std::vector<float> gradients(2000 * kDim, 1.0f);
+      failing->FailAfter(failure, true);
+      const Status status =
+          table->Apply(ExecContext::Serial(), Batch(KeysFrom(0, 2000)), gradients.data(),
+                       DataType::kFloat, MakeRule(RuleKind::kAdam, kDim));
+      failing->NeverFail();
+      done = status.ok();
+      EXPECT_TRUE(done || status.code() == StatusCode::kResourceExhausted);
+      EXPECT_EQ(done ? 2000u : 500u, table->size());
+      EXPECT_TRUE(Upsert(table.get(), 0, 3000).ok());
+      EXPECT_EQ(3000u, table->size());
+    }
+    EXPECT_TRUE(done);
+  }
+}
+
+}  // namespace
+}  // namespace tf_embed
