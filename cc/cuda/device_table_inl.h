@@ -39,10 +39,12 @@
 #include <utility>
 
 #include "cc/core/operation_gate.h"
+#include "cc/core/process_salt.h"
 #include "cc/core/rank_list.h"
 #include "cc/core/table.h"
 #include "cc/cuda/device_content.h"
 #include "cc/cuda/device_table.h"
+#include "cc/cuda/distinct_kernels.h"
 #include "cc/cuda/policy_kernels.h"
 #include "cc/cuda/row_kernels.h"
 #include "cc/cuda/rule_kernels.h"
@@ -144,6 +146,26 @@ class DeviceTable final : public Table {
     std::unique_lock<OperationGate> gate_;
   };
 
+  // The distinct keys of a batch.
+  struct Grouped {
+    Grouped(const Device& device, const ExecContext& context)
+        : sorted(device.NewGroups()),
+          claims(device, context),
+          claimed(device, context),
+          members(device, context),
+          late(device, context),
+          counters(device, context) {}
+
+    GroupsView view;
+    typename Device::Groups sorted;
+    // Or, where they are said to be distinct, what ClaimKernel has.
+    Array<uint64_t> claims;
+    Array<DeviceGroup> claimed;
+    Array<uint32_t> members;
+    Array<uint32_t> late;
+    Array<uint64_t> counters;  // of the late ones, of groups
+  };
+
   // How a write treats its batch.
   struct WriteOptions {
     const bool* exists = nullptr;  // ProbeKernel
@@ -165,6 +187,7 @@ class DeviceTable final : public Table {
     view.tallies = tallies_;
     return view;
   }
+  Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
   // The row that all keys have at first, on the host, where it is not random.
   void FillInitialRow(const RowInitializer& initializer) const;
@@ -194,10 +217,10 @@ class DeviceTable final : public Table {
                 const NewRows& wanted, uint32_t* coming);
   // Runs a verb of row_kernels.h on the distinct keys of a batch. For whoever writes.
   template <class Verb>
-  Status Write(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+  Status Write(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
                const WriteOptions& write, size_t key_cost, const Verb& verb);
   template <typename T, typename G>
-  Status ApplyAs(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+  Status ApplyAs(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
                  const Gradients& gradients, const Rule& rule);
   // For whoever writes.
   Status ChangeRule(const ExecContext& context, const RuleSlots& rule);
@@ -327,6 +350,33 @@ void DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& b
 }
 
 template <class Device>
+Status DeviceTable<Device>::Group(const ExecContext& context, const KeyBatch& batch,
+                                  Grouped* groups) const {
+  // A plan counts the keys that will come, so it takes nobody's word for that.
+  if (!batch.distinct || batch.size == 0 || options_.policy.plans_writes()) {
+    TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups->sorted));
+    groups->view = groups->sorted.view();
+    return Status();
+  }
+  TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
+  size_t claims = 2;
+  while (claims < 2 * batch.size) claims *= 2;
+  TF_EMBED_RETURN_IF_ERROR(groups->claims.MakeZeros(claims));
+  TF_EMBED_RETURN_IF_ERROR(groups->claimed.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(groups->members.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(groups->late.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(groups->counters.MakeZeros(2));
+  auto* const num_groups = reinterpret_cast<uint32_t*>(groups->counters.data() + 1);
+  constexpr size_t kTogether = Device::Tile::kLanes;
+  device_.Launch(context, (batch.size + kTogether - 1) / kTogether, kPlaceCost * kTogether,
+                 ClaimKernel{batch.keys, batch.size, ProcessSalt(), groups->claims.data(),
+                             claims - 1, groups->claimed.data(), groups->members.data(), num_groups,
+                             groups->late.data(), groups->counters.data()});
+  groups->view = GroupsView{groups->claimed.data(), num_groups};
+  return device_.Check(context);
+}
+
+template <class Device>
 Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
                                      const uint32_t* wanted) {
   const uint64_t bound = Bound(context);
@@ -348,11 +398,12 @@ Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
 template <class Device>
 template <class Verb>
 Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& batch,
-                                  const GroupsView& groups, const WriteOptions& write,
+                                  const Grouped& grouped, const WriteOptions& write,
                                   size_t key_cost, const Verb& verb) {
   if (batch.size == 0) return Status();
   const RowPolicy& policy = options_.policy;
   const bool planned = policy.plans_writes() && !context.restoring;
+  const GroupsView groups = grouped.view;
   Array<uint32_t> rows(device_, context);
   Array<uint32_t> wanted(device_, context);
   Array<uint32_t> chosen(device_, context);
@@ -377,9 +428,12 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
   }
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
-  device_.Launch(
-      context, batch.size, key_cost,
-      WriteKernel<Verb>{table, view, groups, rows.data(), coming, uses, context.now, verb});
+  const WriteKernel<Verb> kernel{table, view, groups, rows.data(), coming, uses, context.now, verb};
+  device_.Launch(context, batch.size, key_cost, kernel);
+  if (grouped.late.data() != nullptr) {
+    device_.Launch(context, 1, 0,
+                   LateKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
+  }
   device_.Launch(
       context, 1, 0,
       SettleKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
@@ -390,29 +444,28 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
 template <class Device>
 Status DeviceTable<Device>::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                                          const DefaultRows& defaults, void* weights, bool* exists) {
-  auto groups = device_.NewGroups();
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  Grouped groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
   const Writing writing(this, context);
   keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
   WriteOptions write;
   write.uses = context.training;
   write.counts_refused = !context.training;  // else the apply that follows will count them
   return Write(
-      context, batch, groups.view(), write, kWriteCost + content_->layout().weight_bytes / 8,
+      context, batch, groups, write, kWriteCost + content_->layout().weight_bytes / 8,
       FindOrInsertVerb{BatchView(batch), ViewOf(defaults), static_cast<char*>(weights), exists});
 }
 
 template <class Device>
 Status DeviceTable<Device>::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                            const void* weights, const SlotsIn& slots) {
-  auto groups = device_.NewGroups();
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  Grouped groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
   const Writing writing(this, context);
   if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
     return RuleWasChanged(options_.name);
   }
-  return Write(context, batch, groups.view(), WriteOptions(),
-               kWriteCost + content_->layout().stride / 8,
+  return Write(context, batch, groups, WriteOptions(), kWriteCost + content_->layout().stride / 8,
                AssignVerb{BatchView(batch), static_cast<const char*>(weights),
                           static_cast<const char*>(slots.slots)});
 }
@@ -421,8 +474,8 @@ template <class Device>
 Status DeviceTable<Device>::Accum(const ExecContext& context, const KeyBatch& batch,
                                   const void* old_rows, const void* new_rows, const bool* exists) {
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
-  auto groups = device_.NewGroups();
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  Grouped groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
   const Writing writing(this, context);
   WriteOptions write;
   write.exists = exists;
@@ -431,7 +484,7 @@ Status DeviceTable<Device>::Accum(const ExecContext& context, const KeyBatch& ba
     if constexpr (std::is_same_v<T, bool>) {
       return Status();  // refused above
     } else {
-      return Write(context, batch, groups.view(), write, kWriteCost,
+      return Write(context, batch, groups, write, kWriteCost,
                    AccumVerb<T>{BatchView(batch), static_cast<const T*>(old_rows),
                                 static_cast<const T*>(new_rows), exists});
     }
@@ -441,7 +494,7 @@ Status DeviceTable<Device>::Accum(const ExecContext& context, const KeyBatch& ba
 template <class Device>
 template <typename T, typename G>
 Status DeviceTable<Device>::ApplyAs(const ExecContext& context, const KeyBatch& batch,
-                                    const GroupsView& groups, const Gradients& gradients,
+                                    const Grouped& groups, const Gradients& gradients,
                                     const Rule& rule) {
   using Compute = typename Number<T>::Compute;
   Array<Compute> sums(device_, context);
@@ -461,18 +514,18 @@ template <class Device>
 Status DeviceTable<Device>::Apply(const ExecContext& context, const KeyBatch& batch,
                                   const Gradients& gradients, const Rule& rule) {
   TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
-  auto groups = device_.NewGroups();
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  Grouped groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
   const Writing writing(this, context);
   TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
   return DispatchFloating(options_.value_type, [&](auto tag) -> Status {
     using T = typename decltype(tag)::Type;
     if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
       if (gradients.type == DataType::kFloat) {
-        return ApplyAs<T, float>(context, batch, groups.view(), gradients, rule);
+        return ApplyAs<T, float>(context, batch, groups, gradients, rule);
       }
     }
-    return ApplyAs<T, T>(context, batch, groups.view(), gradients, rule);
+    return ApplyAs<T, T>(context, batch, groups, gradients, rule);
   });
 }
 

@@ -23,13 +23,15 @@ namespace tf_embed {
 struct DeviceGroup {
   int64_t key;
   const uint32_t* members;  // numbers of keys of the batch, rising
-  uint32_t count;           // at least 1
+  uint32_t count;           // at least 1; or the group is none (distinct_kernels.h)
 };
 
 // The distinct keys of a batch, in any order.
 struct GroupsView {
   const DeviceGroup* groups = nullptr;
   const uint32_t* size = nullptr;  // on the device, which alone may know it
+
+  TF_EMBED_DEVICE bool Has(size_t i) const { return i < *size && groups[i].count > 0; }
 };
 
 // KeyBatch, as kernels need it.
@@ -195,7 +197,7 @@ struct ProbeKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size) return;
+    if (!groups.Has(i)) return;
     const DeviceGroup group = groups.groups[i];
     const uint32_t row = index.FindRow(tile, group.key);
     if (tile.lane() != 0) return;
@@ -235,19 +237,9 @@ struct WriteKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size) return;
+    if (!groups.Has(i)) return;
     const DeviceGroup group = groups.groups[i];
-    const uint32_t present = rows[i];
-    if (present != kNoRow) {
-      char* const row = table.Row(present);
-      verb.Present(tile, table, group, row);
-      if (tile.lane() == 0) {
-        const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(present);
-        if (uses) statistics.Use(now);
-        if (Verb::kWritesPresent) SetScore(statistics, group);
-      }
-      return;
-    }
+    if (rows[i] != kNoRow) return Present(tile, group, rows[i]);
     const uint32_t first = group.members[0];
     const uint32_t number = coming.marks[first];
     const bool comes = coming.marks[first + 1] != number && number < coming.Room(*table.counts);
@@ -264,6 +256,15 @@ struct WriteKernel {
       SetScore(statistics, group);
       table.index.template Insert<Tile>(group.key, HashKey(group.key), added);
     }
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Present(const Tile& tile, const DeviceGroup& group, uint32_t row) const {
+    verb.Present(tile, table, group, table.Row(row));
+    if (tile.lane() != 0) return;
+    const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(row);
+    if (uses) statistics.Use(now);
+    if (Verb::kWritesPresent) SetScore(statistics, group);
   }
 
  private:
