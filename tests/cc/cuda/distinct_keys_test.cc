@@ -15,7 +15,7 @@ class DistinctKeys : public testing::TestWithParam<bool> {
                       : NewDeviceTableOnHost(options, DeviceOptions(), &table));
       return table;
     };
-    const TableKind kind{"DeviceTable", create, true};
+    const TableKind kind{"DeviceTable", create, true, true, true};
     const ExecContext context = lockstep ? ExecContext::Serial() : Threads(3);
     told = std::make_unique<Subject>(kind, AllStatistics(), context);
     untold = std::make_unique<Subject>(kind, AllStatistics(), context);

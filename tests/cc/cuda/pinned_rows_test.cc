@@ -19,7 +19,7 @@ class PinnedRows : public testing::Test {
       (void)NewDeviceTableOnHost(of_table, options, &table, &pinned);
       return table;
     };
-    return {"PinnedRows", create, true};
+    return {"PinnedRows", create, true, true, true};
   }
   std::unique_ptr<Table> NewTable(const DeviceOptions& options) {
     TableOptions of_table;
