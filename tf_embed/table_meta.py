@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 _SEED, _TABLE_ID, _GROUPS = 1, 2, 9
+_WIDTH = 0xFFFFFFFF  # of a group; its type stands above
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class TableMeta:
     def initial_slots(self, dtype: tf.DType) -> np.ndarray:
         """What the slots of a new row are, [slots of a row]."""
         widths, values = self.numbers[_GROUPS::2], self.numbers[_GROUPS + 1 :: 2].copy()
-        return np.repeat(values.view(np.float64), widths).astype(dtype.as_numpy_dtype)
+        return np.repeat(values.view(np.float64), widths & _WIDTH).astype(dtype.as_numpy_dtype)
 
     def with_seed_of(self, other: Any) -> tf.Tensor:
         """These numbers with the seed and table id of another meta; int64 vector."""

@@ -70,8 +70,7 @@ std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
 }
 
 RowLayout HostTable::LayoutOf(const RuleSlots& rule) const {
-  return RowLayout(options_.value_type, options_.dim, rule.slots_per_row(),
-                   options_.policy.statistics.size());
+  return RowLayout(options_.value_type, options_.dim, rule, options_.policy.statistics.size());
 }
 
 RowInitializer HostTable::initializer() const {
@@ -96,12 +95,12 @@ Status HostTable::NoMemory(size_t keys_held) const {
 Status HostTable::OtherRule() const { return RuleWasChanged(options_.name); }
 
 Status HostTable::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
-  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
-  if (options_.value_type == DataType::kDouble) {
-    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
-  } else {
-    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
-  }
+  const size_t bytes = LayoutOf(rule).slot_bytes;
+  TF_EMBED_RETURN_IF_ERROR(slots->Resize(bytes));
+  std::fill_n(slots->data(), bytes, char{0});  // what lies between groups too
+  DispatchSlots(options_.value_type, [&](auto tag) {
+    StoreInitialSlots<typename decltype(tag)::Type>(rule, slots->data());
+  });
   return Status();
 }
 
@@ -133,10 +132,14 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
                        const DefaultRows& defaults, void* weights, bool* exists,
                        const SlotsOut& slots) const {
   Shared gate(content_gate_);
+  const RowLayout& layout = content_->rows.layout();
   Buffer<char> initial_slots(options_.allocator);
+  Buffer<char> narrow_slots(options_.allocator);
+  const bool widens = slots.slots != nullptr && layout.narrow_slots;
   if (slots.rule != nullptr) {
     if (!SameRule(*slots.rule, content_->rule)) return OtherRule();
     TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &initial_slots));
+    if (widens) TF_EMBED_RETURN_IF_ERROR(narrow_slots.Resize(batch.Places() * layout.slot_bytes));
   }
   struct Caller {
     const HostTable* table;
@@ -151,7 +154,7 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   request.batch = batch;
   request.weights = static_cast<char*>(weights);
   request.exists = exists;
-  request.slots = static_cast<char*>(slots.slots);
+  request.slots = widens ? narrow_slots.data() : static_cast<char*>(slots.slots);
   request.absent = [](const FindRequest& request, int64_t key, size_t position) {
     Caller& caller = *static_cast<Caller*>(request.caller);
     const RowLayout& layout = request.rows->layout();
@@ -178,10 +181,17 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
     FindRequest part = request;
     part.caller = &mine;
     loops_.find(part, begin, end);
+    if (widens) {
+      for (size_t i = begin; i < end; ++i) {
+        const size_t position = batch.Position(i);
+        WidenSlots(content_->rule, layout.value_type,
+                   narrow_slots.data() + position * layout.slot_bytes,
+                   static_cast<char*>(slots.slots) + position * layout.wide_slot_bytes);
+      }
+    }
     counters_.hits.fetch_add(end - begin - mine.misses, std::memory_order_relaxed);
     counters_.misses.fetch_add(mine.misses, std::memory_order_relaxed);
   };
-  const RowLayout& layout = content_->rows.layout();
   const size_t read_bytes = slots.slots == nullptr ? layout.weight_bytes : layout.stride;
   context.parallel_for(batch.size, kFindCost + read_bytes / 8, std::cref(find));
   return Status();
@@ -347,10 +357,16 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
     const auto last = [](const KeyGroup& group) -> size_t {
       return group.positions[group.count - 1];
     };
+    const auto stored_slots = [&](size_t position) -> const char* {
+      const char* const given = given_slots + position * layout.wide_slot_bytes;
+      if (!layout.narrow_slots) return given;
+      char* const narrow = scratch.row.data() + layout.slot_offset;
+      NarrowSlots(write.content->rule, layout.value_type, given, narrow);
+      return narrow;
+    };
     const auto store = [&](size_t position, const char* initial_slots, char* row) {
       loops_.store_row(given_weights + position * layout.weight_bytes, layout.weight_bytes, row);
-      const char* const from =
-          given_slots == nullptr ? initial_slots : given_slots + position * layout.slot_bytes;
+      const char* const from = given_slots == nullptr ? initial_slots : stored_slots(position);
       if (from != nullptr) loops_.store_row(from, layout.slot_bytes, row + layout.slot_offset);
     };
     return ForEachGroup(
@@ -359,7 +375,8 @@ Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
           PrefetchRow<false>(given_weights + last(group) * layout.weight_bytes,
                              layout.weight_bytes);
           if (given_slots != nullptr) {
-            PrefetchRow<false>(given_slots + last(group) * layout.slot_bytes, layout.slot_bytes);
+            PrefetchRow<false>(given_slots + last(group) * layout.wide_slot_bytes,
+                               layout.wide_slot_bytes);
           }
         },
         [&](const KeyGroup& group, const Probe& probe) {
@@ -431,16 +448,17 @@ Status HostTable::AccumRange(const Write& write, KeyGroups::Range* range, const 
       });
 }
 
-template <typename T, typename G>
+template <typename Stepper, typename G>
 Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range,
                              const Gradients& gradients, const Rule& rule) {
-  using Compute = typename Number<T>::Compute;
+  using Compute = typename Stepper::Compute;
   static_assert(std::is_same_v<Compute, typename Number<G>::Compute>);
   const Content& content = *write.content;
   const RowLayout& layout = content.rows.layout();
   const GradientRows<G> rows(gradients, layout.dim);
   const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kStep);
-  RowStepper<T> stepper(layout, loops_.StepOf<Compute>(rule), rule, noise, options_.allocator);
+  Stepper stepper(layout, content.rule, loops_.StepOf<Compute>(rule), rule, noise,
+                  options_.allocator);
   RowScratch scratch(options_.allocator);
   Buffer<Compute> sum(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
@@ -481,12 +499,15 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
     const auto apply = [&](const Write& write, KeyGroups::Range* range) {
       return DispatchFloating(options_.value_type, [&](auto tag) {
         using T = typename decltype(tag)::Type;
-        if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
-          if (gradients.type == DataType::kFloat) {
-            return ApplyRange<T, float>(write, range, gradients, rule);
+        return DispatchStepper<T>(content_->rows.layout(), [&](auto stepper) {
+          using Stepper = typename decltype(stepper)::Type;
+          if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
+            if (gradients.type == DataType::kFloat) {
+              return ApplyRange<Stepper, float>(write, range, gradients, rule);
+            }
           }
-        }
-        return ApplyRange<T, T>(write, range, gradients, rule);
+          return ApplyRange<Stepper, T>(write, range, gradients, rule);
+        });
       });
     };
     status = RunPlanned(context, batch, groups, Admits::kCounted, WantsAll, key_cost, apply);

@@ -165,7 +165,7 @@ class HostTable final : public Table {
   struct RowScratch {
     explicit RowScratch(Allocator* allocator) : row(allocator), initial_slots(allocator) {}
     Buffer<char> row;            // one row
-    Buffer<char> initial_slots;  // the slots of a new row
+    Buffer<char> initial_slots;  // the slots of a new row, as they lie in it
   };
 
   explicit HostTable(const TableOptions& options);  // may throw std::bad_alloc
@@ -177,7 +177,7 @@ class HostTable final : public Table {
   template <typename Stays>
   Status CopyContent(const ExecContext& context, const Stays& stays, Content* copy) const;
   RowLayout LayoutOf(const RuleSlots& rule) const;
-  // Makes `slots` the slots of a new row.
+  // Makes `slots` the slots of a new row, as they lie in it.
   Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
   Status NewScratch(const Content& content, RowScratch* scratch) const;
   Status NoMemory(size_t keys_held) const;
@@ -223,8 +223,8 @@ class HostTable final : public Table {
   template <typename T>
   Status AccumRange(const Write& write, KeyGroups::Range* range, const T* old_rows,
                     const T* new_rows, const bool* exists);
-  // T: the weights; G: the gradients.
-  template <typename T, typename G>
+  // Stepper: a RowStepper; G: the gradients.
+  template <typename Stepper, typename G>
   Status ApplyRange(const Write& write, KeyGroups::Range* range, const Gradients& gradients,
                     const Rule& rule);
 
@@ -293,6 +293,9 @@ class HostTable final : public Table {
                   size_t* removed);
 
   Status SetRuleAlone(const RuleSlots& rule);
+  // Gives all rows the slots of a new row, or their own in other types. Nobody else is in.
+  Status ReplaceSlots(const RuleSlots& rule);
+  Status ConvertSlots(const RuleSlots& rule);
   void DropRetired();
 
   TableOptions options_;

@@ -76,12 +76,34 @@ Status HostTable::SetRule(const RuleSlots& rule) {
 Status HostTable::SetRuleAlone(const RuleSlots& rule) {
   Alone gate(content_gate_);
   if (!SameRule(content_->rule, rule)) {
-    Buffer<char> slots(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
-    TF_EMBED_RETURN_IF_ERROR(content_->rows.ChangeLayout(LayoutOf(rule), slots.data()));
+    TF_EMBED_RETURN_IF_ERROR(ReplaceSlots(rule));
+  } else if (!SameSlotTypes(content_->rule, rule)) {
+    TF_EMBED_RETURN_IF_ERROR(ConvertSlots(rule));
   }
   content_->rule = rule;
   return Status();
+}
+
+Status HostTable::ReplaceSlots(const RuleSlots& rule) {
+  Buffer<char> slots(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
+  const auto initial = [&](const char*) { return slots.data(); };
+  return content_->rows.ChangeLayout(LayoutOf(rule), std::cref(initial));
+}
+
+Status HostTable::ConvertSlots(const RuleSlots& rule) {
+  const RowLayout layout = LayoutOf(rule);
+  Buffer<char> wide(options_.allocator);
+  Buffer<char> slots(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(wide.Resize(layout.wide_slot_bytes));
+  TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
+  std::fill_n(slots.data(), layout.slot_bytes, char{0});  // what lies between groups too
+  const auto converted = [&](const char* present) {
+    WidenSlots(content_->rule, layout.value_type, present, wide.data());
+    NarrowSlots(rule, layout.value_type, wide.data(), slots.data());
+    return slots.data();
+  };
+  return content_->rows.ChangeLayout(layout, std::cref(converted));
 }
 
 Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
@@ -93,11 +115,11 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
   const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kPass);
   FirstFailure failure;
   const auto pass = [&](size_t begin, size_t end) {
-    Status status = DispatchFloating(options_.value_type, [&](auto tag) {
-      using T = typename decltype(tag)::Type;
-      RowStepper<T> stepper(content.rows.layout(),
-                            loops_.PassOf<typename RowStepper<T>::Compute>(rule), rule, noise,
-                            options_.allocator);
+    const RowLayout& layout = content.rows.layout();
+    const auto pass_with = [&](auto tag) {
+      using Stepper = typename decltype(tag)::Type;
+      Stepper stepper(layout, content.rule, loops_.PassOf<typename Stepper::Compute>(rule), rule,
+                      noise, options_.allocator);
       TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
       for (size_t stripe = begin; stripe < end; ++stripe) {
         std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
@@ -108,6 +130,9 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
         });
       }
       return Status();
+    };
+    Status status = DispatchFloating(options_.value_type, [&](auto tag) {
+      return DispatchStepper<typename decltype(tag)::Type>(layout, pass_with);
     });
     if (!status.ok()) failure.Note(std::move(status));
   };
@@ -122,23 +147,15 @@ double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
   const Content& content = *content_;
   if (!SameRule(content.rule, rule) || slot >= rule.slots_per_row()) return 0.0;
   double largest[StripedIndex::kStripes] = {};
-  const size_t offset = content.rows.layout().slot_offset;
+  const SlotPlace place = DispatchSlots(options_.value_type, [&](auto tag) {
+    return SlotPlace::Of<typename decltype(tag)::Type>(content.rule, slot);
+  });
+  const size_t offset = content.rows.layout().slot_offset + place.offset;
   const auto look = [&](size_t begin, size_t end) {
     for (size_t stripe = begin; stripe < end; ++stripe) {
       std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
       ForEachRow(content, stripe, [&](Bucket&, int64_t, const char* row) {
-        // A number is read at once, whoever writes.
-        double here;
-        if (options_.value_type == DataType::kDouble) {
-          const double* const slots = reinterpret_cast<const double*>(row + offset);
-          __atomic_load(slots + slot, &here, __ATOMIC_RELAXED);
-        } else {
-          const float* const slots = reinterpret_cast<const float*>(row + offset);
-          float narrow;
-          __atomic_load(slots + slot, &narrow, __ATOMIC_RELAXED);
-          here = narrow;
-        }
-        largest[stripe] = std::max(largest[stripe], here);
+        largest[stripe] = std::max(largest[stripe], place.load(row + offset));
       });
     }
   };
@@ -153,13 +170,15 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRow
   const RowLayout& layout = content.rows.layout();
   rows->size = 0;
   max_rows = std::min(max_rows, content.index.size());
+  Buffer<char> narrow_slots(options_.allocator);  // of one row
+  TF_EMBED_RETURN_IF_ERROR(narrow_slots.Resize(layout.narrow_slots ? layout.slot_bytes : 0));
   // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
   // two calls is neither missed nor taken twice.
   const auto make_room = [&](size_t count) {
     TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(count));
     TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(count * layout.weight_bytes));
     TF_EMBED_RETURN_IF_ERROR(rows->statistics.Resize(count * layout.statistics_per_row));
-    return rows->slots.Resize(count * layout.slot_bytes);
+    return rows->slots.Resize(count * layout.wide_slot_bytes);
   };
   TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
   for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
@@ -170,13 +189,15 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRow
     content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t slot) {
       const char* const row = content.rows.Row(slot);
       char* const weights = rows->weights.data() + rows->size * layout.weight_bytes;
-      char* const slots = rows->slots.data() + rows->size * layout.slot_bytes;
+      char* const slots = rows->slots.data() + rows->size * layout.wide_slot_bytes;
+      char* const stored = layout.narrow_slots ? narrow_slots.data() : slots;
       uint32_t word;
       do {
         word = bucket.WaitUnlocked();
         LoadRow(row, layout.weight_bytes, weights);
-        LoadRow(row + layout.slot_offset, layout.slot_bytes, slots);
+        LoadRow(row + layout.slot_offset, layout.slot_bytes, stored);
       } while (!bucket.Unchanged(word));
+      if (layout.narrow_slots) WidenSlots(content.rule, layout.value_type, stored, slots);
       const RowStatistics::Word* const words = content.rows.Statistics(slot);
       for (size_t i = 0; i < layout.statistics_per_row; ++i) {
         rows->statistics[rows->size * layout.statistics_per_row + i] =

@@ -140,7 +140,7 @@ void RowStore::SetSlab(size_t slab, char* memory) {
       .store(memory, std::memory_order_release);
 }
 
-Status RowStore::ChangeLayout(const RowLayout& layout, const void* initial_slots) {
+Status RowStore::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots) {
   const size_t slabs = slabs_.load(std::memory_order_relaxed);
   // All memory first: pages that are not written cost nothing yet, and old slabs go one by one.
   Buffer<char*> fresh(allocator_);
@@ -164,7 +164,7 @@ Status RowStore::ChangeLayout(const RowLayout& layout, const void* initial_slots
       const char* const from = old + row * layout_.stride;
       // A freed row's link lies where its weights were, so it moves with them.
       std::memcpy(to, from, layout.slot_offset);
-      StoreRow(initial_slots, layout.slot_bytes, to + layout.slot_offset);
+      StoreRow(new_slots(from + layout_.slot_offset), layout.slot_bytes, to + layout.slot_offset);
     }
     // Statistics stay what they are.
     const size_t statistics_bytes =

@@ -22,6 +22,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 
 #include "cc/core/allocator.h"
@@ -73,9 +74,13 @@ class RowStore {
   // Puts a slot back. Its row is overwritten: nobody may find it any more.
   void Free(SlotPool* pool, uint32_t slot);
 
-  // Gives all rows another layout of the same weights: weights stay, and slots become copies of
-  // `initial_slots` (layout.slot_bytes). On failure nothing has changed.
-  Status ChangeLayout(const RowLayout& layout, const void* initial_slots);
+  // Gives the slots (layout.slot_bytes) that a row has from now on, by those that it has.
+  using NewSlots = std::function<const void*(const char* slots)>;
+
+  // Gives all rows another layout of the same weights: weights stay, and slots become what
+  // `new_slots` says. It is asked about rows that are freed as well. On failure nothing has
+  // changed.
+  Status ChangeLayout(const RowLayout& layout, const NewSlots& new_slots);
 
  private:
   // What a freed row holds: the next one of its chain and, if it heads a chain that belongs to

@@ -8,6 +8,10 @@
 // A fused rule's groups follow from its kind, the table's dim and the initial value of the first
 // group. An external rule, one that runs outside of the table on rows that it reads and writes
 // back, says itself which groups it has.
+//
+// Rules compute on slots of float, or of double beside double weights, and all verbs of a table
+// give and take such. How a group lies in the rows of a table is another matter (SlotType), which
+// changes no meaning: stored_slots.h.
 #ifndef TF_EMBED_CC_CORE_RULE_SLOTS_H_
 #define TF_EMBED_CC_CORE_RULE_SLOTS_H_
 
@@ -47,11 +51,16 @@ enum class RuleKind : uint8_t {
 };
 inline constexpr int kRuleKinds = 24;
 
+// What a slot is in a row. The numbers are part of the checkpoint format.
+enum class SlotType : uint8_t { kCompute = 0, kHalf = 1, kBFloat16 = 2 };
+inline constexpr SlotType kLastSlotType = SlotType::kBFloat16;
+
 struct SlotGroup {
   uint32_t width = 0;
   // Any double. NaN means something to whoever runs an external rule; here it is a number like
   // any other.
   double initial_value = 0.0;
+  SlotType type = SlotType::kCompute;
 };
 
 struct RuleSlots {
@@ -67,8 +76,12 @@ struct RuleSlots {
     for (uint32_t i = 0; i < num_groups; ++i) sum += groups[i].width;
     return sum;
   }
-  void AddGroup(size_t width, double initial_value) {
-    groups[num_groups++] = {static_cast<uint32_t>(width), initial_value};
+  bool has_narrow_slots() const {
+    return std::any_of(groups, groups + num_groups,
+                       [](const SlotGroup& group) { return group.type != SlotType::kCompute; });
+  }
+  void AddGroup(size_t width, double initial_value, SlotType type = SlotType::kCompute) {
+    groups[num_groups++] = {static_cast<uint32_t>(width), initial_value, type};
   }
 };
 
@@ -127,7 +140,8 @@ inline RuleSlots FusedSlots(RuleKind kind, size_t dim, double initial_value = 0.
   return slots;
 }
 
-// Whether rows of the one can be read as rows of the other. Initial values may differ.
+// Whether rows of the one can be read as rows of the other. Initial values may differ, and types,
+// which nobody outside of a table sees.
 inline bool SameRule(const RuleSlots& one, const RuleSlots& other) {
   if (one.kind != other.kind || one.id != other.id || one.num_groups != other.num_groups) {
     return false;
@@ -138,9 +152,18 @@ inline bool SameRule(const RuleSlots& one, const RuleSlots& other) {
   return true;
 }
 
+// Whether the rows of the one lie as those of the other.
+inline bool SameSlotTypes(const RuleSlots& one, const RuleSlots& other) {
+  if (!SameRule(one, other)) return false;
+  for (uint32_t i = 0; i < one.num_groups; ++i) {
+    if (one.groups[i].type != other.groups[i].type) return false;
+  }
+  return true;
+}
+
 // Whether new rows too are the same, to the last bit.
 inline bool SameRuleAndInitialValues(const RuleSlots& one, const RuleSlots& other) {
-  if (!SameRule(one, other)) return false;
+  if (!SameSlotTypes(one, other)) return false;
   for (uint32_t i = 0; i < one.num_groups; ++i) {
     if (std::memcmp(&one.groups[i].initial_value, &other.groups[i].initial_value, sizeof(double)) !=
         0) {

@@ -89,8 +89,10 @@ struct DefaultRows {
 };
 
 // The slots that go beside the weights of a batch, [batch, slots of a row], and the rule that they
-// belong to; without one, none. A verb that takes them refuses with kFailedPrecondition, and
-// changes nothing, where the table's rule is another by then: its rows have other slots.
+// belong to; without one, none. They are of the type that rules compute in, float or double beside
+// double weights, whatever they are in rows. A verb that takes them refuses with
+// kFailedPrecondition, and changes nothing, where the table's rule is another by then: its rows
+// have other slots.
 struct SlotsOut {
   const RuleSlots* rule = nullptr;
   void* slots = nullptr;
@@ -107,7 +109,7 @@ struct ExportedRows {
   size_t size = 0;
   Buffer<int64_t> keys;
   Buffer<char> weights;         // size x dim values
-  Buffer<char> slots;           // size x slots of a row
+  Buffer<char> slots;           // size x slots of a row, of the compute type
   Buffer<uint64_t> statistics;  // size x statistics of a row
 };
 
@@ -243,7 +245,8 @@ class Table {
   virtual TableStats Stats() const = 0;
 
   // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
-  // with other initial values, only new rows get these.
+  // with other initial values, only new rows get these; with other types, rows keep their slots in
+  // these. A table in the memory of a device has no types but the compute type.
   virtual Status SetRule(const RuleSlots& rule) = 0;
 
   // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the

@@ -1,7 +1,11 @@
 // What a table is besides its rows, as it stands in a checkpoint: a vector of int64 numbers.
 //
 //     | format = 2 | seed | table id | rule kind | rule id | value type | dim | slots of a row |
-//     | number of slot groups | width, initial value (bits of a double) of each group ... |
+//     | number of slot groups | width + (slot type << 32), initial value (bits of a double) of each
+//     group ... |
+//
+// Slot types say how rows lay in the table that was saved. Slots are saved as they are computed
+// with, whatever their types.
 #ifndef TF_EMBED_CC_CORE_TABLE_META_H_
 #define TF_EMBED_CC_CORE_TABLE_META_H_
 
@@ -20,6 +24,7 @@ struct TableMeta {
   static constexpr size_t kFixedNumbers = 9;
   static constexpr size_t kMostNumbers = kFixedNumbers + 2 * RuleSlots::kMostGroups;
   static constexpr int64_t kMostDim = INT32_MAX;
+  static constexpr int kTypeShift = 32;
 
   uint64_t seed = 0;
   uint64_t table_id = 0;
@@ -42,7 +47,7 @@ struct TableMeta {
     numbers[8] = rule.num_groups;
     for (uint32_t i = 0; i < rule.num_groups; ++i) {
       int64_t* const group = numbers + kFixedNumbers + 2 * i;
-      group[0] = rule.groups[i].width;
+      group[0] = rule.groups[i].width + (static_cast<int64_t>(rule.groups[i].type) << kTypeShift);
       std::memcpy(&group[1], &rule.groups[i].initial_value, sizeof(group[1]));
     }
   }
@@ -77,11 +82,14 @@ struct TableMeta {
     read.value_type = static_cast<DataType>(numbers[5]);
     read.dim = static_cast<size_t>(numbers[6]);
     for (size_t place = kFixedNumbers; place < count; place += 2) {
-      TF_EMBED_RETURN_IF_ERROR(check(numbers[place] >= 1 && numbers[place] <= INT32_MAX,
-                                     "a width of a slot group", place));
+      const int64_t width = numbers[place] & INT32_MAX;
+      const int64_t type = numbers[place] >> kTypeShift;
+      TF_EMBED_RETURN_IF_ERROR(check(numbers[place] == (type << kTypeShift) + width && width >= 1 &&
+                                         type >= 0 && type <= static_cast<int64_t>(kLastSlotType),
+                                     "a width and a known type of a slot group", place));
       double initial_value;
       std::memcpy(&initial_value, &numbers[place + 1], sizeof(initial_value));
-      read.rule.AddGroup(static_cast<size_t>(numbers[place]), initial_value);
+      read.rule.AddGroup(static_cast<size_t>(width), initial_value, static_cast<SlotType>(type));
     }
     TF_EMBED_RETURN_IF_ERROR(check(static_cast<size_t>(numbers[7]) == read.rule.slots_per_row(),
                                    "as many slots in a row as its groups have", 7));

@@ -109,6 +109,10 @@ Status DeviceTable<Device>::Shrink(const ExecContext& context) {
 template <class Device>
 Status DeviceTable<Device>::ChangeRule(const ExecContext& context, const RuleSlots& rule) {
   if (SameRuleAndInitialValues(content_->rule, rule)) return Status();
+  if (rule.has_narrow_slots()) {
+    return Status::InvalidArgument("Table '" + options_.name +
+                                   "' in the memory of a device has no narrow slots.");
+  }
   Buffer<char> slots(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
   if (SameRule(content_->rule, rule)) {

@@ -88,6 +88,24 @@ absl::Status ReadRuleKind(tf::OpKernelConstruction* construction, RuleKind* kind
   return InvalidArgumentError("`rule` must be a known rule. Received: ", name, ".");
 }
 
+absl::Status ReadSlotTypes(tf::OpKernelConstruction* construction, RuleKind kind,
+                           std::vector<SlotType>* types) {
+  tf::DataTypeVector given;
+  TF_RETURN_IF_ERROR(construction->GetAttr("slot_types", &given));
+  const size_t groups = FusedSlots(kind, 1).num_groups;
+  if (!given.empty() && given.size() != groups) {
+    return InvalidArgumentError("`slot_types` must be none, or one for each of ", groups,
+                                " groups of slots. Received: ", given.size(), ".");
+  }
+  types->clear();
+  for (const tf::DataType type : given) {
+    types->push_back(type == tf::DT_HALF       ? SlotType::kHalf
+                     : type == tf::DT_BFLOAT16 ? SlotType::kBFloat16
+                                               : SlotType::kCompute);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& hyper, Rule* rule) {
   const RuleEntry* entry = kRules;
   while (entry->kind != kind) ++entry;

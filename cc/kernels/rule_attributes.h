@@ -2,6 +2,8 @@
 #ifndef TF_EMBED_CC_KERNELS_RULE_ATTRIBUTES_H_
 #define TF_EMBED_CC_KERNELS_RULE_ATTRIBUTES_H_
 
+#include <vector>
+
 #include "cc/core/optimizer_rule.h"
 #include "cc/core/rule_slots.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -10,6 +12,11 @@ namespace tf_embed {
 
 // Reads `rule`.
 absl::Status ReadRuleKind(tensorflow::OpKernelConstruction* construction, RuleKind* kind);
+
+// Reads `slot_types`: what each group of a rule's slots is in rows; none: the type that it computes
+// in.
+absl::Status ReadSlotTypes(tensorflow::OpKernelConstruction* construction, RuleKind kind,
+                           std::vector<SlotType>* types);
 
 // Reads a rule out of `hyper`, the vector of TfEmbedApply, but for its step. `kind` is one that
 // ReadRuleKind gave.

@@ -190,6 +190,7 @@ class ApplyTablesOp : public TableBatchOp {
  public:
   explicit ApplyTablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
     OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+    OP_REQUIRES_OK(construction, ReadSlotTypes(construction, kind_, &slot_types_));
     OP_REQUIRES_OK(construction,
                    construction->GetAttr("stochastic_rounding", &stochastic_rounding_));
   }
@@ -263,6 +264,7 @@ class ApplyTablesOp : public TableBatchOp {
       Rule* const rule = &(*rules)[i];
       const tf::Tensor of_table = is_vector ? *hyper : hyper->SubSlice(static_cast<int64_t>(i));
       TF_RETURN_IF_ERROR(ReadRule(kind_, tables[i]->dim(), of_table, rule));
+      for (size_t j = 0; j < slot_types_.size(); ++j) rule->slots.groups[j].type = slot_types_[j];
       rule->step = number;
       rule->stochastic_rounding = stochastic_rounding_;
     }
@@ -305,6 +307,7 @@ class ApplyTablesOp : public TableBatchOp {
   }
 
   RuleKind kind_ = RuleKind::kNone;
+  std::vector<SlotType> slot_types_;
   bool stochastic_rounding_ = false;
 };
 

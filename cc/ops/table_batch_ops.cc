@@ -186,6 +186,7 @@ REGISTER_OP("TfEmbedApplyTables")
     .Attr("dims: list(int) >= 1")
     .Attr("combiner: {'sum', 'mean'}")
     .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
+    .Attr("slot_types: list({float, half, bfloat16}) = []")
     .Attr("stochastic_rounding: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
@@ -207,6 +208,9 @@ hyper: Hyper-parameters of the rule, as in TfEmbedApply; or [tables, hyper-param
 step: The number of this step, from 1.
 dims: Dim of each table.
 combiner: As in TfEmbedFindPooledTables.
+slot_types: What the rule's slots are in the rows, one for each of its groups; none: float, or double
+  beside double rows, in which it computes. Others are rounded to the nearest after each step. Rows
+  that have slots of this rule in other types keep them, rounded.
 stochastic_rounding: As in TfEmbedApply.
 )doc");
 

@@ -164,8 +164,10 @@ class ReferenceTable {
       Row& row = Emplace(batch.keys[i], {});
       row.weights.assign(weights + position * dim, weights + (position + 1) * dim);
       const size_t count = row.slots.size();
-      if (slots != nullptr)
+      if (slots != nullptr) {
         row.slots.assign(slots + position * count, slots + (position + 1) * count);
+        Round(&row.slots);
+      }
     }
   }
 
@@ -216,6 +218,7 @@ class ReferenceTable {
         std::vector<Compute> wide(dim);
         for (size_t j = 0; j < dim; ++j) wide[j] = Number<T>::Load(row.weights[j]);
         ReferenceStep(applied, sum, &wide, &row.slots);
+        Round(&row.slots);
         for (size_t j = 0; j < dim; ++j) row.weights[j] = Number<T>::Store(wide[j]);
       }
     }
@@ -230,6 +233,21 @@ class ReferenceTable {
     rule = slots;
     for (auto& [key, row] : rows) {
       if (other) row.slots = InitialSlots();
+      Round(&row.slots);
+    }
+  }
+
+  // Rounds the slots of a row to what the types of their groups hold.
+  void Round(std::vector<Slot>* slots) const {
+    auto slot = slots->begin();
+    for (uint32_t i = 0; i < rule.num_groups; ++i) {
+      for (uint32_t j = 0; j < rule.groups[i].width; ++j, ++slot) {
+        const float narrow = static_cast<float>(*slot);
+        if (rule.groups[i].type == SlotType::kHalf) *slot = Half::FromFloat(narrow).ToFloat();
+        if (rule.groups[i].type == SlotType::kBFloat16) {
+          *slot = BFloat16::FromFloat(narrow).ToFloat();
+        }
+      }
     }
   }
 
@@ -255,6 +273,7 @@ class ReferenceTable {
       slots.insert(slots.end(), rule.groups[i].width,
                    static_cast<Slot>(rule.groups[i].initial_value));
     }
+    Round(&slots);
     return slots;
   }
   Row& Emplace(int64_t key, const std::vector<T>& weights) {

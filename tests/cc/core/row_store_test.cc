@@ -25,6 +25,21 @@ bool IsMarked(const char* row, size_t bytes, uint32_t number) {
   return true;
 }
 
+TEST(RowLayout, NarrowSlotsTakeWhatTheyNeedInWholeWords) {
+  RuleSlots rule = FusedSlots(RuleKind::kPartialRowwiseAdam, 5);
+  EXPECT_EQ(24u, RowLayout(DataType::kFloat, 5, rule).slot_bytes);
+  EXPECT_FALSE(RowLayout(DataType::kFloat, 5, rule).narrow_slots);
+  rule.groups[0].type = SlotType::kBFloat16;  // 10 bytes, then a float at 12
+  const RowLayout layout(DataType::kFloat, 5, rule);
+  EXPECT_EQ(16u, layout.slot_bytes);
+  EXPECT_EQ(24u, layout.wide_slot_bytes);
+  EXPECT_EQ(24u + 16u + 8u, layout.stride);
+  EXPECT_TRUE(layout.narrow_slots);
+  rule.groups[1].type = SlotType::kHalf;
+  EXPECT_EQ(12u, StoredSlotBytes(rule, DataType::kFloat));
+  EXPECT_EQ(24u, RowLayout(DataType::kDouble, 5, FusedSlots(RuleKind::kAdagrad, 3)).slot_bytes);
+}
+
 TEST(RowLayout, WeightsAndSlotsShareNoWordAndRowsAreAligned) {
   for (DataType type : {DataType::kFloat, DataType::kHalf, DataType::kDouble, DataType::kInt8}) {
     for (size_t dim = 1; dim <= 70; ++dim) {
@@ -176,7 +191,7 @@ TEST(RowStore, ChangeLayoutKeepsWeightsAndTheListOfFreedSlots) {
       const RowLayout after(before.value_type, before.dim, slots_per_row);
       std::vector<char> initial(after.slot_bytes);
       Mark(initial.data(), initial.size(), 12345);
-      ASSERT_TRUE(store.ChangeLayout(after, initial.data()).ok());
+      ASSERT_TRUE(store.ChangeLayout(after, [&](const char*) { return initial.data(); }).ok());
       EXPECT_EQ(after.stride, store.layout().stride);
       std::set<uint32_t> reused;
       for (uint32_t i = 0; i < count; ++i) {
@@ -189,6 +204,32 @@ TEST(RowStore, ChangeLayoutKeepsWeightsAndTheListOfFreedSlots) {
       }
       for (uint32_t i = 0; i < count; i += 3) EXPECT_EQ(1u, reused.count(slots[i]));
     }
+  }
+}
+
+TEST(RowStore, ChangeLayoutGivesEachRowWhatBecomesOfItsSlots) {
+  const RowLayout before(DataType::kFloat, 3, 2);
+  const RowLayout after(DataType::kFloat, 3, 1);
+  RowStore store(HostAllocator(), before);
+  RowStore::SlotPool pool;
+  std::vector<uint32_t> slots;
+  for (uint32_t i = 0; i < 3000; ++i) {
+    slots.push_back(store.Take(&pool));
+    const float of_row[] = {static_cast<float>(i), 0.5f};
+    std::memcpy(store.Row(slots.back()) + before.slot_offset, of_row, sizeof(of_row));
+  }
+  float sum = 0;
+  const auto add = [&](const char* present) -> const void* {
+    float of_row[2];
+    std::memcpy(of_row, present, sizeof(of_row));
+    sum = of_row[0] + of_row[1];
+    return &sum;
+  };
+  ASSERT_TRUE(store.ChangeLayout(after, add).ok());
+  for (uint32_t i = 0; i < 3000; ++i) {
+    float slot;
+    std::memcpy(&slot, store.Row(slots[i]) + after.slot_offset, sizeof(slot));
+    ASSERT_EQ(static_cast<float>(i) + 0.5f, slot);
   }
 }
 
@@ -207,7 +248,7 @@ TEST(RowStore, ChangeLayoutWithoutMemoryChangesNothing) {
     }
     const size_t bytes = allocator.live_bytes();
     allocator.FailAfter(passes);
-    const Status status = store.ChangeLayout(after, initial.data());
+    const Status status = store.ChangeLayout(after, [&](const char*) { return initial.data(); });
     allocator.NeverFail();
     if (status.ok()) {
       EXPECT_GT(passes, 3);

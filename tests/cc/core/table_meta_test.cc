@@ -61,6 +61,18 @@ TEST(TableMeta, EveryFusedRuleSurvivesTheRoundTrip) {
   }
 }
 
+TEST(TableMeta, TypesOfSlotsStandAboveTheirWidths) {
+  TableMeta meta = Example(), decoded;
+  meta.rule.groups[0].type = SlotType::kBFloat16;
+  const std::vector<int64_t> numbers = Encoded(meta);
+  EXPECT_EQ((int64_t{2} << 32) + 12, numbers[9]);
+  EXPECT_EQ(1, numbers[11]);
+  ASSERT_TRUE(Decode(numbers, &decoded).ok());
+  EXPECT_TRUE(SameSlotTypes(meta.rule, decoded.rule));
+  EXPECT_FALSE(SameSlotTypes(Example().rule, decoded.rule));
+  EXPECT_TRUE(SameRule(Example().rule, decoded.rule));
+}
+
 TEST(TableMeta, NoBitOfAnInitialValueIsLost) {
   for (uint64_t bits :
        {0x7ff8000000000001u, 0xfff0000000000000u, 0x8000000000000000u, uint64_t{1}}) {
@@ -106,6 +118,9 @@ TEST(TableMeta, RefusesWhatItDoesNotKnow) {
                {9, -12},
                {9, 13},
                {9, int64_t{1} << 32},
+               {9, (int64_t{3} << 32) + 12},
+               {9, (int64_t{1} << 31) + 12},
+               {9, -(int64_t{1} << 32) + 12},
                {11, 0},
                {11, int64_t{1} << 62}};
   for (const auto& [place, number] : wrong) {

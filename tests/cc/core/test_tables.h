@@ -246,7 +246,16 @@ inline RuleSlots ExternalSlots(uint64_t id, std::initializer_list<SlotGroup> gro
   RuleSlots slots;
   slots.kind = RuleKind::kExternal;
   slots.id = id;
-  for (const SlotGroup& group : groups) slots.AddGroup(group.width, group.initial_value);
+  for (const SlotGroup& group : groups) {
+    slots.AddGroup(group.width, group.initial_value, group.type);
+  }
+  return slots;
+}
+
+// A rule whose slots lie in rows as `types`, one for each group.
+inline RuleSlots Stored(RuleSlots slots, std::initializer_list<SlotType> types) {
+  uint32_t i = 0;
+  for (const SlotType type : types) slots.groups[i++].type = type;
   return slots;
 }
 
