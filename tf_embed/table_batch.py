@@ -94,6 +94,7 @@ def apply_tables(
     dims: Sequence[int],
     combiner: str,
     rule: str,
+    slot_types: Sequence[tf.DType] = (),
     stochastic_rounding: bool = False,
 ) -> tf.Operation | None:
     """One step of an optimizer in many tables, each of one shard.
@@ -108,6 +109,8 @@ def apply_tables(
         dims: Dim of each table.
         combiner: As in the lookups.
         rule: Name of the rule.
+        slot_types: What each of the rule's slots is in rows: float32, float16 or bfloat16; none:
+            the first.
         stochastic_rounding: As in `ops.apply`.
     """
     return _raw.tf_embed_apply_tables(
@@ -119,6 +122,7 @@ def apply_tables(
         dims=list(dims),
         combiner=combiner,
         rule=rule,
+        slot_types=list(slot_types),
         stochastic_rounding=stochastic_rounding,
     )
 

@@ -162,6 +162,7 @@ class Oracle:
             step_swap for the average in place; None.
         forgets: Whether the ensemble's average is 0 once it was taken.
         counter_every: How many steps apart the largest count is looked up.
+        state_dtypes: What is kept of rows is rounded to these after each step, by its name in Row.
         **arguments: The rule's.
     """
 
@@ -172,11 +173,13 @@ class Oracle:
         average: Any = None,
         forgets: bool = False,
         counter_every: int = 0,
+        state_dtypes: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
         self.rows = [Row(w.astype(np.float64), *(np.zeros(len(w)) for _ in range(3))) for w in rows]
         self.rule, self.average, self.forgets = rule, average, forgets
         self.counter_every, self.arguments = counter_every, arguments
+        self.state_dtypes = state_dtypes or {}
         self.steps = 0
 
     @property
@@ -189,10 +192,18 @@ class Oracle:
         for one in np.unique(ids):
             g = gradients[ids == one].astype(np.float64).sum(axis=0)
             self.rule(self.rows[one], g, self.steps, h, **self.arguments)
+        self._round_states()
         self._finish(self.steps + 1)
+        self._round_states()
         if dtype is not None:
             for row in self.rows:
                 row.w[:] = row.w.astype(dtype)
+
+    def _round_states(self) -> None:
+        for name, dtype in self.state_dtypes.items():
+            for row in self.rows:
+                rounded = np.asarray(getattr(row, name), np.float32).astype(dtype)
+                setattr(row, name, rounded.astype(np.float64))
 
     def _finish(self, t: int) -> None:
         if self.counter_every and t % self.counter_every == 0:

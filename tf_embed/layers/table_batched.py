@@ -150,7 +150,12 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         stats_reporter_config: See above.
         table_names: Names of the tables, all different. They are a part of what initial rows are
             drawn from. Default: the layer's name, "/table_" and a number.
-        optimizer_state_dtypes: From names of state to SparseType.FP32, in which all state is kept.
+        optimizer_state_dtypes: From "momentum1" or "momentum2", those of `split_optimizer_states`
+            that the optimizer has, to SparseType.FP32, the default, FP16 or BF16. Steps compute in
+            float32 and round a state once, to the nearest. So a sum of squares in BF16 stands still
+            when it is some hundred times what a step adds. FBGEMM has this of PARTIAL_ROWWISE_ADAM,
+            and momentum2 of ENSEMBLE_ROWWISE_ADAGRAD. What is saved is float32 and goes into a
+            layer of other types.
         multipass_prefetch_config: See above.
         global_weight_decay: Of EXACT_ROWWISE_ADAGRAD with DECOUPLE_GLOBAL.
         uvm_host_mapped: See above.
@@ -278,10 +283,12 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             self.weights_precision,
             self.output_dtype,
             cache_precision,
-            optimizer_state_dtypes,
             self.optimizer_type,
         )
         self._optimizer = optimizer_of_type(self.optimizer_type, self.settings)
+        self._state_dtypes = settings_of.state_dtypes(
+            optimizer_state_dtypes, self._optimizer, self.optimizer_type
+        )
         self._check_dims()
         settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs)
         # Of what has no effect, what a config can hold.
@@ -319,6 +326,7 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
                 self._optimizer,
                 _COMBINERS[self.pooling_mode],
                 self.stochastic_rounding,
+                self._state_dtypes,
             )
             trainer.check_strategy()
             anchor.own_trainer = trainer

@@ -167,7 +167,8 @@ class TableBatchedMethods:
         that were never trained have initial states.
 
         Returns:
-            For each table a list of float32 tensors, [rows, dim] or [rows]:
+            For each table a list of tensors, [rows, dim] or [rows], float32 or what
+            `optimizer_state_dtypes` says:
                 EXACT_SGD: none.
                 EXACT_ADAGRAD: the sum [rows, dim].
                 EXACT_ROWWISE_ADAGRAD: the sum [rows]; with COUNTER, COWCLIP and DECOUPLE_GLOBAL
@@ -378,7 +379,7 @@ class TableBatchedMethods:
             for slot, view in zip(
                 trainer.optimizer.slots, trainer.slots_of(table.table), strict=True
             ):
-                state = view.lookup(keys)
+                state = tf.cast(view.lookup(keys), trainer.dtype_of(slot))
                 of_table[slot.name] = state if slot.is_wide else tf.squeeze(state, -1)
             states.append({name: of_table[name] for name in _STATES if name in of_table})
         return states

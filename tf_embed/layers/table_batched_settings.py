@@ -7,12 +7,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
 from absl import logging
 
 from tf_embed import arguments
 from tf_embed.definitions import as_definition, as_enum
 from tf_embed.layers.table_batched_tables import TableSpec
 from tf_embed.layers.table_layer import deserialized, serialized
+from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
 from tf_embed.optimizers.tbe_settings import EmbOptimType
 from tf_embed.tbe_types import (
     MultiPassPrefetchConfig,
@@ -21,6 +23,17 @@ from tf_embed.tbe_types import (
     TBEStatsReporterConfig,
 )
 
+# FBGEMM's names of what optimizers keep, by ours.
+_STATES = {
+    "sum": "momentum1",
+    "momentum": "momentum1",
+    "exp_avg": "momentum1",
+    "exp_avg_sq": "momentum2",
+    "sparse_ema": "momentum2",
+    "prev_iter": "prev_iter",
+    "row_counter": "row_counter",
+}
+_COUNTS = ("prev_iter", "row_counter")
 _DEFINITIONS = {
     "record_cache_metrics": RecordCacheMetrics,
     "stats_reporter_config": TBEStatsReporterConfig,
@@ -101,7 +114,6 @@ def check_precisions(
     weights: SparseType,
     output: SparseType,
     cache: Any,
-    states: Mapping[str, Any] | None,
     optimizer: EmbOptimType | None,
 ) -> None:
     """Refuses precisions that there are none of.
@@ -120,12 +132,43 @@ def check_precisions(
     _check_precision(output, "output_dtype")
     if cache is not None:
         _check_precision(as_enum(cache, "cache_precision", SparseType), "cache_precision")
-    for state, precision in (states or {}).items():
-        if as_enum(precision, "optimizer_state_dtypes", SparseType) != SparseType.FP32:
+
+
+def state_dtypes(
+    given: Mapping[str, Any] | None, optimizer: TbeOptimizer | None, kind: EmbOptimType | None
+) -> dict[str, tf.DType]:
+    """What the states of an optimizer are kept in.
+
+    Args:
+        given: A SparseType for some of FBGEMM's names of states.
+        optimizer: What has the states.
+        kind: Its type, for messages.
+
+    Returns:
+        The dtypes by the names of the optimizer's slots.
+
+    Raises:
+        ValueError: The optimizer has no such state, or none in such a type.
+    """
+    slots = {} if optimizer is None else {_STATES[slot.name]: slot for slot in optimizer.slots}
+    dtypes = {}
+    for state, value in (given or {}).items():
+        precision = as_enum(value, "optimizer_state_dtypes", SparseType)
+        received = f"optimizer_state_dtypes={{{state!r}: {precision}}}, optimizer={kind}"
+        if state not in slots:
             raise ValueError(
-                "`optimizer_state_dtypes` must be SparseType.FP32, in which all state is kept. "
-                f"Received: optimizer_state_dtypes={{{state!r}: {precision}}}"
+                f"`optimizer_state_dtypes` must name states that the optimizer has, of "
+                f"{sorted(slots)}. Received: {received}"
             )
+        counts = slots[state].name in _COUNTS
+        if precision.dtype is None or (counts and precision != SparseType.FP32):
+            wanted = "FP32, for it counts steps" if counts else "FP32, FP16 or BF16"
+            raise ValueError(
+                f"`optimizer_state_dtypes` of {state!r} must be SparseType.{wanted}. Received: "
+                f"{received}"
+            )
+        dtypes[slots[state].name] = precision.dtype
+    return dtypes
 
 
 def _check_precision(precision: SparseType, argument: str) -> None:

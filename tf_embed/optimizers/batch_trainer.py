@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_embed import table_batch
 from tf_embed.anchor import run_if
 from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
-from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
+from tf_embed.optimizers.tbe_optimizer import Slot, TbeOptimizer
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.slot_ops import largest_slot
 from tf_embed.slot_variable import SlotVariable
@@ -24,6 +24,7 @@ class _Parts:
 
     tables: tuple[Table, ...]
     optimizer: TbeOptimizer
+    state_dtypes: dict[str, tf.DType]
 
 
 class BatchTrainer(tf.Module):
@@ -35,6 +36,8 @@ class BatchTrainer(tf.Module):
             read at each step.
         combiner: How the lookups pool rows, "sum" or "mean".
         stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
+        state_dtypes: What some of the optimizer's slots are in rows, by their names: float16 or
+            bfloat16. Default: float32, as all others.
 
     Attributes:
         state: For each table one more than the largest count of its rows, where the optimizer asks
@@ -47,11 +50,12 @@ class BatchTrainer(tf.Module):
         optimizer: TbeOptimizer,
         combiner: str,
         stochastic_rounding: bool,
+        state_dtypes: Mapping[str, tf.DType] | None = None,
     ) -> None:
         super().__init__()
         for table in tables:
             optimizer.check_dim(table.options.dim, table.options.name)
-        self._parts = _Parts(tuple(tables), optimizer)
+        self._parts = _Parts(tuple(tables), optimizer, dict(state_dtypes or {}))
         self._combiner = combiner
         self._stochastic_rounding = stochastic_rounding
         self.state = [one for _ in tables for one in max_counter_of(optimizer)]
@@ -76,6 +80,10 @@ class BatchTrainer(tf.Module):
             views.append(SlotVariable(name, width, table, optimizer.rule, begin, initial_value))
             begin += width
         return views
+
+    def dtype_of(self, slot: Slot) -> tf.DType:
+        """What one of the optimizer's slots is in rows."""
+        return self._parts.state_dtypes.get(slot.name, tf.float32)
 
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy for an optimizer that looks at all rows of a table."""
@@ -112,6 +120,7 @@ class BatchTrainer(tf.Module):
             dims=[table.options.dim for table in tables],
             combiner=self._combiner,
             rule=optimizer.rule,
+            slot_types=[self.dtype_of(slot) for slot in optimizer.slots],
             stochastic_rounding=self._stochastic_rounding,
         )
         if self.state:
