@@ -216,6 +216,29 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex((TypeError, *REFUSAL), words):
             call()
 
+    @parameterized.parameters(0, 2, 4, 8)
+    def test_offsets_that_fit_no_number_of_bags_are_refused_by_their_length(self, length):
+        layer, _ = pair()
+        call = tf.function(layer, input_signature=[tf.TensorSpec([None], tf.int64)] * 2)
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, f"offsets.*4 features.*{length}"
+        ):
+            call(np.array([0, 1, 1, 0]), np.zeros(length, np.int64))
+
+    def test_a_size_below_0_that_a_graph_meets_is_refused_by_name(self):
+        layer, _ = pair()
+        signature = tf.TensorSpec([4, None], tf.int64)
+        call = tf.function(
+            lambda sizes: layer(
+                np.array([0, 1, 1, 0]), np.arange(5), batch_size_per_feature_per_rank=sizes
+            ),
+            input_signature=[signature],
+        )
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, "`batch_size_per_feature_per_rank` of .*from 0"
+        ):
+            call(np.array([[1], [3], [-1], [1]]))
+
     def test_a_size_for_each_feature_and_pooling_none_do_not_go_together(self):
         layer, _ = pair(specs=[(3, 2)], features=None, pooling_mode=POOLING.NONE)
         with self.assertRaisesRegex(ValueError, "batch_size_per_feature_per_rank.*NONE"):

@@ -215,6 +215,31 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         fixed = [keras.Input(batch_shape=[5, 2], dtype="int64")] * 3
         self.assertEqual(batched()(fixed).shape, (5, 10))
 
+    @parameterized.parameters(
+        (((9,), (13,)), {}, (4, 10)),
+        (((None,), (None,)), {}, (None, 10)),
+        (([(4, None), (4, 2), (4,)],), {}, (4, 10)),
+        (({"user": (4, None), "item": (4, 2), "tag": (4,)},), {}, (4, 10)),
+        (((9,), (13,)), {"batch_size_per_feature_per_rank_shape": (3, 2)}, (None,)),
+    )
+    def test_shapes_say_the_shape_of_the_output(self, shapes, more, wanted):
+        self.assertEqual(batched().compute_output_shape(*shapes, **more), wanted)
+
+    def test_so_they_do_without_pooling(self):
+        options = {"pooling_mode": POOLING.NONE}
+        layer = TableBatchedEmbeddingBags([(5, 4), (7, 4)], **options)
+        for shapes, wanted in (
+            (((9,), (5,)), (9, 4)),
+            (((None,), (5,)), (None, 4)),
+            (([(3, 2), (3,)],), (9, 4)),
+            (([(3, None), (3,)],), (None, 4)),
+        ):
+            self.assertEqual(layer.compute_output_shape(*shapes), wanted)
+        alone = TableBatchedEmbeddingBags([(5, 4)], **options)
+        self.assertEqual(alone.compute_output_shape((3, 2)), (6, 4))
+        indices = keras.Input(batch_shape=[9], dtype="int64")
+        self.assertEqual(layer(indices, keras.Input(batch_shape=[5], dtype="int64")).shape, (9, 4))
+
     def test_a_subclassed_model_of_indices_and_offsets(self):
         class Model(keras.Model):
             def __init__(self) -> None:

@@ -481,17 +481,32 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         training: bool = False,
     ) -> keras.KerasTensor:
         """The symbolic output."""
-        dims = self._feature_dims
-        shape: tuple[int | None, ...] = (None, sum(dims))
-        if self.pooling_mode == PoolingMode.NONE:
-            shape = (None, dims[0])
-        elif batch_size_per_feature_per_rank is not None:
-            shape = (None,)
-        elif offsets is None:
-            features = batches.Features(self.name, len(self.feature_table_map), self.feature_names)
-            shape = (features.in_order(indices, "indices")[0].shape[0], sum(dims))
+        sizes = batch_size_per_feature_per_rank
+        shape = self.compute_output_shape(
+            batches.shapes_of(indices),
+            batches.shapes_of(offsets),
+            batch_size_per_feature_per_rank_shape=() if sizes is not None else None,
+        )
         assert self.output_dtype.dtype is not None
         return keras.KerasTensor(shape, dtype=self.output_dtype.dtype.name)
+
+    def compute_output_shape(
+        self,
+        indices_shape: Any,
+        offsets_shape: Any = None,
+        per_sample_weights_shape: Any = None,
+        feature_requires_grad_shape: Any = None,
+        batch_size_per_feature_per_rank_shape: Any = None,
+    ) -> tuple[int | None, ...]:
+        """The shape of the output from those of the arguments of a call."""
+        del per_sample_weights_shape, feature_requires_grad_shape
+        dims = self._feature_dims
+        features = batches.Features(self.name, len(dims), self.feature_names)
+        if self.pooling_mode == PoolingMode.NONE:
+            return (features.num_indices(indices_shape, offsets_shape), dims[0])
+        if batch_size_per_feature_per_rank_shape is not None:
+            return (None,)
+        return (features.batch_size(indices_shape, offsets_shape), sum(dims))
 
     # Saving.
 

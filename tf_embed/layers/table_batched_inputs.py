@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library, arguments
@@ -100,6 +101,27 @@ class Features:
             )
         return list(inputs)
 
+    def batch_size(self, indices: Any, offsets: Any) -> int | None:
+        """The number of bags of each feature, by shapes; None where they don't say it.
+
+        Args:
+            indices: What `shapes_of` gives of those of a call.
+            offsets: Likewise.
+        """
+        if offsets is None:
+            return tf.TensorShape(self._shapes(indices)[0])[0]
+        length = tf.TensorShape(offsets)[0]
+        return None if length is None else (length - 1) // self.count
+
+    def num_indices(self, indices: Any, offsets: Any) -> int | None:
+        """The number of all indices, likewise."""
+        shapes = [indices] if offsets is not None else self._shapes(indices)
+        counts = [tf.TensorShape(shape).num_elements() for shape in shapes]
+        return None if None in counts else sum(counts)
+
+    def _shapes(self, shapes: Any) -> list[Any]:
+        return self.in_order([shapes] if _is_shape(shapes) else shapes, "indices")
+
     def counts_by_rank(self, counts: Any) -> tf.Tensor:
         """`batch_size_per_feature_per_rank` as int64 [features, ranks].
 
@@ -121,7 +143,12 @@ class Features:
         is_negative = known is not None and (known < 0).any()
         if tensor.shape.rank != 2 or tensor.shape[0] not in (None, self.count) or is_negative:
             raise ValueError(wrong)
-        return tf.ensure_shape(tensor, [self.count, None])
+        # Those of a graph are known when it runs.
+        checked = tf.debugging.assert_non_negative(
+            tensor,
+            f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0.",
+        )
+        return tf.ensure_shape(arguments.after(tensor, checked), [self.count, None])
 
     def _by_name(self, inputs: Mapping[str, Any], argument: str) -> list[Any]:
         if self.names is None:
@@ -145,14 +172,17 @@ class Features:
             weights = _weights(weights, indices, self.owner)
         if counts is not None:
             return Batch(indices, offsets, weights, tf.reduce_sum(counts, 1))
-        static = offsets.shape[0]
-        if static is not None and (static < 1 or (static - 1) % self.count):
-            raise ValueError(
-                f"`offsets` of {self.owner!r} must have one for each bag, equally many of each of "
-                f"{self.count} features, and one more. Received: offsets.shape={offsets.shape}"
-            )
-        # Where that is not known yet, the check of bounds finds it wanting.
-        each = (tf.size(offsets, tf.int64) - 1) // self.count
+        static, size = offsets.shape[0], tf.size(offsets, tf.int64)
+        wanted = (
+            f"`offsets` of {self.owner!r} must have one for each bag, equally many of each of "
+            f"{self.count} features, and one more. Received: offsets.shape="
+        )
+        if static is None:
+            fits = tf.logical_and(size > 0, tf.equal((size - 1) % self.count, 0))
+            size = arguments.after(size, tf.debugging.Assert(fits, [wanted, [size]]))
+        elif static < 1 or (static - 1) % self.count:
+            raise ValueError(f"{wanted}{offsets.shape}")
+        each = (size - 1) // self.count
         return Batch(indices, offsets, weights, tf.fill([self.count], each))
 
     def _of_containers(self, features: list[Any], weights: list[Any] | None) -> Batch:
@@ -176,6 +206,24 @@ class Features:
             each = [_weights_of(*one) for one in zip(weights, features, owners, strict=True)]
             of_all = tf.concat(each, 0)
         return Batch(arguments.after(indices, *checks), offsets, of_all, tf.stack(num_bags))
+
+
+def shapes_of(inputs: Any) -> Any:
+    """The shape of what a layer is called with, or those of its features."""
+    if isinstance(inputs, Mapping):
+        return {name: shapes_of(one) for name, one in inputs.items()}
+    if isinstance(inputs, (list, tuple)) and any(hasattr(one, "shape") for one in inputs):
+        return [shapes_of(one) for one in inputs]
+    if inputs is None:
+        return None
+    return tuple(inputs.shape if hasattr(inputs, "shape") else np.shape(inputs))
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tf.TensorShape) or (
+        isinstance(value, (list, tuple))
+        and all(one is None or isinstance(one, int) for one in value)
+    )
 
 
 def each_alone(batch: Batch) -> Batch:
