@@ -74,6 +74,7 @@ void* ApartMemory::Region::Allocate(size_t bytes) {
     used_ = begin + size;
     if (open_) Open(true);
   }
+  ++live_blocks_;
   if (open_) {
     Fill(block);
   } else {
@@ -85,6 +86,19 @@ void* ApartMemory::Region::Allocate(size_t bytes) {
 void ApartMemory::Region::Deallocate(void* memory, size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(memory_->mutex_);
   freed_.push_back({static_cast<char*>(memory), bytes});
+  if (--live_blocks_ == 0) Reset();
+}
+
+// Begins anew: the more was ever used, the longer it takes to open and close.
+void ApartMemory::Region::Reset() {
+  const bool open = open_;
+  Open(true);
+  const size_t bytes = (used_ + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (mprotect(base_, bytes, PROT_NONE) != 0) std::abort();
+  madvise(base_, bytes, MADV_DONTNEED);
+  for (std::vector<char*>& blocks : free_) blocks.clear();
+  used_ = 0;
+  open_ = open;
 }
 
 void ApartMemory::Region::Open(bool open) {
@@ -99,7 +113,6 @@ void ApartMemory::Region::Open(bool open) {
     Check(block);
     const int bits = ClassOf(block.bytes);
     std::memset(block.begin, kRubbish, block.bytes < kPageBytes ? block.bytes : kPageBytes);
-    // The more there is, the longer it takes to open and close.
     if (bits >= 18) madvise(block.begin, size_t{1} << bits, MADV_DONTNEED);
     free_[bits].push_back(block.begin);
   }
@@ -120,6 +133,8 @@ ApartMemory* ApartMemory::Get() {
 }
 
 void ApartMemory::Set(Open open) {
+  wanted_ = open;
+  if (one_in_ > 1 && changes_++ % one_in_ >= 2) open = Open::kBoth;
   const bool device = open != Open::kHost, host = open != Open::kDevice;
   if (device != (open_ != Open::kHost)) device_.Open(device);
   if (host != (open_ != Open::kDevice)) host_.Open(host);
@@ -128,7 +143,7 @@ void ApartMemory::Set(Open open) {
 
 ApartMemory::Scope::Scope(ApartMemory* memory, Open open) : memory_(memory) {
   std::lock_guard<std::recursive_mutex> lock(memory_->mutex_);
-  before_ = memory_->open_;
+  before_ = memory_->wanted_;
   memory_->Set(open);
 }
 

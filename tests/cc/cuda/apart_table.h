@@ -35,6 +35,10 @@ class ApartMemory final : public DeviceMemory {
     Open before_;
   };
 
+  // Keeps the two apart in two of so many changes of side, one after the other, and leaves both
+  // open in the others: each change takes longer than many a verb. 1: always.
+  void set_one_in(uint64_t changes) { one_in_ = changes; }
+
   Allocator* device() { return &device_; }
   Allocator* host() { return &host_; }
   bool IsDevices(const void* address) const { return device_.Has(address); }
@@ -70,10 +74,12 @@ class ApartMemory final : public DeviceMemory {
     static int ClassOf(size_t bytes);  // the logarithm of the size of a block for so many
     void Fill(const Block& block) const;
     void Check(const Block& block) const;
+    void Reset();
 
     ApartMemory* memory_;
     char* base_;
     size_t used_ = 0;
+    size_t live_blocks_ = 0;
     bool open_ = false;
     std::vector<char*> free_[kClasses];
     std::vector<Block> allocated_;  // since it was open
@@ -84,6 +90,9 @@ class ApartMemory final : public DeviceMemory {
   void Set(Open open);
 
   std::recursive_mutex mutex_;
+  uint64_t one_in_ = 1;
+  uint64_t changes_ = 0;
+  Open wanted_ = Open::kHost;
   Open open_ = Open::kHost;
   Region device_{this};
   Region host_{this};
