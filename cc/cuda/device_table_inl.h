@@ -17,8 +17,9 @@
 //
 // Where the bound on bytes allows no more, new keys stay away and are counted, or, where the policy
 // bounds rows, others leave for them (policy_kernels.h), and the device is not asked at all. Where
-// the device has no memory, the verb fails before it has changed a row. Nothing is ever written
-// beyond the room: the kernel itself compares a new row's number with it.
+// the device has no memory, the verb fails before it has changed a row; only expired ones may have
+// left. Nothing is ever written beyond the room: the kernel itself compares a new row's number with
+// it.
 //
 // Locks, in the order in which one thread may take them:
 //   1. writers_        each verb that changes the table; PauseWriters and Shrink
@@ -205,8 +206,8 @@ class DeviceTable final : public Table {
     return Expiry{options_.policy.ttl_milliseconds, context.now.milliseconds};
   }
   // Sees to it that `keys` more find room, as far as the bounds go; where they do not for sure,
-  // asks the device how many of them are new: `wanted` is there.
-  Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted);
+  // asks the device how many of them are new: `wanted` is there. `*all` says whether all surely do.
+  Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
   // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
   // does, takes expired rows out, and makes `wanted` a running sum.
   Status Survey(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
@@ -378,8 +379,9 @@ Status DeviceTable<Device>::Group(const ExecContext& context, const KeyBatch& ba
 
 template <class Device>
 Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
-                                     const uint32_t* wanted) {
+                                     const uint32_t* wanted, bool* all) {
   const uint64_t bound = Bound(context);
+  *all = content_->most_rows + keys <= std::min(bound, content_->room());
   const uint64_t most =
       std::max(content_->most_rows, std::min<uint64_t>(content_->most_rows + keys, bound));
   if (most <= content_->room() || content_->full()) {
@@ -392,6 +394,7 @@ Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
   const uint64_t rows = std::max(present, std::min(present + coming, bound));
   if (rows > content_->room() && !content_->MakeRoom(context, rows)) return NoMemory(context);
   content_->most_rows = std::min(rows, content_->room());
+  *all = present + coming <= std::min(bound, content_->room());
   return Status();
 }
 
@@ -419,9 +422,10 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
         ProbeKernel{content_->index(), view, groups, write.exists, rows.data(), wanted.data()});
     TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, wanted.data(), batch.size + 1));
   }
-  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size));
+  bool all;
+  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size, &all));
   NewRows coming{wanted.data(), content_->room()};
-  if (planned && policy.max_rows > 0) {
+  if (planned && policy.max_rows > 0 && !all) {
     TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
     TF_EMBED_RETURN_IF_ERROR(Choose(context, batch, groups, coming, chosen.data()));
     coming.marks = chosen.data();
