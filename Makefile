@@ -54,6 +54,7 @@ help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
 	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
+	@echo 'make test-gpu    tests of tables on a GPU, with the host for a GPU; a part of make test'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -109,6 +110,16 @@ examples: library $(VENV)/.demo
 test: configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/...
 	$(VENV)/bin/pytest $(PYTEST_ARGS)
+	$(MAKE) test-gpu
+
+# Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/host_gpu.cc. The second file
+# knows nothing of GPUs.
+.PHONY: test-gpu
+test-gpu: configured library $(VENV)/.ready
+	$(BAZEL) build //tests/cc/gpu:host_gpu.so
+	CUDA_VISIBLE_DEVICES= TF_EMBED_HOST_FOR_GPU=1 \
+	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/host_gpu.so" \
+	    $(VENV)/bin/pytest tests/python/gpu_tables_test.py tests/python/variable_test.py
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
@@ -201,9 +212,8 @@ CUDA_OUT := build/cuda
 CUDA_RUN ?=
 CUDA_CORE := $(patsubst %.cc,$(CUDA_OUT)/%.o,$(wildcard cc/core/*.cc))
 CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/cuda/device_table.cu.o
-CUDA_TEST := $(CUDA_TABLE) $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
-    core/table_contract_test core/table_pass_test core/table_slots_test cuda/copying_table \
-    cuda/gpu_test)
+CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/copying_table.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
+    core/table_contract_test core/table_pass_test core/table_slots_test cuda/gpu_test)
 $(CUDA_OUT)/cc/core/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
 $(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized
 

@@ -12,6 +12,7 @@ is checked in `arguments.py`, above. The inputs that all share:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -416,6 +417,13 @@ def token(anchor: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
         key_dtype: Dtype of the table's keys.
     """
     return _raw.tf_embed_token(anchor=anchor, key_dtype=key_dtype, dim=anchor.shape[1])
+
+
+@functools.cache
+def has_gpu_tables() -> bool:
+    """Whether there are tables on GPUs, as the op library was built and started."""
+    with tf.init_scope(), tf.device("/CPU:0"):
+        return bool(_raw.tf_embed_has_gpu_tables())
 
 
 def row_gradients(keys: tf.Tensor, values: tf.Tensor, packed: bool = False) -> tf.Tensor:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_embed import arguments
 from tf_embed.anchor import Anchor
 from tf_embed.creators import KVCreator, policy_of
+from tf_embed.devices import device_names
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.file_methods import DEFAULT_NAME, FileMethods
 from tf_embed.initializers import row_initializer
@@ -46,7 +47,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             tf.bool or tf.string. Floating ones can be trained.
         dim: Number of weights in a row, at least 1.
         devices: Where the shards are, a device name for each; names may repeat, so
-            `["/CPU:0"] * 4` makes four shards. Default: one shard, on the CPU.
+            `["/CPU:0"] * 4` makes four shards. A GPU has one shard. Default: one shard, on the
+            first GPU where this build has GPU support and there is one, else on the CPU.
         partitioner: Called with keys [n] and the number of shards for the shard of each key [n],
             int32 or int64. Default: `default_partition_fn`, the remainder.
         shared_name: Accepted for the sake of old code. Two variables never share rows, whatever
@@ -125,15 +127,15 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
         value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
         dim = arguments.positive_int(dim, "dim")
-        device_names = _device_names(devices)
         _check_strategy(key_dtype)
         policy = policy_of(kv_creator, policy)
-        check_policies(policy, restrict_policy, len(device_names))
+        names = device_names(devices, key_dtype, value_dtype, policy)
+        check_policies(policy, restrict_policy, len(names))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
         if kv_creator is not None and kv_creator.init_size is not None:
             init_size = kv_creator.init_size
         self._variable_name = name
-        self._device_names = device_names
+        self._device_names = names
         self.shared_name = shared_name
         self.checkpoint = bool(checkpoint)
         self.init_size = init_size
@@ -145,13 +147,13 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
                 key_dtype=key_dtype,
                 value_dtype=value_dtype,
                 dim=dim,
-                num_shards=len(device_names),
-                init_size=init_size // len(device_names),
+                num_shards=len(names),
+                init_size=init_size // len(names),
                 initializer=row_initializer(
                     initializer, dim=dim, value_dtype=value_dtype, name=name
                 ),
                 partition_fn=partitioner,
-                device=device_names[0],
+                device=names[0],
                 policy=policy,
                 wanted_statistics=() if restrict_policy is None else restrict_policy.statistics,
             )
@@ -418,36 +420,6 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         rows = arguments.tensor_of(rows, self.value_dtype, argument, self.name)
         arguments.check_rows(keys, rows, self.dim, argument, self.name)
         return rows
-
-
-def _default_devices() -> tuple[str, ...]:
-    """Where a variable is when nobody says: on the GPU once it has tables, so far on the CPU."""
-    return ("/CPU:0",)
-
-
-def _device_names(devices: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The device of each shard.
-
-    Raises:
-        ValueError: There is none, or one that has no tables.
-    """
-    if devices is None:
-        return _default_devices()
-    names = (devices,) if isinstance(devices, str) else tuple(devices)
-    if not names:
-        raise ValueError(f"`devices` must name at least one device. Received: devices={devices!r}")
-    for name in names:
-        try:
-            spec = tf.DeviceSpec.from_string(name)
-        except (TypeError, ValueError, AttributeError):
-            spec = None
-        local = spec is not None and spec.job in (None, "localhost")
-        if spec is None or not local or (spec.device_type or "").upper() != "CPU":
-            raise ValueError(
-                '`devices` must be devices of this machine that have tables, so far "/CPU:0". '
-                f"Received: devices={devices!r}"
-            )
-    return names
 
 
 def _check_strategy(key_dtype: tf.DType) -> None:

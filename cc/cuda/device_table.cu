@@ -7,10 +7,12 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "cc/cuda/copying_table.h"
 #include "cc/cuda/device_table.h"
 #include "cc/cuda/device_table_inl.h"
 
@@ -321,7 +323,47 @@ class CudaDevice {
   int device_;
 };
 
+// For what the host copies to and fro. Not from the pool that tables take their memory from: what a
+// kernel does to one, compute-sanitizer sees in the other.
+class GpuMemory final : public DeviceMemory {
+ public:
+  explicit GpuMemory(int device) : device_(device) {}
+
+  void* Allocate(size_t bytes) override {
+    cudaSetDevice(device_);
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, bytes) == cudaSuccess) return memory;
+    (void)cudaGetLastError();  // it is told by the null
+    return nullptr;
+  }
+  void Free(void* memory, size_t) override {
+    cudaSetDevice(device_);
+    cudaFree(memory);
+  }
+  void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, StreamOf(context));
+  }
+  void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) override {
+    cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
+    cudaStreamSynchronize(StreamOf(context));
+  }
+
+ private:
+  const int device_;
+};
+
 }  // namespace
+
+bool HasGpuSupport() { return true; }
+
+DeviceMemory* MemoryOfDevice(int device) {
+  static std::mutex mutex;
+  static std::map<int, std::unique_ptr<GpuMemory>> memories;
+  std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<GpuMemory>& memory = memories[device];
+  if (memory == nullptr) memory = std::make_unique<GpuMemory>(device);
+  return memory.get();
+}
 
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Table>* table) {

@@ -39,6 +39,9 @@ inline uint32_t NeighbourhoodBits(uint64_t bound) {
   return bits;
 }
 
+// Whether this build has GPU support.
+bool HasGpuSupport();
+
 // Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU;
 // kInvalidArgument for what such a table does not do yet: admission, and sinks of evicted rows.
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,

@@ -1,6 +1,7 @@
 // Find and FindOrInsert.
 #include <algorithm>
 
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/table_op.h"
 
 namespace tf_embed {
@@ -73,6 +74,18 @@ class FindOp : public TableOp {
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFind").Device(tf::DEVICE_CPU), FindOp<false>);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFindOrInsert").Device(tf::DEVICE_CPU), FindOp<true>);
+
+const OnGpu<FindOp<false>> find("TfEmbedFind", {"table", "owners", "tokens"}, KeyTypes::kWide);
+const OnGpu<FindOp<false>> narrow_find("TfEmbedFind",
+                                       {"table", "keys", "owners", "defaults", "tokens", "values",
+                                        "exists"},
+                                       KeyTypes::kNarrow);
+const OnGpu<FindOp<true>> find_or_insert("TfEmbedFindOrInsert", {"table", "owners"},
+                                         KeyTypes::kWide);
+const OnGpu<FindOp<true>> narrow_find_or_insert("TfEmbedFindOrInsert",
+                                                {"table", "keys", "owners", "defaults", "scores",
+                                                 "values", "exists"},
+                                                KeyTypes::kNarrow);
 
 }  // namespace
 }  // namespace tf_embed

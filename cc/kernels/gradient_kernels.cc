@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/row_gradients.h"
 #include "cc/kernels/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -117,6 +118,11 @@ class UnpackOp : public tf::OpKernel {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedToken").Device(tf::DEVICE_CPU), TokenOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowGradients").Device(tf::DEVICE_CPU), RowGradientsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedUnpackRowGradients").Device(tf::DEVICE_CPU), UnpackOp);
+
+const OnGpu<TokenOp> token("TfEmbedToken", {"anchor", "token"});
+const OnGpu<RowGradientsOp> row_gradients("TfEmbedRowGradients", {"keys", "values", "gradients"});
+const OnGpu<UnpackOp> unpack_row_gradients("TfEmbedUnpackRowGradients",
+                                           {"gradients", "keys", "values"});
 
 }  // namespace
 }  // namespace tf_embed

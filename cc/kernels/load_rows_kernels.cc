@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cc/core/shard_split.h"
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/saved_rows.h"
 #include "cc/kernels/table_op.h"
 #include "cc/kernels/whole_table.h"
@@ -249,6 +250,12 @@ class LoadSavedRowsOp : public TableOp {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenSavedRows").Device(tf::DEVICE_CPU), OpenSavedRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedKeys").Device(tf::DEVICE_CPU), SavedKeysOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedLoadSavedRows").Device(tf::DEVICE_CPU), LoadSavedRowsOp);
+
+const OnGpu<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
+                                             {"table", "folder", "rows", "num_blocks", "by_key"});
+const OnGpu<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
+const OnGpu<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
+                                             {"table", "rows", "block", "owners"});
 
 }  // namespace
 }  // namespace tf_embed

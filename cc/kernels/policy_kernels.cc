@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/core/restrict.h"
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/table_op.h"
 
 namespace tf_embed {
@@ -232,6 +233,14 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedStats").Device(tf::DEVICE_CPU), StatsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowStatistics").Device(tf::DEVICE_CPU), RowStatisticsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetScores").Device(tf::DEVICE_CPU), SetScoresOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetClock").Device(tf::DEVICE_CPU), SetClockOp);
+
+const OnGpu<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
+const OnGpu<DrainEvictedOp> drain_evicted("TfEmbedDrainEvicted", {"table", "keys", "values"});
+const OnGpu<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
+const OnGpu<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
+                                            {"table", "keys", "owners", "statistics", "exists"});
+const OnGpu<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});
+const OnGpu<SetClockOp> set_clock("TfEmbedSetClock", {"table", "step", "milliseconds", "epoch"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -4,6 +4,7 @@
 
 #include "cc/core/key_sums.h"
 #include "cc/core/pooled_find.h"
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/pooling_inputs.h"
 #include "cc/kernels/table_op.h"
 
@@ -184,6 +185,9 @@ class SumByKeyOp : public DistinctKeysOp {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooled").Device(tf::DEVICE_CPU), FindPooledOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedUniqueKeys").Device(tf::DEVICE_CPU), DistinctKeysOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKey").Device(tf::DEVICE_CPU), SumByKeyOp);
+
+const OnGpu<FindPooledOp> find_pooled("TfEmbedFindPooled", {"table", "keys", "owners", "defaults",
+                                                            "tokens", "bags", "weights", "pooled"});
 
 }  // namespace
 }  // namespace tf_embed

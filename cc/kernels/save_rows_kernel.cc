@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/saved_rows.h"
 #include "cc/kernels/table_op.h"
 #include "cc/kernels/whole_table.h"
@@ -227,6 +228,8 @@ class SaveRowsOp : public TableOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRows").Device(tf::DEVICE_CPU), SaveRowsOp);
+
+const OnGpu<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder"});
 
 }  // namespace
 }  // namespace tf_embed

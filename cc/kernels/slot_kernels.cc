@@ -3,6 +3,7 @@
 // LargestSlot one of them, for a rule that counts.
 #include <algorithm>
 
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
 
@@ -220,6 +221,21 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedAssignSlots").Device(tf::DEVICE_CPU), Assig
 REGISTER_KERNEL_BUILDER(Name("TfEmbedReadSlots").Device(tf::DEVICE_CPU), ReadSlotsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsOfOtherRule").Device(tf::DEVICE_CPU), RowsOfOtherRuleOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedLargestSlot").Device(tf::DEVICE_CPU), LargestSlotOp);
+
+const OnGpu<FindSlotsOp> find_slots("TfEmbedFindSlots", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<FindSlotsOp> narrow_find_slots("TfEmbedFindSlots",
+                                           {"table", "keys", "owners", "defaults", "values",
+                                            "slots", "exists"},
+                                           KeyTypes::kNarrow);
+const OnGpu<AssignSlotsOp> assign_slots("TfEmbedAssignSlots", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<AssignSlotsOp> narrow_assign_slots("TfEmbedAssignSlots",
+                                               {"table", "keys", "owners", "values", "slots",
+                                                "scores"},
+                                               KeyTypes::kNarrow);
+const OnGpu<ReadSlotsOp> read_slots("TfEmbedReadSlots",
+                                    {"table", "keys", "owners", "slots", "exists"});
+const OnGpu<RowsOfOtherRuleOp> rows_of_other_rule("TfEmbedRowsOfOtherRule", {"table", "rows"});
+const OnGpu<LargestSlotOp> largest_slot("TfEmbedLargestSlot", {"table", "largest"});
 
 }  // namespace
 }  // namespace tf_embed

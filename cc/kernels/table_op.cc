@@ -6,6 +6,7 @@
 
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/util/work_sharder.h"
+#include "xla/stream_executor/stream.h"
 
 namespace tf_embed {
 
@@ -87,6 +88,7 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
   }
   size_ = static_cast<size_t>(tensor.NumElements());
   shape_ = tensor.shape();
+  on_device_ = table.is_on_gpu() && context->input_memory_type(1) == tf::DEVICE_MEMORY;
   if (size_ > kMaxBatchSize) {
     return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
                                 " keys. Received: ", size_, ".");
@@ -219,6 +221,10 @@ ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
                 work(static_cast<size_t>(begin), static_cast<size_t>(end));
               });
   };
+  const tf::DeviceContext* const device = context->op_device_context();
+  if (device != nullptr && device->stream() != nullptr) {
+    exec.stream = device->stream()->platform_specific_handle().stream;  // a GPU's: CUDA's own
+  }
   return exec;
 }
 

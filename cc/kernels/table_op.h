@@ -49,6 +49,8 @@ class KeysInput {
 
   size_t size() const { return size_; }
   const tensorflow::TensorShape& shape() const { return shape_; }
+  // Whether the arrays of the op are in the memory of its device. The keys are then of 64 bits.
+  bool on_device() const { return on_device_; }
   const int64_t* keys() const { return keys_; }
   const int32_t* owners() const { return owners_; }  // null: the table chooses
   bool unsigned_keys() const { return unsigned_keys_; }
@@ -86,6 +88,7 @@ class KeysInput {
   const int64_t* scores_ = nullptr;
   bool unsigned_keys_ = false;
   bool distinct_ = false;
+  bool on_device_ = false;
   Buffer<int64_t> widened_;  // keys of 32 bits, and of strings
   ShardSplit split_;
 };
@@ -126,11 +129,13 @@ class Step {
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, const Step& step,
                          bool training = false);
 
-// Calls `verb(shard, batch)` for each shard, up to the first failure.
+// Calls `verb(shard, batch)` for each shard, which takes arrays of the memory that the keys are in,
+// up to the first failure.
 template <typename Verb>
 absl::Status ForEachShard(const TableResource& table, const KeysInput& keys, const Verb& verb) {
   for (size_t number = 0; number < table.num_shards(); ++number) {
-    const Status status = verb(table.shard(number), keys.shard(number));
+    Table* const shard = keys.on_device() ? table.device_shard(number) : table.shard(number);
+    const Status status = verb(shard, keys.shard(number));
     if (!status.ok()) return ToTensorFlow(status);
   }
   return absl::OkStatus();

@@ -8,6 +8,8 @@
 #include "cc/core/host_table.h"
 #include "cc/core/striped_index.h"
 #include "cc/core/table_meta.h"
+#include "cc/kernels/gpu_tables.h"
+#include "cc/kernels/on_gpu.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
 
 namespace tf_embed {
@@ -53,11 +55,12 @@ class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
       : tf::ResourceOpKernel<TableResource>(construction) {
     OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
     OP_REQUIRES_OK(construction, TableResource::ReadOptions(construction, signature_, &options_));
+    if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
   }
 
  private:
   absl::Status CreateResource(TableResource** resource) override {
-    return TableResource::Create(signature_, options_, resource);
+    return TableResource::Create(signature_, options_, gpu_, resource);
   }
 
   absl::Status VerifyResource(TableResource* resource) override {
@@ -69,9 +72,11 @@ class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
 
   TableResource::Signature signature_;
   TableOptions options_;
+  int gpu_ = -1;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);
+const OnGpu<TableHandleOp> on_gpu("TfEmbedTable", {"table"});
 
 }  // namespace
 
@@ -171,7 +176,7 @@ absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
   return ReadInitializer(construction, signature.dim, &options->initializer);
 }
 
-absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,
+absl::Status TableResource::Create(const Signature& signature, const TableOptions& options, int gpu,
                                    TableResource** resource) {
   const double index_bytes = static_cast<double>(options.init_size) *
                              static_cast<double>(signature.num_shards) * StripedIndex::kBytesPerKey;
@@ -193,7 +198,14 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     TableOptions shard_options = options;
     shard_options.policy =
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
-    std::unique_ptr<Table> table = HostTable::Create(shard_options);
+    std::unique_ptr<Table> table;
+    if (gpu >= 0) {
+      Table* on_device;
+      TF_RETURN_IF_ERROR(NewGpuTable(shard_options, gpu, &table, &on_device));
+      created->device_shards_.push_back(on_device);
+    } else {
+      table = HostTable::Create(shard_options);
+    }
     if (table == nullptr) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }

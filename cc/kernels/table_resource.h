@@ -65,8 +65,8 @@ class TableResource : public tensorflow::ResourceBase {
   static absl::Status ReadOptions(tensorflow::OpKernelConstruction* construction,
                                   const Signature& signature, TableOptions* options);
 
-  // Creates the tables.
-  static absl::Status Create(const Signature& signature, const TableOptions& options,
+  // Creates the tables, on the GPU of that number, or with -1 on the host.
+  static absl::Status Create(const Signature& signature, const TableOptions& options, int gpu,
                              TableResource** resource);
 
   const Signature& signature() const { return signature_; }
@@ -95,7 +95,11 @@ class TableResource : public tensorflow::ResourceBase {
                     std::unique_ptr<StringKeys>* value_texts);
 
   size_t num_shards() const { return shards_.size(); }
+  // Takes arrays that are on the host, wherever its rows are.
   Table* shard(size_t number) const { return shards_[number].get(); }
+  // The same table, where it is on a GPU, for arrays in the GPU's memory.
+  bool is_on_gpu() const { return !device_shards_.empty(); }
+  Table* device_shard(size_t number) const { return device_shards_[number]; }
   size_t size() const;
   // For who wants them in a row.
   std::vector<Table*> shards() const;
@@ -128,6 +132,7 @@ class TableResource : public tensorflow::ResourceBase {
   std::mutex save_mutex_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
+  std::vector<Table*> device_shards_;  // within those, where they are on a GPU
   OperationGate text_gate_;
   std::unique_ptr<StringKeys> key_texts_;
   std::unique_ptr<StringKeys> value_texts_;

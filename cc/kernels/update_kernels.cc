@@ -1,4 +1,5 @@
 // The verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
 
@@ -127,6 +128,23 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedInsertOrAssign").Device(tf::DEVICE_CPU), In
 REGISTER_KERNEL_BUILDER(Name("TfEmbedAccum").Device(tf::DEVICE_CPU), AccumOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedApply").Device(tf::DEVICE_CPU), ApplyOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedErase").Device(tf::DEVICE_CPU), EraseOp);
+
+const OnGpu<InsertOrAssignOp> insert_or_assign("TfEmbedInsertOrAssign", {"table", "owners"},
+                                               KeyTypes::kWide);
+const OnGpu<InsertOrAssignOp> narrow_insert_or_assign(
+    "TfEmbedInsertOrAssign", {"table", "keys", "owners", "values", "scores"}, KeyTypes::kNarrow);
+const OnGpu<AccumOp> accum("TfEmbedAccum", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<AccumOp> narrow_accum("TfEmbedAccum",
+                                  {"table", "keys", "owners", "old_values", "new_values", "exists",
+                                   "scores"},
+                                  KeyTypes::kNarrow);
+const OnGpu<ApplyOp> apply("TfEmbedApply", {"table", "owners", "hyper", "step"}, KeyTypes::kWide);
+const OnGpu<ApplyOp> narrow_apply("TfEmbedApply",
+                                  {"table", "keys", "owners", "gradients", "hyper", "step",
+                                   "scores"},
+                                  KeyTypes::kNarrow);
+const OnGpu<EraseOp> erase("TfEmbedErase", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<EraseOp> narrow_erase("TfEmbedErase", {"table", "keys", "owners"}, KeyTypes::kNarrow);
 
 }  // namespace
 }  // namespace tf_embed

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/table_op.h"
 #include "cc/kernels/whole_table.h"
 
@@ -339,6 +340,16 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedExportScores").Device(tf::DEVICE_CPU), ExportScoresOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);
+
+const OnGpu<ClearOp> clear("TfEmbedClear", {"table"});
+const OnGpu<ShrinkOp> shrink("TfEmbedShrink", {"table"});
+const OnGpu<SizeOp> size("TfEmbedSize", {"table", "shard", "size"});
+const OnGpu<ExportOp> export_rows("TfEmbedExport", {"table", "keys", "values", "slots", "meta",
+                                                    "statistics", "policy"});
+const OnGpu<ExportScoresOp> export_scores("TfEmbedExportScores",
+                                          {"table", "split_size", "keys", "scores"});
+const OnGpu<ImportOp> import_rows("TfEmbedImport", {"table", "keys", "owners", "values", "slots",
+                                                    "meta", "statistics", "policy"});
 
 }  // namespace
 }  // namespace tf_embed

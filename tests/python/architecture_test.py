@@ -25,7 +25,7 @@ PYTHON_LAYERS = (
     {"pooled_gradient", "table_batch"},
     {"arguments", "definitions", "initializers", "table_meta", "math", "data_flow", "model_mode"},
     {"policies", "quantized_rows", "storage", "tbe_types"},
-    {"restrict_policies", "creators"},
+    {"restrict_policies", "creators", "devices"},
     {"distributed"},
     {"table"},
     {"snapshot", "stored_rows", "shard", "slot_variable"},

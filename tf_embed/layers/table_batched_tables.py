@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_embed import arguments, quantized_rows
 from tf_embed.definitions import as_enum
+from tf_embed.devices import CPU
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.row_array import RowArray
@@ -100,6 +101,7 @@ class TableSpec:
                 f"Keras that tf_embed.Variable draws by key. Received: initializer={initializer!r}"
             )
         options: dict[str, Any] = {
+            "devices": CPU,
             "dim": self.dim + (quantized_rows.TAIL if quantized else 0),
             "value_dtype": value_dtype,
             "initializer": initializer,

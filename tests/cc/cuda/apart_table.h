@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cc/core/allocator.h"
+#include "cc/cuda/copying_table.h"
 #include "cc/cuda/device_table.h"
-#include "tests/cc/cuda/copying_table.h"
 
 namespace tf_embed {
 

@@ -6,40 +6,13 @@
 #include <cstdio>
 #include <utility>
 
+#include "cc/cuda/copying_table.h"
 #include "cc/cuda/device_table.h"
 #include "tests/cc/core/checked_table.h"
 #include "tests/cc/cuda/contract_tables.h"
-#include "tests/cc/cuda/copying_table.h"
 
 namespace tf_embed {
 namespace {
-
-class GpuMemory final : public DeviceMemory {
- public:
-  static GpuMemory* Get() {
-    static GpuMemory memory;
-    return &memory;
-  }
-  // Not from the pool that the table takes its memory from: what a kernel does to one, compute-
-  // sanitizer sees in the other.
-  void* Allocate(size_t bytes) override {
-    void* memory = nullptr;
-    return cudaMalloc(&memory, bytes) == cudaSuccess ? memory : nullptr;
-  }
-  void Free(void* memory, size_t) override { cudaFree(memory); }
-  void CopyIn(const ExecContext& context, const void* from, size_t bytes, void* to) override {
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, StreamOf(context));
-  }
-  void CopyOut(const ExecContext& context, const void* from, size_t bytes, void* to) override {
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
-    cudaStreamSynchronize(StreamOf(context));
-  }
-
- private:
-  static cudaStream_t StreamOf(const ExecContext& context) {
-    return static_cast<cudaStream_t>(context.stream);
-  }
-};
 
 std::unique_ptr<Table> NewGpuTable(const TableOptions& options) {
   std::unique_ptr<Table> table;
@@ -52,7 +25,7 @@ std::unique_ptr<Table> NewGpuTable(const TableOptions& options) {
 
 std::vector<TableKind> ContractTables() {
   const auto create = [](const TableOptions& options) {
-    return NewCopyingTable(NewGpuTable(options), GpuMemory::Get());
+    return NewCopyingTable(NewGpuTable(options), MemoryOfDevice(0));
   };
   return {{"DeviceTableOnGpu", create, true, false}};
 }
@@ -204,7 +177,7 @@ TEST(GpuBytes, ABoundOnBytesRefusesTheLastNewKeys) {
   device.max_bytes = 64 << 20;
   std::unique_ptr<Table> table;
   ASSERT_TRUE(NewDeviceTable(options, device, &table).ok());
-  const auto copying = NewCopyingTable(std::move(table), GpuMemory::Get());
+  const auto copying = NewCopyingTable(std::move(table), MemoryOfDevice(0));
   const Batch batch(KeysFrom(0, 1000000));
   const std::vector<float> rows(batch.size() * options.dim, 1.0f);
   ASSERT_TRUE(copying->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());

@@ -1,8 +1,7 @@
 // A table of a device for callers whose arrays are on the host: each verb copies them to the
-// device's memory and back. So the suites that say what every Table must do, and whose batches are
-// vectors, run on a GPU too.
-#ifndef TF_EMBED_TESTS_CC_CUDA_COPYING_TABLE_H_
-#define TF_EMBED_TESTS_CC_CUDA_COPYING_TABLE_H_
+// device's memory and back. So whatever has its arrays on the host needs to know nothing of GPUs.
+#ifndef TF_EMBED_CC_CUDA_COPYING_TABLE_H_
+#define TF_EMBED_CC_CUDA_COPYING_TABLE_H_
 
 #include <cstddef>
 #include <memory>
@@ -24,9 +23,15 @@ class DeviceMemory {
                        void* host) = 0;
 };
 
+// The host's memory in the place of a device's, beside a table of NewDeviceTableOnHost.
+DeviceMemory* HostAsDeviceMemory();
+
+// That of a GPU; null where this build has no GPU support.
+DeviceMemory* MemoryOfDevice(int device);
+
 // `memory` outlives the table.
 std::unique_ptr<Table> NewCopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory);
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_TESTS_CC_CUDA_COPYING_TABLE_H_
+#endif  // TF_EMBED_CC_CUDA_COPYING_TABLE_H_

@@ -1,4 +1,4 @@
-#include "tests/cc/cuda/copying_table.h"
+#include "cc/cuda/copying_table.h"
 
 #include <algorithm>
 #include <cstring>
@@ -247,7 +247,24 @@ class CopyingTable final : public Table {
   DeviceMemory* memory_;
 };
 
+class HostMemory final : public DeviceMemory {
+ public:
+  void* Allocate(size_t bytes) override { return HostAllocator()->Allocate(bytes); }
+  void Free(void* memory, size_t bytes) override { HostAllocator()->Deallocate(memory, bytes); }
+  void CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) override {
+    std::memcpy(device, host, bytes);
+  }
+  void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) override {
+    std::memcpy(host, device, bytes);
+  }
+};
+
 }  // namespace
+
+DeviceMemory* HostAsDeviceMemory() {
+  static HostMemory memory;
+  return &memory;
+}
 
 std::unique_ptr<Table> NewCopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory) {
   if (table == nullptr) return nullptr;

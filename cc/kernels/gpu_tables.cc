@@ -1,0 +1,60 @@
+#include "cc/kernels/gpu_tables.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "cc/cuda/copying_table.h"
+#include "cc/cuda/device_table.h"
+#include "cc/kernels/table_resource.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+bool HostStandsIn() {
+  const char* const said = std::getenv("TF_EMBED_HOST_FOR_GPU");
+  return said != nullptr && std::strcmp(said, "1") == 0;
+}
+
+class HasGpuTablesOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(tf::OpKernelContext* context) override {
+    tf::Tensor* answer;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &answer));
+    answer->scalar<bool>()() = HasGpuTables();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasGpuTablesOp);
+
+}  // namespace
+
+bool HasGpuTables() { return HasGpuSupport() || HostStandsIn(); }
+
+int GpuOf(tf::OpKernelConstruction* construction) {
+  const auto* const info = construction->device()->tensorflow_accelerator_device_info();
+  return info != nullptr ? info->gpu_id : construction->device()->parsed_name().id;
+}
+
+absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<Table>* table,
+                         Table** on_device) {
+  std::unique_ptr<Table> made;
+  DeviceOptions device;
+  device.device = gpu;
+  if (HostStandsIn()) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(NewDeviceTableOnHost(options, device, &made)));
+    *on_device = made.get();
+    *table = NewCopyingTable(std::move(made), HostAsDeviceMemory());
+    return absl::OkStatus();
+  }
+  TF_RETURN_IF_ERROR(ToTensorFlow(NewDeviceTable(options, device, &made)));
+  *on_device = made.get();
+  *table = NewCopyingTable(std::move(made), MemoryOfDevice(gpu));
+  return absl::OkStatus();
+}
+
+}  // namespace tf_embed

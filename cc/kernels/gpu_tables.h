@@ -1,0 +1,33 @@
+// Tables on the GPUs of TensorFlow.
+//
+// An op that is registered for a GPU has its arrays in the GPU's memory (HostMemory says which are
+// not), and hands them, with its stream, to TableResource::device_shard. All others have them on
+// the host, and go by TableResource::shard as everywhere.
+//
+// With TF_EMBED_HOST_FOR_GPU=1 in the environment the host stands in for every GPU. With a device
+// of TensorFlow that calls itself a GPU and is the host too (tests/gpu) all of this runs where no
+// GPU is.
+#ifndef TF_EMBED_CC_KERNELS_GPU_TABLES_H_
+#define TF_EMBED_CC_KERNELS_GPU_TABLES_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "cc/core/table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_embed {
+
+// Whether there are tables on GPUs, as this library was built and started.
+bool HasGpuTables();
+
+// The number, among those of the machine, of the GPU that an op is made for.
+int GpuOf(tensorflow::OpKernelConstruction* construction);
+
+// Makes a table on a GPU: `on_device` is it, and lives in `table`, which takes arrays on the host.
+absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<Table>* table,
+                         Table** on_device);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_KERNELS_GPU_TABLES_H_

@@ -1,0 +1,15 @@
+// What Python asks about GPUs.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace tf_embed {
+
+REGISTER_OP("TfEmbedHasGpuTables")
+    .Output("answer: bool")
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .SetIsStateful()
+    .Doc(R"doc(
+Says whether there are tables on GPUs, as this library was built and started.
+)doc");
+
+}  // namespace tf_embed

@@ -1,0 +1,198 @@
+"""Tables on a GPU: the same rows as on the CPU, to and fro, and what a GPU can't have.
+
+`make test-gpu` runs this, and tests that know nothing of GPUs, with a device that calls itself a
+GPU and is the host; see tests/cc/gpu/host_gpu.cc. Elsewhere it wants a GPU and a build for it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from reference import SEED
+
+import tf_embed
+from tf_embed import ops
+from tf_embed.layers import DynamicEmbedding
+
+GPU, CPU = "/GPU:0", "/CPU:0"
+DIM = 5
+KEYS = np.array([3, -1, 7, 3, 2**62, 0, -(2**63)])
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="TensorFlow has no GPU"),
+    pytest.mark.skipif(not ops.has_gpu_tables(), reason="this build has no GPU support"),
+]
+
+
+def pair(**options: object) -> tuple[tf_embed.Variable, tf_embed.Variable]:
+    """A variable on the GPU, and one of the same seed and name on the CPU."""
+    options = {
+        "dim": DIM,
+        "name": "mine",
+        "initializer": keras.initializers.RandomNormal(seed=1),
+    } | options
+    return tf_embed.Variable(devices=GPU, **options), tf_embed.Variable(devices=CPU, **options)
+
+
+def rows_of(variable: tf_embed.Variable) -> dict[int, list[float]]:
+    keys, rows = variable.export()
+    return dict(zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True))
+
+
+class VariableTest(tf.test.TestCase, parameterized.TestCase):
+    def test_it_is_where_a_variable_is_by_default(self):
+        v = tf_embed.Variable(dim=2)
+        self.assertEqual(v.devices, [GPU])
+        self.assertIn("GPU:0", v.lookup([1]).device)
+
+    @parameterized.parameters("int64", "uint64", "int32", "uint32")
+    def test_verbs_do_what_they_do_on_the_cpu(self, dtype):
+        keys = KEYS.astype(dtype)
+        rng = np.random.default_rng(SEED)
+        variables = pair(key_dtype=dtype)
+        rows = rng.normal(size=[len(keys), DIM]).astype("f")
+        outputs = []
+        for v in variables:
+            first, absent = v.lookup(keys, return_exists=True)
+            v.upsert(keys[:3], rows[:3])
+            second, exists = v.lookup(keys, return_exists=True)
+            v.accum(keys[:5], second[:5], rows[:5], exists[:5])
+            v.remove(keys[2:3])
+            outputs.append([first, absent, second, exists, v.lookup(keys), v.size()])
+        for one, other in zip(*outputs, strict=True):
+            self.assertAllEqual(one, other)
+        self.assertEqual(*map(rows_of, variables))
+
+    @parameterized.product(
+        optimizer=("sgd", "adam", "adagrad", "nadam"),
+        in_graph=(False, True),
+        dtype=("float32", "float16", "bfloat16"),
+    )
+    def test_steps_give_the_rows_that_they_give_on_the_cpu(self, optimizer, in_graph, dtype):
+        variables = pair(value_dtype=dtype)
+        for v in variables:
+            inner = keras.optimizers.get(
+                {"class_name": optimizer, "config": {"learning_rate": 0.05}}
+            )
+            trainer = tf_embed.DynamicEmbeddingOptimizer(inner)
+
+            def step(keys, v=v, trainer=trainer):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(
+                        tf.cast(tf_embed.embedding_lookup(v, keys), "float32") ** 2
+                    )
+                trainer.apply(tape.gradient(loss, [v.anchor]), [v.anchor])
+
+            run = tf.function(step) if in_graph else step
+            rng = np.random.default_rng(SEED)
+            for _ in range(5):
+                run(tf.constant(rng.integers(-4, 5, 12)))
+        ours, wanted = map(rows_of, variables)
+        self.assertEqual(ours.keys(), wanted.keys())
+        for key, row in wanted.items():
+            self.assertAllClose(ours[key], row, rtol=2e-5, atol=2e-6)
+
+    @parameterized.parameters("lru", "lfu", "score")
+    def test_a_bound_holds(self, eviction):
+        v = tf_embed.Variable(dim=2, devices=GPU, policy=tf_embed.TablePolicy(100, eviction))
+        for begin in range(0, 1000, 50):
+            v.upsert(tf.range(begin, begin + 50, dtype=tf.int64), tf.ones([50, 2]))
+            self.assertLessEqual(int(v.size()), 100)
+        self.assertEqual(int(v.size()), 100)
+        self.assertEqual(v.stats()["evicted"], 900)
+
+    def test_what_a_gpu_does_not_have_is_on_the_cpu(self):
+        policies = [
+            tf_embed.TablePolicy(admission=tf_embed.CounterAdmission(2)),
+            tf_embed.TablePolicy(10, "lru", log_evicted=True),
+        ]
+        for policy in policies:
+            self.assertEqual(tf_embed.Variable(policy=policy).devices, [CPU])
+            with self.assertRaisesRegex(ValueError, "can't be on a GPU"):
+                tf_embed.Variable(policy=policy, devices=GPU)
+
+    def test_a_gpu_has_no_strings_and_one_shard(self):
+        self.assertEqual(tf_embed.Variable(key_dtype=tf.string).devices, [CPU])
+        with self.assertRaisesRegex(ValueError, "strings can't be on a GPU"):
+            tf_embed.Variable(key_dtype=tf.string, devices=GPU)
+        with self.assertRaisesRegex(ValueError, "one shard"):
+            tf_embed.Variable(devices=[GPU, GPU])
+
+
+class ModelTest(tf.test.TestCase, parameterized.TestCase):
+    def model(self, devices: str, **options: object) -> keras.Model:
+        keras.utils.clear_session()
+        model = keras.Sequential(
+            [
+                keras.Input([3], dtype="int64"),
+                DynamicEmbedding(DIM, devices=devices, name="ids", **options),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2)),
+            ]
+        )
+        model.compile(tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.05)), "mse")
+        return model
+
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(SEED)
+        return rng.integers(-9, 9, [32, 3]), rng.normal(size=[32, 1]).astype("f")
+
+    @parameterized.parameters("float32", "mixed_bfloat16")
+    def test_fit_gives_the_model_that_it_gives_on_the_cpu(self, policy):
+        self.addCleanup(keras.config.set_dtype_policy, "float32")
+        keras.config.set_dtype_policy(policy)
+        ids, y = self.data()
+        outputs = []
+        for device in (GPU, CPU):
+            model = self.model(device, initializer=keras.initializers.RandomNormal(seed=3))
+            model.fit(ids, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+            outputs.append(model.predict(ids, verbose=0))
+        self.assertAllClose(*outputs, rtol=1e-4, atol=1e-5)
+
+    @parameterized.parameters((GPU, CPU), (CPU, GPU), (GPU, GPU))
+    def test_weights_and_checkpoints_go_from_one_to_the_other(self, saved, loaded):
+        ids, y = self.data()
+        one, other, third = self.model(saved), self.model(loaded), self.model(loaded)
+        one.fit(ids, y, batch_size=8, verbose=0)
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        one.save_weights(os.path.join(folder, "m.weights.h5"))
+        other.load_weights(os.path.join(folder, "m.weights.h5"))
+        self.assertAllClose(one.predict(ids, verbose=0), other.predict(ids, verbose=0))
+        path = tf.train.Checkpoint(model=one, optimizer=one.optimizer).write(folder + "/checkpoint")
+        third.optimizer.build(third.trainable_variables)
+        tf.train.Checkpoint(model=third, optimizer=third.optimizer).read(path).assert_consumed()
+        for model in (one, third):
+            model.fit(ids, y, batch_size=8, shuffle=False, verbose=0)
+        self.assertAllClose(one.predict(ids, verbose=0), third.predict(ids, verbose=0), rtol=1e-5)
+
+    def test_a_saved_model_serves(self):
+        ids, y = self.data()
+        model = self.model(GPU)
+        model.fit(ids, y, verbose=0)
+        wanted = model.predict(ids, verbose=0)
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        model.export(folder, verbose=False)
+        served = tf.saved_model.load(folder)
+        self.assertAllClose(served.serve(tf.constant(ids)), wanted, rtol=1e-5)
+
+    def test_bags_are_pooled(self):
+        ids, _ = self.data()
+        outputs = []
+        for device in (GPU, CPU):
+            layer = DynamicEmbedding(
+                DIM, devices=device, name="bags", combiner="mean",
+                initializer=keras.initializers.RandomNormal(seed=3),
+            )  # fmt: skip
+            outputs.append(layer(tf.constant(ids)))
+        self.assertAllClose(*outputs)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,87 @@
+"""Where tables are: on the CPU, or on a GPU of a build that has GPU support."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_embed import ops
+from tf_embed.policies import TablePolicy
+
+CPU = "/CPU:0"
+GPU = "/GPU:0"
+
+
+def device_names(
+    devices: Sequence[str] | str | None,
+    key_dtype: tf.DType,
+    value_dtype: tf.DType,
+    policy: TablePolicy | None,
+) -> tuple[str, ...]:
+    """The device of each shard.
+
+    Args:
+        devices: As the user gave them; None: the first GPU, where there is one that can have such
+            a table, else the CPU.
+        key_dtype: Dtype of the keys.
+        value_dtype: Dtype of the weights.
+        policy: By which rows come and leave.
+
+    Raises:
+        ValueError: There is none, or one that can't have such tables.
+    """
+    why_not = _why_not_on_gpu(key_dtype, value_dtype, policy)
+    if devices is None:
+        return (CPU,) if why_not or not _has_gpu() else (GPU,)
+    names = (devices,) if isinstance(devices, str) else tuple(devices)
+    if not names:
+        raise ValueError(f"`devices` must name at least one device. Received: devices={devices!r}")
+    kinds = {_kind(name) for name in names}
+    if not kinds <= {"CPU", "GPU"}:
+        raise ValueError(
+            f'`devices` must be CPUs or GPUs of this machine, like "{CPU}" or "{GPU}". '
+            f"Received: devices={devices!r}"
+        )
+    if "GPU" not in kinds:
+        return names
+    if not _has_gpu():
+        raise ValueError(
+            "`devices` names a GPU, but this build of tf_embed has no GPU support, or TensorFlow "
+            f"sees no GPU. Received: devices={devices!r}"
+        )
+    if len(names) > 1:
+        raise ValueError(
+            f"A variable on a GPU has one shard: `devices` must be one name, like "
+            f'"{GPU}". Received: devices={devices!r}'
+        )
+    if why_not:
+        raise ValueError(f"{why_not} can't be on a GPU. Received: devices={devices!r}")
+    return names
+
+
+def _has_gpu() -> bool:
+    return ops.has_gpu_tables() and bool(tf.config.list_logical_devices("GPU"))
+
+
+def _why_not_on_gpu(
+    key_dtype: tf.DType, value_dtype: tf.DType, policy: TablePolicy | None
+) -> str | None:
+    """What keeps a table off a GPU."""
+    if tf.string in (key_dtype, value_dtype):
+        return "A table of strings"
+    if policy is not None and policy.admission is not None:
+        return "A table with an `admission`"
+    if policy is not None and policy.log_evicted:
+        return "A table with a log of evicted rows"
+    return None
+
+
+def _kind(name: str) -> str | None:
+    """The type of a device of this machine."""
+    try:
+        spec = tf.DeviceSpec.from_string(name)
+    except (TypeError, ValueError, AttributeError):
+        return None
+    local = spec.job in (None, "localhost")
+    return (spec.device_type or "").upper() if local else None
