@@ -70,9 +70,11 @@ def _why_not_on_gpu(
     """What keeps a table off a GPU."""
     if tf.string in (key_dtype, value_dtype):
         return "A table of strings"
-    if policy is not None and policy.admission is not None:
+    if not isinstance(policy, TablePolicy):  # what else it may be is refused where it is checked
+        return None
+    if policy.admission is not None:
         return "A table with an `admission`"
-    if policy is not None and policy.log_evicted:
+    if policy.log_evicted:
         return "A table with a log of evicted rows"
     return None
 
