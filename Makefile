@@ -13,7 +13,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
     $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
         2>/dev/null && echo $$python && break; done)
 BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
-PYTEST_ARGS ?= -m "not slow"
+PYTEST_ARGS ?= -n 2 --dist loadfile -m "not slow"
 export BAZEL
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
