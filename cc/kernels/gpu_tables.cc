@@ -7,7 +7,6 @@
 #include "cc/cuda/copying_table.h"
 #include "cc/cuda/device_table.h"
 #include "cc/kernels/table_resource.h"
-#include "tensorflow/core/framework/op.h"
 
 namespace tf_embed {
 namespace {

@@ -1,10 +1,11 @@
 """What a table-batched layer has beside its lookup: hyper-parameters, snapshots, and resets.
 
-Under FBGEMM's names. Where FBGEMM raises NotImplementedError, these raise ValueError.
+Under FBGEMM's names. What FBGEMM says is not implemented is refused with a ValueError.
 """
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -42,24 +43,27 @@ class TableBatchedMethods:
 
     name: Any
 
+    # What the layer is, for these methods.
+
     @property
+    @abc.abstractmethod
     def tables(self) -> list[Variable]:
         """The tables."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def embedding_specs(self) -> list[tuple[int | None, int]]:
         """Number of rows, None for a dynamic table, and dim of each table."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def optimizer(self) -> TbeOptimizer | None:
         """What trains the tables; None where the layer leaves that to others."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def _trainer(self) -> BatchTrainer | None:
-        raise NotImplementedError
+        """What runs its steps."""
 
     # Hyper-parameters.
 
