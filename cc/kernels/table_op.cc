@@ -12,7 +12,23 @@ namespace tf_embed {
 
 namespace tf = ::tensorflow;
 
+namespace {
+
+// Ops of tables that are under way, in all of the process.
+std::atomic<int> ops_under_way{0};
+
+class UnderWay {
+ public:
+  UnderWay() { ops_under_way.fetch_add(1, std::memory_order_relaxed); }
+  ~UnderWay() { ops_under_way.fetch_sub(1, std::memory_order_relaxed); }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+};
+
+}  // namespace
+
 void TableOp::Compute(tf::OpKernelContext* context) {
+  const UnderWay under_way;
   tf::core::RefCountPtr<TableResource> table;
   OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &table));
   try {
@@ -183,39 +199,17 @@ absl::Status CheckOutputType(tf::DataType type, const TableResource& table) {
                               ". Asked for: ", tf::DataTypeString(type), ".");
 }
 
-namespace {
-
-// Counts the callers who are within parallel_for, this one included.
-class Caller {
- public:
-  Caller() : together_(count_.fetch_add(1, std::memory_order_relaxed) + 1) {}
-  ~Caller() { count_.fetch_sub(1, std::memory_order_relaxed); }
-  Caller(const Caller&) = delete;
-  Caller& operator=(const Caller&) = delete;
-
-  int together() const { return together_; }
-
- private:
-  static std::atomic<int> count_;
-  const int together_;
-};
-
-std::atomic<int> Caller::count_{0};
-
-}  // namespace
-
 ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
   const tf::DeviceBase::CpuWorkerThreads* const workers =
       context->device()->tensorflow_cpu_worker_threads();
   ExecContext exec;
   exec.parallel_for = [workers](size_t total, size_t cost, const ExecContext::Work& work) {
-    // Callers who come at once with little work share the threads: each would only wait for those
+    // Ops that come at once with little work share the threads: each would only wait for those
     // that the others use. One with much work may outlast them, and takes what it gets.
     constexpr size_t kLittle = 1000000;  // ns
-    const Caller caller;
-    const int threads = total * cost > kLittle
-                            ? workers->num_threads
-                            : std::max(1, workers->num_threads / caller.together());
+    const int together = std::max(1, ops_under_way.load(std::memory_order_relaxed));
+    const int threads = total * cost > kLittle ? workers->num_threads
+                                               : std::max(1, workers->num_threads / together);
     tf::Shard(threads, workers->workers, static_cast<int64_t>(total), static_cast<int64_t>(cost),
               [&work](int64_t begin, int64_t end) {
                 work(static_cast<size_t>(begin), static_cast<size_t>(end));
