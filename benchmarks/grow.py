@@ -2,9 +2,9 @@
 
     python benchmarks/grow.py tf_embed|TFRA KEYS DIM [--warm < NEEDS]
 
-Prints an object of JSON: seconds of all batches, of the median and of the worst one, which that
-was, bytes of resident memory before, at the peak and at the end, and `needs`, a list of how many
-bytes each batch took at its peak. With `--warm` it reads such a list, and before each batch so much
+Prints an object of JSON: seconds of all batches, and `times`, of each; bytes of resident memory
+before, at the peak and at the end, and `needs`, a list of how many bytes each batch took at its
+peak. With `--warm` it reads such a list, and before each batch so much
 memory is made free that the host of a virtual machine has given already.
 """
 
@@ -14,7 +14,6 @@ import argparse
 import ctypes
 import json
 import os
-import statistics
 import sys
 import time
 from typing import Any
@@ -87,9 +86,7 @@ def main() -> None:
     found = {
         "keys": int(grown.variable.size()),
         "seconds": sum(times),
-        "median": statistics.median(times),
-        "worst": max(times),
-        "worst_batch": times.index(max(times)),
+        "times": times,
         "before": before,
         "peak": max(peaks),
         "final": machine.resident_bytes(),
