@@ -197,3 +197,28 @@ def check_rows(keys: tf.Tensor, rows: tf.Tensor, dim: int, argument: str, owner:
             f"`{argument}` of {owner!r} must have the shape of the keys and then dim: {wanted}. "
             f"Received: keys.shape={keys.shape}, {argument}.shape={rows.shape}"
         )
+
+
+def flat_weights(
+    ids: tf.SparseTensor | tf.RaggedTensor,
+    weights: tf.SparseTensor | tf.RaggedTensor | None,
+    ids_name: str,
+    weights_name: str,
+) -> tf.Tensor | None:
+    """The values of `weights`, which must lie where those of `ids` do, in the same container.
+
+    Where they lie is known, and checked, only when they are read.
+    """
+    if weights is None:
+        return None
+    if isinstance(ids, tf.SparseTensor):
+        message = f"{weights_name} must have the indices of {ids_name}."
+        same = tf.debugging.assert_equal(ids.indices, weights.indices, message)
+        return after(weights.values, same)
+    message = f"{weights_name} must have the row lengths of {ids_name}."
+    same = [
+        tf.debugging.assert_equal(tf.cast(ours, tf.int64), tf.cast(theirs, tf.int64), message)
+        for ours, theirs in zip(ids.nested_row_splits, weights.nested_row_splits, strict=True)
+        if ours is not theirs
+    ]
+    return after(weights.flat_values, *same)

@@ -212,8 +212,14 @@ def _bagged(
         raise ValueError(
             f"`{names[0]}` must have at least two axes. Received: {names[0]}.shape={ids.shape}"
         )
+    if isinstance(ids, tf.RaggedTensor) and ids.flat_values.shape.rank != 1:
+        raise ValueError(
+            f"`{names[0]}` must be ragged along the last axis. Received: {names[0]}.shape="
+            f"{ids.shape}"
+        )
+    flat_weights = arguments.flat_weights(ids, weights, *(f"`{name}`" for name in names))
     of_container = _of_sparse if isinstance(ids, tf.SparseTensor) else _of_ragged
-    bagged = of_container(ids, weights, names, of_first_axis)
+    bagged = of_container(ids, flat_weights, of_first_axis)
     keys = arguments.tensor_of(bagged.keys, table.options.key_dtype, names[0], table.options.name)
     weights = bagged.weights
     if weights is not None:
@@ -223,20 +229,7 @@ def _bagged(
     return dataclasses.replace(bagged, keys=keys, weights=weights)
 
 
-def _of_sparse(
-    ids: tf.SparseTensor,
-    weights: tf.SparseTensor | None,
-    names: tuple[str, str],
-    of_first_axis: bool,
-) -> _Bagged:
-    flat_weights = None
-    if weights is not None:
-        same = tf.debugging.assert_equal(
-            ids.indices,
-            weights.indices,
-            f"`{names[1]}` must have the indices of `{names[0]}`.",
-        )
-        flat_weights = arguments.after(weights.values, same)
+def _of_sparse(ids: tf.SparseTensor, weights: tf.Tensor | None, of_first_axis: bool) -> _Bagged:
     outer = ids.dense_shape[:1] if of_first_axis else ids.dense_shape[:-1]
     # The number of a bag: its indices, each times the number of bags in one step of it.
     strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
@@ -248,31 +241,10 @@ def _of_sparse(
         rows_shape = tf.concat([outer, tf.shape(rows, outer.dtype)[1:]], 0)
         return tf.ensure_shape(tf.reshape(rows, rows_shape), static.concatenate(rows.shape[1:]))
 
-    return _Bagged(ids.values, bags, tf.reduce_prod(outer), flat_weights, unflatten)
+    return _Bagged(ids.values, bags, tf.reduce_prod(outer), weights, unflatten)
 
 
-def _of_ragged(
-    ids: tf.RaggedTensor,
-    weights: tf.RaggedTensor | None,
-    names: tuple[str, str],
-    of_first_axis: bool,
-) -> _Bagged:
-    if ids.flat_values.shape.rank != 1:
-        raise ValueError(
-            f"`{names[0]}` must be ragged along the last axis. Received: {names[0]}.shape="
-            f"{ids.shape}"
-        )
-    if weights is not None:
-        same = [
-            tf.debugging.assert_equal(
-                tf.cast(ours, tf.int64),
-                tf.cast(theirs, tf.int64),
-                f"`{names[1]}` must have the row lengths of `{names[0]}`.",
-            )
-            for ours, theirs in zip(ids.nested_row_splits, weights.nested_row_splits, strict=True)
-            if ours is not theirs
-        ]
-        weights = weights.with_flat_values(arguments.after(weights.flat_values, *same))
+def _of_ragged(ids: tf.RaggedTensor, weights: tf.Tensor | None, of_first_axis: bool) -> _Bagged:
     outer_splits = ids.nested_row_splits[:-1]
     if of_first_axis and ids.ragged_rank > 1:
         ids = ids.merge_dims(1, -1)
@@ -288,7 +260,7 @@ def _of_ragged(
         keys=ids.flat_values,
         bags=tf.cast(innermost.value_rowids(), tf.int64),
         num_bags=innermost.nrows(tf.int64),
-        weights=None if weights is None else weights.flat_values,
+        weights=weights,
         unflatten=unflatten if outer_splits else tf.identity,
     )
 

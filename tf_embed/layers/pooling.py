@@ -82,6 +82,13 @@ class Embedder:
                 f"{weights.shape}"
             )
 
+    def _flat_weights(
+        self,
+        ids: tf.SparseTensor | tf.RaggedTensor,
+        weights: tf.SparseTensor | tf.RaggedTensor | None,
+    ) -> tf.Tensor | None:
+        return arguments.flat_weights(ids, weights, "`ids`", f"`weights` of {self.name!r}")
+
     # Dense: the bags are the lines along the last axis.
 
     def _pool_lines(self, ids: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
@@ -104,18 +111,7 @@ class Embedder:
         if self.combiner is None:
             return ids.with_flat_values(self.rows(ids.flat_values))
         splits = ids.nested_row_splits
-        flat_weights = None
-        if weights is not None:
-            same = [
-                tf.debugging.assert_equal(
-                    tf.cast(ours, tf.int64),
-                    tf.cast(theirs, tf.int64),
-                    f"`weights` of {self.name!r} must have the row lengths of `ids`.",
-                )
-                for ours, theirs in zip(splits, weights.nested_row_splits, strict=True)
-                if ours is not theirs
-            ]
-            flat_weights = arguments.after(weights.flat_values, *same)
+        flat_weights = self._flat_weights(ids, weights)
         if ids.flat_values.shape.rank != 1:  # the innermost axis is uniform
             return ids.with_flat_values(self._pool_lines(ids.flat_values, flat_weights))
         pooled = self.pooled(ids.flat_values, (splits[-1],), flat_weights)
@@ -131,13 +127,6 @@ class Embedder:
                 ids.indices, self.rows(ids.values), tf.concat([ids.dense_shape, [self.dim]], 0)
             )
             return tf.ensure_shape(rows, ids.shape.concatenate([self.dim]))
-        flat_weights = None
-        if weights is not None:
-            same = tf.debugging.assert_equal(
-                ids.indices,
-                weights.indices,
-                f"`weights` of {self.name!r} must have the indices of `ids`.",
-            )
-            flat_weights = arguments.after(weights.values, same)
+        flat_weights = self._flat_weights(ids, weights)
         pooled = self.pooled(ids.values, (ids.indices, ids.dense_shape), flat_weights)
         return tf.ensure_shape(pooled, ids.shape[:-1].concatenate([self.dim]))
