@@ -169,7 +169,7 @@ void RunOurs(const Settings& settings, const Shape& shape) {
     Report("tf_embed", dim, shape.load, what, n, static_cast<double>(n) * bytes, seconds);
   };
   report(
-      "contains", 0.6, key, [&] { table->Contains(context, batch, exists); }, nothing);
+      "contains", 0.6, key, [&] { Check(table->Contains(context, batch, exists)); }, nothing);
   report(
       "find", 0.6, key + 1.6 * row,
       [&] { Check(table->Find(context, batch, DefaultRows(), rows.data(), exists, {})); }, nothing);

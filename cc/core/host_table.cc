@@ -197,7 +197,7 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   return Status();
 }
 
-void HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const {
+Status HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const {
   Shared gate(content_gate_);
   const auto look = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
@@ -209,6 +209,7 @@ void HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool
     }
   };
   context.parallel_for(batch.size, kFindCost, std::cref(look));
+  return Status();
 }
 
 Status HostTable::Group(const ExecContext& context, const KeyBatch& batch, const bool* skip,

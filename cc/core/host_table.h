@@ -54,7 +54,7 @@ class HostTable final : public Table {
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override;
-  void Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
   Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists) override;
   Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,

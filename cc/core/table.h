@@ -169,7 +169,8 @@ class Table {
                       const SlotsOut& slots) const = 0;
 
   // Tells which keys are there, in `exists` [batch].
-  virtual void Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const = 0;
+  virtual Status Contains(const ExecContext& context, const KeyBatch& batch,
+                          bool* exists) const = 0;
 
   // As Find, and inserts absent keys with their defaults; of equal keys the first one's. As a part
   // of training, only those that an Apply right now would insert.

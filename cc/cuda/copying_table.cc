@@ -93,15 +93,12 @@ class CopyingTable final : public Table {
     return arrays.Finish([&] { return table_->Find(context, keys, rows, to, flags, to_slots); });
   }
 
-  void Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override {
+  Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override {
     Arrays arrays(memory_, context);
     const size_t places = batch.Places();
     const KeyBatch keys = Keys(&arrays, batch, places);
     bool* const flags = arrays.Out(exists, places);
-    (void)arrays.Finish([&] {
-      table_->Contains(context, keys, flags);
-      return Status();
-    });
+    return arrays.Finish([&] { return table_->Contains(context, keys, flags); });
   }
 
   Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,

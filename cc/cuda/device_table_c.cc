@@ -214,8 +214,7 @@ int tf_embed_table_contains(const TfEmbedTable* table, void* stream, const int64
   return Guarded([&] {
     TF_EMBED_RETURN_IF_ERROR(CheckArray("keys", keys, count));
     TF_EMBED_RETURN_IF_ERROR(CheckArray("exists", exists, count));
-    table->table->Contains(On(stream), Batch(keys, count), reinterpret_cast<bool*>(exists));
-    return te::Status();
+    return table->table->Contains(On(stream), Batch(keys, count), reinterpret_cast<bool*>(exists));
   });
 }
 

@@ -68,7 +68,7 @@ class DeviceTable final : public Table {
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override;
-  void Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
   Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists) override;
   Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
@@ -344,10 +344,11 @@ Status DeviceTable<Device>::Find(const ExecContext& context, const KeyBatch& bat
 }
 
 template <class Device>
-void DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
-                                   bool* exists) const {
+Status DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
+                                     bool* exists) const {
   const Reading reading(this, context);
   device_.Launch(context, batch.size, kFindCost, ContainsKernel{View(), BatchView(batch), exists});
+  return device_.Check(context);
 }
 
 template <class Device>

@@ -144,8 +144,7 @@ class ReadSlotsOp : public TableOp {
                            {&present, slots->data()});
       }
       FillInitial(wanted, batch, slots);
-      shard->Contains(exec, batch, flags);
-      return Status();
+      return shard->Contains(exec, batch, flags);
     });
   }
 

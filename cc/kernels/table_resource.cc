@@ -244,7 +244,7 @@ void TableResource::DropTextsWithoutRows(const int64_t* keys, size_t count) {
     const KeyBatch batch{keys + begin, std::min(kChunk, count - begin), nullptr};
     std::fill(has_row, has_row + batch.size, false);
     for (const auto& shard : shards_) {
-      shard->Contains(ExecContext::Serial(), batch, is_in_shard);
+      if (!shard->Contains(ExecContext::Serial(), batch, is_in_shard).ok()) return;
       for (size_t i = 0; i < batch.size; ++i) has_row[i] = has_row[i] || is_in_shard[i];
     }
     for (size_t i = 0; i < batch.size; ++i) {

@@ -83,7 +83,7 @@ class TableResource : public tensorflow::ResourceBase {
 
   // The rest wants the text gate held alone.
 
-  // Removes the texts of those keys that have no row.
+  // Removes the texts of those keys that have no row. Where a shard can't say, they stay.
   void DropTextsWithoutRows(const int64_t* keys, size_t count);
   // The same of all rows that left by the table's policy.
   void DropTextsOfEvicted();

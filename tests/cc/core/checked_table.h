@@ -46,7 +46,7 @@ class CheckedTable {
       ExpectOk(
           table->Find(context, batch, defaults, weights, exists, {&oracle.rule, slots[1].data()}));
       const auto contained = std::make_unique<bool[]>(batch.places + 1);
-      table->Contains(context, batch, contained.get());
+      ExpectOk(table->Contains(context, batch, contained.get()));
       for (size_t i = 0; i < batch.size(); ++i) {
         EXPECT_EQ(exists[batch.Position(i)], contained[batch.Position(i)]);
       }
