@@ -50,10 +50,10 @@ def device_names(
             "`devices` names a GPU, but this build of tf_embed has no GPU support, or TensorFlow "
             f"sees no GPU. Received: devices={devices!r}"
         )
-    if len(names) > 1:
+    if len({_place(name) for name in names}) > 1:
         raise ValueError(
-            f"A variable on a GPU has one shard: `devices` must be one name, like "
-            f'"{GPU}". Received: devices={devices!r}'
+            "The shards of a variable on a GPU are all on that one: `devices` must name it for "
+            f'each of them, like ["{GPU}"] * 2. Received: devices={devices!r}'
         )
     if why_not:
         raise ValueError(f"{why_not} can't be on a GPU. Received: devices={devices!r}")
@@ -77,6 +77,12 @@ def _why_not_on_gpu(
     if policy.log_evicted:
         return "A table with a log of evicted rows"
     return None
+
+
+def _place(name: str) -> tuple[str, int]:
+    """The type and the number of a device of this machine, of which "GPU" alone is the first."""
+    spec = tf.DeviceSpec.from_string(name)
+    return spec.device_type.upper(), spec.device_index or 0
 
 
 def _kind(name: str) -> str | None:

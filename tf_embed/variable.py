@@ -47,8 +47,9 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             tf.bool or tf.string. Floating ones can be trained.
         dim: Number of weights in a row, at least 1.
         devices: Where the shards are, a device name for each; names may repeat, so
-            `["/CPU:0"] * 4` makes four shards. A GPU has one shard. Default: one shard, on the
-            first GPU where this build has GPU support and there is one, else on the CPU.
+            `["/CPU:0"] * 4` makes four shards. Those of a variable on a GPU are all on that one.
+            Default: one shard, on the first GPU where this build has GPU support and there is
+            one, else on the CPU.
         partitioner: Called with keys [n] and the number of shards for the shard of each key [n],
             int32 or int64. Default: `default_partition_fn`, the remainder.
         shared_name: Accepted for the sake of old code. Two variables never share rows, whatever

@@ -5,25 +5,26 @@
 
 namespace tf_embed {
 
-size_t DefaultShard(int64_t key, size_t num_shards, bool unsigned_keys) {
-  if (unsigned_keys) return static_cast<uint64_t>(key) % num_shards;
-  const int64_t n = static_cast<int64_t>(num_shards);
-  const int64_t rest = key % n;
-  return static_cast<size_t>(rest < 0 ? rest + n : rest);
+size_t FirstWrongOwner(const int32_t* owners, size_t size, size_t num_shards) {
+  if (owners == nullptr) return size;
+  const int32_t* const wrong = std::find_if(owners, owners + size, [&](int32_t owner) {
+    return owner < 0 || static_cast<size_t>(owner) >= num_shards;
+  });
+  return static_cast<size_t>(wrong - owners);
+}
+
+Status WrongOwner(int32_t owner, int64_t key, size_t num_shards) {
+  return Status::InvalidArgument(
+      "The partitioner must give a shard in [0, " + std::to_string(num_shards) +
+      "). Received: " + std::to_string(owner) + " for key " + std::to_string(key) + ".");
 }
 
 Status ShardSplit::Build(const int64_t* keys, size_t size, const int32_t* owners, size_t num_shards,
                          bool unsigned_keys) {
   TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size));
   num_shards_ = num_shards;
-  for (size_t i = 0; owners != nullptr && i < size; ++i) {
-    if (owners[i] < 0 || static_cast<size_t>(owners[i]) >= num_shards) {
-      return Status::InvalidArgument("The partitioner must give a shard in [0, " +
-                                     std::to_string(num_shards) +
-                                     "). Received: " + std::to_string(owners[i]) + " for key " +
-                                     std::to_string(keys[i]) + ".");
-    }
-  }
+  const size_t wrong = FirstWrongOwner(owners, size, num_shards);
+  if (wrong < size) return WrongOwner(owners[wrong], keys[wrong], num_shards);
   whole_ = KeyBatch{keys, size, nullptr};
   if (num_shards == 1) return Status();
 

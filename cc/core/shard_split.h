@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cc/core/allocator.h"
+#include "cc/core/platform.h"
 #include "cc/core/status.h"
 #include "cc/core/table.h"
 
@@ -14,7 +15,17 @@ namespace tf_embed {
 
 // The shard that a key has where nobody chooses: floor_mod(key, num_shards), of the key's bits read
 // as uint64 where keys are unsigned.
-size_t DefaultShard(int64_t key, size_t num_shards, bool unsigned_keys);
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE size_t DefaultShard(int64_t key, size_t num_shards,
+                                                         bool unsigned_keys) {
+  if (unsigned_keys) return static_cast<uint64_t>(key) % num_shards;
+  const int64_t n = static_cast<int64_t>(num_shards);
+  const int64_t rest = key % n;
+  return static_cast<size_t>(rest < 0 ? rest + n : rest);
+}
+
+// The first of a partitioner's shards that there is not; `size` where all are.
+size_t FirstWrongOwner(const int32_t* owners, size_t size, size_t num_shards);
+Status WrongOwner(int32_t owner, int64_t key, size_t num_shards);
 
 class ShardSplit {
  public:

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "cc/cuda/copying_table.h"
+#include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table.h"
 #include "cc/cuda/device_table_inl.h"
 
@@ -363,6 +364,10 @@ DeviceMemory* MemoryOfDevice(int device) {
   std::unique_ptr<GpuMemory>& memory = memories[device];
   if (memory == nullptr) memory = std::make_unique<GpuMemory>(device);
   return memory.get();
+}
+
+std::unique_ptr<DeviceSplit> NewDeviceSplit(int device) {
+  return std::make_unique<DeviceSplitOn<CudaDevice>>(CudaDevice(device), HostAllocator());
 }
 
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,

@@ -1,3 +1,6 @@
+#include <memory>
+
+#include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table_inl.h"
 #include "cc/cuda/host_device.h"
 
@@ -7,6 +10,10 @@ Status NewDeviceTableOnHost(const TableOptions& options, const DeviceOptions& de
                             std::unique_ptr<Table>* table, Allocator* pinned) {
   return DeviceTable<HostDevice>::Create(options, device, HostDevice(options.allocator, pinned),
                                          table);
+}
+
+std::unique_ptr<DeviceSplit> NewDeviceSplitOnHost(Allocator* allocator) {
+  return std::make_unique<DeviceSplitOn<HostDevice>>(HostDevice(allocator), allocator);
 }
 
 }  // namespace tf_embed

@@ -56,4 +56,8 @@ absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<T
   return absl::OkStatus();
 }
 
+std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu) {
+  return HostStandsIn() ? NewDeviceSplitOnHost(HostAllocator()) : NewDeviceSplit(gpu);
+}
+
 }  // namespace tf_embed

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "cc/core/table.h"
+#include "cc/cuda/device_split.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
@@ -27,6 +28,9 @@ int GpuOf(tensorflow::OpKernelConstruction* construction);
 // Makes a table on a GPU: `on_device` is it, and lives in `table`, which takes arrays on the host.
 absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<Table>* table,
                          Table** on_device);
+
+// Spreads keys in the memory of that GPU over tables there.
+std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu);
 
 }  // namespace tf_embed
 

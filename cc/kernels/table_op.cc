@@ -4,6 +4,7 @@
 #include <atomic>
 #include <new>
 
+#include "cc/kernels/gpu_tables.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "xla/stream_executor/stream.h"
@@ -66,7 +67,7 @@ void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor
 absl::Status KeysInput::Read(tf::OpKernelContext* context, TableResource* table, KeyUse use,
                              KeysInput* keys) {
   TF_RETURN_IF_ERROR(ReadUnspread(context, table, use, keys));
-  return keys->Spread(*table);
+  return keys->Spread(context, *table);
 }
 
 absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, TableResource* table, KeyUse use,
@@ -91,7 +92,7 @@ absl::Status KeysInput::ReadAside(tf::OpKernelContext* context, const TableResou
                                    &keys->widened_));
     keys->keys_ = keys->widened_.data();
   }
-  return keys->Spread(table);
+  return keys->Spread(context, table);
 }
 
 absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableResource& table) {
@@ -120,7 +121,12 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
   return absl::OkStatus();
 }
 
-absl::Status KeysInput::Spread(const TableResource& table) {
+absl::Status KeysInput::Spread(tf::OpKernelContext* context, const TableResource& table) {
+  if (on_device_) {
+    device_split_ = NewGpuSplit(table.gpu());
+    return ToTensorFlow(device_split_->Build(ThreadPoolOf(context), keys_, size_, owners_,
+                                             table.num_shards(), unsigned_keys_));
+  }
   return ToTensorFlow(split_.Build(keys_, size_, owners_, table.num_shards(), unsigned_keys_));
 }
 

@@ -3,10 +3,12 @@
 #ifndef TF_EMBED_CC_KERNELS_TABLE_OP_H_
 #define TF_EMBED_CC_KERNELS_TABLE_OP_H_
 
+#include <memory>
 #include <optional>
 
 #include "cc/core/exec_context.h"
 #include "cc/core/shard_split.h"
+#include "cc/cuda/device_split.h"
 #include "cc/kernels/table_resource.h"
 #include "cc/kernels/text_access.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -55,7 +57,7 @@ class KeysInput {
   const int32_t* owners() const { return owners_; }  // null: the table chooses
   bool unsigned_keys() const { return unsigned_keys_; }
   KeyBatch shard(size_t number) const {
-    KeyBatch batch = split_.shard(number);
+    KeyBatch batch = device_split_ != nullptr ? device_split_->shard(number) : split_.shard(number);
     batch.scores = scores_;
     batch.distinct = distinct_;
     return batch;
@@ -78,7 +80,7 @@ class KeysInput {
 
  private:
   absl::Status ReadShapes(tensorflow::OpKernelContext* context, const TableResource& table);
-  absl::Status Spread(const TableResource& table);
+  absl::Status Spread(tensorflow::OpKernelContext* context, const TableResource& table);
 
   std::optional<TextAccess> texts_;
   size_t size_ = 0;
@@ -91,6 +93,7 @@ class KeysInput {
   bool on_device_ = false;
   Buffer<int64_t> widened_;  // keys of 32 bits, and of strings
   ShardSplit split_;
+  std::unique_ptr<DeviceSplit> device_split_;  // where the keys are on the device
 };
 
 // Checks that an input has one row for each key.

@@ -187,7 +187,7 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
                                   ". Received: init_size=", options.init_size, " in each of ",
                                   signature.num_shards, " shards.");
   }
-  tf::core::RefCountPtr<TableResource> created(new TableResource(signature));
+  tf::core::RefCountPtr<TableResource> created(new TableResource(signature, gpu));
   const PolicyAttributes& policy = signature.policy;
   std::shared_ptr<Admission> admission;
   TF_RETURN_IF_ERROR(policy.NewAdmission(options.allocator, &admission));

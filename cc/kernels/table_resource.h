@@ -98,7 +98,8 @@ class TableResource : public tensorflow::ResourceBase {
   // Takes arrays that are on the host, wherever its rows are.
   Table* shard(size_t number) const { return shards_[number].get(); }
   // The same table, where it is on a GPU, for arrays in the GPU's memory.
-  bool is_on_gpu() const { return !device_shards_.empty(); }
+  bool is_on_gpu() const { return gpu_ >= 0; }
+  int gpu() const { return gpu_; }  // -1: on the host
   Table* device_shard(size_t number) const { return device_shards_[number]; }
   size_t size() const;
   // For who wants them in a row.
@@ -122,12 +123,13 @@ class TableResource : public tensorflow::ResourceBase {
   std::string DebugString() const override;
 
  private:
-  explicit TableResource(const Signature& signature)
-      : signature_(signature), clock_(signature.policy.steps_per_epoch) {}
+  TableResource(const Signature& signature, int gpu)
+      : signature_(signature), gpu_(gpu), clock_(signature.policy.steps_per_epoch) {}
 
   Status CollectValues(Buffer<int64_t>* values) const;
 
   const Signature signature_;
+  const int gpu_;
   StepClock clock_;
   std::mutex save_mutex_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables

@@ -6,6 +6,7 @@ GPU and is the host; see tests/cc/gpu/host_gpu.cc. Elsewhere it wants a GPU and 
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 
@@ -118,12 +119,122 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "can't be on a GPU"):
                 tf_embed.Variable(policy=policy, devices=GPU)
 
-    def test_a_gpu_has_no_strings_and_one_shard(self):
+    def test_a_gpu_has_no_strings(self):
         self.assertEqual(tf_embed.Variable(key_dtype=tf.string).devices, [CPU])
         with self.assertRaisesRegex(ValueError, "strings can't be on a GPU"):
             tf_embed.Variable(key_dtype=tf.string, devices=GPU)
-        with self.assertRaisesRegex(ValueError, "one shard"):
-            tf_embed.Variable(devices=[GPU, GPU])
+
+
+def last_digit(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
+    """A partitioner that leaves the last shard empty."""
+    return tf.cast(tf.abs(keys) % 10 % (shard_num - 1), tf.int32)
+
+
+class ShardsTest(tf.test.TestCase, parameterized.TestCase):
+    def variables(self, **options: object) -> list[tf_embed.Variable]:
+        """Three shards on the GPU, three on the CPU, and one on the GPU."""
+        options = {
+            "dim": DIM,
+            "name": "mine",
+            "initializer": keras.initializers.RandomNormal(seed=1),
+        } | options
+        return [
+            tf_embed.Variable(devices=devices, **options) for devices in ([GPU] * 3, [CPU] * 3, GPU)
+        ]
+
+    def sizes(self, variable: tf_embed.Variable) -> list[int]:
+        return [int(shard.size()) for shard in variable.tables]
+
+    @parameterized.product(
+        dtype=("int64", "uint64", "int32"),
+        partitioner=(tf_embed.default_partition_fn, last_digit),
+    )
+    def test_verbs_do_what_they_do_on_the_cpu_and_with_one_shard(self, dtype, partitioner):
+        if dtype == "uint64" and partitioner is last_digit:
+            self.skipTest("tf.abs takes no unsigned numbers")
+        keys = KEYS.astype(dtype)
+        rng = np.random.default_rng(SEED)
+        variables = self.variables(key_dtype=dtype, partitioner=partitioner)
+        rows = rng.normal(size=[len(keys), DIM]).astype("f")
+        outputs = []
+        for v in variables:
+            first, absent = v.lookup(keys, return_exists=True)
+            v.upsert(keys[:3], rows[:3])
+            second, exists = v.lookup(keys[None], return_exists=True)
+            v.accum(keys[:5], second[0, :5], rows[:5], exists[0, :5])
+            v.remove(keys[2:3])
+            outputs.append([first, absent, second, exists, v.lookup(keys[:0]), v.size()])
+        for ours, on_cpu, in_one in zip(*outputs, strict=True):
+            self.assertAllEqual(ours, on_cpu)
+            self.assertAllEqual(ours, in_one)
+        on_gpu, on_cpu, in_one = variables
+        self.assertEqual(rows_of(on_gpu), rows_of(on_cpu))
+        self.assertEqual(rows_of(on_gpu), rows_of(in_one))
+        self.assertEqual(self.sizes(on_gpu), self.sizes(on_cpu))
+        self.assertEqual(on_gpu.devices, [GPU] * 3)
+
+    @parameterized.product(optimizer=("adam", "nadam"), in_graph=(False, True))
+    def test_steps_give_the_rows_of_one_shard(self, optimizer, in_graph):
+        variables = self.variables()
+        for v in variables:
+            inner = keras.optimizers.get(
+                {"class_name": optimizer, "config": {"learning_rate": 0.05}}
+            )
+            trainer = tf_embed.DynamicEmbeddingOptimizer(inner)
+
+            def step(keys, v=v, trainer=trainer):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(tf_embed.embedding_lookup(v, keys) ** 2)
+                trainer.apply(tape.gradient(loss, [v.anchor]), [v.anchor])
+
+            run = tf.function(step) if in_graph else step
+            rng = np.random.default_rng(SEED)
+            for _ in range(5):
+                run(tf.constant(rng.integers(-9, 9, 40)))
+        ours, on_cpu, in_one = map(rows_of, variables)
+        self.assertEqual(ours, in_one)
+        self.assertEqual(ours.keys(), on_cpu.keys())
+        for key, row in on_cpu.items():
+            self.assertAllClose(ours[key], row, rtol=2e-5, atol=2e-6)
+        self.assertEqual(self.sizes(variables[0]), self.sizes(variables[1]))
+
+    def test_a_bound_is_spread_over_shards(self):
+        policy = tf_embed.TablePolicy(100, "lru")
+        on_gpu, on_cpu, _ = self.variables(policy=policy)
+        for v in (on_gpu, on_cpu):
+            for begin in range(0, 400, 40):
+                v.upsert(tf.range(begin, begin + 40, dtype=tf.int64), tf.ones([40, DIM]))
+        self.assertEqual(self.sizes(on_gpu), [34, 33, 33])
+        self.assertEqual(rows_of(on_gpu), rows_of(on_cpu))
+
+    @parameterized.product(first=(GPU, CPU), second=(GPU, CPU), third=(GPU, CPU))
+    def test_checkpoints_go_into_any_number_of_shards(self, first, second, third):
+        options = {"dim": DIM, "name": "mine", "initializer": 0.0}
+        variables = [
+            tf_embed.Variable(devices=[device] * shards, **options)
+            for device, shards in ((first, 3), (second, 1), (third, 2))
+        ]
+        keys = np.arange(-50, 50)
+        variables[0].upsert(keys, np.arange(100 * DIM, dtype="f").reshape([100, DIM]))
+        for saved, loaded in itertools.pairwise(variables):
+            path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "c")
+            written = tf.train.Checkpoint(v=saved).write(path)
+            tf.train.Checkpoint(v=loaded).read(written).assert_consumed()
+        self.assertEqual(rows_of(variables[0]), rows_of(variables[2]))
+        self.assertEqual(self.sizes(variables[2]), [50, 50])
+
+    def test_a_wrong_shard_is_named(self):
+        v = tf_embed.Variable(
+            devices=[GPU] * 2, partitioner=lambda keys, n: tf.cast(keys, tf.int32)
+        )
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, r"\[0, 2\).*5 for key 5"):
+            v.lookup([0, 1, 5])
+
+    def test_all_shards_are_on_one_gpu(self):
+        self.assertEqual(tf_embed.Variable(devices=["GPU:0", "/gpu:0"]).shard_num, 2)
+        for devices in ([GPU, "/GPU:1"], [GPU, CPU]):
+            with self.assertRaisesRegex(ValueError, "are all on that one"):
+                tf_embed.Variable(devices=devices)
 
 
 class ModelTest(tf.test.TestCase, parameterized.TestCase):

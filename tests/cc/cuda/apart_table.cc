@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table_inl.h"
 #include "cc/cuda/host_device.h"
 
@@ -214,6 +215,10 @@ Status NewApartTable(const TableOptions& options, const DeviceOptions& device,
   TableOptions on_host = options;
   on_host.allocator = ApartMemory::Get()->host();
   return DeviceTable<ApartDevice>::Create(on_host, device, ApartDevice(), table);
+}
+
+std::unique_ptr<DeviceSplit> NewApartSplit() {
+  return std::make_unique<DeviceSplitOn<ApartDevice>>(ApartDevice(), ApartMemory::Get()->host());
 }
 
 }  // namespace tf_embed

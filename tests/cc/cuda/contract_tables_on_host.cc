@@ -2,6 +2,7 @@
 
 #include "tests/cc/cuda/apart_table.h"
 #include "tests/cc/cuda/contract_tables.h"
+#include "tests/cc/cuda/lockstep_table.h"
 
 namespace tf_embed {
 
@@ -15,8 +16,34 @@ std::vector<TableKind> ContractTables() {
     (void)NewApartTable(options, DeviceOptions(), &table);
     return NewCopyingTable(std::move(table), ApartMemory::Get());
   };
-  kinds.push_back({"DeviceTableApart", create, false});
+  kinds.push_back({"DeviceTableApart", create, false, true, /*on_device=*/true});
 #endif
+  return kinds;
+}
+
+TableKind DeviceTables(const DeviceOptions& device) {
+  const auto create = [=](const TableOptions& options) {
+    std::unique_ptr<Table> table;
+    (void)NewDeviceTableOnHost(options, device, &table);
+    return table;
+  };
+  return {"DeviceTableOnHost", create, true, true, /*on_device=*/true};
+}
+
+std::vector<DeviceKind> ContractDevices() {
+  std::vector<DeviceKind> kinds;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  kinds.push_back({"Apart", ApartMemory::Get(), NewApartTable, NewApartSplit});
+#endif
+  if (HasLockstep()) {
+    kinds.push_back({"Lockstep", HostAsDeviceMemory(), NewLockstepTable, NewLockstepSplit});
+  }
+  const auto new_table = [](const TableOptions& options, const DeviceOptions& device,
+                            std::unique_ptr<Table>* table) {
+    return NewDeviceTableOnHost(options, device, table);
+  };
+  kinds.push_back({"Host", HostAsDeviceMemory(), new_table,
+                   [] { return NewDeviceSplitOnHost(HostAllocator()); }});
   return kinds;
 }
 

@@ -1,9 +1,11 @@
-// What a table for callers on the host does where the device has no memory for its copies.
+// What is made beside a batch on a device, and what happens where the device has no memory for it:
+// copies of arrays of the host, and the parts of shards.
 #include "cc/cuda/copying_table.h"
 
 #include <functional>
 #include <utility>
 
+#include "cc/cuda/device_split.h"
 #include "tests/cc/core/failing_allocator.h"
 #include "tests/cc/core/test_tables.h"
 
@@ -103,6 +105,24 @@ TEST_F(CopyingTableTest, EachVerbSaysWhenTheDeviceHasNoMemoryForItsCopies) {
     }
     EXPECT_GE(failure, 4) << name << " copies keys, positions and scores";
   }
+}
+
+TEST(DeviceSplitMemory, ASplitSaysWhenTheDeviceHasNoMemoryForIt) {
+  FailingAllocator allocator;
+  const std::vector<int64_t> keys = KeysFrom(-40, 100);
+  const std::vector<int32_t> owners(keys.size(), 1);
+  bool done = false;
+  int64_t failure = 0;
+  for (; !done; ++failure) {
+    const auto split = NewDeviceSplitOnHost(&allocator);
+    allocator.FailAfter(failure);
+    const Status status =
+        split->Build(ExecContext::Serial(), keys.data(), keys.size(), owners.data(), 3, false);
+    allocator.NeverFail();
+    done = status.ok();
+    EXPECT_EQ(done ? StatusCode::kOk : StatusCode::kResourceExhausted, status.code());
+  }
+  EXPECT_GT(failure, 7);
 }
 
 }  // namespace

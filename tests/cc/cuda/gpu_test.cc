@@ -1,10 +1,10 @@
-// The suites of the contract on a GPU, and what only a GPU can show. `make cuda-test` builds the
-// program with nvcc and g++; it needs neither TensorFlow nor Bazel. Where there is no GPU it says
-// so and exits with 77, the code by which Automake and Meson know a test that was skipped.
+// The suites of the contract and of policies on a GPU, and what only a GPU can show. `make
+// cuda-test` builds the program with nvcc and g++; it needs neither TensorFlow nor Bazel. Where
+// there is no GPU it says so and exits with 77, the code by which Automake and Meson know a test
+// that was skipped.
 #include <cuda_runtime.h>
 
 #include <cstdio>
-#include <utility>
 
 #include "cc/cuda/copying_table.h"
 #include "cc/cuda/device_table.h"
@@ -14,20 +14,26 @@
 namespace tf_embed {
 namespace {
 
-std::unique_ptr<Table> NewGpuTable(const TableOptions& options) {
+std::unique_ptr<Table> NewGpuTable(const TableOptions& options, const DeviceOptions& device = {}) {
   std::unique_ptr<Table> table;
-  const Status status = NewDeviceTable(options, DeviceOptions(), &table);
+  const Status status = NewDeviceTable(options, device, &table);
   EXPECT_TRUE(status.ok()) << status.message();
   return table;
 }
 
 }  // namespace
 
-std::vector<TableKind> ContractTables() {
-  const auto create = [](const TableOptions& options) {
-    return NewCopyingTable(NewGpuTable(options), MemoryOfDevice(0));
+TableKind DeviceTables(const DeviceOptions& device) {
+  const auto create = [=](const TableOptions& options) {
+    return NewCopyingTable(NewGpuTable(options, device), MemoryOfDevice(device.device));
   };
-  return {{"DeviceTableOnGpu", create, true, false}};
+  return {"DeviceTableOnGpu", create, true, false, /*on_device=*/true};
+}
+
+std::vector<TableKind> ContractTables() { return {DeviceTables(DeviceOptions())}; }
+
+std::vector<DeviceKind> ContractDevices() {
+  return {{"Gpu", MemoryOfDevice(0), NewDeviceTable, [] { return NewDeviceSplit(0); }}};
 }
 
 namespace {
@@ -175,9 +181,7 @@ TEST(GpuBytes, ABoundOnBytesRefusesTheLastNewKeys) {
   options.dim = 64;
   DeviceOptions device;
   device.max_bytes = 64 << 20;
-  std::unique_ptr<Table> table;
-  ASSERT_TRUE(NewDeviceTable(options, device, &table).ok());
-  const auto copying = NewCopyingTable(std::move(table), MemoryOfDevice(0));
+  const auto copying = DeviceTables(device).create(options);
   const Batch batch(KeysFrom(0, 1000000));
   const std::vector<float> rows(batch.size() * options.dim, 1.0f);
   ASSERT_TRUE(copying->InsertOrAssign(ExecContext::Serial(), batch, rows.data(), {}).ok());

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table_inl.h"
 #include "cc/cuda/host_device.h"
 
@@ -151,6 +152,11 @@ Status NewLockstepTable(const TableOptions& options, const DeviceOptions& device
                         std::unique_ptr<Table>* table) {
   return DeviceTable<LockstepDevice>::Create(options, device, LockstepDevice(options.allocator),
                                              table);
+}
+
+std::unique_ptr<DeviceSplit> NewLockstepSplit() {
+  return std::make_unique<DeviceSplitOn<LockstepDevice>>(LockstepDevice(HostAllocator()),
+                                                         HostAllocator());
 }
 
 }  // namespace tf_embed

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "cc/cuda/device_split.h"
 #include "cc/cuda/device_table.h"
 
 namespace tf_embed {
@@ -16,6 +17,7 @@ bool HasLockstep();
 
 Status NewLockstepTable(const TableOptions& options, const DeviceOptions& device,
                         std::unique_ptr<Table>* table);
+std::unique_ptr<DeviceSplit> NewLockstepSplit();
 
 }  // namespace tf_embed
 
