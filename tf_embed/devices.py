@@ -7,17 +7,13 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_embed import ops
-from tf_embed.policies import TablePolicy
 
 CPU = "/CPU:0"
 GPU = "/GPU:0"
 
 
 def device_names(
-    devices: Sequence[str] | str | None,
-    key_dtype: tf.DType,
-    value_dtype: tf.DType,
-    policy: TablePolicy | None,
+    devices: Sequence[str] | str | None, key_dtype: tf.DType, value_dtype: tf.DType
 ) -> tuple[str, ...]:
     """The device of each shard.
 
@@ -26,12 +22,11 @@ def device_names(
             a table, else the CPU.
         key_dtype: Dtype of the keys.
         value_dtype: Dtype of the weights.
-        policy: By which rows come and leave.
 
     Raises:
         ValueError: There is none, or one that can't have such tables.
     """
-    why_not = _why_not_on_gpu(key_dtype, value_dtype, policy)
+    why_not = "A table of strings" if tf.string in (key_dtype, value_dtype) else None
     if devices is None:
         return (CPU,) if why_not or not _has_gpu() else (GPU,)
     names = (devices,) if isinstance(devices, str) else tuple(devices)
@@ -62,21 +57,6 @@ def device_names(
 
 def _has_gpu() -> bool:
     return ops.has_gpu_tables() and bool(tf.config.list_logical_devices("GPU"))
-
-
-def _why_not_on_gpu(
-    key_dtype: tf.DType, value_dtype: tf.DType, policy: TablePolicy | None
-) -> str | None:
-    """What keeps a table off a GPU."""
-    if tf.string in (key_dtype, value_dtype):
-        return "A table of strings"
-    if not isinstance(policy, TablePolicy):  # what else it may be is refused where it is checked
-        return None
-    if policy.admission is not None:
-        return "A table with an `admission`"
-    if policy.log_evicted:
-        return "A table with a log of evicted rows"
-    return None
 
 
 def _place(name: str) -> tuple[str, int]:

@@ -130,7 +130,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         dim = arguments.positive_int(dim, "dim")
         _check_strategy(key_dtype)
         policy = policy_of(kv_creator, policy)
-        names = device_names(devices, key_dtype, value_dtype, policy)
+        names = device_names(devices, key_dtype, value_dtype)
         check_policies(policy, restrict_policy, len(names))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
         if kv_creator is not None and kv_creator.init_size is not None:

@@ -249,10 +249,10 @@ class HostMemory final : public DeviceMemory {
   void* Allocate(size_t bytes) override { return HostAllocator()->Allocate(bytes); }
   void Free(void* memory, size_t bytes) override { HostAllocator()->Deallocate(memory, bytes); }
   void CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) override {
-    std::memcpy(device, host, bytes);
+    if (bytes > 0) std::memcpy(device, host, bytes);
   }
   void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) override {
-    std::memcpy(host, device, bytes);
+    if (bytes > 0) std::memcpy(host, device, bytes);
   }
 };
 

@@ -42,8 +42,9 @@ inline uint32_t NeighbourhoodBits(uint64_t bound) {
 // Whether this build has GPU support.
 bool HasGpuSupport();
 
-// Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU;
-// kInvalidArgument for what such a table does not do yet: admission, and sinks of evicted rows.
+// Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU.
+// Admission counts on the host, and sinks are there, so that the writes of a table that has either
+// wait for the device; those of others do not.
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Table>* table);
 

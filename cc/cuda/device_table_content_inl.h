@@ -268,6 +268,7 @@ TableStats DeviceTable<Device>::Stats() const {
   device_.CopyOut(context, tallies_, sizeof(tallies), &tallies);
   stats.admitted = tallies.admitted;
   stats.refused = tallies.refused;
+  stats.held_back = held_back_.load(std::memory_order_relaxed);
   for (const uint64_t misses : tallies.misses) stats.misses += misses;
   const uint64_t looked_up = keys_looked_up_.load(std::memory_order_relaxed);
   stats.hits = looked_up - std::min(looked_up, stats.misses);

@@ -15,6 +15,9 @@
 // that it asked, and all keys of all writes since. Only where that many would not find room does it
 // ask for the true number, and then perhaps makes the table larger.
 //
+// Admission counts on the host, and a sink of evicted rows is there: the writes of a table that has
+// either do wait.
+//
 // Where the bound on bytes allows no more, new keys stay away and are counted, or, where the policy
 // bounds rows, others leave for them (policy_kernels.h), and the device is not asked at all. Where
 // the device has no memory, the verb fails before it has changed a row; only expired ones may have
@@ -113,6 +116,8 @@ class DeviceTable final : public Table {
   static constexpr size_t kRowCost = 100;
   static constexpr size_t kPlaceCost = 5;
   static constexpr uint64_t kSampledPlaces = 7 * 1024;
+  // So many buckets are looked through at a time for rows that a sink must learn of.
+  static constexpr uint64_t kBucketsTogether = uint64_t{1} << 14;
   // A table that loses one row in so many is worth a copy.
   static constexpr size_t kMuchOneIn = 4;
 
@@ -167,11 +172,19 @@ class DeviceTable final : public Table {
     Array<uint64_t> counters;  // of the late ones, of groups
   };
 
+  // Which of the new keys the policy's admission has a say about.
+  enum class Admits : uint8_t {
+    kAll,      // none
+    kCounted,  // all, and it counts them
+    kPeeked,   // all: those come that it would let in now
+  };
+
   // How a write treats its batch.
   struct WriteOptions {
     const bool* exists = nullptr;  // ProbeKernel
     bool uses = true;              // whether it is a use of the rows that are there
     bool counts_refused = true;
+    Admits admits = Admits::kAll;
   };
 
   DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
@@ -209,13 +222,36 @@ class DeviceTable final : public Table {
   // asks the device how many of them are new: `wanted` is there. `*all` says whether all surely do.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
   // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
-  // does, takes expired rows out, and makes `wanted` a running sum.
+  // does, takes expired rows out, asks the admission, and makes `wanted` a running sum.
   Status Survey(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
-                const bool* exists, uint32_t* rows, uint32_t* wanted);
+                const WriteOptions& write, uint32_t* rows, uint32_t* wanted);
+  // Takes the marks of those keys away that are not admitted. Waits for the device.
+  Status Admit(const ExecContext& context, const KeyBatch& batch, Admits admits, uint32_t* wanted);
+  // Keys of a batch on the host, and marks of places in its order.
+  struct Comers {
+    explicit Comers(Allocator* allocator) : keys(allocator), marks(allocator) {}
+    Buffer<int64_t> keys;
+    Buffer<uint32_t> marks;
+
+    Status Resize(size_t size) {
+      TF_EMBED_RETURN_IF_ERROR(keys.Resize(size));
+      return marks.Resize(size + 1);
+    }
+  };
+  // Tells the admission which keys get rows. Waits for the device.
+  Status ForgetComing(const ExecContext& context, const KeyBatch& batch, const NewRows& coming,
+                      Comers* comers);
   // Of those that want to come, marks those that may in `coming`, made a running sum, and takes the
   // rows out that leave for them.
   Status Choose(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
                 const NewRows& wanted, uint32_t* coming);
+  // Takes the rows at `places` [count] out, of which some are kNoPlace, and counts them in `left`.
+  // A sink learns of them before, for which this waits for the device.
+  Status Evict(const ExecContext& context, const uint64_t* places, size_t count, uint64_t* left);
+  Status TellSink(const ExecContext& context, const uint64_t* places, size_t count);
+  // The same of all rows that `kernel` finds, which goes over the buckets from kernel.first on.
+  template <class Kernel>
+  Status EvictFound(const ExecContext& context, Kernel kernel, uint64_t* left);
   // Runs a verb of row_kernels.h on the distinct keys of a batch. For whoever writes.
   template <class Verb>
   Status Write(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
@@ -238,18 +274,12 @@ class DeviceTable final : public Table {
   mutable std::atomic<uint64_t> keys_looked_up_{0};
   std::atomic<uint64_t> evicted_{0};  // but for those that left for others
   std::atomic<uint64_t> expired_{0};  // but for those that writes took out
+  std::atomic<uint64_t> held_back_{0};
 };
 
 template <class Device>
 Status DeviceTable<Device>::Create(const TableOptions& options, const DeviceOptions& device_options,
                                    const Device& device, std::unique_ptr<Table>* table) {
-  const RowPolicy& policy = options.policy;
-  if (policy.admission != nullptr || policy.sink != nullptr) {
-    return Status::InvalidArgument(
-        "Table '" + options.name + "' can't be on a device with " +
-        (policy.admission != nullptr ? "an admission of keys" : "a sink of evicted rows") +
-        ": keep it on the host.");
-  }
   std::unique_ptr<DeviceTable> made;
   bool begun = false;
   try {
@@ -415,8 +445,7 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
   TF_EMBED_RETURN_IF_ERROR(wanted.MakeZeros(batch.size + 1));
   const BatchView view(batch);
   if (planned) {
-    TF_EMBED_RETURN_IF_ERROR(
-        Survey(context, batch, groups, write.exists, rows.data(), wanted.data()));
+    TF_EMBED_RETURN_IF_ERROR(Survey(context, batch, groups, write, rows.data(), wanted.data()));
   } else {
     device_.Launch(
         context, batch.size, kFindCost,
@@ -426,10 +455,15 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
   bool all;
   TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size, &all));
   NewRows coming{wanted.data(), content_->room()};
+  Comers comers(options_.allocator);  // before a row leaves: from there on nothing may fail
+  if (planned && policy.admission != nullptr) TF_EMBED_RETURN_IF_ERROR(comers.Resize(batch.size));
   if (planned && policy.max_rows > 0 && !all) {
     TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
     TF_EMBED_RETURN_IF_ERROR(Choose(context, batch, groups, coming, chosen.data()));
     coming.marks = chosen.data();
+  }
+  if (planned && policy.admission != nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(ForgetComing(context, batch, coming, &comers));
   }
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
@@ -456,6 +490,7 @@ Status DeviceTable<Device>::FindOrInsert(const ExecContext& context, const KeyBa
   WriteOptions write;
   write.uses = context.training;
   write.counts_refused = !context.training;  // else the apply that follows will count them
+  if (context.training) write.admits = Admits::kPeeked;
   return Write(
       context, batch, groups, write, kWriteCost + content_->layout().weight_bytes / 8,
       FindOrInsertVerb{BatchView(batch), ViewOf(defaults), static_cast<char*>(weights), exists});
@@ -470,7 +505,9 @@ Status DeviceTable<Device>::InsertOrAssign(const ExecContext& context, const Key
   if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
     return RuleWasChanged(options_.name);
   }
-  return Write(context, batch, groups, WriteOptions(), kWriteCost + content_->layout().stride / 8,
+  WriteOptions write;
+  if (context.training) write.admits = Admits::kCounted;
+  return Write(context, batch, groups, write, kWriteCost + content_->layout().stride / 8,
                AssignVerb{BatchView(batch), static_cast<const char*>(weights),
                           static_cast<const char*>(slots.slots)});
 }
@@ -507,7 +544,9 @@ Status DeviceTable<Device>::ApplyAs(const ExecContext& context, const KeyBatch& 
   TF_EMBED_RETURN_IF_ERROR(sums.Make(batch.size * options_.dim));
   if (ApplyVerb<T, G>::kNarrow) TF_EMBED_RETURN_IF_ERROR(wide.Make(batch.size * options_.dim));
   const RoundingNoise noise(content_->initializer, rule.step, RoundingNoise::Of::kStep);
-  return Write(context, batch, groups, WriteOptions(), kWriteCost + content_->layout().stride / 4,
+  WriteOptions write;
+  write.admits = Admits::kCounted;
+  return Write(context, batch, groups, write, kWriteCost + content_->layout().stride / 4,
                ApplyVerb<T, G>{
                    BatchView(batch), ViewOf(DefaultRows()), static_cast<const G*>(gradients.values),
                    gradients.begins, static_cast<const Compute*>(gradients.factors),

@@ -72,25 +72,94 @@ struct LeaveKernel {
   }
 };
 
-// For each bucket that is searched for the sake of `wanted` new keys, from where the last such pass
-// ended: takes expired rows out. No more are launched than there are buckets.
-struct SweepKernel {
-  TableView table;
-  Expiry expiry;
-  const uint32_t* wanted;  // null: all
-  uint64_t* left;
+// For each of some places, or kNoPlace: marks whether there is a row that leaves.
+struct MarkPlacesKernel {
+  const uint64_t* places;
+  uint32_t* marks;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (wanted != nullptr && i >= BucketsToSweep(*wanted)) return;
-    const IndexView& index = table.index;
-    const uint64_t bucket = (table.counts->buckets_swept + i) & (index.num_buckets() - 1);
+    if (tile.lane() == 0 && places[i] != IndexView::kNoPlace) marks[i] = 1;
+  }
+};
+
+// For each of them, by the running sum of the marks: copies key and weights, one behind the other.
+struct CopyLeavingKernel {
+  TableView table;
+  const uint64_t* places;
+  const uint32_t* numbers;
+  int64_t* keys;
+  char* weights;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (places[i] == IndexView::kNoPlace) return;
+    const DeviceBucket::Entry& entry = table.index.EntryAt(places[i]);
+    const size_t bytes = table.layout.weight_bytes;
+    if (tile.lane() == 0) keys[numbers[i]] = entry.key;
+    CopyBytes(tile, table.Row(entry.row), bytes, weights + numbers[i] * bytes);
+  }
+};
+
+// Goes over buckets to take rows out, or, where a sink must learn of them before, to find their
+// places. For each bucket of [first, end).
+struct Finder {
+  uint64_t first = 0;
+  uint64_t end = 0;
+  uint64_t* left = nullptr;    // counts those that it took out
+  uint64_t* places = nullptr;  // those that it found, at their lanes
+
+  template <class Tile, typename Leaves>
+  TF_EMBED_DEVICE void Look(const Tile& tile, const TableView& table, size_t i, uint64_t bucket,
+                            const Leaves& leaves) const {
     ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
       const uint64_t place = bucket * DeviceBucket::kLanes + lane;
-      if (!index.template Holds<Tile>(place)) return;
-      if (!expiry.Has(table.StatisticsAt<Tile>(index.EntryAt(place).row))) return;
+      if (!table.index.template Holds<Tile>(place) || !leaves(place)) return;
+      if (places != nullptr) {
+        places[i * DeviceBucket::kLanes + lane] = place;
+        return;
+      }
       EraseAt<Tile>(table, place);
       Tile::Add(left, 1);
+    });
+  }
+};
+
+// Finds expired rows, in the buckets that are searched for the sake of `wanted` new keys, from
+// where the last such pass ended. No more are launched than there are buckets.
+struct SweepKernel : Finder {
+  SweepKernel(const TableView& table, const Expiry& expiry, const uint32_t* wanted)
+      : table(table), expiry(expiry), wanted(wanted) {}
+
+  TableView table;
+  Expiry expiry;
+  const uint32_t* wanted;  // null: all
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (wanted != nullptr && first + i >= BucketsToSweep(*wanted)) return;
+    const uint64_t bucket =
+        (table.counts->buckets_swept + first + i) & (table.index.num_buckets() - 1);
+    Look(tile, table, i, bucket, [&](uint64_t place) {
+      return expiry.Has(table.StatisticsAt<Tile>(table.index.EntryAt(place).row));
+    });
+  }
+};
+
+// Finds what ranks below the limit.
+struct EvictBelowKernel : Finder {
+  EvictBelowKernel(const TableView& table, EvictionOrder order, const Rank& limit, bool no_limit)
+      : table(table), order(order), limit(limit), no_limit(no_limit) {}
+
+  TableView table;
+  EvictionOrder order;
+  Rank limit;
+  bool no_limit;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    Look(tile, table, i, first + i, [&](uint64_t place) {
+      return RankBelow(RankAt<Tile>(table, place, order), limit, no_limit);
     });
   }
 };

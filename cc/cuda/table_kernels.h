@@ -206,23 +206,6 @@ struct CollectRanksKernel {
   }
 };
 
-// For each place: takes out what ranks below the limit.
-struct EvictBelowKernel {
-  TableView table;
-  EvictionOrder order;
-  Rank limit;
-  bool no_limit;
-  uint64_t* removed;
-
-  template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
-    if (tile.lane() != 0 || !table.index.Holds<Tile>(place)) return;
-    if (!RankBelow(RankAt<Tile>(table, place, order), limit, no_limit)) return;
-    EraseAt<Tile>(table, place);
-    Tile::Add(removed, 1);
-  }
-};
-
 // For each place of a sample: counts keys, and the buckets that a find of them reads.
 struct CountProbesKernel {
   IndexView index;

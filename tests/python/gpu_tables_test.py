@@ -109,15 +109,52 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.size()), 100)
         self.assertEqual(v.stats()["evicted"], 900)
 
-    def test_what_a_gpu_does_not_have_is_on_the_cpu(self):
-        policies = [
-            tf_embed.TablePolicy(admission=tf_embed.CounterAdmission(2)),
-            tf_embed.TablePolicy(10, "lru", log_evicted=True),
+    @parameterized.product(
+        admission=(tf_embed.CounterAdmission(3), tf_embed.BloomAdmission(2, 0.01)),
+        optimizer=("adam", "nadam"),
+        shards=(1, 2),
+    )
+    def test_an_admission_lets_in_what_it_lets_in_on_the_cpu(self, admission, optimizer, shards):
+        policy = tf_embed.TablePolicy(admission=admission)
+        variables = [
+            tf_embed.Variable(dim=DIM, name="mine", policy=policy, devices=[device] * shards)
+            for device in (GPU, CPU)
         ]
-        for policy in policies:
-            self.assertEqual(tf_embed.Variable(policy=policy).devices, [CPU])
-            with self.assertRaisesRegex(ValueError, "can't be on a GPU"):
-                tf_embed.Variable(policy=policy, devices=GPU)
+        path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "c")
+        for half in range(2):
+            for v in variables:
+                trainer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.get(optimizer))
+                rng = np.random.default_rng(SEED + half)
+                for _ in range(4):
+                    keys = rng.integers(-9, 9, 12)
+                    with tf.GradientTape() as tape:
+                        loss = tf.reduce_sum(tf_embed.embedding_lookup(v, keys) ** 2)
+                    trainer.apply(tape.gradient(loss, [v.anchor]), [v.anchor])
+            on_gpu, on_cpu = variables
+            self.assertEqual(rows_of(on_gpu).keys(), rows_of(on_cpu).keys())
+            self.assertEqual(on_gpu.stats()["held_back"], on_cpu.stats()["held_back"])
+            written = tf.train.Checkpoint(v=on_gpu).write(path)  # with what was counted
+            tf.train.Checkpoint(v=on_cpu).read(written).assert_consumed()
+
+    def test_rows_that_leave_are_logged(self):
+        outputs = []
+        for device in (GPU, CPU):
+            policy = tf_embed.TablePolicy(10, "lru", ttl_seconds=1, log_evicted=True)
+            v = tf_embed.Variable(dim=2, policy=policy, devices=device)
+            for begin in range(0, 50, 5):
+                v.set_clock(time_ms=begin * 10)
+                keys = np.arange(begin, begin + 5)
+                v.upsert(keys, np.stack([keys, -keys], 1).astype("f"))
+            v.restrict(4)
+            v.set_clock(time_ms=10_000)
+            v.upsert([1000], [[0.0, 0.0]])
+            v.restrict(1)  # all that have expired leave, also those that the write did not meet
+            keys, rows = v.drain_evicted()
+            self.assertAllEqual(rows, np.stack([keys, -keys], 1))
+            self.assertEqual(v.stats()["undrained"], 0)
+            outputs.append((sorted(keys.numpy().tolist()), rows_of(v)))
+        self.assertEqual(*outputs)
+        self.assertEqual(outputs[0][0], list(range(50)))
 
     def test_a_gpu_has_no_strings(self):
         self.assertEqual(tf_embed.Variable(key_dtype=tf.string).devices, [CPU])

@@ -460,7 +460,7 @@ TEST_P(BoundedAllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, AllocationFailure, testing::ValuesIn(AllTables()), NameOfTable);
-INSTANTIATE_TEST_SUITE_P(Tables, BoundedAllocationFailure, testing::ValuesIn(TablesWithPolicies()),
+INSTANTIATE_TEST_SUITE_P(Tables, BoundedAllocationFailure, testing::ValuesIn(AllTables()),
                          NameOfTable);
 
 }  // namespace

@@ -187,8 +187,7 @@ TEST_P(TableNarrowSlots, TheLargestSlotIsFoundInEachGroup) {
   EXPECT_EQ(0.0, table->LargestSlot(serial, rule, 9));
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TableNarrowSlots, testing::ValuesIn(TablesWithPolicies()),
-                         NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TableNarrowSlots, testing::ValuesIn(HostTables()), NameOfTable);
 
 TEST(DeviceTable, RefusesNarrowSlotsByName) {
   TableOptions options;

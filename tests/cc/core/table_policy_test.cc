@@ -13,9 +13,6 @@ namespace {
 
 class TablePolicy : public testing::TestWithParam<TableKind> {};
 
-// Rules that a table in the memory of a device does not have: admission, sinks.
-class TableAdmission : public testing::TestWithParam<TableKind> {};
-
 TEST_P(TablePolicy, UsesAreCountedOnceAStep) {
   Subject subject(GetParam(), AllStatistics());
   subject.Apply({7, 7, 8});
@@ -210,45 +207,6 @@ TEST_P(TablePolicy, AnEvictedKeyComesBackWithFreshSlots) {
   EXPECT_EQ(fresh_row, subject.Rows()[1]);
 }
 
-TEST_P(TableAdmission, TheSinkLearnsOfEachEvictedRow) {
-  Log log;
-  RowPolicy policy = Bounded(50, EvictionOrder::kLru);
-  policy.sink = &log;
-  Subject subject(GetParam(), policy);
-  std::map<int64_t, std::vector<float>> shadow;
-  Random random(3);
-  for (int step = 0; step < 200; ++step) {
-    const std::vector<int64_t> keys = RandomKeys(1 + random() % 30, 0, 200, &random);
-    subject.Apply(keys);
-    const auto rows = subject.Rows();
-    for (const auto& [key, row] : log.evicted) {
-      ASSERT_EQ(1u, shadow.count(key)) << "evicted, but was not there";
-      ASSERT_EQ(shadow[key], row);
-      shadow.erase(key);
-    }
-    log.evicted.clear();
-    for (const auto& [key, row] : shadow) ASSERT_EQ(1u, rows.count(key)) << "lost without a word";
-    shadow = rows;
-    subject.NextStep();
-  }
-}
-
-TEST_P(TableAdmission, WhereTheSinkFailsNothingLeaves) {
-  Log log;
-  RowPolicy policy = Bounded(3, EvictionOrder::kLru);
-  policy.sink = &log;
-  Subject subject(GetParam(), policy);
-  subject.Apply({1, 2, 3});
-  subject.NextStep();
-  log.fails = true;
-  EXPECT_EQ(StatusCode::kResourceExhausted, subject.TryApply({4}).code());
-  EXPECT_EQ((std::set<int64_t>{1, 2, 3}), subject.Keys());
-  log.fails = false;
-  subject.Apply({4});
-  EXPECT_EQ(3u, subject.Keys().size());
-  EXPECT_EQ(1u, log.evicted.size());
-}
-
 TEST_P(TablePolicy, ExpiredRowsAreAbsentInTrainingAndStayForOthers) {
   RowPolicy policy;
   policy.ttl_milliseconds = 100;
@@ -308,79 +266,6 @@ TEST_P(TablePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
   ASSERT_TRUE(subject.table->EvictExpired(subject.context, &removed).ok());
   EXPECT_EQ(size, removed);
   EXPECT_EQ(0u, subject.table->size());
-}
-
-TEST_P(TableAdmission, ACounterAdmitsAtTheNthApply) {
-  RowPolicy policy;
-  policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
-  Subject subject(GetParam(), policy);
-  std::map<int64_t, int> applies;
-  Random random(1);
-  size_t held_back = 0;
-  for (int step = 0; step < 50; ++step) {
-    const std::vector<int64_t> keys = RandomKeys(40, 0, 300, &random);
-    for (const int64_t key : std::set<int64_t>(keys.begin(), keys.end())) {
-      held_back += ++applies[key] < 3 ? 1 : 0;
-    }
-    subject.Find(keys, true);
-    subject.Apply(keys);
-    std::set<int64_t> expected;
-    for (const auto& [key, count] : applies) {
-      if (count >= 3) expected.insert(key);
-    }
-    ASSERT_EQ(expected, subject.Keys());
-    subject.NextStep();
-  }
-  EXPECT_EQ(held_back, subject.table->Stats().held_back);
-  EXPECT_EQ(subject.table->size(), subject.table->Stats().admitted);
-  subject.Upsert({1000});
-  EXPECT_TRUE(subject.Has(1000)) << "an upsert needs no admission";
-}
-
-TEST_P(TableAdmission, AKeyThatIsRefusedNeedsNoNewAdmission) {
-  RowPolicy policy = Bounded(2, EvictionOrder::kLru);
-  policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
-  Subject subject(GetParam(), policy);
-  for (int step = 0; step < 3; ++step) {
-    subject.Apply({1, 2, 3});
-    subject.NextStep();
-  }
-  EXPECT_EQ((std::set<int64_t>{1, 2}), subject.Keys());
-  EXPECT_EQ(1u, subject.table->Stats().refused);
-  subject.Apply({3});
-  EXPECT_TRUE(subject.Has(3));
-  EXPECT_EQ(6u, subject.table->Stats().held_back);
-}
-
-TEST_P(TableAdmission, ARowThatComesByHandEndsTheWaiting) {
-  RowPolicy policy;
-  policy.admission = Admission::NewCounter(HostAllocator(), 3, 0);
-  Subject subject(GetParam(), policy);
-  for (int step = 0; step < 2; ++step) {
-    subject.Apply({1});
-    subject.NextStep();
-  }
-  subject.Upsert({1});
-  ASSERT_TRUE(subject.table->Erase(subject.context, Batch{1}).ok());
-  subject.NextStep();
-  subject.Apply({1});
-  EXPECT_FALSE(subject.Has(1));
-}
-
-TEST_P(TableAdmission, FindOrInsertInTrainingInsertsWhatAnApplyWould) {
-  RowPolicy policy;
-  policy.admission = Admission::NewCounter(HostAllocator(), 2, 0);
-  Subject subject(GetParam(), policy);
-  subject.Apply({1});
-  subject.context.training = true;
-  float rows[2 * kDim];
-  bool exists[2];
-  for (int again = 0; again < 3; ++again) {
-    ASSERT_TRUE(
-        subject.table->FindOrInsert(subject.context, Batch{1, 2}, DefaultRows(), rows, exists)
-            .ok());
-  }
-  EXPECT_EQ((std::set<int64_t>{1}), subject.Keys());
 }
 
 TEST_P(TablePolicy, RestrictLeavesTheHighestRowsExactly) {
@@ -527,8 +412,6 @@ TEST_P(TablePolicy, StatsTellWhatATableIsMadeOf) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(ContractTables()), NameOfTable);
-INSTANTIATE_TEST_SUITE_P(Tables, TableAdmission, testing::ValuesIn(TablesWithPolicies()),
-                         NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

@@ -31,8 +31,8 @@ struct TableKind {
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
-// rows by the same words, of the best one. All of RowPolicy's rules hold there.
-inline std::vector<TableKind> TablesWithPolicies() {
+// rows by the same words, of the best one.
+inline std::vector<TableKind> HostTables() {
 #if defined(TF_EMBED_THREAD_SANITIZER)
   const std::vector<InstructionSet> sets = {BestInstructionSet()};
 #else
@@ -55,9 +55,9 @@ inline std::vector<TableKind> TablesWithPolicies() {
   return kinds;
 }
 
-// And in the memory of a device, which has bounds and expiry of RowPolicy's rules.
+// And in the memory of a device.
 inline std::vector<TableKind> AllTables() {
-  std::vector<TableKind> kinds = TablesWithPolicies();
+  std::vector<TableKind> kinds = HostTables();
   const auto create = [](const TableOptions& options) {
     std::unique_ptr<Table> table;
     (void)NewDeviceTableOnHost(options, DeviceOptions(), &table);

@@ -1,5 +1,6 @@
 // What a bounded DeviceTable does that only the host in a device's place can show: memory that
 // ends, what the host must not ask for, and many lanes.
+#include <algorithm>
 #include <set>
 
 #include "cc/cuda/device_table_inl.h"
@@ -130,7 +131,10 @@ TEST(DevicePolicy, ManyLanesDoWhatOneDoes) {
   }
   RowPolicy policy;
   policy.ttl_milliseconds = 30;
+  Log log_of_lanes, log_of_one;
+  policy.sink = &log_of_lanes;
   Subject lanes({"LockstepTable", create, true, true, true}, policy, ExecContext::Serial());
+  policy.sink = &log_of_one;
   Subject one(OnHost(DeviceOptions()), policy, ExecContext::Serial());
   Random random(9);
   for (int step = 0; step < 12; ++step) {
@@ -145,6 +149,10 @@ TEST(DevicePolicy, ManyLanesDoWhatOneDoes) {
   }
   EXPECT_GT(one.table->Stats().expired, 0u);
   EXPECT_EQ(one.table->Stats().expired, lanes.table->Stats().expired);
+  std::sort(log_of_one.evicted.begin(), log_of_one.evicted.end());
+  std::sort(log_of_lanes.evicted.begin(), log_of_lanes.evicted.end());
+  EXPECT_EQ(one.table->Stats().expired, log_of_one.evicted.size());
+  EXPECT_TRUE(log_of_one.evicted == log_of_lanes.evicted);
 }
 
 }  // namespace

@@ -139,28 +139,6 @@ TEST_F(DeviceTableTest, HitsAndMissesAreCounted) {
   EXPECT_EQ(2u, stats.misses);
 }
 
-TEST_F(DeviceTableTest, PoliciesThatItDoesNotHaveAreRefusedByName) {
-  struct Sink : EvictionSink {
-    Status Evict(size_t, const int64_t*, const void*) override { return Status(); }
-  } sink;
-  const auto refusal = [&](const RowPolicy& policy) {
-    TableOptions options;
-    options.name = "items";
-    options.policy = policy;
-    std::unique_ptr<Table> table;
-    const Status status = NewDeviceTableOnHost(options, DeviceOptions(), &table);
-    EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
-    EXPECT_EQ(nullptr, table);
-    EXPECT_NE(std::string::npos, status.message().find("'items'"));
-    return status.message();
-  };
-  RowPolicy policy;
-  policy.sink = &sink;
-  EXPECT_NE(std::string::npos, refusal(policy).find("a sink of evicted rows"));
-  policy.admission = Admission::NewCounter(HostAllocator(), 2, 0);
-  EXPECT_NE(std::string::npos, refusal(policy).find("an admission of keys"));
-}
-
 TEST_F(DeviceTableTest, AGpuIsRefusedByNameWhereThisBuildHasNoSupportForIt) {
   TableOptions options;
   options.name = "items";
