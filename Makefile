@@ -1,5 +1,6 @@
 # `make demo` and `make test` do all the set-up: system packages (Debian, as root), an environment
-# in .venv, the op library. PYTHON, BAZEL, CC and TF_EMBED_CACHE are as in configure.sh.
+# in .venv, the op library. PYTHON, BAZEL, CC, NVCC, TF_EMBED_CUDA and TF_EMBED_CACHE are as in
+# configure.sh.
 
 TF := 2.21.0
 VENV := .venv/tf221
@@ -199,14 +200,13 @@ tables: $(VENV)/.ready wheel-tf216
 	$(VENV)/bin/python tests/tables/doors.py --write docs/doors.md \
 	    --merge build/doors/$(TF).json build/doors/$(OLD_TF).json
 
-# Nothing else needs nvcc, and this part needs nothing else: nvcc, the g++ that it calls, and for the
-# tests GoogleTest (Debian's libgtest-dev). The flags that keep rows the same as on the CPU are
-# explained in cc/core/initializer.h. NVCC_ARCHS says for which GPUs; CUDA_RUN what the programs run
-# under, such as compute-sanitizer.
+# What runs on a GPU without TensorFlow, and needs nothing but nvcc, the g++ that it calls, and for
+# the tests GoogleTest (Debian's libgtest-dev). Bazel takes the same options. Those that keep rows
+# the same as on the CPU are explained in cc/core/initializer.h. NVCC_ARCHS says for which GPUs;
+# CUDA_RUN what the programs run under, such as compute-sanitizer.
 NVCC ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-NVCC_ARCHS ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
-NVCC_FLAGS := -std=c++17 -O3 --fmad=false --expt-relaxed-constexpr -I. -MMD \
-    -Xcompiler=-fPIC,-ffp-contract=off,-Wall
+NVCC_ARCHS ?= --options-file=cc/cuda/gpus.nvcc
+NVCC_FLAGS := --options-file=cc/cuda/flags.nvcc -I. -MMD
 NVCC_CC_FLAGS := -std=c++17 -O3 -I. -MMD -Xcompiler=-fPIC,-ffp-contract=off,-fno-math-errno,-Wall
 CUDA_OUT := build/cuda
 CUDA_RUN ?=
@@ -223,7 +223,7 @@ $(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx
 nvcc:
 	@[ -n "$(NVCC)" ] || { echo "There is no nvcc: install the CUDA toolkit, 12 or 13, or set NVCC." >&2; exit 1; }
 
-$(CUDA_OUT)/%.cu.o: %.cu | nvcc
+$(CUDA_OUT)/%.cu.o: %.cu cc/cuda/flags.nvcc cc/cuda/gpus.nvcc | nvcc
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) $(NVCC_ARCHS) $(NVCC_SET) -c $< -o $@
 
@@ -249,7 +249,7 @@ $(CUDA_OUT)/gpu_test: $(CUDA_TEST)
 
 # HKV_DIR: a checkout of NVIDIA's HierarchicalKV, to run its table on the same keys in turn.
 HKV_DIR ?=
-$(CUDA_OUT)/benchmarks/device_table_benchmark.cu.o: NVCC_SET := $(if $(HKV_DIR),-DTF_EMBED_HKV -I$(HKV_DIR)/include)
+$(CUDA_OUT)/benchmarks/device_table_benchmark.cu.o: NVCC_SET := $(if $(HKV_DIR),-DTF_EMBED_HKV -isystem $(HKV_DIR)/include)
 $(CUDA_OUT)/device_table_benchmark: $(CUDA_TABLE) $(CUDA_OUT)/benchmarks/device_table_benchmark.cu.o
 	$(NVCC) $^ -lpthread -o $@
 

@@ -4,10 +4,15 @@
 #
 #   ./configure.sh [--cpu | --cuda] [--output=FILE]
 #
+# --cuda, or NVCC: for GPUs too, or not at all. --cpu: without them. With none of these: for GPUs
+# where there is an nvcc that serves.
+#
 # Variables: PYTHON  the Python whose TensorFlow to build for (else: the active virtual
 #                    environment's, else python3)
 #            BAZEL   Bazel or Bazelisk (else: bazel, else bazelisk)
 #            CC      the C++ compiler (else: gcc, else clang)
+#            NVCC    CUDA's compiler, 12 or 13 (else: nvcc, else /usr/local/cuda/bin/nvcc)
+#            TF_EMBED_CUDA   1: as --cuda; 0: as --cpu, for pip and make; an option counts first
 #            TF_EMBED_CACHE  folder of the build cache (else: tf_embed in the user's cache folder)
 set -euo pipefail
 
@@ -28,13 +33,16 @@ found() {
   return 1
 }
 
+case ${TF_EMBED_CUDA-} in
+  0) cuda=no ;;
+  1) cuda=yes ;;
+  "") cuda=${NVCC:+yes} ;;
+  *) die "TF_EMBED_CUDA must be 0 or 1. Received: $TF_EMBED_CUDA" ;;
+esac
 for option in "$@"; do
   case $option in
-    --cpu) ;;
-    --cuda)
-      compgen -G "$root/cc/cuda/*.cu" >/dev/null ||
-        die "This version of tf_embed has no CUDA kernels: leave out --cuda."
-      ;;
+    --cpu) cuda=no ;;
+    --cuda) cuda=yes ;;
     --output=*) output=${option#--output=} ;;
     *) die "Unknown option $option: use --cpu, --cuda or --output=FILE." ;;
   esac
@@ -82,6 +90,58 @@ printf '#include <optional>\n#include <string_view>\nint main() { return std::op
 "$compiler" -std=c++17 -o "$scratch/try" "$scratch/try.cc" -lstdc++ 2>/dev/null ||
   die "$compiler cannot build a C++17 program: install g++ 9 or newer, or set CC to a compiler that can."
 
+# CUDA ---------------------------------------------------------------------------------------------
+
+nvcc=
+nvcc_version=
+cudart=
+
+# Finds nvcc, its version and its static library, or says in one sentence why there is none.
+find_cuda() {
+  nvcc=$(found "${NVCC:-nvcc}" ${NVCC:-/usr/local/cuda/bin/nvcc}) || {
+    echo "There is no nvcc${NVCC:+ at $NVCC}"
+    return
+  }
+  nvcc_version=$("$nvcc" --version 2>/dev/null | sed -n 's/.* release .*, V\([0-9.]*\).*/\1/p') || true
+  case $nvcc_version in
+    12.* | 13.*) ;;
+    *)
+      echo "$nvcc is of CUDA ${nvcc_version:-without a version}, not of 12 or 13"
+      return
+      ;;
+  esac
+  printf '#include <cuda_runtime.h>\n#include <cub/version.cuh>\n' >"$scratch/try.cu"
+  "$nvcc" -ccbin="$compiler" -std=c++17 -E -o "$scratch/try.ii" "$scratch/try.cu" >"$scratch/said" 2>&1 || {
+    echo "$nvcc fails with $compiler ($(grep -m 1 error "$scratch/said"))"
+    return
+  }
+  # Debian's package has its libraries among the system's, all others where nvcc looks for them.
+  local folder
+  while read -r folder; do
+    cudart=$folder/libcudart_static.a
+    [[ ! -e $cudart ]] || return 0
+  done < <(
+    "$nvcc" --dryrun -o try try.o 2>&1 | sed -n 's/^#\$ LIBRARIES=//p' | grep -o '"-L[^"]*"' |
+      sed 's/^"-L//; s/"$//' || true
+    dirname "$("$compiler" -print-file-name=libcudart_static.a)"
+  )
+  echo "$nvcc has no libcudart_static.a"
+}
+
+devices=CPU
+if [[ $cuda != no ]]; then
+  find_cuda >"$scratch/why_not"
+  why_not=$(cat "$scratch/why_not")
+  if [[ -z $why_not ]]; then
+    devices="CPU and CUDA $nvcc_version"
+  elif [[ $cuda = yes ]]; then
+    die "$why_not: install the CUDA toolkit, 12 or 13, set NVCC, or build for the CPU with --cpu."
+  else
+    [[ $why_not = "There is no nvcc" ]] || devices="CPU ($why_not)"
+    nvcc= nvcc_version= cudart=
+  fi
+fi
+
 # Bazel --------------------------------------------------------------------------------------------
 
 bazel=$(found "${BAZEL:-bazel}" ${BAZEL:-bazelisk}) ||
@@ -125,7 +185,10 @@ build --disk_cache=$cache/bazel
 build --repo_env=CC=$compiler
 build --repo_env=TF_EMBED_TENSORFLOW_DIR=$tensorflow_dir
 build --repo_env=TF_EMBED_TENSORFLOW_VERSION=$tensorflow_version
+build --repo_env=TF_EMBED_NVCC=$nvcc
+build --repo_env=TF_EMBED_NVCC_VERSION=$nvcc_version
+build --repo_env=TF_EMBED_CUDART=$cudart
 $bazel_lines
 EOF
 cmp -s "$scratch/bazelrc" "$output" || cp "$scratch/bazelrc" "$output"
-echo "TensorFlow $tensorflow_version, $("$compiler" -dumpversion | sed "s|^|$(basename "$compiler") |"), Bazel ${bazel_version/no_version/of Debian}, CPU"
+echo "TensorFlow $tensorflow_version, $("$compiler" -dumpversion | sed "s|^|$(basename "$compiler") |"), Bazel ${bazel_version/no_version/of Debian}, $devices"

@@ -93,7 +93,8 @@ def build_library(folder: pathlib.Path) -> None:
     shutil.copyfile(pathlib.Path(built.stdout.strip()) / LIBRARY, fresh)
     fresh.chmod(0o755)
     fresh.replace(folder / LIBRARY)
-    built_for = {"tensorflow_version": tensorflow, "cuda": False}
+    cuda = b".nv_fatbin" in (folder / LIBRARY).read_bytes()  # the section of what nvcc compiled
+    built_for = {"tensorflow_version": tensorflow, "cuda": cuda}
     (folder / "_tf_embed.json").write_text(json.dumps(built_for) + "\n")
 
 

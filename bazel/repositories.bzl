@@ -1,4 +1,4 @@
-"""TensorFlow as it is installed, and GoogleTest's sources as the system has them."""
+"""TensorFlow and CUDA as they are installed, and GoogleTest's sources as the system has them."""
 
 _TENSORFLOW_BUILD = """
 # TensorFlow {version}
@@ -38,6 +38,59 @@ tensorflow_repository = repository_rule(
     environ = [
         "TF_EMBED_TENSORFLOW_DIR",
         "TF_EMBED_TENSORFLOW_VERSION",
+    ],
+    local = True,
+)
+
+_NVCC = """#!/bin/sh
+# Of CUDA {version}: another one compiles anew.
+exec '{nvcc}' -ccbin='{compiler}' "$@"
+"""
+
+# The runtime is linked statically, so that the library loads where no CUDA is. It hides its symbols,
+# so TensorFlow's of the same names, which are of another version, do not come in their place.
+_CUDA_BUILD = """
+package(default_visibility = ["//visibility:public"])
+
+exports_files(["nvcc"])
+
+cc_import(
+    name = "cudart_static",
+    static_library = "libcudart_static.a",
+)
+
+cc_library(
+    name = "cudart",
+    linkopts = [
+        "-ldl",
+        "-lpthread",
+        "-lrt",
+    ],
+    deps = [":cudart_static"],
+)
+"""
+
+def _cuda_repository(repository_ctx):
+    environ = repository_ctx.os.environ
+    nvcc = environ.get("TF_EMBED_NVCC")
+    version = environ.get("TF_EMBED_NVCC_VERSION") if nvcc else ""
+    repository_ctx.file("nvcc.bzl", "NVCC_VERSION = \"%s\"\n" % version)
+    if not nvcc:
+        repository_ctx.file("BUILD", "")
+        return
+    script = _NVCC.format(version = version, nvcc = nvcc, compiler = environ["CC"])
+    repository_ctx.file("nvcc", script, executable = True)
+    repository_ctx.symlink(environ["TF_EMBED_CUDART"], "libcudart_static.a")
+    repository_ctx.file("BUILD", _CUDA_BUILD)
+
+# Empty where configure.sh found no CUDA.
+cuda_repository = repository_rule(
+    implementation = _cuda_repository,
+    environ = [
+        "CC",
+        "TF_EMBED_CUDART",
+        "TF_EMBED_NVCC",
+        "TF_EMBED_NVCC_VERSION",
     ],
     local = True,
 )

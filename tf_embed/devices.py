@@ -41,10 +41,12 @@ def device_names(
     if "GPU" not in kinds:
         return names
     if not _has_gpu():
-        raise ValueError(
-            "`devices` names a GPU, but this build of tf_embed has no GPU support, or TensorFlow "
-            f"sees no GPU. Received: devices={devices!r}"
+        missing = (
+            "TensorFlow sees no GPU"
+            if ops.has_gpu_tables()
+            else "this build of tf_embed has no GPU support: build it where CUDA's nvcc is"
         )
+        raise ValueError(f"`devices` names a GPU, but {missing}. Received: devices={devices!r}")
     if len({_place(name) for name in names}) > 1:
         raise ValueError(
             "The shards of a variable on a GPU are all on that one: `devices` must name it for "
