@@ -52,6 +52,11 @@ class Bags {
   size_t Position(size_t place) const { return in_order() ? place : order_[place]; }
   // Whether each key has its own place.
   bool in_order() const { return !sorted_; }
+  // For whoever copies bags: begin(b) of each bag and the end [size + 1], or null where all bags
+  // are of `length`; and, where keys are not in order, Position of each place.
+  const int64_t* splits() const { return splits_; }
+  size_t length() const { return length_; }
+  const uint32_t* order() const { return in_order() ? nullptr : order_.data(); }
 
   // Writes down the bag of each key, for numbers() [keys].
   Status Number();

@@ -301,7 +301,9 @@ size_t BagAt(const Bags& bags, size_t unit) {
   return low;
 }
 
-Status Check(const PooledFind& find) {
+}  // namespace
+
+Status CheckPooledFind(const PooledFind& find) {
   const TableOptions& options = OptionsOf(find);
   if (find.quantized) {
     if (options.value_type != DataType::kInt8 || options.dim <= kQuantizedTail) {
@@ -321,13 +323,15 @@ Status Check(const PooledFind& find) {
   return Status();
 }
 
+namespace {
+
 // Pools the bags of all batches, or where there are `of_weights`, finds the gradients of weights.
 Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
            void* const* of_weights) {
   size_t units = 0;
   size_t cost = 0;  // of the dearest
   for (size_t i = 0; i < count; ++i) {
-    TF_EMBED_RETURN_IF_ERROR(Check(finds[i]));
+    TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(finds[i]));
     const TableOptions& options = OptionsOf(finds[i]);
     units += UnitsOf(*finds[i].bags);
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);

@@ -43,6 +43,9 @@ struct PooledFind {
 // line, of which each thread takes a part: many small batches cost little more than a large one.
 Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count);
 
+// What no pooled find takes, and in which words.
+Status CheckPooledFind(const PooledFind& find);
+
 // The gradient of the weights of each batch, for a combiner whose divisor does not depend on them:
 // `of_weights[i]` [keys], of the compute type, from the gradient of the pooled rows, which `pooled`
 // of finds[i] is here.

@@ -254,6 +254,9 @@ class HostMemory final : public DeviceMemory {
   void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
+  void CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
 };
 
 }  // namespace

@@ -104,6 +104,8 @@ class DeviceContent {
   const DeviceRowLayout& layout() const { return layout_; }
   const IndexView& index() const { return index_; }
   uint64_t index_bytes() const { return index_.num_buckets() * sizeof(DeviceBucket); }
+  const RowSlabs& slabs() const { return slabs_; }
+  uint32_t num_slabs() const { return num_slabs_; }
   // What all rows take, wherever they are, and the numbers of those that are free.
   uint64_t row_bytes() const { return slab_bytes_ + number_bytes_; }
 

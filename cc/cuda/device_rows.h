@@ -134,6 +134,7 @@ struct TableTallies {
   uint64_t refused = 0;
   uint64_t evicted = 0;
   uint64_t expired = 0;
+  uint64_t padding = 0;  // of pooled finds, which is not looked up
   uint64_t misses[kMissCounters] = {};
 };
 

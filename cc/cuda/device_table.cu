@@ -348,6 +348,10 @@ class GpuMemory final : public DeviceMemory {
     cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
     cudaStreamSynchronize(StreamOf(context));
   }
+  void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    if (bytes == 0) return;
+    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, StreamOf(context));
+  }
 
  private:
   const int device_;

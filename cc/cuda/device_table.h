@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "cc/core/bags.h"
+#include "cc/core/pooled_find.h"
 #include "cc/core/status.h"
 #include "cc/core/table.h"
 
@@ -38,6 +40,38 @@ inline uint32_t NeighbourhoodBits(uint64_t bound) {
   while (bound >> (bits + 1) >= kLeastNeighbours) ++bits;
   return bits;
 }
+
+// Some bags of a table's keys, and the gradients of their pooled rows, in device memory.
+struct BagGradients {
+  const int64_t* keys = nullptr;  // [num_keys], of all bags, one behind the other
+  size_t num_keys = 0;
+  // [num_bags + 1]: bag b has keys splits[b] - splits[0] up to splits[b + 1] - splits[0].
+  const int64_t* splits = nullptr;
+  size_t num_bags = 0;
+  const float* weights = nullptr;  // [num_keys]; null: ones
+  // The gradient of bag b is the values from begin + b * stride on.
+  size_t begin = 0;
+  size_t stride = 0;
+};
+
+// A table in the memory of a device: all that NewDeviceTable and NewDeviceTableOnHost make.
+class TableOnDevice : public Table {
+ public:
+  // FindPooled (pooled_find.h), by one launch for all batches, of this table and others on its
+  // device: each of one shard, and no owners. Bags, padding and the structs are on the host and
+  // copied; keys, weights, defaults and pooled rows are in device memory. The host does not wait.
+  // Sums have the order that they have on the host, so the same bits.
+  virtual Status FindPooled(const ExecContext& context, const PooledFind* finds,
+                            size_t count) const = 0;
+
+  // Apply of the keys of some batches of bags, one behind the other: the gradient of a key is that
+  // of its bag in `gradients`, multiplied with the key's weight and, with kMeanOfCount, divided by
+  // the number of keys in the bag. It is read bag by bag, and none is written down. Other combiners
+  // than this and kSum, and tables of double, are refused.
+  virtual Status ApplyBags(const ExecContext& context, const float* gradients,
+                           const BagGradients* batches, size_t count, Combiner combiner,
+                           const Rule& rule) = 0;
+};
 
 // Whether this build has GPU support.
 bool HasGpuSupport();

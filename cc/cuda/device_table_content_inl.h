@@ -271,7 +271,7 @@ TableStats DeviceTable<Device>::Stats() const {
   stats.held_back = held_back_.load(std::memory_order_relaxed);
   for (const uint64_t misses : tallies.misses) stats.misses += misses;
   const uint64_t looked_up = keys_looked_up_.load(std::memory_order_relaxed);
-  stats.hits = looked_up - std::min(looked_up, stats.misses);
+  stats.hits = looked_up - std::min(looked_up, stats.misses + tallies.padding);
   stats.evicted = tallies.evicted + evicted_.load(std::memory_order_relaxed);
   stats.expired = tallies.expired + expired_.load(std::memory_order_relaxed);
   return stats;

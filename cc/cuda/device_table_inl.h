@@ -26,7 +26,9 @@
 //
 // Locks, in the order in which one thread may take them:
 //   1. writers_        each verb that changes the table; PauseWriters and Shrink
-//   2. content_gate_   shared by each verb that reads; alone by those that change anything
+//   2. content_gate_   shared by each verb that reads; alone by those that change anything. One
+//   that
+//                      reads many tables takes theirs by address
 #ifndef TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_
 #define TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_
 
@@ -50,6 +52,7 @@
 #include "cc/cuda/device_table.h"
 #include "cc/cuda/distinct_kernels.h"
 #include "cc/cuda/policy_kernels.h"
+#include "cc/cuda/pooled_kernels.h"
 #include "cc/cuda/row_kernels.h"
 #include "cc/cuda/rule_kernels.h"
 #include "cc/cuda/table_kernels.h"
@@ -57,7 +60,7 @@
 namespace tf_embed {
 
 template <class Device>
-class DeviceTable final : public Table {
+class DeviceTable final : public TableOnDevice {
  public:
   static Status Create(const TableOptions& options, const DeviceOptions& device_options,
                        const Device& device, std::unique_ptr<Table>* table);
@@ -83,6 +86,10 @@ class DeviceTable final : public Table {
                const Rule& rule) override;
   Status FinishStep(const ExecContext& context, const Rule& rule) override;
   double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status FindPooled(const ExecContext& context, const PooledFind* finds,
+                    size_t count) const override;
+  Status ApplyBags(const ExecContext& context, const float* gradients, const BagGradients* batches,
+                   size_t count, Combiner combiner, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
   Status Clear() override;
   Status Shrink(const ExecContext& context) override;
@@ -152,6 +159,9 @@ class DeviceTable final : public Table {
     std::unique_lock<OperationGate> gate_;
   };
 
+  class ReadingMany;  // device_table_pooled_inl.h
+  class Words;        // the same
+
   // The distinct keys of a batch.
   struct Grouped {
     Grouped(const Device& device, const ExecContext& context)
@@ -203,6 +213,7 @@ class DeviceTable final : public Table {
   }
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
+  PoolView ViewOf(const ExecContext& context, const PooledFind& find) const;
   // The row that all keys have at first, on the host, where it is not random.
   void FillInitialRow(const RowInitializer& initializer) const;
   // Makes `slots` the slots of a new row, on the host.
@@ -591,5 +602,6 @@ Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& ba
 
 #include "cc/cuda/device_table_content_inl.h"
 #include "cc/cuda/device_table_policy_inl.h"
+#include "cc/cuda/device_table_pooled_inl.h"
 
 #endif  // TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_

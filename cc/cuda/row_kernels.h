@@ -79,6 +79,22 @@ struct DefaultsView {
     }
   }
 
+  // The same row, of values T, without memory for it: calls use(value_of), where value_of(j) gives
+  // that of column j.
+  template <typename T, typename Use>
+  TF_EMBED_DEVICE void UseRow(int64_t key, size_t position, const Use& use) const {
+    const char* from = kind == DefaultRows::Kind::kInitializer ? row : rows;
+    if (kind == DefaultRows::Kind::kOneEach) from += position * bytes;
+    if (kind == DefaultRows::Kind::kInitializer && initializer != InitializerKind::kConstant &&
+        initializer != InitializerKind::kRow) {
+      const uint64_t state = InitialState(seed, table_id, key);
+      return use(
+          [&](size_t j) { return Number<T>::FromDouble(RandomLane(initializer, a, b, state, j)); });
+    }
+    const T* const values = reinterpret_cast<const T*>(from);
+    use([values](size_t j) { return values[j]; });
+  }
+
   template <class Tile>
   TF_EMBED_DEVICE void WriteInitial(const Tile& tile, int64_t key, char* weights) const {
     if (initializer == InitializerKind::kConstant || initializer == InitializerKind::kRow) {

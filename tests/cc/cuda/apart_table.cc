@@ -163,6 +163,11 @@ void ApartMemory::CopyOut(const ExecContext&, const void* from, size_t bytes, vo
   std::memcpy(to, from, bytes);
 }
 
+void ApartMemory::CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) {
+  const Scope scope(this, Open::kDevice);
+  std::memcpy(to, from, bytes);
+}
+
 namespace {
 
 class ApartDevice : public HostDevice {

@@ -49,6 +49,7 @@ class ApartMemory final : public DeviceMemory {
   void Free(void* memory, size_t bytes) override { device_.Deallocate(memory, bytes); }
   void CopyIn(const ExecContext& context, const void* from, size_t bytes, void* to) override;
   void CopyOut(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+  void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override;
 
  private:
   // Blocks of powers of two, from a range of addresses of its own. Opening and closing is what

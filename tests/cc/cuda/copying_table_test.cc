@@ -24,6 +24,9 @@ class FailingMemory final : public DeviceMemory {
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) override {
     HostAsDeviceMemory()->CopyOut(context, device, bytes, host);
   }
+  void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    HostAsDeviceMemory()->CopyWithin(context, from, bytes, to);
+  }
 
   FailingAllocator allocator;
 };

@@ -36,6 +36,7 @@ std::vector<DeviceKind> ContractDevices() {
   return {{"Gpu", MemoryOfDevice(0), NewDeviceTable, [] { return NewDeviceSplit(0); }}};
 }
 
+
 namespace {
 
 // An array on the GPU.
