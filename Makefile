@@ -113,14 +113,15 @@ test: configured library $(VENV)/.ready
 	$(VENV)/bin/pytest $(PYTEST_ARGS)
 	$(MAKE) test-gpu
 
-# Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/host_gpu.cc. The second file
-# knows nothing of GPUs.
+# Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/host_gpu.cc. The files after
+# the first know nothing of GPUs.
 .PHONY: test-gpu
 test-gpu: configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:host_gpu.so
 	CUDA_VISIBLE_DEVICES= TF_EMBED_HOST_FOR_GPU=1 \
 	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/host_gpu.so" \
-	    $(VENV)/bin/pytest tests/python/gpu_tables_test.py tests/python/variable_test.py
+	    $(VENV)/bin/pytest tests/python/gpu_tables_test.py tests/python/variable_test.py \
+	    tests/python/table_batch_steps_test.py tests/python/pooled_lookups_test.py
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
@@ -215,7 +216,8 @@ CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/cuda/device_table.cu.o
 CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/copying_table.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
     core/table_admission_test core/table_contract_test core/table_pass_test \
     core/table_policy_test core/table_scores_test core/table_slots_test \
-    cuda/bounded_device_table_test cuda/device_split_test cuda/gpu_test)
+    cuda/bounded_device_table_test cuda/device_split_test cuda/gpu_test \
+    cuda/pooled_on_device_test)
 $(CUDA_OUT)/cc/core/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
 $(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized
 

@@ -151,7 +151,7 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     }
     of_tokens: list[Any] = []
     if tokens and op.get_attr("packs"):
-        packed = _raw.tf_embed_pack_batch(**batch, size=size)
+        packed = _raw.tf_embed_pack_batch(tables=op.inputs[:count], **batch, size=size)
         column = tf.reshape(gradient, [-1, 1])
         of_tokens = [gradient_of_token(tokens[0], packed, column, 1, packed=True)]
     elif tokens:

@@ -1,7 +1,7 @@
 """What FBGEMM's table-batched embeddings are described by, under FBGEMM's names.
 
-Where rows lie and what is cached has no effect while there is one place for rows, host memory:
-these settings are taken so that a description that was written for FBGEMM is one here.
+What is cached has no effect while all rows of a layer lie in one memory: these settings are taken
+so that a description that was written for FBGEMM is one here.
 `tf_embed.optimizers.tbe_settings` has those of its optimizers.
 """
 
@@ -17,9 +17,10 @@ from tf_embed.definitions import Definition
 
 
 class EmbeddingLocation(enum.IntEnum):
-    """Where the rows of a table are wanted. They lie in host memory, whichever is named.
+    """Where the rows of a table are wanted.
 
-    `MTIA`, an accelerator that TensorFlow does not know, is refused.
+    `DEVICE` of all tables of a layer is a GPU, where there is one that can have them. All else is
+    host memory. `MTIA`, an accelerator that TensorFlow does not know, is refused.
     """
 
     DEVICE = 0

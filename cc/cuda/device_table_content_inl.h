@@ -9,6 +9,20 @@
 namespace tf_embed {
 
 template <class Device>
+Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
+  auto groups = device_.NewGroups();
+  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  const Writing writing(this, context);
+  Array<uint64_t> places(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(places.Make(batch.size));
+  device_.Launch(context, batch.size, kFindCost,
+                 PlaceKernel{content_->index(), groups.view(), places.data()});
+  device_.Launch(context, batch.size, kPlaceCost,
+                 EraseKernel{View(), groups.view(), places.data()});
+  return device_.Check(context);
+}
+
+template <class Device>
 void DeviceTable<Device>::FillInitialRow(const RowInitializer& initializer) const {
   if (initializer.is_random()) {
     std::memset(initial_row_.data(), 0, initial_row_.size());

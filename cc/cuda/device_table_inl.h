@@ -584,20 +584,6 @@ Status DeviceTable<Device>::Apply(const ExecContext& context, const KeyBatch& ba
   });
 }
 
-template <class Device>
-Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
-  auto groups = device_.NewGroups();
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
-  const Writing writing(this, context);
-  Array<uint64_t> places(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(places.Make(batch.size));
-  device_.Launch(context, batch.size, kFindCost,
-                 PlaceKernel{content_->index(), groups.view(), places.data()});
-  device_.Launch(context, batch.size, kPlaceCost,
-                 EraseKernel{View(), groups.view(), places.data()});
-  return device_.Check(context);
-}
-
 }  // namespace tf_embed
 
 #include "cc/cuda/device_table_content_inl.h"

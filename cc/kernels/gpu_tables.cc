@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "cc/cuda/copying_table.h"
-#include "cc/cuda/device_table.h"
 #include "cc/kernels/table_resource.h"
 
 namespace tf_embed {
@@ -54,6 +52,10 @@ absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<T
   *on_device = made.get();
   *table = NewCopyingTable(std::move(made), MemoryOfDevice(gpu));
   return absl::OkStatus();
+}
+
+DeviceMemory* MemoryOfGpu(int gpu) {
+  return HostStandsIn() ? HostAsDeviceMemory() : MemoryOfDevice(gpu);
 }
 
 std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu) {

@@ -14,7 +14,9 @@
 
 #include "absl/status/status.h"
 #include "cc/core/table.h"
+#include "cc/cuda/copying_table.h"
 #include "cc/cuda/device_split.h"
+#include "cc/cuda/device_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
@@ -28,6 +30,14 @@ int GpuOf(tensorflow::OpKernelConstruction* construction);
 // Makes a table on a GPU: `on_device` is it, and lives in `table`, which takes arrays on the host.
 absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<Table>* table,
                          Table** on_device);
+
+// What TableResource::device_shard gives.
+inline TableOnDevice* OnDevice(Table* device_shard) {
+  return static_cast<TableOnDevice*>(device_shard);
+}
+
+// The memory of a GPU that has such tables.
+DeviceMemory* MemoryOfGpu(int gpu);
 
 // Spreads keys in the memory of that GPU over tables there.
 std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu);

@@ -12,10 +12,9 @@ namespace tf_embed {
 
 namespace tf = ::tensorflow;
 
-namespace {
-
-// The first words of a packed batch.
-struct Header {
+// The first words of a packed batch. Pieces, offsets, keys and weights follow, two weights in a
+// word.
+struct TableBatch::Header {
   int64_t num_words;  // of all
   int64_t size;
   int64_t num_keys;
@@ -23,7 +22,10 @@ struct Header {
   int64_t num_pieces;
   int64_t is_weighted;
 };
-constexpr int64_t kHeaderWords = sizeof(Header) / sizeof(int64_t);
+
+namespace {
+
+constexpr int64_t kHeaderWords = 6;
 constexpr int64_t kPieceWords = sizeof(Piece) / sizeof(int64_t);
 
 int64_t WeightWords(int64_t num_keys) { return num_keys / 2 + num_keys % 2; }
@@ -50,17 +52,17 @@ absl::Status TableBatch::Read(tf::OpKernelContext* context, const std::vector<in
   offsets_ = offsets->flat<int64_t>().data();
   num_bags_ = offsets->NumElements() - 1;
   size_ = size;
-  if (pieces->dims() != 2 || pieces->dim_size(1) != kPieceWords) {
+  if (pieces->dims() != 2 || pieces->dim_size(1) != Piece::kGiven) {
     return InvalidArgumentError(
         "`pieces` must have shape [n, 5]. Received: ", pieces->shape().DebugString(), ".");
   }
-  ReadPieces(pieces->flat<int64_t>().data(), pieces->dim_size(0));
+  pieces_.resize(static_cast<size_t>(pieces->dim_size(0)));
+  const int64_t* numbers = pieces->flat<int64_t>().data();
+  for (Piece& piece : pieces_) {
+    std::memcpy(&piece, numbers, Piece::kGiven * sizeof(int64_t));
+    numbers += Piece::kGiven;
+  }
   return Check(dims);
-}
-
-void TableBatch::ReadPieces(const int64_t* numbers, int64_t count) {
-  pieces_.resize(static_cast<size_t>(count));
-  if (count > 0) std::memcpy(pieces_.data(), numbers, pieces_.size() * sizeof(Piece));
 }
 
 size_t TableBatch::PackedSize() const {
@@ -69,63 +71,132 @@ size_t TableBatch::PackedSize() const {
          pieces_.size() * kPieceWords;
 }
 
-void TableBatch::Pack(int64_t* words) const {
+// The header, the pieces and the offsets.
+std::vector<int64_t> TableBatch::Head() const {
   const Header header{static_cast<int64_t>(PackedSize()),
                       size_,
                       num_keys_,
                       num_bags_,
                       static_cast<int64_t>(pieces_.size()),
                       is_weighted() ? 1 : 0};
-  std::memcpy(words, &header, sizeof(header));
-  words = std::copy_n(offsets_, num_bags_ + 1, words + kHeaderWords);
-  if (!pieces_.empty()) std::memcpy(words, pieces_.data(), pieces_.size() * sizeof(Piece));
-  words = std::copy_n(keys_, num_keys_, words + pieces_.size() * kPieceWords);
+  static_assert(sizeof(header) == kHeaderWords * sizeof(int64_t), "words");
+  std::vector<int64_t> head(kHeaderWords + pieces_.size() * kPieceWords);
+  std::memcpy(head.data(), &header, sizeof(header));
+  if (!pieces_.empty()) {
+    std::memcpy(head.data() + kHeaderWords, pieces_.data(), pieces_.size() * sizeof(Piece));
+  }
+  head.insert(head.end(), offsets_, offsets_ + num_bags_ + 1);
+  return head;
+}
+
+void TableBatch::Pack(int64_t* words) const {
+  const std::vector<int64_t> head = Head();
+  words = std::copy(head.begin(), head.end(), words);
+  words = std::copy_n(keys_, num_keys_, words);
   if (!is_weighted() || num_keys_ == 0) return;
   words[WeightWords(num_keys_) - 1] = 0;
   std::memcpy(words, weights_, static_cast<size_t>(num_keys_) * sizeof(float));
 }
 
-absl::Status TableBatch::Unpack(const int64_t* words, size_t count,
-                                const std::vector<int64_t>& dims, size_t* used) {
+void TableBatch::PackOnGpu(const ExecContext& exec, DeviceMemory* memory, int64_t* words) const {
+  const std::vector<int64_t> head = Head();
+  const size_t num_keys = static_cast<size_t>(num_keys_);
+  memory->CopyIn(exec, head.data(), head.size() * sizeof(int64_t), words);
+  words += head.size();
+  memory->CopyWithin(exec, keys_, num_keys * sizeof(int64_t), words);
+  if (!is_weighted()) return;
+  memory->CopyWithin(exec, weights_, num_keys * sizeof(float), words + num_keys);
+}
+
+absl::Status TableBatch::Open(const int64_t* head, size_t head_size, const int64_t* words,
+                              size_t count, size_t* used) {
   const int64_t most = static_cast<int64_t>(count);
   Header header{};
-  bool good = most >= kHeaderWords;
+  bool good = head_size >= static_cast<size_t>(kHeaderWords);
   if (good) {
-    std::memcpy(&header, words, sizeof(header));
+    std::memcpy(&header, head, sizeof(header));
     const auto in_range = [most](int64_t number) { return number >= 0 && number <= most; };
     good = in_range(header.num_words) && in_range(header.num_keys) && in_range(header.num_bags) &&
-           in_range(header.num_pieces) && header.size >= 0;
+           in_range(header.num_pieces) && header.size >= 0 &&
+           kHeaderWords + kPieceWords * header.num_pieces <= static_cast<int64_t>(head_size);
   }
   if (good) {
     num_keys_ = header.num_keys;
     num_bags_ = header.num_bags;
     size_ = header.size;
-    offsets_ = words + kHeaderWords;
-    const int64_t* const pieces = offsets_ + num_bags_ + 1;
-    keys_ = pieces + kPieceWords * header.num_pieces;
+    offsets_ = words + kHeaderWords + kPieceWords * header.num_pieces;
+    keys_ = offsets_ + num_bags_ + 1;
     const int64_t* const behind_keys = keys_ + num_keys_;
     weights_ = header.is_weighted != 0 ? reinterpret_cast<const float*>(behind_keys) : nullptr;
     const int64_t weight_words = header.is_weighted != 0 ? WeightWords(num_keys_) : 0;
     good = behind_keys + weight_words == words + header.num_words;
-    if (good) ReadPieces(pieces, header.num_pieces);
   }
   if (!good) {
     return InvalidArgumentError("`batch` must be what TfEmbedPackBatch gave. Received: ", count,
                                 " words that are not.");
   }
+  pieces_.resize(static_cast<size_t>(header.num_pieces));
+  if (!pieces_.empty()) {
+    std::memcpy(pieces_.data(), head + kHeaderWords, pieces_.size() * sizeof(Piece));
+  }
   *used = static_cast<size_t>(header.num_words);
+  return absl::OkStatus();
+}
+
+absl::Status TableBatch::Unpack(const int64_t* words, size_t count,
+                                const std::vector<int64_t>& dims, size_t* used) {
+  TF_RETURN_IF_ERROR(Open(words, count, words, count, used));
   return Check(dims);
 }
 
+absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memory,
+                                     const int64_t* words, size_t count,
+                                     const std::vector<int64_t>& dims, size_t* used) {
+  constexpr size_t kPiecesAtOnce = 100;  // so many come with the header
+  std::vector<int64_t> head(
+      std::min(count, static_cast<size_t>(kHeaderWords) + kPiecesAtOnce * kPieceWords));
+  memory->CopyOut(exec, words, head.size() * sizeof(int64_t), head.data());
+  Header header{};
+  if (head.size() >= static_cast<size_t>(kHeaderWords)) {
+    std::memcpy(&header, head.data(), sizeof(header));
+  }
+  const size_t most_pieces = count / kPieceWords;
+  const size_t pieces = header.num_pieces < 0 ? 0 : static_cast<size_t>(header.num_pieces);
+  if (pieces > kPiecesAtOnce && pieces <= most_pieces) {
+    head.resize(std::min(count, static_cast<size_t>(kHeaderWords) + pieces * kPieceWords));
+    memory->CopyOut(exec, words, head.size() * sizeof(int64_t), head.data());
+  }
+  TF_RETURN_IF_ERROR(Open(head.data(), head.size(), words, count, used));
+  for (const Piece& piece : pieces_) {
+    if (piece.first_key >= 0 && piece.num_keys >= 0 &&
+        piece.first_key <= num_keys_ - piece.num_keys) {
+      continue;
+    }
+    return InvalidArgumentError("`batch` must be what TfEmbedPackBatch gave. Received: a piece of ",
+                                piece.num_keys, " keys from ", piece.first_key, " of ", num_keys_,
+                                ".");
+  }
+  return CheckPieces(dims);
+}
+
 void TableBatch::AddSplits(const Piece& piece, std::vector<int64_t>* splits) const {
-  const int64_t shift = splits->back() - key_begin(piece);
+  const int64_t shift = splits->back() - piece.first_key;
   for (int64_t bag = 1; bag <= piece.num_bags; ++bag) {
-    splits->push_back(offsets_[piece.first_bag + bag] + shift);
+    splits->push_back(offsets(piece)[bag] + shift);
   }
 }
 
-absl::Status TableBatch::Check(const std::vector<int64_t>& dims) const {
+absl::Status TableBatch::Check(const std::vector<int64_t>& dims) {
   TF_RETURN_IF_ERROR(CheckOffsets());
+  TF_RETURN_IF_ERROR(CheckPieces(dims));
+  for (Piece& piece : pieces_) {
+    piece.first_key = offsets(piece)[0];
+    piece.num_keys = offsets(piece)[piece.num_bags] - piece.first_key;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableBatch::CheckPieces(const std::vector<int64_t>& dims) const {
   int64_t covered = 0;
   for (const Piece& piece : pieces_) {
     TF_RETURN_IF_ERROR(CheckPiece(piece, dims));
@@ -170,6 +241,15 @@ TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(co
   OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
   OP_REQUIRES_OK(construction, construction->GetAttr("dims", &dims_));
   combiner_ = combiner == "mean" ? Combiner::kMeanOfCount : Combiner::kSum;
+  if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) {
+    gpu_memory_ = MemoryOfGpu(GpuOf(construction));
+  }
+}
+
+bool TableBatchOp::IsOnGpu(tf::OpKernelContext* context, const char* input) const {
+  int begin = 0, end = 0;
+  return InputRange(input, &begin, &end).ok() && begin < end &&
+         context->input_memory_type(begin) == tf::DEVICE_MEMORY && gpu_memory_ != nullptr;
 }
 
 void TableBatchOp::Compute(tf::OpKernelContext* context) {
@@ -193,6 +273,10 @@ absl::Status TableBatchOp::LookUp(tf::OpKernelContext* context, Resources* table
     TF_RETURN_IF_ERROR(
         tf::LookupResource(context, handle.scalar<tf::ResourceHandle>()(), &(*tables)[i]));
     const TableResource::Signature& signature = (*tables)[i]->signature();
+    if (gpu_memory_ != nullptr && !(*tables)[i]->is_on_gpu()) {
+      return InvalidArgumentError("Table '", (*tables)[i]->name(),
+                                  "' of a batch on a GPU must be on it too.");
+    }
     const bool quantized = signature.value_dtype == tf::DT_INT8;
     const int64_t width = dims_[i] + (quantized ? static_cast<int64_t>(kQuantizedTail) : 0);
     if (signature.dim == width && signature.key_dtype == tf::DT_INT64 &&

@@ -11,26 +11,32 @@
 #include "cc/core/bags.h"
 #include "cc/core/exec_context.h"
 #include "cc/core/first_failure.h"
+#include "cc/kernels/gpu_tables.h"
 #include "cc/kernels/table_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
 
 // A run of bags whose keys are of one table, and where their pooled rows lie: that of its i-th bag
-// at `begin + i * stride`.
+// at `begin + i * stride`. The keys follow from the bags.
 struct Piece {
+  static constexpr int64_t kGiven = 5;  // numbers of it in the input `pieces`
+
   int64_t table;
   int64_t first_bag;
   int64_t num_bags;
   int64_t begin;
   int64_t stride;
+  int64_t first_key;
+  int64_t num_keys;
 };
 
-// Does not own what it is made of.
+// Does not own what it is made of. On a GPU keys and weights are in its memory; so are offsets
+// where the batch was packed there.
 class TableBatch {
  public:
   // Reads the inputs `indices`, `offsets`, `pieces` and `weights`, and checks them; `dims` are
-  // those of the tables, pooled rows are `size` values in all.
+  // those of the tables, pooled rows are `size` values in all. Offsets and pieces are on the host.
   absl::Status Read(tensorflow::OpKernelContext* context, const std::vector<int64_t>& dims,
                     int64_t size);
 
@@ -42,34 +48,43 @@ class TableBatch {
   absl::Status Unpack(const int64_t* words, size_t count, const std::vector<int64_t>& dims,
                       size_t* used);
 
+  // The same in the memory of a GPU. UnpackOnGpu reads the pieces from there, and waits for them;
+  // what it can't check are the offsets.
+  void PackOnGpu(const ExecContext& exec, DeviceMemory* memory, int64_t* words) const;
+  absl::Status UnpackOnGpu(const ExecContext& exec, DeviceMemory* memory, const int64_t* words,
+                           size_t count, const std::vector<int64_t>& dims, size_t* used);
+
   // Number of pooled values.
   int64_t size() const { return size_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t num_keys() const { return num_keys_; }
-  int64_t key_begin(const Piece& piece) const { return offsets_[piece.first_bag]; }
-  int64_t num_keys(const Piece& piece) const {
-    return offsets_[piece.first_bag + piece.num_bags] - key_begin(piece);
-  }
-  const int64_t* keys(const Piece& piece) const { return keys_ + key_begin(piece); }
+  const int64_t* keys(const Piece& piece) const { return keys_ + piece.first_key; }
+  // The offsets of its bags, and where the last one ends.
+  const int64_t* offsets(const Piece& piece) const { return offsets_ + piece.first_bag; }
   // Null where there are none.
   const float* weights(const Piece& piece) const {
-    return weights_ == nullptr ? nullptr : weights_ + key_begin(piece);
+    return weights_ == nullptr ? nullptr : weights_ + piece.first_key;
   }
   bool is_weighted() const { return weights_ != nullptr; }
   // Number of keys in a piece's bag.
   int64_t bag_size(const Piece& piece, int64_t bag) const {
-    const int64_t* const offset = offsets_ + piece.first_bag + bag;
-    return offset[1] - offset[0];
+    return offsets(piece)[bag + 1] - offsets(piece)[bag];
   }
 
   // Adds the row splits of a piece, but for the first, to those that end at the keys before it.
   void AddSplits(const Piece& piece, std::vector<int64_t>* splits) const;
 
  private:
-  absl::Status Check(const std::vector<int64_t>& dims) const;
+  struct Header;
+
+  // The first two are on the host, `words` wherever they are.
+  absl::Status Open(const int64_t* head, size_t head_size, const int64_t* words, size_t count,
+                    size_t* used);
+  std::vector<int64_t> Head() const;
+  absl::Status Check(const std::vector<int64_t>& dims);
   absl::Status CheckOffsets() const;
+  absl::Status CheckPieces(const std::vector<int64_t>& dims) const;
   absl::Status CheckPiece(const Piece& piece, const std::vector<int64_t>& dims) const;
-  void ReadPieces(const int64_t* numbers, int64_t count);
 
   const int64_t* keys_ = nullptr;
   int64_t num_keys_ = 0;
@@ -91,8 +106,13 @@ class TableBatchOp : public tensorflow::OpKernel {
 
   virtual absl::Status Run(tensorflow::OpKernelContext* context) = 0;
 
-  // Reads the input `tables`.
+  // Reads the input `tables`; of an op on a GPU they must be on it too.
   absl::Status LookUp(tensorflow::OpKernelContext* context, Resources* tables) const;
+
+  // Whether an input is in the memory of a GPU.
+  bool IsOnGpu(tensorflow::OpKernelContext* context, const char* input) const;
+  // The memory of the GPU that the op is made for.
+  DeviceMemory* gpu_memory() const { return gpu_memory_; }
 
   // Calls `work(context, table)` for each table: many tables at once, or where there are few, one
   // after the other with many threads each. A table has `num_keys / tables` keys, roughly, each of
@@ -103,6 +123,9 @@ class TableBatchOp : public tensorflow::OpKernel {
 
   Combiner combiner_ = Combiner::kSum;
   std::vector<int64_t> dims_;  // of each table
+
+ private:
+  DeviceMemory* gpu_memory_ = nullptr;
 };
 
 template <typename Work>

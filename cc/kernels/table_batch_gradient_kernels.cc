@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/core/key_sums.h"
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_batch.h"
 
@@ -32,7 +33,7 @@ class KeysOfTable {
       for (const Piece& piece : gradient.batch.pieces()) {
         if (piece.table != table) continue;
         parts_.push_back({&gradient, piece});
-        size_ += static_cast<size_t>(gradient.batch.num_keys(piece));
+        size_ += static_cast<size_t>(piece.num_keys);
         is_weighted_ = is_weighted_ || gradient.batch.is_weighted();
       }
     }
@@ -56,7 +57,7 @@ class KeysOfTable {
     TF_EMBED_RETURN_IF_ERROR(own->Resize(size_));
     int64_t* to = own->data();
     for (const Part& part : parts_) {
-      to = std::copy_n(part.batch().keys(part.piece), part.batch().num_keys(part.piece), to);
+      to = std::copy_n(part.batch().keys(part.piece), part.piece.num_keys, to);
     }
     *keys = own->data();
     return Status();
@@ -86,7 +87,7 @@ class SumsOfTable {
       part.batch().AddSplits(part.piece, &splits_);
       if (!keys_.is_weighted()) continue;
       const float* const weights = part.batch().weights(part.piece);
-      weights_.insert(weights_.end(), weights, weights + part.batch().num_keys(part.piece));
+      weights_.insert(weights_.end(), weights, weights + part.piece.num_keys);
     }
     TF_EMBED_RETURN_IF_ERROR(bags_.OfSplits(splits_.data(), splits_.size(), keys_.size()));
     return sums_.Build(exec, keys, keys_.size(), nullptr);
@@ -181,7 +182,12 @@ class PackBatchOp : public TableBatchOp {
     tf::Tensor* words;
     TF_RETURN_IF_ERROR(
         context->allocate_output(0, {static_cast<int64_t>(batch.PackedSize())}, &words));
-    batch.Pack(words->flat<int64_t>().data());
+    int64_t* const to = words->flat<int64_t>().data();
+    if (IsOnGpu(context, "indices")) {
+      batch.PackOnGpu(ThreadPoolOf(context), gpu_memory(), to);
+    } else {
+      batch.Pack(to);
+    }
     return absl::OkStatus();
   }
 };
@@ -212,6 +218,15 @@ class ApplyTablesOp : public TableBatchOp {
       steps.emplace_back(tables[i].get());
     }
     const ExecContext exec = ThreadPoolOf(context);
+    if (IsOnGpu(context, "batches")) {
+      for (size_t i = 0; i < tables.size(); ++i) {
+        ExecContext now = exec;
+        now.now = steps[i].now();
+        TF_RETURN_IF_ERROR(
+            ToTensorFlow(ApplyOnGpu(now, keys[i], rules[i], OnDevice(tables[i]->device_shard(0)))));
+      }
+      return absl::OkStatus();
+    }
     return ForEachTable(exec, num_keys, kApplyCost, [&](const ExecContext& each, size_t i) {
       ExecContext now = each;
       now.now = steps[i].now();
@@ -226,11 +241,15 @@ class ApplyTablesOp : public TableBatchOp {
     const int64_t* const begin = words->flat<int64_t>().data();
     const size_t count = static_cast<size_t>(words->NumElements());
     const float* const values = gradients->flat<float>().data();
+    const bool on_gpu = IsOnGpu(context, "batches");
+    const ExecContext exec = ThreadPoolOf(context);
     int64_t num_values = 0;
     for (size_t at = 0, used; at < count; at += used) {
       batches->emplace_back();
       BatchGradient& last = batches->back();
-      TF_RETURN_IF_ERROR(last.batch.Unpack(begin + at, count - at, dims_, &used));
+      TF_RETURN_IF_ERROR(
+          on_gpu ? last.batch.UnpackOnGpu(exec, gpu_memory(), begin + at, count - at, dims_, &used)
+                 : last.batch.Unpack(begin + at, count - at, dims_, &used));
       last.values = values + num_values;
       num_values += last.batch.size();
       if (num_values > gradients->NumElements()) break;
@@ -306,6 +325,24 @@ class ApplyTablesOp : public TableBatchOp {
     return table->FinishStep(exec, rule);
   }
 
+  Status ApplyOnGpu(const ExecContext& exec, const KeysOfTable& keys, const Rule& rule,
+                    TableOnDevice* table) const {
+    const float* const base = keys.parts().empty() ? nullptr : keys.parts()[0].gradient->values;
+    std::vector<BagGradients> batches;
+    for (const KeysOfTable::Part& part : keys.parts()) {
+      const TableBatch& batch = part.batch();
+      const Piece& piece = part.piece;
+      batches.push_back({batch.keys(piece), static_cast<size_t>(piece.num_keys),
+                         batch.offsets(piece), static_cast<size_t>(piece.num_bags),
+                         batch.weights(piece),
+                         static_cast<size_t>(part.gradient->values - base + piece.begin),
+                         static_cast<size_t>(piece.stride)});
+    }
+    TF_EMBED_RETURN_IF_ERROR(
+        table->ApplyBags(exec, base, batches.data(), batches.size(), combiner_, rule));
+    return table->FinishStep(exec, rule);
+  }
+
   RuleKind kind_ = RuleKind::kNone;
   std::vector<SlotType> slot_types_;
   bool stochastic_rounding_ = false;
@@ -314,6 +351,9 @@ class ApplyTablesOp : public TableBatchOp {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKeyTables").Device(tf::DEVICE_CPU), SumByKeyTablesOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPackBatch").Device(tf::DEVICE_CPU), PackBatchOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedApplyTables").Device(tf::DEVICE_CPU), ApplyTablesOp);
+
+const OnGpu<PackBatchOp> pack_batch("TfEmbedPackBatch", {"tables", "offsets", "pieces", "size"});
+const OnGpu<ApplyTablesOp> apply_tables("TfEmbedApplyTables", {"tables", "hyper", "step"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cc/core/pooled_find.h"
+#include "cc/kernels/on_gpu.h"
 #include "cc/kernels/table_batch.h"
 
 namespace tf_embed {
@@ -27,15 +28,20 @@ class TablesOp : public TableBatchOp {
     std::vector<std::unique_ptr<Bags>> bags;
     TableBatch batch;
     std::vector<PooledFind> finds;  // one for each piece
+    bool on_gpu = false;
   };
 
   // `values` [size] are the pooled ones, or their gradient.
   absl::Status ReadFinds(tf::OpKernelContext* context, float* values, int64_t size, Finds* all) {
     TF_RETURN_IF_ERROR(LookUp(context, &all->tables));
     TF_RETURN_IF_ERROR(all->batch.Read(context, dims_, size));
+    all->on_gpu = IsOnGpu(context, "indices");
     for (const auto& table : all->tables) {
-      const std::vector<Table*> shards = table->shards();
-      all->shards.emplace_back(shards.begin(), shards.end());
+      all->shards.emplace_back();
+      for (size_t number = 0; number < table->num_shards(); ++number) {
+        all->shards.back().push_back(all->on_gpu ? table->device_shard(number)
+                                                 : table->shard(number));
+      }
     }
     const size_t count = all->batch.pieces().size();
     all->splits.assign(count, {0});
@@ -46,8 +52,8 @@ class TablesOp : public TableBatchOp {
       std::vector<int64_t>& splits = all->splits[i];
       all->batch.AddSplits(piece, &splits);
       all->bags.push_back(std::make_unique<Bags>(HostAllocator()));
-      TF_RETURN_IF_ERROR(ToTensorFlow(all->bags[i]->OfSplits(
-          splits.data(), splits.size(), static_cast<size_t>(all->batch.num_keys(piece)))));
+      TF_RETURN_IF_ERROR(ToTensorFlow(all->bags[i]->OfSplits(splits.data(), splits.size(),
+                                                             static_cast<size_t>(piece.num_keys))));
       PooledFind& find = all->finds[i];
       find.keys = {all->batch.keys(piece), nullptr, false, shards.data(), shards.size()};
       find.bags = all->bags[i].get();
@@ -83,7 +89,12 @@ class FindPooledTablesOp : public TablesOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, {num_values}, &pooled));
     Finds all;
     TF_RETURN_IF_ERROR(ReadFinds(context, pooled->flat<float>().data(), num_values, &all));
-    return ToTensorFlow(FindPooled(ContextOf(context, all), all.finds.data(), all.finds.size()));
+    const ExecContext exec = ContextOf(context, all);
+    const size_t count = all.finds.size();
+    return ToTensorFlow(
+        all.on_gpu
+            ? OnDevice(all.tables[0]->device_shard(0))->FindPooled(exec, all.finds.data(), count)
+            : FindPooled(exec, all.finds.data(), count));
   }
 };
 
@@ -106,7 +117,7 @@ class WeightGradientsOfTablesOp : public TablesOp {
                                  gradient->NumElements(), &all));
     std::vector<void*> of_pieces;
     for (const Piece& piece : all.batch.pieces()) {
-      of_pieces.push_back(of_weights + all.batch.key_begin(piece));
+      of_pieces.push_back(of_weights + piece.first_key);
     }
     return ToTensorFlow(FindWeightGradients(ContextOf(context, all), all.finds.data(),
                                             all.finds.size(), of_pieces.data()));
@@ -116,6 +127,13 @@ class WeightGradientsOfTablesOp : public TablesOp {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooledTables").Device(tf::DEVICE_CPU), FindPooledTablesOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedWeightGradientsOfTables").Device(tf::DEVICE_CPU),
                         WeightGradientsOfTablesOp);
+
+const OnGpu<FindPooledTablesOp> find_pooled_tables("TfEmbedFindPooledTables",
+                                                   {"tables", "offsets", "pieces", "size",
+                                                    "tokens"});
+const OnGpu<WeightGradientsOfTablesOp> weight_gradients("TfEmbedWeightGradientsOfTables",
+                                                        {"tables", "indices", "offsets", "pieces",
+                                                         "gradient", "weights", "of_weights"});
 
 }  // namespace
 }  // namespace tf_embed

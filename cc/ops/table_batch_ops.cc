@@ -157,23 +157,27 @@ sums: For each table [u, dim]; taken in float.
 )doc");
 
 REGISTER_OP("TfEmbedPackBatch")
+    .Input("tables: num_tables * resource")
     .Input("indices: int64")
     .Input("offsets: int64")
     .Input("pieces: int64")
     .Input("size: int64")
     .Input("weights: num_weights * float")
     .Output("batch: int64")
+    .Attr("num_tables: int >= 1")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("dims: list(int) >= 1")
     .Attr("combiner: {'sum', 'mean'}")
     .SetShapeFn([](InferenceContext* c) -> Status {
-      TF_RETURN_IF_ERROR(CheckBatch(c, 0));
+      int num_tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
       c->set_output(0, c->Vector(c->UnknownDim()));
       return Status();
     })
     .Doc(R"doc(
 Makes one vector of a batch, whose inputs are those of TfEmbedFindPooledTables. Several of them may
-stand behind each other.
+stand behind each other. Of the tables nothing is read: the vector is where they are.
 )doc");
 
 REGISTER_OP("TfEmbedApplyTables")

@@ -19,13 +19,14 @@ DTYPES = (tf.float32, tf.bfloat16, tf.float32)
 HYPER = tf.constant([0.5, 0.0, 0.9, 0.99, 1e-3], tf.float64)  # of Adam
 
 
-def make_tables(count: int = 3) -> list[tf_embed.Variable]:
+def make_tables(count: int = 3, devices: str | None = None) -> list[tf_embed.Variable]:
     return [
         tf_embed.Variable(
             dim=DIMS[i % 3],
             value_dtype=DTYPES[i % 3],
             initializer=tf.keras.initializers.RandomNormal(seed=i),
             name=f"table_{i}",
+            devices=devices,
         )
         for i in range(count)
     ]
@@ -216,7 +217,7 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
             apply(tables, short, "sum")
 
     def test_tables_of_several_shards_are_refused(self):
-        tables = make_tables()
+        tables = make_tables(devices="/CPU:0")
         slices = packed(Bags(np.random.default_rng(12), 3, 4, True), tables, "sum")
         tables[1] = tf_embed.Variable(
             dim=1, value_dtype=tf.bfloat16, devices=["/CPU:0"] * 2, name="two"

@@ -17,7 +17,7 @@ from tf_embed.initializers import with_own_seed
 from tf_embed.layers import table_batched_inputs as batches
 from tf_embed.layers import table_batched_settings as settings_of
 from tf_embed.layers.table_batched_methods import TableBatchedMethods
-from tf_embed.layers.table_batched_tables import Tables, TableSpec
+from tf_embed.layers.table_batched_tables import Tables, TableSpec, device_of
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.lookup import gradient_token
 from tf_embed.lookup_gradient import token_of
@@ -103,7 +103,9 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
 
     Args:
         embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
-            EmbeddingLocation, ComputeDevice). All rows lie in host memory; MTIA is refused.
+            EmbeddingLocation, ComputeDevice). Rows lie on the first GPU where all tables are of
+            EmbeddingLocation.DEVICE and a GPU can have them (see `tf_embed.Variable`), without
+            narrow `optimizer_state_dtypes`; else all lie in host memory. MTIA is refused.
         feature_table_map: The number of each feature's table. Default: one feature a table.
         cache_algorithm: Accepted; without effect while there are no caches, as are `cache_sets`,
             `cache_load_factor`, `cache_reserved_memory`, `cache_precision`, `enforce_hbm`,
@@ -290,7 +292,9 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             optimizer_state_dtypes, self._optimizer, self.optimizer_type
         )
         self._check_dims()
-        settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs)
+        narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
+        self._device = device_of(self._specs, self._policies, self.weights_precision, narrow)
+        settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs, self._device)
         # Of what has no effect, what a config can hold.
         self._arguments = {**given, **settings_of.checked_definitions(given)}
         self._tables: Tables | None = None
@@ -307,6 +311,7 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         variables = [
             spec.variable(
                 name=self.table_names[i],
+                device=self._device,
                 precision=self.weights_precision,
                 initializer=self._initializers[i],
                 policy=self._policies[i],

@@ -12,11 +12,13 @@ from absl import logging
 
 from tf_embed import arguments
 from tf_embed.definitions import as_definition, as_enum
+from tf_embed.devices import CPU
 from tf_embed.layers.table_batched_tables import TableSpec
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
 from tf_embed.optimizers.tbe_settings import EmbOptimType
 from tf_embed.tbe_types import (
+    EmbeddingLocation,
     MultiPassPrefetchConfig,
     RecordCacheMetrics,
     SparseType,
@@ -88,7 +90,10 @@ def _say_once(text: str) -> None:
 
 
 def say_what_has_no_effect(
-    given: dict[str, Any], parameters: Mapping[str, inspect.Parameter], specs: list[TableSpec]
+    given: dict[str, Any],
+    parameters: Mapping[str, inspect.Parameter],
+    specs: list[TableSpec],
+    device: str,
 ) -> None:
     """Logs, once in a process, each argument that is set and has no effect.
 
@@ -96,17 +101,19 @@ def say_what_has_no_effect(
         given: The arguments.
         parameters: What their defaults are of.
         specs: What describes the tables.
+        device: Where they are.
     """
     for name in _WITHOUT_EFFECT:
         if given[name] != parameters[name].default:
             _say_once(
-                f"TableBatchedEmbeddingBags: {name!r} has no effect while rows lie in host memory "
-                "alone."
+                f"TableBatchedEmbeddingBags: {name!r} has no effect while all rows of a layer lie "
+                "in one memory."
             )
     for spec in specs:
-        if not spec.is_on_host:
+        if spec.location != EmbeddingLocation.HOST and device == CPU:
             _say_once(
-                f"TableBatchedEmbeddingBags: {spec.location!s} means host memory, where rows lie."
+                f"TableBatchedEmbeddingBags: {spec.location!s} means host memory here, where rows "
+                "lie."
             )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_embed import arguments, quantized_rows
 from tf_embed.definitions import as_enum
-from tf_embed.devices import CPU
+from tf_embed.devices import CPU, GPU, device_names
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.row_array import RowArray
@@ -24,7 +25,7 @@ class TableSpec:
     Attributes:
         rows: Number of rows; None for a dynamic table.
         dim: Number of weights in a row.
-        location: Where rows are wanted.
+        location: Where rows are wanted; see `device_of`.
         device: What computes on them.
     """
 
@@ -67,15 +68,11 @@ class TableSpec:
             device=device,
         )
 
-    @property
-    def is_on_host(self) -> bool:
-        """Whether rows are wanted where they lie."""
-        return self.location == EmbeddingLocation.HOST
-
     def variable(
         self,
         *,
         name: str,
+        device: str,
         precision: SparseType,
         initializer: Any,
         policy: TablePolicy | None,
@@ -101,7 +98,7 @@ class TableSpec:
                 f"Keras that tf_embed.Variable draws by key. Received: initializer={initializer!r}"
             )
         options: dict[str, Any] = {
-            "devices": CPU,
+            "devices": device,
             "dim": self.dim + (quantized_rows.TAIL if quantized else 0),
             "value_dtype": value_dtype,
             "initializer": initializer,
@@ -120,6 +117,30 @@ class TableSpec:
     def get_config(self) -> list[Any]:
         """The tuple that `of` takes."""
         return [self.rows, self.dim, self.location.value, self.device.value]
+
+
+def device_of(
+    specs: Sequence[TableSpec],
+    policies: Sequence[TablePolicy | None],
+    precision: SparseType,
+    has_narrow_states: bool,
+) -> str:
+    """Where the tables of a layer are, which one op looks up in: all on the same device.
+
+    Args:
+        specs: What describes them. A GPU is for tables that are all of EmbeddingLocation.DEVICE.
+        policies: By which their rows come and leave.
+        precision: What rows are stored in.
+        has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
+
+    Returns:
+        The first GPU, if there is one that can have all of them; else the CPU.
+    """
+    if has_narrow_states or any(spec.location != EmbeddingLocation.DEVICE for spec in specs):
+        return CPU
+    dtype = tf.int8 if precision == SparseType.INT8 else precision.dtype
+    places = {device_names(None, tf.int64, dtype, policy) for policy in policies}
+    return GPU if places == {(GPU,)} else CPU
 
 
 class Tables(tf.Module):

@@ -36,7 +36,6 @@ std::vector<DeviceKind> ContractDevices() {
   return {{"Gpu", MemoryOfDevice(0), NewDeviceTable, [] { return NewDeviceSplit(0); }}};
 }
 
-
 namespace {
 
 // An array on the GPU.
