@@ -421,7 +421,7 @@ def token(anchor: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
 
 @functools.cache
 def has_gpu_tables() -> bool:
-    """Whether there are tables on GPUs, as the op library was built and started."""
+    """Whether tables can be on GPUs: as the op library was built, and by what CUDA finds here."""
     with tf.init_scope(), tf.device("/CPU:0"):
         return bool(_raw.tf_embed_has_gpu_tables())
 

@@ -359,7 +359,12 @@ class GpuMemory final : public DeviceMemory {
 
 }  // namespace
 
-bool HasGpuSupport() { return true; }
+int NumGpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  (void)cudaGetLastError();
+  return count;
+}
 
 DeviceMemory* MemoryOfDevice(int device) {
   static std::mutex mutex;
@@ -376,9 +381,7 @@ std::unique_ptr<DeviceSplit> NewDeviceSplit(int device) {
 
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Table>* table) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-  (void)cudaGetLastError();
+  const int count = NumGpus();
   if (device.device < 0 || device.device >= count) {
     return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
                                std::to_string(device.device) + ": this machine has " +

@@ -73,8 +73,9 @@ class TableOnDevice : public Table {
                            const Rule& rule) = 0;
 };
 
-// Whether this build has GPU support.
-bool HasGpuSupport();
+// How many GPUs of this machine tables can be on: none where this build has no GPU support, nor
+// where the driver is older than the CUDA that it has it from.
+int NumGpus();
 
 // Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU.
 // Admission counts on the host, and sinks are there, so that the writes of a table that has either

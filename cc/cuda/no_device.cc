@@ -5,7 +5,7 @@
 
 namespace tf_embed {
 
-bool HasGpuSupport() { return false; }
+int NumGpus() { return 0; }
 
 DeviceMemory* MemoryOfDevice(int) { return nullptr; }
 

@@ -30,7 +30,7 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasG
 
 }  // namespace
 
-bool HasGpuTables() { return HasGpuSupport() || HostStandsIn(); }
+bool HasGpuTables() { return NumGpus() > 0 || HostStandsIn(); }
 
 int GpuOf(tf::OpKernelConstruction* construction) {
   const auto* const info = construction->device()->tensorflow_accelerator_device_info();

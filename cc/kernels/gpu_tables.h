@@ -21,7 +21,7 @@
 
 namespace tf_embed {
 
-// Whether there are tables on GPUs, as this library was built and started.
+// Whether tables can be on GPUs: as this library was built, and by what CUDA finds on this machine.
 bool HasGpuTables();
 
 // The number, among those of the machine, of the GPU that an op is made for.

@@ -9,7 +9,7 @@ REGISTER_OP("TfEmbedHasGpuTables")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .SetIsStateful()
     .Doc(R"doc(
-Says whether there are tables on GPUs, as this library was built and started.
+Says whether tables can be on GPUs: as this library was built, and by what CUDA finds here.
 )doc");
 
 }  // namespace tf_embed
