@@ -44,8 +44,8 @@ def device_names(
         missing = (
             "TensorFlow sees no GPU"
             if ops.has_gpu_tables()
-            else "tf_embed has none: it must be built where CUDA's nvcc is, and run with a GPU and a "
-            "driver that is not older than that CUDA"
+            else "tf_embed has none: it must be built where CUDA's nvcc is, and run where there is "
+            "a GPU and a driver no older than that CUDA"
         )
         raise ValueError(f"`devices` names a GPU, but {missing}. Received: devices={devices!r}")
     if len({_place(name) for name in names}) > 1:
