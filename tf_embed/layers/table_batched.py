@@ -293,7 +293,7 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         )
         self._check_dims()
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
-        self._device = device_of(self._specs, self._policies, self.weights_precision, narrow)
+        self._device = device_of(self._specs, self.weights_precision, narrow)
         settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs, self._device)
         # Of what has no effect, what a config can hold.
         self._arguments = {**given, **settings_of.checked_definitions(given)}

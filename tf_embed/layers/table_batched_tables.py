@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_embed import arguments, quantized_rows
 from tf_embed.definitions import as_enum
-from tf_embed.devices import CPU, GPU, device_names
+from tf_embed.devices import CPU, device_names
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.row_array import RowArray
@@ -119,17 +119,11 @@ class TableSpec:
         return [self.rows, self.dim, self.location.value, self.device.value]
 
 
-def device_of(
-    specs: Sequence[TableSpec],
-    policies: Sequence[TablePolicy | None],
-    precision: SparseType,
-    has_narrow_states: bool,
-) -> str:
+def device_of(specs: Sequence[TableSpec], precision: SparseType, has_narrow_states: bool) -> str:
     """Where the tables of a layer are, which one op looks up in: all on the same device.
 
     Args:
         specs: What describes them. A GPU is for tables that are all of EmbeddingLocation.DEVICE.
-        policies: By which their rows come and leave.
         precision: What rows are stored in.
         has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
 
@@ -139,8 +133,7 @@ def device_of(
     if has_narrow_states or any(spec.location != EmbeddingLocation.DEVICE for spec in specs):
         return CPU
     dtype = tf.int8 if precision == SparseType.INT8 else precision.dtype
-    places = {device_names(None, tf.int64, dtype, policy) for policy in policies}
-    return GPU if places == {(GPU,)} else CPU
+    return device_names(None, tf.int64, dtype)[0]
 
 
 class Tables(tf.Module):
