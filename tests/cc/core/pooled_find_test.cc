@@ -6,6 +6,7 @@
 #include "cc/core/quantized_row.h"
 #include "cc/core/shard_split.h"
 #include "tests/cc/core/failing_allocator.h"
+#include "tests/cc/core/quantized_rows.h"
 #include "tests/cc/core/test_tables.h"
 
 namespace tf_embed {
@@ -335,19 +336,7 @@ TEST_P(FindPooledOf, GivesTheGradientOfWeights) {
             FindWeightGradients(Threads(3), &find, 1, &nowhere).code());
 }
 
-// Rows of quantized_row.h, of `dim` weights.
-std::vector<int8_t> RandomQuantizedRows(size_t count, size_t dim, Random* random) {
-  const std::vector<float> tails = RandomValues<float>(2 * count, random);
-  std::vector<int8_t> rows;
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t j = 0; j < dim; ++j) rows.push_back(static_cast<int8_t>((*random)() & 0xff));
-    const int8_t* const tail = reinterpret_cast<const int8_t*>(&tails[2 * i]);
-    rows.insert(rows.end(), tail, tail + kQuantizedTail);
-  }
-  return rows;
-}
-
-// Their weights, by the definition.
+// The weights of such rows, by the definition.
 std::vector<float> Dequantized(const std::vector<int8_t>& rows, size_t dim) {
   std::vector<float> weights;
   for (size_t begin = 0; begin < rows.size(); begin += dim + kQuantizedTail) {

@@ -4,6 +4,7 @@
 
 #include "cc/core/quantized_row.h"
 #include "tests/cc/core/failing_allocator.h"
+#include "tests/cc/core/quantized_rows.h"
 #include "tests/cc/cuda/contract_tables.h"
 
 namespace tf_embed {
@@ -163,17 +164,6 @@ void EachForm(size_t num_keys, Allocator* allocator, Random* random,
   Bags scattered(allocator);
   ASSERT_TRUE(scattered.OfIndices(indices.data(), num_keys, shape, 2).ok());
   check(scattered);
-}
-
-std::vector<int8_t> RandomQuantizedRows(size_t count, size_t dim, Random* random) {
-  const std::vector<float> tails = RandomValues<float>(2 * count, random);
-  std::vector<int8_t> rows;
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t j = 0; j < dim; ++j) rows.push_back(static_cast<int8_t>((*random)() & 0xff));
-    const int8_t* const tail = reinterpret_cast<const int8_t*>(&tails[2 * i]);
-    rows.insert(rows.end(), tail, tail + kQuantizedTail);
-  }
-  return rows;
 }
 
 class PooledOnDevice : public testing::TestWithParam<DeviceKind> {
