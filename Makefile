@@ -120,7 +120,8 @@ test-gpu: configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:host_gpu.so
 	CUDA_VISIBLE_DEVICES= TF_EMBED_HOST_FOR_GPU=1 \
 	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/host_gpu.so" \
-	    $(VENV)/bin/pytest tests/python/gpu_tables_test.py tests/python/variable_test.py \
+	    $(VENV)/bin/pytest tests/python/gpu_tables_test.py tests/python/gpu_storage_test.py \
+	    tests/python/variable_test.py \
 	    tests/python/table_batch_steps_test.py tests/python/pooled_lookups_test.py
 
 $(OLD_VENV)/.tensorflow: | system

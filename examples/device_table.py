@@ -40,6 +40,8 @@ class _Options(ctypes.Structure):
         ("b", ctypes.c_double),
         ("seed", ctypes.c_uint64),
         ("table_id", ctypes.c_uint64),
+        ("max_host_bytes", ctypes.c_uint64),
+        ("max_row_bytes", ctypes.c_uint64),
     ]
 
 
@@ -77,6 +79,7 @@ class _Stats(ctypes.Structure):
             "evicted",
             "hits",
             "misses",
+            "pinned_bytes",
         )
     ]
 
@@ -116,8 +119,11 @@ class DeviceTable:
         device: number of the GPU; -1: the host in its place.
         name: for messages.
         init_size: rows to make room for.
-        max_bytes: what index and rows may take; 0: what the device has. A full table refuses new
-            keys and counts them.
+        max_bytes: what index and rows may take on the device; 0: what it has. A full table refuses
+            new keys and counts them.
+        max_host_bytes: bytes of pinned memory of the host for the rows that are more than
+            `max_row_bytes` on the device; 0: none.
+        max_row_bytes: see above.
         initializer: one of `INITIALIZERS`; of initial rows, with `a`, `b` and `seed`.
     """
 
@@ -130,6 +136,8 @@ class DeviceTable:
         name: str = "table",
         init_size: int = 0,
         max_bytes: int = 0,
+        max_host_bytes: int = 0,
+        max_row_bytes: int = 0,
         initializer: str = "constant",
         a: float = 0.0,
         b: float = 0.0,
@@ -149,6 +157,8 @@ class DeviceTable:
             dim=dim,
             init_size=init_size,
             max_bytes=max_bytes,
+            max_host_bytes=max_host_bytes,
+            max_row_bytes=max_row_bytes,
             initializer=INITIALIZERS[initializer],
             a=a,
             b=b,

@@ -87,6 +87,7 @@ from tf_embed.sparse_lookup import (  # noqa: E402
     embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
+from tf_embed.storage import GpuStorage  # noqa: E402
 from tf_embed.tbe_types import (  # noqa: E402
     BoundsCheckMode,
     CacheAlgorithm,
@@ -121,6 +122,7 @@ __all__ = [
     "FileSystemSaver",
     "FrequencyRestrictPolicy",
     "GlobalWeightDecayDefinition",
+    "GpuStorage",
     "GradSumDecay",
     "HkvEvictStrategy",
     "HkvHashTableConfig",

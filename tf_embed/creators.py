@@ -1,7 +1,7 @@
 """What `Variable(kv_creator=...)` takes: TFRA's words for the store of a table, and its eviction.
 
-There is one store, in the memory of the host, and it keeps to every strategy. So a creator says
-what a `TablePolicy` and `init_size` say as well.
+There is one store, on the CPU and on a GPU, and it keeps to every strategy. So a creator says what
+a `TablePolicy`, a `GpuStorage` and `init_size` say as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_embed import arguments
 from tf_embed.policies import SavedArguments, TablePolicy
+from tf_embed.storage import GpuStorage
 
 
 class HkvEvictStrategy(enum.IntEnum):
@@ -117,8 +118,8 @@ class HkvHashTableConfig(SavedArguments):
         init_capacity: Rows to make room for, in all shards together. Default: what the variable's
             `init_size` says.
         max_capacity: The most rows, in all shards together. Default: no bound.
-        max_hbm_for_values: Bytes of a GPU's memory for rows. Accepted: tables are in the memory of
-            the host.
+        max_hbm_for_values: Bytes of a GPU's memory for the rows of a table that is on one, with
+            their slots; further rows are in the host's memory. See `GpuStorage`.
         evict_strategy: Which rows leave first, a `HkvEvictStrategy` or its number.
         step_per_epoch: How many steps are an epoch, for EPOCHLRU and EPOCHLFU. 0: an epoch lasts
             until `Variable.set_clock` says that it is another. (In TFRA, each upsert is an epoch
@@ -186,6 +187,11 @@ class HkvHashTableConfig(SavedArguments):
             score_fn=self.gen_scores_fn if eviction == "score" else None,
         )
 
+    @property
+    def storage(self) -> GpuStorage:
+        """The same as a storage."""
+        return GpuStorage(max_row_bytes=self.max_hbm_for_values, max_host_bytes=None)
+
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
         return {**super().get_config(), "evict_strategy": int(self.evict_strategy)}
@@ -243,6 +249,11 @@ class KVCreator(SavedArguments):
         return None
 
     @property
+    def storage(self) -> GpuStorage | None:
+        """What a table on a GPU may take of which memory."""
+        return None
+
+    @property
     def init_size(self) -> int | None:
         """Rows to make room for, in all shards together; None for what the variable says."""
         return None
@@ -288,6 +299,11 @@ class HkvHashTableCreator(KVCreator):
     def policy(self) -> TablePolicy:
         """By which rows come and leave."""
         return (self.config or HkvHashTableConfig()).policy
+
+    @property
+    def storage(self) -> GpuStorage:
+        """What a table on a GPU may take of which memory."""
+        return (self.config or HkvHashTableConfig()).storage
 
     @property
     def init_size(self) -> int | None:
@@ -344,3 +360,20 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
             f"kv_creator={kv_creator!r}, policy={policy!r}"
         )
     return kv_creator.policy
+
+
+def storage_of(kv_creator: Any, storage: Any) -> GpuStorage | None:
+    """The storage of a table that is made with both arguments, of which `storage` goes before.
+
+    Args:
+        kv_creator: None, or a creator of a table.
+        storage: None, or a GpuStorage.
+
+    Raises:
+        TypeError: `storage` is none.
+    """
+    if storage is None:
+        return None if kv_creator is None else kv_creator.storage
+    if not isinstance(storage, GpuStorage):
+        raise TypeError(f"`storage` must be a tf_embed.GpuStorage. Received: storage={storage!r}")
+    return storage

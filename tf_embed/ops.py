@@ -65,6 +65,7 @@ def create_table(
     seed: int,
     table_id: int,
     policy: Mapping[str, Any] | None = None,
+    storage: Mapping[str, Any] | None = None,
 ) -> tf.Tensor:
     """Creates a table, or finds the one of that `shared_name`; its handle.
 
@@ -73,6 +74,7 @@ def create_table(
         label: The name that error messages use.
         initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
         policy: Further attributes, by which rows come and leave; None for no policy.
+        storage: Further ones, on the memory of a table on a GPU.
     """
     return _raw.tf_embed_table(
         shared_name=shared_name,
@@ -87,6 +89,7 @@ def create_table(
         seed=seed,
         table_id=table_id,
         **(policy or {}),
+        **(storage or {}),
     )
 
 

@@ -30,6 +30,7 @@ _COUNTS = (
     "expired",
     "hits",
     "misses",
+    "pinned_bytes",
 )
 
 
@@ -108,6 +109,8 @@ class PolicyMethods(tf.Module):
             - payload_bytes: Bytes of weights, slots and statistics of all rows.
             - index_bytes: Bytes of the index from keys to rows.
             - slack_bytes: Bytes of rows that are freed, or not used yet.
+            - pinned_bytes: Of these two, the bytes of rows of a table on a GPU that are in the
+              host's memory, see `GpuStorage`.
             - admission_bytes: Bytes of what counts the keys that wait for a row.
             - load: How full the index is, from 0 to 1.
             - mean_probe_length: Cache lines of the index that a lookup reads, in the mean over a

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.table import Table, kind_of
+from tf_embed.table import Table
 from tf_embed.table_meta import TableMeta
+from tf_embed.table_options import kind_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,8 +19,10 @@ from tf_embed.definitions import Definition
 class EmbeddingLocation(enum.IntEnum):
     """Where the rows of a table are wanted.
 
-    `DEVICE` of all tables of a layer is a GPU, where there is one that can have them. All else is
-    host memory. `MTIA`, an accelerator that TensorFlow does not know, is refused.
+    The tables of a layer, none of them of `HOST`, are on a GPU, where there is one that can have
+    them: `DEVICE` is its memory, `MANAGED` is pinned memory of the host that it reads and writes,
+    and `MANAGED_CACHING` the same, without a cache. Else all are on the CPU. `MTIA`, an accelerator
+    that TensorFlow does not know, is refused.
     """
 
     DEVICE = 0

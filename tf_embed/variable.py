@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_embed import arguments
 from tf_embed.anchor import Anchor
-from tf_embed.creators import KVCreator, policy_of
+from tf_embed.creators import KVCreator, policy_of, storage_of
 from tf_embed.devices import device_names
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.file_methods import DEFAULT_NAME, FileMethods
@@ -18,7 +18,9 @@ from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.policy_methods import PolicyMethods, check_policies, notes_updates
 from tf_embed.shard import Shard
-from tf_embed.table import Table, TableOptions
+from tf_embed.storage import GpuStorage
+from tf_embed.table import Table
+from tf_embed.table_options import TableOptions
 from tf_embed.training_methods import TrainingMethods
 
 DEFAULT_INIT_SIZE = 8192
@@ -69,7 +71,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             takes the environment variable TF_HASHTABLE_INIT_SIZE, or else 8192.
         kv_creator: A `CuckooHashTableCreator`, for a table without a bound, or a
             `HkvHashTableCreator`, whose config has a bound and says which rows leave; not both that
-            one and `policy`. Its `init_capacity` goes before `init_size`.
+            one and `policy`. Its `init_capacity` goes before `init_size`, and `storage` before its
+            `max_hbm_for_values`.
         restrict_policy: What `restrict` goes by: `TimestampRestrictPolicy`,
             `FrequencyRestrictPolicy`, or a subclass of `RestrictPolicy` of your own. The class; the
             variable makes one of it, and has it under this name.
@@ -78,6 +81,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         short_file_name: Accepted for the sake of old code.
         policy: A `TablePolicy`, by which rows come and leave. Default: a row comes with the first
             training step of its key, and stays.
+        storage: A `GpuStorage`: bounds on the memory of a table on a GPU, and whether rows beyond
+            them are in the host's. Default: what the `kv_creator` says, or else the GPU's memory.
 
     Raises:
         TypeError: A dtype or a type that is not supported.
@@ -116,6 +121,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         bp_v2: bool = False,
         short_file_name: bool = False,
         policy: TablePolicy | None = None,
+        storage: GpuStorage | None = None,
     ) -> None:
         del short_file_name
         super().__init__()  # a tf.Module's own name must be an identifier; ours need not
@@ -130,6 +136,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         dim = arguments.positive_int(dim, "dim")
         _check_strategy(key_dtype)
         policy = policy_of(kv_creator, policy)
+        storage = storage_of(kv_creator, storage)
         names = device_names(devices, key_dtype, value_dtype)
         check_policies(policy, restrict_policy, len(names))
         init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
@@ -157,6 +164,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
                 device=names[0],
                 policy=policy,
                 wanted_statistics=() if restrict_policy is None else restrict_policy.statistics,
+                storage=storage,
             )
         )
         is_trained = trainable and value_dtype.is_floating
@@ -208,6 +216,11 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
     def initializer(self) -> Any:
         """What the initial rows are drawn from, an `initializers.RowInitializer`."""
         return self._table.options.initializer
+
+    @property
+    def storage(self) -> GpuStorage | None:
+        """Where the rows of a variable on a GPU are; None: in the GPU's memory, without a bound."""
+        return self._table.options.storage
 
     @property
     def table(self) -> Table:

@@ -34,6 +34,7 @@ def get_variable(
     bp_v2: bool = False,
     short_file_name: bool = False,
     policy: Any = None,
+    storage: Any = None,
 ) -> Variable:
     """Gives the variable of this name, which it makes when there is none.
 
@@ -57,6 +58,7 @@ def get_variable(
         bp_v2: Stored.
         short_file_name: Accepted for the sake of old code.
         policy: By which rows come and leave.
+        storage: What a table on a GPU may take of which memory.
 
     Returns:
         The variable; for the same name, the same object.
@@ -94,6 +96,7 @@ def get_variable(
             bp_v2=bp_v2,
             short_file_name=short_file_name,
             policy=policy,
+            storage=storage,
         )
         _variables[name] = variable
         return variable

@@ -67,6 +67,7 @@ void TableStats::Add(const TableStats& other) {
   payload_bytes += other.payload_bytes;
   index_bytes += other.index_bytes;
   slack_bytes += other.slack_bytes;
+  pinned_bytes += other.pinned_bytes;
   index_places += other.index_places;
   probed_keys += other.probed_keys;
   probed_buckets += other.probed_buckets;

@@ -125,6 +125,7 @@ struct TableStats {
   uint64_t payload_bytes = 0;  // of weights, slots and statistics of all rows
   uint64_t index_bytes = 0;
   uint64_t slack_bytes = 0;   // rows that are freed, or not used yet
+  uint64_t pinned_bytes = 0;  // of payload and slack of a table on a GPU, those on the host
   uint64_t index_places = 0;  // keys that the index has places for
   uint64_t probed_keys = 0;   // a sample of keys, and the buckets that a find of all of them reads
   uint64_t probed_buckets = 0;

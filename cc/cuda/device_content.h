@@ -13,6 +13,7 @@
 #include "cc/core/rule_slots.h"
 #include "cc/core/status.h"
 #include "cc/cuda/device_rows.h"
+#include "cc/cuda/device_slabs.h"
 #include "cc/cuda/device_table.h"
 #include "cc/cuda/table_kernels.h"
 
@@ -75,7 +76,8 @@ class DeviceContent {
         device_(device),
         options_(options),
         layout_(layout),
-        weight_bytes_(layout.weight_bytes) {}
+        weight_bytes_(layout.weight_bytes),
+        slabs_(device_, options_) {}
   DeviceContent(const DeviceContent&) = delete;
   DeviceContent& operator=(const DeviceContent&) = delete;
   ~DeviceContent() {
@@ -104,15 +106,17 @@ class DeviceContent {
   const DeviceRowLayout& layout() const { return layout_; }
   const IndexView& index() const { return index_; }
   uint64_t index_bytes() const { return index_.num_buckets() * sizeof(DeviceBucket); }
-  const RowSlabs& slabs() const { return slabs_; }
-  uint32_t num_slabs() const { return num_slabs_; }
+  const RowSlabs& slabs() const { return slabs_.view(); }
+  uint32_t num_slabs() const { return slabs_.count(); }
   // What all rows take, wherever they are, and the numbers of those that are free.
-  uint64_t row_bytes() const { return slab_bytes_ + number_bytes_; }
+  uint64_t row_bytes() const { return slabs_.device_bytes() + host_bytes() + number_bytes_; }
+  // Of these, on the host.
+  uint64_t host_bytes() const { return slabs_.host_bytes(); }
 
   TableView View(StatisticSet statistics) const {
     TableView view(layout_);
     view.index = index_;
-    view.rows = slabs_;
+    view.rows = slabs_.view();
     view.statistics = statistics;
     view.counts = counts_;
     view.initial_slots = initial_slots_;
@@ -129,7 +133,7 @@ class DeviceContent {
   // How many rows there is memory for, and places in an index that is not too full.
   uint64_t room() const {
     const uint64_t places = index_.num_places() / kFullOf * kFull;
-    return std::min(places, RowSlabs::RowsBefore(num_slabs_));
+    return std::min(places, slabs_.rows());
   }
 
   // Whether the bound on bytes allows no more room.
@@ -141,26 +145,22 @@ class DeviceContent {
     uint32_t bits = std::max(index_.bits, kLeastBits);
     while ((uint64_t{DeviceBucket::kLanes} << bits) / kFullOf * kFull < rows) ++bits;
     // A smaller index where the bound allows no other.
-    const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits, 0); };
+    const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits); };
     while (bits > kLeastBits && bits > index_.bits && !fits()) --bits;
     if ((index_.buckets == nullptr || bits > index_.bits) && fits()) {
       if (!Reindex(context, bits)) return false;
     }
-    while (RowSlabs::RowsBefore(num_slabs_) < rows && num_slabs_ < RowSlabs::kMost) {
-      const size_t bytes = SlabBytes(num_slabs_, layout_);
-      const size_t numbers = NumberBytes(num_slabs_);
-      if (!Fits(numbers, bytes)) break;
+    while (slabs_.rows() < rows && slabs_.count() < RowSlabs::kMost) {
+      const size_t numbers = NumberBytes(slabs_.count());
+      if (!Fits(numbers)) break;
       auto* const freed = static_cast<uint32_t*>(Take(context, numbers));
       if (freed == nullptr) return false;
-      char* const slab = TakeSlab(context, bytes);
-      if (slab == nullptr) {
-        FreeAll(context, freed, numbers);
-        return false;
-      }
-      slabs_.freed[num_slabs_] = freed;
-      slabs_.slabs[num_slabs_++] = slab;
+      const typename Slabs::Beside beside{index_bytes() + number_bytes_ + numbers, 0};
+      const typename Slabs::Added added = slabs_.Add(context, layout_.stride, beside, freed);
+      if (added != Slabs::Added::kYes) FreeAll(context, freed, numbers);
+      if (added == Slabs::Added::kNoMemory) return false;
+      if (added == Slabs::Added::kOutOfBounds) break;
       number_bytes_ += numbers;
-      slab_bytes_ += bytes;
     }
     full_ = room() < rows;
     return true;
@@ -172,28 +172,27 @@ class DeviceContent {
     const DeviceRowLayout changed(layout);
     char* const initial = static_cast<char*>(Take(context, changed.slot_bytes));
     if (initial == nullptr && changed.slot_bytes > 0) return false;
-    RowSlabs slabs = slabs_;
-    uint64_t slab_bytes = 0;
-    for (uint32_t i = 0; i < num_slabs_; ++i) {
-      const size_t bytes = SlabBytes(i, changed);
-      slabs.slabs[i] = Fits(0, slab_bytes + bytes) ? TakeSlab(context, bytes) : nullptr;
-      if (slabs.slabs[i] == nullptr) {
-        FreeSlabs(context, slabs, i, changed);
+    // For a while there are both: `max_row_bytes`, which says where rows are, goes for each alone.
+    Slabs slabs(device_, options_);
+    const typename Slabs::Beside beside{index_bytes() + number_bytes_ + slabs_.device_bytes(),
+                                        slabs_.host_bytes()};
+    while (slabs.count() < slabs_.count()) {
+      uint32_t* const freed = slabs_.view().freed[slabs.count()];
+      if (slabs.Add(context, changed.stride, beside, freed) != Slabs::Added::kYes) {
+        slabs.Free(context, changed.stride);
         FreeAll(context, initial, changed.slot_bytes);
         return false;
       }
-      slab_bytes += bytes;
     }
     device_.CopyIn(context, slots, changed.slot_bytes, initial);
     const TableView from = View(StatisticSet());
     TableView to(changed);
-    to.rows = slabs;
+    to.rows = slabs.view();
     to.initial_slots = initial;
     device_.Launch(context, index_.num_places(), kRowCost, ChangeLayoutKernel{from, to});
-    FreeSlabs(context, slabs_, num_slabs_, layout_);
+    slabs_.Swap(&slabs);
+    slabs.Free(context, layout_.stride);
     FreeAll(context, initial_slots_, layout_.slot_bytes);
-    slabs_ = slabs;
-    slab_bytes_ = slab_bytes;
     initial_slots_ = initial;
     layout_ = changed;
     full_ = false;
@@ -225,6 +224,8 @@ class DeviceContent {
   uint64_t most_rows = 0;
 
  private:
+  using Slabs = DeviceSlabs<Device>;
+
   // An index is full to three quarters at most.
   static constexpr uint64_t kFull = 3;
   static constexpr uint64_t kFullOf = 4;
@@ -232,17 +233,11 @@ class DeviceContent {
   static constexpr size_t kRowCost = 100;  // ns
   static constexpr size_t kPlaceCost = 5;
 
-  static size_t SlabBytes(uint32_t slab, const DeviceRowLayout& layout) {
-    return RowSlabs::RowsOf(slab) * layout.stride;
-  }
   static size_t NumberBytes(uint32_t slab) { return RowSlabs::RowsOf(slab) * sizeof(uint32_t); }
 
-  // Whether the bounds allow so much more of the device's memory, and so much more for rows.
-  bool Fits(uint64_t bytes, uint64_t slabs) const {
-    const uint64_t on_device = index_bytes() + number_bytes_ + bytes;
-    const uint64_t in_slabs = slab_bytes_ + slabs;
-    if (!options_.rows_in_host_memory) return on_device + in_slabs <= options_.max_bytes;
-    return on_device <= options_.max_bytes && in_slabs <= options_.max_host_bytes;
+  // Whether the bound allows so much more of the device's memory.
+  bool Fits(uint64_t bytes) const {
+    return index_bytes() + number_bytes_ + slabs_.device_bytes() + bytes <= options_.max_bytes;
   }
 
   void* Take(const ExecContext& context, size_t bytes) const {
@@ -251,27 +246,12 @@ class DeviceContent {
   void FreeAll(const ExecContext& context, void* memory, size_t bytes) const {
     if (memory != nullptr) device_.Free(context, memory, bytes);
   }
-  char* TakeSlab(const ExecContext& context, size_t bytes) const {
-    return static_cast<char*>(options_.rows_in_host_memory ? device_.AllocatePinned(context, bytes)
-                                                           : device_.Allocate(context, bytes));
-  }
-  void FreeSlabs(const ExecContext& context, const RowSlabs& slabs, uint32_t count,
-                 const DeviceRowLayout& layout) const {
-    for (uint32_t i = 0; i < count; ++i) {
-      if (options_.rows_in_host_memory) {
-        device_.FreePinned(context, slabs.slabs[i], SlabBytes(i, layout));
-      } else {
-        device_.Free(context, slabs.slabs[i], SlabBytes(i, layout));
-      }
-    }
-  }
   void FreeRows(const ExecContext& context) {
-    FreeSlabs(context, slabs_, num_slabs_, layout_);
-    for (uint32_t i = 0; i < num_slabs_; ++i) FreeAll(context, slabs_.freed[i], NumberBytes(i));
+    for (uint32_t i = 0; i < slabs_.count(); ++i) {
+      FreeAll(context, slabs_.view().freed[i], NumberBytes(i));
+    }
+    slabs_.Free(context, layout_.stride);
     FreeAll(context, index_.buckets, index_bytes());
-    slabs_ = RowSlabs();
-    num_slabs_ = 0;
-    slab_bytes_ = 0;
     number_bytes_ = 0;
     full_ = false;
     index_ = IndexView();
@@ -296,9 +276,7 @@ class DeviceContent {
   DeviceRowLayout layout_;
   const size_t weight_bytes_;
   IndexView index_;
-  RowSlabs slabs_;
-  uint32_t num_slabs_ = 0;
-  uint64_t slab_bytes_ = 0;
+  Slabs slabs_;
   uint64_t number_bytes_ = 0;
   bool full_ = false;
   TableCounts* counts_ = nullptr;

@@ -17,15 +17,18 @@ namespace tf_embed {
 
 struct DeviceOptions {
   int device = 0;  // the GPU's number
-  // What index and rows may take. A table that would need more refuses new keys and counts them
-  // (TableStats::refused); one whose policy bounds its rows (RowPolicy::max_rows; SIZE_MAX where
-  // bytes alone decide) takes as many as there are places for as its bound.
+  // What index and rows may take of the device's memory. A table that would need more refuses new
+  // keys and counts them (TableStats::refused); one whose policy bounds its rows
+  // (RowPolicy::max_rows; SIZE_MAX where bytes alone decide) takes as many as there are places for
+  // as its bound.
   uint64_t max_bytes = UINT64_MAX;
-  // Puts rows in pinned memory of the host, which the device reads and writes over the bus: for
-  // tables larger than the card. The index and all that is counted stay on the device, 30 to 60
-  // bytes a row, and `max_bytes` bounds these alone; `max_host_bytes` bounds what rows take.
-  bool rows_in_host_memory = false;
-  uint64_t max_host_bytes = UINT64_MAX;
+  // What rows alone may take of it. Those for which bounds or device leave no memory go to pinned
+  // memory of the host, up to `max_host_bytes`, which the device reads and writes over the bus: for
+  // tables larger than the card. A row stays where it came. The index, and all that is counted, are
+  // always on the device, 30 to 60 bytes for each row of both memories, for which a table with rows
+  // on the host leaves memory by this bound.
+  uint64_t max_row_bytes = UINT64_MAX;
+  uint64_t max_host_bytes = 0;
 };
 
 // Who leaves a bounded table is decided by neighbourhood: of 2^NeighbourhoodBits(bound) that there

@@ -137,6 +137,10 @@ te::Status OptionsOf(const TfEmbedTableOptions& given, te::TableOptions* options
   options->init_size = given.init_size;
   device->device = given.device;
   if (given.max_bytes > 0) device->max_bytes = given.max_bytes;
+  if (given.max_host_bytes > 0) {
+    device->max_host_bytes = given.max_host_bytes;
+    device->max_row_bytes = given.max_row_bytes;
+  }
   return te::Status();
 }
 
@@ -277,8 +281,9 @@ int tf_embed_table_size(const TfEmbedTable* table, uint64_t* rows) {
 int tf_embed_table_stats(const TfEmbedTable* table, TfEmbedTableStats* stats) {
   return Guarded([&] {
     const te::TableStats from = table->table->Stats();
-    *stats = {from.rows,    from.payload_bytes, from.index_bytes, from.slack_bytes, from.admitted,
-              from.refused, from.evicted,       from.hits,        from.misses};
+    *stats = {from.rows,     from.payload_bytes, from.index_bytes, from.slack_bytes,
+              from.admitted, from.refused,       from.evicted,     from.hits,
+              from.misses,   from.pinned_bytes};
     return te::Status();
   });
 }

@@ -65,13 +65,17 @@ typedef struct {
   int32_t device;   /* the GPU's number; -1: the host in its place, and its arrays */
   uint64_t dim;
   uint64_t init_size;  /* rows to make room for */
-  uint64_t max_bytes;  /* of index and rows; 0: what the device has */
+  uint64_t max_bytes;  /* of index and rows on the device; 0: what it has */
   int32_t initializer; /* TfEmbedInitializer */
   int32_t reserved;
   double a;
   double b;
   uint64_t seed;
   uint64_t table_id;
+  /* Bytes of pinned memory of the host for the rows that are more than `max_row_bytes` on the
+   * device; 0: none, and the rows on the device have no bound of their own. */
+  uint64_t max_host_bytes;
+  uint64_t max_row_bytes;
 } TfEmbedTableOptions;
 
 /* One step of an optimizer; what its rule does not name is ignored. */
@@ -104,6 +108,7 @@ typedef struct {
   uint64_t evicted;
   uint64_t hits;
   uint64_t misses;
+  uint64_t pinned_bytes; /* of payload and slack, on the host */
 } TfEmbedTableStats;
 
 typedef struct TfEmbedTable TfEmbedTable;

@@ -268,6 +268,7 @@ TableStats DeviceTable<Device>::Stats() const {
       stats.rows * (layout.weight_bytes + layout.slot_bytes + layout.statistics * sizeof(uint64_t));
   stats.index_bytes = content_->index_bytes();
   stats.slack_bytes = content_->row_bytes() - std::min(content_->row_bytes(), stats.payload_bytes);
+  stats.pinned_bytes = content_->host_bytes();
   stats.index_places = index.num_places();
   Array<uint64_t> counters(device_, context);
   if (counters.MakeZeros(2).ok()) {

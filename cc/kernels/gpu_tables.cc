@@ -37,11 +37,28 @@ int GpuOf(tf::OpKernelConstruction* construction) {
   return info != nullptr ? info->gpu_id : construction->device()->parsed_name().id;
 }
 
-absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<Table>* table,
-                         Table** on_device) {
+absl::Status GpuStorage::Read(tf::OpKernelConstruction* construction) {
+  TF_RETURN_IF_ERROR(construction->GetAttr("max_gpu_bytes", &max_bytes));
+  TF_RETURN_IF_ERROR(construction->GetAttr("max_gpu_row_bytes", &max_row_bytes));
+  TF_RETURN_IF_ERROR(construction->GetAttr("max_pinned_bytes", &max_pinned_bytes));
+  return construction->GetAttr("evict_by_bytes", &evict_by_bytes);
+}
+
+DeviceOptions GpuStorage::ForShard(int64_t num_shards, int gpu) const {
+  const auto part = [num_shards](int64_t bytes) {
+    return bytes < 0 ? UINT64_MAX : static_cast<uint64_t>(bytes / num_shards);
+  };
+  DeviceOptions options;
+  options.device = gpu;
+  options.max_bytes = part(max_bytes);
+  options.max_row_bytes = part(max_row_bytes);
+  options.max_host_bytes = part(max_pinned_bytes);
+  return options;
+}
+
+absl::Status NewGpuTable(const TableOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Table>* table, Table** on_device) {
   std::unique_ptr<Table> made;
-  DeviceOptions device;
-  device.device = gpu;
   if (HostStandsIn()) {
     TF_RETURN_IF_ERROR(ToTensorFlow(NewDeviceTableOnHost(options, device, &made)));
     *on_device = made.get();
@@ -50,7 +67,7 @@ absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<T
   }
   TF_RETURN_IF_ERROR(ToTensorFlow(NewDeviceTable(options, device, &made)));
   *on_device = made.get();
-  *table = NewCopyingTable(std::move(made), MemoryOfDevice(gpu));
+  *table = NewCopyingTable(std::move(made), MemoryOfDevice(device.device));
   return absl::OkStatus();
 }
 

@@ -27,9 +27,23 @@ bool HasGpuTables();
 // The number, among those of the machine, of the GPU that an op is made for.
 int GpuOf(tensorflow::OpKernelConstruction* construction);
 
+// The attributes of TfEmbedTable about the memory of a table on a GPU: bytes of all shards
+// together, -1 for no bound.
+struct GpuStorage {
+  int64_t max_bytes = -1;
+  int64_t max_row_bytes = -1;
+  int64_t max_pinned_bytes = 0;
+  bool evict_by_bytes = false;
+
+  absl::Status Read(tensorflow::OpKernelConstruction* construction);
+
+  // The same of one shard of so many, on that GPU.
+  DeviceOptions ForShard(int64_t num_shards, int gpu) const;
+};
+
 // Makes a table on a GPU: `on_device` is it, and lives in `table`, which takes arrays on the host.
-absl::Status NewGpuTable(const TableOptions& options, int gpu, std::unique_ptr<Table>* table,
-                         Table** on_device);
+absl::Status NewGpuTable(const TableOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Table>* table, Table** on_device);
 
 // What TableResource::device_shard gives.
 inline TableOnDevice* OnDevice(Table* device_shard) {

@@ -118,6 +118,7 @@ class StatsOp : public TableOp {
         stats.expired,
         stats.hits,
         stats.misses,
+        stats.pinned_bytes,
     };
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(

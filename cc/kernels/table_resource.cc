@@ -55,12 +55,13 @@ class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
       : tf::ResourceOpKernel<TableResource>(construction) {
     OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
     OP_REQUIRES_OK(construction, TableResource::ReadOptions(construction, signature_, &options_));
+    OP_REQUIRES_OK(construction, storage_.Read(construction));
     if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
   }
 
  private:
   absl::Status CreateResource(TableResource** resource) override {
-    return TableResource::Create(signature_, options_, gpu_, resource);
+    return TableResource::Create(signature_, options_, storage_, gpu_, resource);
   }
 
   absl::Status VerifyResource(TableResource* resource) override {
@@ -72,6 +73,7 @@ class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
 
   TableResource::Signature signature_;
   TableOptions options_;
+  GpuStorage storage_;
   int gpu_ = -1;
 };
 
@@ -176,8 +178,8 @@ absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
   return ReadInitializer(construction, signature.dim, &options->initializer);
 }
 
-absl::Status TableResource::Create(const Signature& signature, const TableOptions& options, int gpu,
-                                   TableResource** resource) {
+absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,
+                                   const GpuStorage& storage, int gpu, TableResource** resource) {
   const double index_bytes = static_cast<double>(options.init_size) *
                              static_cast<double>(signature.num_shards) * StripedIndex::kBytesPerKey;
   if (index_bytes > static_cast<double>(PhysicalMemoryBytes())) {
@@ -200,8 +202,11 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
     std::unique_ptr<Table> table;
     if (gpu >= 0) {
+      RowPolicy& shard_policy = shard_options.policy;
+      if (storage.evict_by_bytes && shard_policy.max_rows == 0) shard_policy.max_rows = SIZE_MAX;
+      const DeviceOptions device = storage.ForShard(signature.num_shards, gpu);
       Table* on_device;
-      TF_RETURN_IF_ERROR(NewGpuTable(shard_options, gpu, &table, &on_device));
+      TF_RETURN_IF_ERROR(NewGpuTable(shard_options, device, &table, &on_device));
       created->device_shards_.push_back(on_device);
     } else {
       table = HostTable::Create(shard_options);

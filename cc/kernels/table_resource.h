@@ -46,6 +46,8 @@ absl::Status ResourceExhaustedError(const Parts&... parts) {
 absl::Status ReadNumbers(const std::string& text, const char* attribute,
                          std::vector<double>* numbers);
 
+struct GpuStorage;  // gpu_tables.h
+
 class TableResource : public tensorflow::ResourceBase {
  public:
   // As given to the handle op; what a second op of the same shared_name must repeat.
@@ -66,8 +68,8 @@ class TableResource : public tensorflow::ResourceBase {
                                   const Signature& signature, TableOptions* options);
 
   // Creates the tables, on the GPU of that number, or with -1 on the host.
-  static absl::Status Create(const Signature& signature, const TableOptions& options, int gpu,
-                             TableResource** resource);
+  static absl::Status Create(const Signature& signature, const TableOptions& options,
+                             const GpuStorage& storage, int gpu, TableResource** resource);
 
   const Signature& signature() const { return signature_; }
   const std::string& name() const { return shards_.front()->options().name; }

@@ -62,7 +62,7 @@ REGISTER_OP("TfEmbedStats")
     .Output("numbers: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
-      c->set_output(0, c->Vector(16));
+      c->set_output(0, c->Vector(17));
       return Status();
     })
     .Doc(R"doc(
@@ -73,7 +73,8 @@ numbers: rows; bytes of rows with slots and statistics; bytes of the index; byte
   TfEmbedDrainEvicted; keys that the index has places for; keys of a sample, and the buckets that a
   find of all of these reads; rows that came by a policy; times that a key was held back by
   admission; times that one was refused for want of room; rows evicted; rows expired; keys that
-  lookups found; keys that they did not find.
+  lookups found; keys that they did not find; bytes of rows of a table on a GPU that are in
+  pinned memory of the host.
 )doc");
 
 REGISTER_OP("TfEmbedRowStatistics")

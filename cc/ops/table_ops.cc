@@ -102,6 +102,10 @@ REGISTER_OP("TfEmbedTable")
     .Attr("admission_max_keys: int >= 0 = 0")
     .Attr("statistics: int >= 0 = 0")
     .Attr("log_evicted: bool = false")
+    .Attr("max_gpu_bytes: int >= -1 = -1")
+    .Attr("max_gpu_row_bytes: int >= -1 = -1")
+    .Attr("max_pinned_bytes: int >= -1 = 0")
+    .Attr("evict_by_bytes: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -134,6 +138,13 @@ admission_max_keys: How many keys wait at most, those that came last; 0 for all.
 statistics: What is kept of the use of each row besides what the rest needs, a sum of 1 for the last
   step, 2 for the last time, 4 for the number of steps, 8 for the score, 16 for the latest epoch.
 log_evicted: Whether rows that leave by this policy are kept for TfEmbedDrainEvicted.
+max_gpu_bytes: Of a table on a GPU, all shards together, what index and rows may take of its memory;
+  -1 for no bound.
+max_gpu_row_bytes: What rows alone may take of it; -1 for no bound.
+max_pinned_bytes: What those rows may take of the host's memory that find none there; -1 for no
+  bound.
+evict_by_bytes: Whether rows leave, by `eviction`, for those that these bounds leave no room for, also
+  without max_rows; else these are refused.
 )doc");
 
 REGISTER_OP("TfEmbedFind")

@@ -27,6 +27,7 @@ PYTHON_LAYERS = (
     {"policies", "quantized_rows", "storage", "tbe_types"},
     {"restrict_policies", "creators", "devices"},
     {"distributed"},
+    {"table_options"},
     {"table"},
     {"snapshot", "stored_rows", "shard", "slot_variable"},
     {"anchor"},

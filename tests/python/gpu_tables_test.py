@@ -513,11 +513,11 @@ class TableBatchedLayerTest(tf.test.TestCase, parameterized.TestCase):
             **({"learning_rate": 0.1} | options),
         )
 
-    def test_it_is_on_the_gpu_where_all_tables_want_a_device(self):
+    def test_it_is_on_the_gpu_where_no_table_wants_the_host(self):
         for location in tf_embed.EmbeddingLocation:
             if location == tf_embed.EmbeddingLocation.MTIA:
                 continue
-            wanted = GPU if location == tf_embed.EmbeddingLocation.DEVICE else CPU
+            wanted = CPU if location == tf_embed.EmbeddingLocation.HOST else GPU
             for table in self.layer(location).tables:
                 self.assertEqual(table.devices, [wanted])
         device, host = tf_embed.EmbeddingLocation.DEVICE, tf_embed.EmbeddingLocation.HOST

@@ -16,8 +16,9 @@ from reference import EXTREME_KEYS, SEED
 from tf_embed import ops, slot_ops
 from tf_embed.initializers import RowInitializer
 from tf_embed.slot_ops import ExternalRule
-from tf_embed.table import Table, TableOptions
+from tf_embed.table import Table
 from tf_embed.table_meta import TableMeta
+from tf_embed.table_options import TableOptions
 
 RULE = ExternalRule(id=-77, widths=(2, 1), initial_values=(0.5, -1.0))
 

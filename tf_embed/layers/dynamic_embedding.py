@@ -13,6 +13,7 @@ from tf_embed.distributed.sharding import PartitionFn
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.policies import TablePolicy
+from tf_embed.storage import GpuStorage
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -76,6 +77,7 @@ class DynamicEmbedding(TableLayer):
             the layer is not training. In training they always get their initial row.
         policy: A `tf_embed.TablePolicy`, by which rows come and leave. A call with `training=True`
             is a use of the rows then.
+        storage: A `tf_embed.GpuStorage`: bounds on the memory of a table on a GPU.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
@@ -111,6 +113,7 @@ class DynamicEmbedding(TableLayer):
         bp_v2: bool = False,
         unknown_value: Any = None,
         policy: TablePolicy | dict[str, Any] | None = None,
+        storage: GpuStorage | dict[str, Any] | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -129,6 +132,7 @@ class DynamicEmbedding(TableLayer):
             bp_v2=bp_v2,
             unknown_value=unknown_value,
             policy=policy,
+            storage=storage,
             name=name,
             **kwargs,
         )

@@ -103,9 +103,11 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
 
     Args:
         embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
-            EmbeddingLocation, ComputeDevice). Rows lie on the first GPU where all tables are of
-            EmbeddingLocation.DEVICE and a GPU can have them (see `tf_embed.Variable`), without
-            narrow `optimizer_state_dtypes`; else all lie in host memory. MTIA is refused.
+            EmbeddingLocation, ComputeDevice). Tables are on the first GPU where none of them is of
+            EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
+            `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
+            are in its memory, of MANAGED and MANAGED_CACHING in the host's, pinned (see
+            `tf_embed.GpuStorage`). Else all tables are on the CPU. MTIA is refused.
         feature_table_map: The number of each feature's table. Default: one feature a table.
         cache_algorithm: Accepted; without effect while there are no caches, as are `cache_sets`,
             `cache_load_factor`, `cache_reserved_memory`, `cache_precision`, `enforce_hbm`,

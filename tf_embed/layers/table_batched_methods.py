@@ -18,7 +18,8 @@ from tf_embed import arguments
 from tf_embed.initializers import RowInitializer, row_initializer
 from tf_embed.optimizers.batch_trainer import BatchTrainer
 from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
-from tf_embed.table import Table, TableOptions
+from tf_embed.table import Table
+from tf_embed.table_options import TableOptions
 from tf_embed.variable import Variable
 
 # FBGEMM's names of hyper-parameters that may change.

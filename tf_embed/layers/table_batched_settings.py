@@ -115,6 +115,11 @@ def say_what_has_no_effect(
                 f"TableBatchedEmbeddingBags: {spec.location!s} means host memory here, where rows "
                 "lie."
             )
+        elif spec.location == EmbeddingLocation.MANAGED_CACHING:
+            _say_once(
+                f"TableBatchedEmbeddingBags: {spec.location!s} means EmbeddingLocation.MANAGED: "
+                "there is no cache."
+            )
 
 
 def check_precisions(

@@ -14,6 +14,7 @@ from tf_embed.devices import CPU, device_names
 from tf_embed.initializers import row_initializer
 from tf_embed.policies import TablePolicy
 from tf_embed.row_array import RowArray
+from tf_embed.storage import GpuStorage
 from tf_embed.tbe_types import ComputeDevice, EmbeddingLocation, SparseType
 from tf_embed.variable import Variable
 
@@ -105,6 +106,8 @@ class TableSpec:
             "trainable": trainable,
             "name": name,
         }
+        if self.location != EmbeddingLocation.DEVICE:  # on a GPU they are in the host's memory
+            options["storage"] = GpuStorage(max_row_bytes=0, max_host_bytes=None)
         if self.rows is None:
             return Variable(policy=policy, **options)
         if policy is not None:
@@ -123,14 +126,14 @@ def device_of(specs: Sequence[TableSpec], precision: SparseType, has_narrow_stat
     """Where the tables of a layer are, which one op looks up in: all on the same device.
 
     Args:
-        specs: What describes them. A GPU is for tables that are all of EmbeddingLocation.DEVICE.
+        specs: What describes them. A GPU is for tables none of which is of EmbeddingLocation.HOST.
         precision: What rows are stored in.
         has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
 
     Returns:
         The first GPU, if there is one that can have all of them; else the CPU.
     """
-    if has_narrow_states or any(spec.location != EmbeddingLocation.DEVICE for spec in specs):
+    if has_narrow_states or any(spec.location == EmbeddingLocation.HOST for spec in specs):
         return CPU
     dtype = tf.int8 if precision == SparseType.INT8 else precision.dtype
     return device_names(None, tf.int64, dtype)[0]

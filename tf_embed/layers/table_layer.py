@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import arguments, stored_rows
-from tf_embed.creators import policy_of
+from tf_embed.creators import policy_of, storage_of
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import with_own_seed
 from tf_embed.layers.ids import cast_ids, check_kind
@@ -20,6 +20,7 @@ from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
 from tf_embed.policies import TablePolicy
 from tf_embed.policy_methods import check_policies
+from tf_embed.storage import GpuStorage
 from tf_embed.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with
@@ -54,6 +55,7 @@ class TableLayer(keras.layers.Layer):
         bp_v2: bool,
         unknown_value: Any,
         policy: TablePolicy | dict[str, Any] | None,
+        storage: GpuStorage | dict[str, Any] | None,
         name: str | None,
         table_name: str = "{}",
         checkpoint: bool = True,
@@ -76,6 +78,8 @@ class TableLayer(keras.layers.Layer):
         self.kv_creator = deserialized(kv_creator)
         table_policy = policy_of(self.kv_creator, self.policy)
         check_policies(table_policy, self.restrict_policy, num_shards)
+        self.storage = deserialized(storage)
+        storage_of(self.kv_creator, self.storage)
         self.init_size = arguments.positive_int(init_size, "init_size", least=0)
         self.bp_v2 = bool(bp_v2)
         self.unknown_value = self._unknown_row(unknown_value)
@@ -105,6 +109,7 @@ class TableLayer(keras.layers.Layer):
             restrict_policy=self.restrict_policy,
             bp_v2=self.bp_v2,
             policy=self.policy,
+            storage=self.storage,
             checkpoint=self.checkpoint,
         )
         (anchor,) = variable.trainable_variables
@@ -229,6 +234,7 @@ class TableLayer(keras.layers.Layer):
             "bp_v2": self.bp_v2,
             "unknown_value": None if unknown is None else unknown.tolist(),
             "policy": serialized(self.policy),
+            "storage": serialized(self.storage),
         }
 
     # What a `call` is made of.

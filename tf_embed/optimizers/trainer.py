@@ -31,7 +31,8 @@ from tf_embed.optimizers.rules import (
 from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
 from tf_embed.slot_ops import ExternalRule, largest_slot
 from tf_embed.slot_variable import SlotVariable
-from tf_embed.table import Table, TableOptions
+from tf_embed.table import Table
+from tf_embed.table_options import TableOptions
 
 # Together they would need what Keras does not say: its own accumulated gradients, and averages of
 # steps that change nothing.

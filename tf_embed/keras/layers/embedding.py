@@ -17,6 +17,7 @@ from tf_embed.layers.table_layer import TableLayer, serialized
 from tf_embed.lookup import clipped
 from tf_embed.ops import compute_dtype
 from tf_embed.policies import TablePolicy
+from tf_embed.storage import GpuStorage
 from tf_embed.variable import Variable
 
 
@@ -65,6 +66,7 @@ class Embedding(TableLayer):
             bag counts it.
         unknown_value: As in DynamicEmbedding: the row of ids that have none, but in training.
         policy: As in DynamicEmbedding: a `tf_embed.TablePolicy`.
+        storage: As in DynamicEmbedding: a `tf_embed.GpuStorage`.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer. Default of `dtype`: `value_dtype`,
             but with a global policy of mixed precision that one.
 
@@ -105,6 +107,7 @@ class Embedding(TableLayer):
         padding_id: int | str | None = None,
         unknown_value: Any = None,
         policy: TablePolicy | dict[str, Any] | None = None,
+        storage: GpuStorage | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):
@@ -124,6 +127,7 @@ class Embedding(TableLayer):
             bp_v2=bp_v2,
             unknown_value=unknown_value,
             policy=policy,
+            storage=storage,
             name=name,
             table_name="{}-parameter",
             checkpoint=checkpoint,

@@ -1,0 +1,249 @@
+"""`GpuStorage`: what it takes; and on a GPU, in which memory rows are and what becomes of the rest.
+
+The tests of tables on a GPU run as those of gpu_tables_test.py do.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+from reference import SEED
+
+import tf_embed
+from tf_embed import ops
+from tf_embed.layers import DynamicEmbedding
+
+GPU, CPU = "/GPU:0", "/CPU:0"
+DIM = 8
+ROW_BYTES = 4 * DIM
+ON_HOST = tf_embed.GpuStorage(max_row_bytes=0, max_host_bytes=None)
+
+needs_gpu = pytest.mark.skipif(
+    not (tf.config.list_physical_devices("GPU") and ops.has_gpu_tables()),
+    reason="TensorFlow has no GPU, or this build no support for one",
+)
+
+
+def variable(storage: Any = None, **options: Any) -> tf_embed.Variable:
+    """A variable whose rows are random."""
+    options = {
+        "dim": DIM,
+        "name": "mine",
+        "initializer": keras.initializers.RandomNormal(seed=1),
+    } | options
+    return tf_embed.Variable(storage=storage, **options)
+
+
+def fill(v: tf_embed.Variable, count: int, first: int = 0) -> None:
+    keys = np.arange(first, first + count)
+    v.upsert(keys, np.tile(keys[:, None], [1, DIM]).astype("f"))
+
+
+class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ({"max_bytes": 1.5}, TypeError, "`max_bytes` must be an int. Received: max_bytes=1.5"),
+        ({"max_bytes": 0}, ValueError, "`max_bytes` must be at least 1. Received: max_bytes=0"),
+        ({"max_row_bytes": -1}, ValueError, "`max_row_bytes` must be at least 0. Received"),
+        (
+            {"max_row_bytes": 1, "max_host_bytes": -5},
+            ValueError,
+            "`max_host_bytes` must be at least 0. Received: max_host_bytes=-5",
+        ),
+        (
+            {"max_row_bytes": 0},
+            ValueError,
+            "`max_host_bytes` must be above 0, or None, .* Received: max_host_bytes=0",
+        ),
+        (
+            {"max_host_bytes": 10},
+            ValueError,
+            "`max_row_bytes` must say .* Received: max_row_bytes=None, max_host_bytes=10",
+        ),
+    )
+    def test_what_makes_no_sense_is_refused(self, given, error, message):
+        with self.assertRaisesRegex(error, message):
+            tf_embed.GpuStorage(**given)
+
+    def test_what_is_no_storage_is_refused(self):
+        for make in (tf_embed.Variable, lambda **given: DynamicEmbedding(2, **given)):
+            with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.GpuStorage. Rec"):
+                make(storage=10**9)
+
+    def test_a_table_on_the_cpu_makes_nothing_of_it(self):
+        v = variable(tf_embed.GpuStorage(max_bytes=1), devices=CPU)
+        fill(v, 1000)
+        stats = v.stats()
+        self.assertEqual((stats["rows"], stats["refused"], stats["pinned_bytes"]), (1000, 0, 0))
+        v = variable(
+            tf_embed.GpuStorage(max_bytes=1),
+            devices=CPU,
+            policy=tf_embed.TablePolicy(max_rows=10, eviction="score"),
+        )
+        fill(v, 1000)
+        self.assertEqual(v.size(), 10)
+
+    def test_layers_are_saved_with_it(self):
+        storage = tf_embed.GpuStorage(max_bytes=10**9, max_row_bytes=10**6, max_host_bytes=10**7)
+        for make in (DynamicEmbedding, tf_embed.keras.layers.Embedding):
+            layer = make(DIM, storage=storage)
+            copied = type(layer).from_config(layer.get_config())
+            self.assertEqual(copied.storage, storage)
+        model = keras.Sequential(
+            [keras.Input([2], dtype="int64"), DynamicEmbedding(DIM, storage=storage)]
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(os.path.join(folder, "m.keras"))
+            loaded = keras.models.load_model(os.path.join(folder, "m.keras"))
+        self.assertEqual(loaded.layers[-1].variable.storage, storage)
+
+    def test_a_creator_has_one(self):
+        config = tf_embed.HkvHashTableConfig(max_hbm_for_values=10**6)
+        creator = tf_embed.HkvHashTableCreator(config)
+        wanted = tf_embed.GpuStorage(max_row_bytes=10**6, max_host_bytes=None)
+        self.assertEqual(variable(kv_creator=creator).storage, wanted)
+        self.assertEqual(variable(ON_HOST, kv_creator=creator).storage, ON_HOST)
+        self.assertIsNone(variable(kv_creator=tf_embed.CuckooHashTableCreator()).storage)
+        self.assertIsNone(variable().storage)
+
+
+@pytest.mark.gpu
+@needs_gpu
+class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(1, 3)
+    def test_rows_beyond_a_bound_are_on_the_host(self, shards):
+        storage = tf_embed.GpuStorage(max_row_bytes=shards * 1000 * ROW_BYTES, max_host_bytes=None)
+        v = variable(storage, devices=[GPU] * shards, init_size=shards)
+        fill(v, 500 * shards)
+        self.assertEqual(v.stats()["pinned_bytes"], 0)
+        fill(v, 9500 * shards, first=500 * shards)
+        stats = v.stats()
+        self.assertEqual(stats["rows"], 10000 * shards)
+        self.assertGreaterEqual(stats["pinned_bytes"], 9000 * shards * ROW_BYTES)
+        self.assertLess(
+            stats["pinned_bytes"],
+            stats["payload_bytes"] + stats["slack_bytes"] - 500 * shards * ROW_BYTES,
+        )
+        keys = np.arange(10000 * shards)[::-7]
+        self.assertAllEqual(v.lookup(keys), np.tile(keys[:, None], [1, DIM]))
+
+    @parameterized.product(
+        optimizer=("sgd", "adam"),
+        storage=(ON_HOST, tf_embed.GpuStorage(max_row_bytes=9000, max_host_bytes=None)),
+    )
+    def test_steps_give_the_rows_of_the_cpu(self, optimizer, storage):
+        rng = np.random.default_rng(SEED)
+        batches = [rng.integers(0, 3000, 800) for _ in range(4)]
+        exported = []
+        for device in (GPU, CPU):
+            v = variable(storage, devices=device)
+            trainer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.get(optimizer))
+            for batch in batches:
+                with tf.GradientTape() as tape:
+                    rows = tf_embed.embedding_lookup(v, tf.constant(batch))
+                    loss = tf.reduce_sum(rows**2)
+                trainer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+            keys, rows = v.export()
+            exported.append((keys.numpy(), rows.numpy()))
+            self.assertEqual(v.stats()["pinned_bytes"] > 0, device == GPU)
+        (keys, rows), (wanted_keys, wanted) = exported
+        self.assertAllEqual(np.sort(keys), np.sort(wanted_keys))
+        self.assertAllClose(
+            rows[np.argsort(keys)], wanted[np.argsort(wanted_keys)], rtol=2e-5, atol=2e-6
+        )
+
+    @parameterized.parameters(
+        {"max_bytes": 100_000},
+        {"max_row_bytes": 60_000},
+        {"max_row_bytes": 20_000, "max_host_bytes": 40_000},
+    )
+    def test_without_an_eviction_new_rows_are_refused(self, **bounds):
+        for policy in (None, tf_embed.TablePolicy(eviction=None)):
+            v = variable(tf_embed.GpuStorage(**bounds), devices=GPU, policy=policy)
+            for first in range(0, 5000, 500):
+                fill(v, 500, first)
+            stats = v.stats()
+            self.assertEqual(stats["rows"] + stats["refused"], 5000)
+            self.assertBetween(stats["rows"], 500, 3000)
+            self.assertTrue(v.lookup([0], return_exists=True)[1])
+            self.assertFalse(v.lookup([4999], return_exists=True)[1])
+
+    @parameterized.product(
+        eviction=("lru", "lfu", "ttl", "score", "epoch_lru"), max_rows=(None, 10**6)
+    )
+    def test_with_one_others_leave_for_them(self, eviction, max_rows):
+        policy = tf_embed.TablePolicy(eviction=eviction, max_rows=max_rows)
+        v = variable(
+            tf_embed.GpuStorage(max_row_bytes=20_000, max_host_bytes=80_000),
+            devices=GPU,
+            policy=policy,
+        )
+        for first in range(0, 10_000, 500):
+            fill(v, 500, first)
+        stats = v.stats()
+        self.assertEqual(stats["refused"], 0)
+        self.assertEqual(stats["rows"] + stats["evicted"], 10_000)
+        self.assertGreater(stats["evicted"], 5000)
+        self.assertTrue(v.lookup([9999], return_exists=True)[1])
+        keys, rows = v.export()
+        self.assertAllEqual(rows[:, 0], tf.cast(keys, tf.float32))
+
+    def test_max_hbm_for_values_bounds_rows_of_the_gpu(self):
+        for bytes_there, on_host in ((2**30, False), (0, True)):
+            config = tf_embed.HkvHashTableConfig(max_hbm_for_values=bytes_there)
+            v = variable(devices=GPU, kv_creator=tf_embed.HkvHashTableCreator(config))
+            fill(v, 1000)
+            self.assertEqual(v.stats()["pinned_bytes"] > 0, on_host)
+
+    @parameterized.parameters(*[(a, b) for a in range(3) for b in range(3) if a != b])
+    def test_checkpoints_go_from_one_memory_into_the_other(self, saved, loaded):
+        options = ({"storage": ON_HOST}, {}, {"devices": CPU})
+        v = variable(**({"devices": GPU} | options[saved]))
+        fill(v, 2000)
+        other = variable(**({"devices": GPU} | options[loaded]))
+        with tempfile.TemporaryDirectory() as folder:
+            path = tf.train.Checkpoint(v=v).write(os.path.join(folder, "c"))
+            tf.train.Checkpoint(v=other).read(path).assert_consumed()
+        self.assertEqual(other.stats()["pinned_bytes"] > 0, loaded == 0)
+        keys = np.arange(0, 3000)
+        self.assertAllEqual(other.lookup(keys), v.lookup(keys))
+
+    def test_a_saved_model_has_it(self):
+        module = tf.Module()
+        module.v = variable(ON_HOST, devices=GPU)
+        fill(module.v, 2000)
+        module.pinned = tf.function(lambda: module.v.stats()["pinned_bytes"], input_signature=[])
+        module.rows = tf.function(
+            lambda keys: module.v.lookup(keys), input_signature=[tf.TensorSpec([None], tf.int64)]
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            tf.saved_model.save(module, folder)
+            loaded = tf.saved_model.load(folder)
+        self.assertGreaterEqual(int(loaded.pinned()), 2000 * ROW_BYTES)
+        keys = tf.range(0, 3000, 2, tf.int64)
+        self.assertAllEqual(loaded.rows(keys), module.v.lookup(keys))
+
+    def test_rows_of_a_managed_location_are_on_the_host(self):
+        location = tf_embed.EmbeddingLocation
+        layer = tf_embed.layers.TableBatchedEmbeddingBags(
+            [(500, 4, location.DEVICE), (500, 4, location.MANAGED), (500, 4, location.MANAGED)]
+        )
+        wanted = tf_embed.layers.TableBatchedEmbeddingBags([(500, 4)] * 3)
+        ids = np.random.default_rng(SEED).integers(0, 500, 90)
+        for one in (layer, wanted):
+            for number, table in enumerate(one.tables):
+                table.upsert(tf.range(500, dtype=tf.int64), tf.fill([500, 4], number + 0.5))
+        pinned = [table.stats()["pinned_bytes"] > 0 for table in layer.tables]
+        self.assertEqual(pinned, [False, True, True])
+        offsets = tf.range(0, 91, 5)
+        self.assertAllEqual(layer(tf.constant(ids), offsets), wanted(tf.constant(ids), offsets))
+
+
+if __name__ == "__main__":
+    tf.test.main()
