@@ -192,6 +192,27 @@ TEST(GpuBytes, ABoundOnBytesRefusesTheLastNewKeys) {
   EXPECT_LE(stats.payload_bytes + stats.index_bytes + stats.slack_bytes, device.max_bytes);
 }
 
+TEST(GpuBytes, RowsOfBothMemoriesAreWhatTheyAreElsewhere) {
+  constexpr size_t kDim = 16;
+  DeviceOptions device;
+  device.max_row_bytes = 700 * kDim * sizeof(float);
+  device.max_host_bytes = UINT64_MAX;
+  CheckedTable<float> both(DeviceTables(device), kDim, Threads(2), 1);
+  const auto some = [&] {
+    return Scattered(RandomKeys(5000, 0, 20000, &both.random), &both.random);
+  };
+  for (const RuleKind kind : {RuleKind::kAdam, RuleKind::kRowwiseAdagrad, RuleKind::kFtrl}) {
+    both.FindOrInsert(some());
+    both.Apply(some(), MakeRule(kind, kDim));
+    both.Erase(some());
+    both.InsertOrAssign(some(), true);
+    both.FindSlots(some());
+    EXPECT_GT(both.table->Stats().pinned_bytes, 0u);
+    both.Shrink();
+    both.ExpectSame(70);
+  }
+}
+
 }  // namespace
 }  // namespace tf_embed
 
