@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -52,6 +53,24 @@ def rows_of(variable: tf_embed.Variable) -> dict[int, list[float]]:
     return dict(zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True))
 
 
+def training(
+    variable: tf_embed.Variable,
+    optimizer: str,
+    in_graph: bool,
+    loss: Callable[[tf.Tensor], tf.Tensor],
+) -> Callable[[tf.Tensor], None]:
+    """A step that trains the rows of its keys by a loss of them."""
+    inner = keras.optimizers.get({"class_name": optimizer, "config": {"learning_rate": 0.05}})
+    trainer = tf_embed.DynamicEmbeddingOptimizer(inner)
+
+    def step(keys: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            value = loss(tf_embed.embedding_lookup(variable, keys))
+        trainer.apply(tape.gradient(value, [variable.anchor]), [variable.anchor])
+
+    return tf.function(step) if in_graph else step
+
+
 class VariableTest(tf.test.TestCase, parameterized.TestCase):
     def test_it_is_where_a_variable_is_by_default(self):
         v = tf_embed.Variable(dim=2)
@@ -84,19 +103,9 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
     def test_steps_give_the_rows_that_they_give_on_the_cpu(self, optimizer, in_graph, dtype):
         variables = pair(value_dtype=dtype)
         for v in variables:
-            inner = keras.optimizers.get(
-                {"class_name": optimizer, "config": {"learning_rate": 0.05}}
+            run = training(
+                v, optimizer, in_graph, lambda rows: tf.reduce_sum(tf.cast(rows, "float32") ** 2)
             )
-            trainer = tf_embed.DynamicEmbeddingOptimizer(inner)
-
-            def step(keys, v=v, trainer=trainer):
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_sum(
-                        tf.cast(tf_embed.embedding_lookup(v, keys), "float32") ** 2
-                    )
-                trainer.apply(tape.gradient(loss, [v.anchor]), [v.anchor])
-
-            run = tf.function(step) if in_graph else step
             rng = np.random.default_rng(SEED)
             for _ in range(5):
                 run(tf.constant(rng.integers(-4, 5, 12)))
@@ -219,17 +228,7 @@ class ShardsTest(tf.test.TestCase, parameterized.TestCase):
     def test_steps_give_the_rows_of_one_shard(self, optimizer, in_graph):
         variables = self.variables()
         for v in variables:
-            inner = keras.optimizers.get(
-                {"class_name": optimizer, "config": {"learning_rate": 0.05}}
-            )
-            trainer = tf_embed.DynamicEmbeddingOptimizer(inner)
-
-            def step(keys, v=v, trainer=trainer):
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_sum(tf_embed.embedding_lookup(v, keys) ** 2)
-                trainer.apply(tape.gradient(loss, [v.anchor]), [v.anchor])
-
-            run = tf.function(step) if in_graph else step
+            run = training(v, optimizer, in_graph, lambda rows: tf.reduce_sum(rows**2))
             rng = np.random.default_rng(SEED)
             for _ in range(5):
                 run(tf.constant(rng.integers(-9, 9, 40)))
