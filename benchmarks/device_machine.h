@@ -77,8 +77,9 @@ class Machine {
     context.stream = Stream();
     return context;
   }
-  static Status NewTable(const TableOptions& options, std::unique_ptr<Table>* table) {
-    return NewDeviceTable(options, DeviceOptions(), table);
+  static Status NewTable(const TableOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Table>* table) {
+    return NewDeviceTable(options, device, table);
   }
 };
 
@@ -97,8 +98,9 @@ class Machine {
   static void Zero(void* memory, size_t bytes) { std::memset(memory, 0, bytes); }
   static void Wait() {}
   static ExecContext Context() { return ExecContext::Serial(); }
-  static Status NewTable(const TableOptions& options, std::unique_ptr<Table>* table) {
-    return NewDeviceTableOnHost(options, DeviceOptions(), table);
+  static Status NewTable(const TableOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Table>* table) {
+    return NewDeviceTableOnHost(options, device, table);
   }
 };
 

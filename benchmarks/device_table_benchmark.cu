@@ -1,7 +1,7 @@
 // How fast a DeviceTable is, key by key and in a step of training.
 //
 //     device_table_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
-//                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N]
+//                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N] [--max_row_bytes=N]
 //
 // The first part goes by the method of HierarchicalKV's benchmark: a table with room for `capacity`
 // rows holds a share of them (the load), 2^20 distinct keys an operation, of which 0.6 are there
@@ -13,6 +13,9 @@
 // A table of ours that is full grows, where HierarchicalKV's evicts: at load 1, what inserts is
 // timed with the growth made beforehand, and insert_and_evict is an insert_or_assign on a table
 // that is bounded to `capacity` rows, least recently used first.
+//
+// Rows that are more than `max_row_bytes` bytes of a table, 0 for all, are in pinned memory of the
+// host, HierarchicalKV's (its max_hbm_for_vectors) as well.
 //
 // The second part has DynamicEmb's shape: 10 tables of dim 128, Adam, 104,857 ids a table by a
 // power law of 1.05 over 1,677,721 keys. Forward looks all ids up and inserts those that are
@@ -49,6 +52,7 @@ struct Settings {
   size_t tables = 10;
   size_t ids = Machine::kGpu ? 104857 : 1000;  // a table
   size_t range = Machine::kGpu ? 1677721 : 16000;
+  DeviceOptions device;
 };
 
 double copy_rate = 0;  // bytes a second, read and written
@@ -153,7 +157,7 @@ void RunOurs(const Settings& settings, const Shape& shape) {
   // Room for what comes in a round, so that no growth is timed.
   options.init_size = shape.capacity + n;
   std::unique_ptr<Table> table;
-  Check(Machine::NewTable(options, &table));
+  Check(Machine::NewTable(options, settings.device, &table));
   const auto fill = [&](Table* into) {
     FillTable(shape.rows(), n, &keys, [&](size_t count) {
       KeyBatch part = batch;
@@ -211,7 +215,7 @@ void RunOurs(const Settings& settings, const Shape& shape) {
   options.init_size = shape.capacity;
   options.policy.max_rows = shape.capacity;
   options.policy.eviction = EvictionOrder::kLru;
-  const Status bounded = Machine::NewTable(options, &table);
+  const Status bounded = Machine::NewTable(options, settings.device, &table);
   if (!bounded.ok()) {
     std::printf("| tf_embed | %4zu | %4.2f | insert_and_evict: %s |\n", dim, shape.load,
                 bounded.message().c_str());
@@ -230,7 +234,7 @@ void RunHkv(const Settings& settings, const Shape& shape) {
   const double row = static_cast<double>(dim * sizeof(float));
   const double key = sizeof(int64_t);
   Random random(1);
-  HkvTable table(shape.capacity, dim);
+  HkvTable table(shape.capacity, dim, settings.device.max_row_bytes);
   MachineArray<int64_t> keys(n), evicted_keys(n);
   MachineArray<uint64_t> evicted_scores(n);
   MachineArray<float> rows(n * dim), evicted_rows(n * dim);
@@ -331,7 +335,7 @@ void RunSteps(const Settings& settings) {
     options.initializer.a = -0.01;
     options.initializer.b = 0.01;
     options.initializer.table_id = t;
-    Check(Machine::NewTable(options, &tables[t]));
+    Check(Machine::NewTable(options, settings.device, &tables[t]));
   }
   MachineArray<int64_t> keys(count * n);
   MachineArray<float> rows(count * n * kDim), gradients(count * n * kDim);
@@ -430,6 +434,11 @@ bool Read(const std::string& argument, Settings* settings) {
   if (name == "--capacity") return settings->capacity = number, number > 0;
   if (name == "--rounds") return settings->rounds = number, number > 0;
   if (name == "--ids") return settings->ids = number, number > 0;
+  if (name == "--max_row_bytes") {
+    settings->device.max_row_bytes = number;
+    settings->device.max_host_bytes = UINT64_MAX;
+    return true;
+  }
   if (name == "--dims") return settings->dims = numbers, true;
   if (name == "--loads") return settings->loads = numbers, true;
   return false;

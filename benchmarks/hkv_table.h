@@ -1,8 +1,9 @@
 // NVIDIA's HierarchicalKV, where its headers are at hand: device_table_benchmark.cu runs it beside
-// DeviceTable on the same keys. Least recently used rows leave; all rows are in GPU memory.
+// DeviceTable on the same keys. Least recently used rows leave.
 #ifndef TF_EMBED_BENCHMARKS_HKV_TABLE_H_
 #define TF_EMBED_BENCHMARKS_HKV_TABLE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,12 +14,12 @@ namespace tf_embed {
 
 class HkvTable {
  public:
-  HkvTable(size_t capacity, size_t dim) {
+  HkvTable(size_t capacity, size_t dim, uint64_t max_row_bytes) {
     nv::merlin::HashTableOptions options;
     options.init_capacity = capacity;
     options.max_capacity = capacity;
     options.dim = dim;
-    options.max_hbm_for_vectors = capacity * dim * sizeof(float);
+    options.max_hbm_for_vectors = std::min<uint64_t>(capacity * dim * sizeof(float), max_row_bytes);
     options.max_load_factor = 1.0f;
     options.device_id = 0;
     table_.init(options);

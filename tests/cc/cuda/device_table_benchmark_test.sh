@@ -5,4 +5,7 @@ set -e
 cat "$TEST_TMPDIR/out"
 [ "$(grep -c '^| tf_embed' "$TEST_TMPDIR/out")" -eq 36 ]
 [ "$(grep -cE '^\| (forward|backward|step|evaluate) ' "$TEST_TMPDIR/out")" -eq 4 ]
+"$1" --only=hkv --keys=500 --capacity=2000 --dims=8 --loads=1 --rounds=1 --max_row_bytes=0 \
+    > "$TEST_TMPDIR/pinned"
+[ "$(grep -c '^| tf_embed' "$TEST_TMPDIR/pinned")" -eq 9 ]
 ! grep -qiE 'nan|inf' "$TEST_TMPDIR/out"
