@@ -133,8 +133,11 @@ class ReadSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, SlotsShape(keys, wanted), &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
     tf::Tensor weights;  // which come along
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(table->signature().value_dtype, keys.RowsShape(*table), &weights));
+    // On the host, where all others are: else an op on a GPU gets memory of the GPU.
+    tf::AllocatorAttributes on_host;
+    on_host.set_on_host(true);
+    TF_RETURN_IF_ERROR(context->allocate_temp(table->signature().value_dtype,
+                                              keys.RowsShape(*table), &weights, on_host));
     bool* const flags = exists->flat<bool>().data();
     const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
