@@ -38,7 +38,9 @@ class Machine {
   }
   static bool IsHere() {
     int count = 0;
-    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+    const cudaError_t found = cudaGetDeviceCount(&count);
+    if (found != cudaSuccess) std::fprintf(stderr, "%s\n", cudaGetErrorString(found));
+    return found == cudaSuccess && count > 0;
   }
   static std::string Name() {
     cudaDeviceProp properties;
@@ -57,12 +59,16 @@ class Machine {
   }
   static void Give(void* memory) { cudaFree(memory); }
   static void CopyIn(const void* host, size_t bytes, void* to) {
-    Check(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
+    // On the stream, which does not wait for what is under way on the default one.
+    Check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, Stream()));
+    Wait();
   }
   static void CopyWithin(const void* from, size_t bytes, void* to) {
     Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, Stream()));
   }
-  static void Zero(void* memory, size_t bytes) { Check(cudaMemset(memory, 0, bytes)); }
+  static void Zero(void* memory, size_t bytes) {
+    Check(cudaMemsetAsync(memory, 0, bytes, Stream()));
+  }
   static void Wait() { Check(cudaStreamSynchronize(Stream())); }
   static cudaStream_t Stream() {
     static const cudaStream_t stream = [] {

@@ -47,6 +47,7 @@ class GpuArray {
   }
   explicit GpuArray(const std::vector<T>& values) : GpuArray(values.size()) {
     cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice);
+    cudaDeviceSynchronize();  // it may be under way yet, and the streams do not wait for it
   }
   GpuArray(const GpuArray&) = delete;
   GpuArray& operator=(const GpuArray&) = delete;
@@ -218,8 +219,9 @@ TEST(GpuBytes, RowsOfBothMemoriesAreWhatTheyAreElsewhere) {
 
 int main(int argc, char** argv) {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-    std::printf("skipped: there is no GPU here that CUDA can use\n");
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess || count == 0) {
+    std::printf("skipped: there is no GPU here that CUDA can use: %s\n", cudaGetErrorString(found));
     return 77;
   }
   testing::InitGoogleTest(&argc, argv);
