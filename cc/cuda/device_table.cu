@@ -342,14 +342,17 @@ class GpuMemory final : public DeviceMemory {
     cudaFree(memory);
   }
   void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    cudaSetDevice(device_);
     cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, StreamOf(context));
   }
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) override {
+    cudaSetDevice(device_);
     cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
     cudaStreamSynchronize(StreamOf(context));
   }
   void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
     if (bytes == 0) return;
+    cudaSetDevice(device_);
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, StreamOf(context));
   }
 
@@ -381,7 +384,14 @@ std::unique_ptr<DeviceSplit> NewDeviceSplit(int device) {
 
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                       std::unique_ptr<Table>* table) {
-  const int count = NumGpus();
+  int count = 0;
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted != cudaSuccess) {
+    (void)cudaGetLastError();
+    return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
+                               std::to_string(device.device) +
+                               ": CUDA finds none: " + cudaGetErrorString(counted) + ".");
+  }
   if (device.device < 0 || device.device >= count) {
     return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
                                std::to_string(device.device) + ": this machine has " +
