@@ -241,7 +241,7 @@ class DeviceContent {
   }
 
   void* Take(const ExecContext& context, size_t bytes) const {
-    return bytes == 0 ? nullptr : device_.Allocate(context, bytes);
+    return bytes == 0 ? nullptr : device_.AllocateLasting(context, bytes);
   }
   void FreeAll(const ExecContext& context, void* memory, size_t bytes) const {
     if (memory != nullptr) device_.Free(context, memory, bytes);

@@ -42,7 +42,7 @@ class DeviceSlabs {
                             beside.device_bytes + device_bytes_ + bytes <= options_.max_bytes;
     const bool for_host = beside.host_bytes + host_bytes_ + bytes <= options_.max_host_bytes;
     char* slab = nullptr;
-    if (for_device) slab = static_cast<char*>(device_.Allocate(context, bytes));
+    if (for_device) slab = static_cast<char*>(device_.AllocateLasting(context, bytes));
     on_host_[count_] = slab == nullptr && for_host;
     if (on_host_[count_]) slab = static_cast<char*>(device_.AllocatePinned(context, bytes));
     if (slab == nullptr) return for_device || for_host ? Added::kNoMemory : Added::kOutOfBounds;

@@ -101,6 +101,30 @@ __global__ void WriteGroups(const int64_t* keys, const uint32_t* members, const 
   groups[g] = DeviceGroup{keys[begin], members + begin, end - begin};
 }
 
+// What batches take their scratch memory from. A pool that holds more than its threshold, used or
+// not, gives what is idle back whenever somebody waits for a stream; in one with the rows of a
+// large table each batch would have its arrays mapped anew. Null where the driver has no pools.
+cudaMemPool_t ScratchPool(int device) {
+  constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
+  static std::mutex mutex;
+  static std::map<int, cudaMemPool_t> pools;
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto [entry, is_new] = pools.try_emplace(device, nullptr);
+  if (!is_new) return entry->second;
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  uint64_t kept = kKeptBytes;
+  if (cudaMemPoolCreate(&entry->second, &properties) == cudaSuccess) {
+    (void)cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &kept);
+  } else {
+    entry->second = nullptr;
+    (void)cudaGetLastError();
+  }
+  return entry->second;
+}
+
 cudaStream_t StreamOf(const ExecContext& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
@@ -173,7 +197,7 @@ class CudaDevice {
     GroupsView view_;
   };
 
-  explicit CudaDevice(int device) : device_(device) {}
+  explicit CudaDevice(int device) : device_(device), scratch_(ScratchPool(device)) {}
 
   Groups NewGroups() const { return Groups(); }
 
@@ -223,6 +247,16 @@ class CudaDevice {
   }
 
   void* Allocate(const ExecContext& context, size_t bytes) const {
+    if (scratch_ == nullptr) return AllocateLasting(context, bytes);
+    cudaSetDevice(device_);
+    void* memory = nullptr;
+    if (cudaMallocFromPoolAsync(&memory, bytes, scratch_, StreamOf(context)) != cudaSuccess) {
+      (void)cudaGetLastError();  // it is told by the null
+      return nullptr;
+    }
+    return memory;
+  }
+  void* AllocateLasting(const ExecContext& context, size_t bytes) const {
     cudaSetDevice(device_);
     void* memory = nullptr;
     if (cudaMallocAsync(&memory, bytes, StreamOf(context)) != cudaSuccess) {
@@ -322,6 +356,7 @@ class CudaDevice {
   }
 
   int device_;
+  cudaMemPool_t scratch_;
 };
 
 // For what the host copies to and fro. Not from the pool that tables take their memory from: what a
@@ -396,13 +431,6 @@ Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
     return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
                                std::to_string(device.device) + ": this machine has " +
                                std::to_string(count) + " that CUDA can use.");
-  }
-  // Scratch memory of one batch serves the next; what large tables free goes back.
-  constexpr uint64_t kKeptBytes = uint64_t{1} << 30;
-  cudaMemPool_t pool;
-  if (cudaDeviceGetDefaultMemPool(&pool, device.device) == cudaSuccess) {
-    uint64_t kept = kKeptBytes;
-    (void)cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept);
   }
   return DeviceTable<CudaDevice>::Create(options, device, CudaDevice(device.device), table);
 }

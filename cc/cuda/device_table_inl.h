@@ -317,7 +317,7 @@ template <class Device>
 bool DeviceTable<Device>::Begin() {
   const ExecContext context = ExecContext::Serial();
   const RowLayout layout = LayoutOf(RuleSlots());
-  tallies_ = static_cast<TableTallies*>(device_.Allocate(context, sizeof(TableTallies)));
+  tallies_ = static_cast<TableTallies*>(device_.AllocateLasting(context, sizeof(TableTallies)));
   if (tallies_ == nullptr || !initial_row_.Resize(layout.weight_bytes).ok()) return false;
   device_.Fill(context, tallies_, 0, sizeof(TableTallies));
   content_.reset(new Content(device_, device_options_, layout, options_.initializer));

@@ -7,9 +7,10 @@
 //     Order                       the verbs of one table among streams: reads together, writes
 //     alone Groups, Group               the distinct keys of a batch, and where they stand
 //     Allocate, Free, Fill, CopyIn, CopyOut
+//     AllocateLasting             what Free frees as well, for the table itself: Allocate is for a
+//                                 verb
 //     AllocatePinned, FreePinned  memory of the host that kernels reach as they do the device's;
-//     the
-//                                 latter waits
+//                                 the latter waits
 //     Launch                      calls kernel(tile, i) for i in [0, count)
 //     RunningSum                  of numbers before each, in place
 //     Sort                        pairs by the lowest `bits` of their keys; equal ones stay in
@@ -83,6 +84,9 @@ class HostDevice {
   }
 
   void* Allocate(const ExecContext&, size_t bytes) const { return allocator_->Allocate(bytes); }
+  void* AllocateLasting(const ExecContext& context, size_t bytes) const {
+    return Allocate(context, bytes);
+  }
   void Free(const ExecContext&, void* memory, size_t bytes) const {
     allocator_->Deallocate(memory, bytes);
   }
