@@ -4,6 +4,7 @@
 #define TF_EMBED_TESTS_CC_CORE_POLICY_SIMULATION_H_
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -68,9 +69,14 @@ class Subject {
   std::map<int64_t, std::vector<float>> Rows() const { return All(false); }
   std::map<int64_t, std::vector<float>> Slots() const { return All(true); }
   std::set<int64_t> Keys() const {
-    std::set<int64_t> keys;
-    for (const auto& [key, row] : Rows()) keys.insert(key);
-    return keys;
+    std::vector<int64_t> keys;
+    ExportedRows rows(HostAllocator());
+    for (ExportCursor cursor; !cursor.done;) {
+      ExpectOk(table->ExportBatch(1000, &cursor, &rows));
+      keys.insert(keys.end(), rows.keys.data(), rows.keys.data() + rows.size);
+    }
+    std::sort(keys.begin(), keys.end());  // or a set takes most of a test's time to make
+    return std::set<int64_t>(keys.begin(), keys.end());
   }
   static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
@@ -168,20 +174,21 @@ class Simulation {
       newcomers.keys.push_back(absent[i]);
       if (i < room) ++newcomers.coming;
     }
+    for (const auto& row : rows) {
+      if (row.second.step == now.step) continue;
+      const auto found = by_neighbourhood.find(NeighbourhoodOf(row.first));
+      if (found == by_neighbourhood.end()) continue;
+      Newcomers& newcomers = found->second;
+      if (newcomers.coming == newcomers.keys.size()) continue;
+      newcomers.not_in_use.emplace_back(RankOf(row), row.first);
+    }
     size_t refused = 0;
     for (auto& [number, newcomers] : by_neighbourhood) {
       std::vector<int64_t>& keys = newcomers.keys;
       std::stable_sort(keys.begin(), keys.end(),
                        [&](int64_t a, int64_t b) { return score_of(a) > score_of(b); });
-      std::vector<std::pair<std::vector<uint64_t>, int64_t>> not_in_use;
-      for (const auto& row : rows) {
-        if (newcomers.coming == keys.size()) break;
-        if (NeighbourhoodOf(row.first) == number && row.second.step != now.step) {
-          not_in_use.emplace_back(RankOf(row), row.first);
-        }
-      }
-      std::sort(not_in_use.begin(), not_in_use.end());
-      for (const auto& [rank, key] : not_in_use) {
+      std::sort(newcomers.not_in_use.begin(), newcomers.not_in_use.end());
+      for (const auto& [rank, key] : newcomers.not_in_use) {
         if (newcomers.coming == keys.size()) break;
         if (!scores.empty() && rows.at(key).score > score_of(keys[newcomers.coming])) break;
         rows.erase(key);
@@ -204,11 +211,12 @@ class Simulation {
   }
   std::set<int64_t> Keys() const {
     std::set<int64_t> keys;
-    for (const auto& [key, row] : rows) keys.insert(key);
+    for (const auto& [key, row] : rows) keys.insert(keys.end(), key);
     return keys;
   }
   // An order of its own making, to compare with that of the table.
-  std::vector<uint64_t> RankOf(const std::pair<const int64_t, Row>& entry) const {
+  using Rank = std::array<uint64_t, 3>;
+  Rank RankOf(const std::pair<const int64_t, Row>& entry) const {
     const Row& row = entry.second;
     const uint64_t hash = HashKey(entry.first) << 8 | HashKey(entry.first) >> 56;
     switch (order_) {
@@ -234,6 +242,7 @@ class Simulation {
   struct Newcomers {
     std::vector<int64_t> keys;
     size_t coming = 0;
+    std::vector<std::pair<Rank, int64_t>> not_in_use;  // who may leave for them
   };
 
   uint64_t NeighbourhoodOf(int64_t key) const {

@@ -300,7 +300,7 @@ TEST_P(TablePolicy, RestrictLeavesTheHighestRowsExactly) {
         }
         const size_t reserved = expected.size() / 3;
         const Simulation simulation(0, order);
-        std::vector<std::pair<std::vector<uint64_t>, int64_t>> ranked;
+        std::vector<std::pair<Simulation::Rank, int64_t>> ranked;
         for (const auto& row : expected) ranked.push_back({simulation.RankOf(row), row.first});
         std::sort(ranked.begin(), ranked.end());
         std::set<int64_t> highest, left;
