@@ -217,7 +217,7 @@ CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/cuda/device_table.cu.o
 CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/copying_table.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
     core/table_admission_test core/table_contract_test core/table_pass_test \
     core/table_policy_test core/table_scores_test core/table_slots_test \
-    cuda/bounded_device_table_test cuda/device_split_test cuda/gpu_test \
+    cuda/bounded_device_table_test cuda/device_key_sums_test cuda/device_split_test cuda/gpu_test \
     cuda/pooled_on_device_test)
 $(CUDA_OUT)/cc/core/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
 $(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized

@@ -131,13 +131,21 @@ Status SumGroups(const KeyGroups& groups, size_t begin, size_t end, const Gradie
 
 }  // namespace
 
+Status CheckNumberOfKeys(size_t num_keys) {
+  if (num_keys <= INT32_MAX) return Status();
+  return Status::InvalidArgument("A batch whose keys are numbered may have at most " +
+                                 std::to_string(INT32_MAX) +
+                                 " keys. Received: " + std::to_string(num_keys) + ".");
+}
+
+Status OtherComputeType() {
+  return Status::InvalidArgument(
+      "Sums of gradients can't be of a type that is computed in otherwise.");
+}
+
 Status KeySums::Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
                       const int64_t* padding) {
-  if (num_keys > INT32_MAX) {
-    return Status::InvalidArgument("A batch whose keys are numbered may have at most " +
-                                   std::to_string(INT32_MAX) +
-                                   " keys. Received: " + std::to_string(num_keys) + ".");
-  }
+  TF_EMBED_RETURN_IF_ERROR(CheckNumberOfKeys(num_keys));
   keys_ = keys;
   num_keys_ = num_keys;
   if (padding != nullptr) {
@@ -234,8 +242,7 @@ Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradie
     return DispatchFloating(type, [&](auto sum_tag) {
       using S = typename decltype(sum_tag)::Type;
       if constexpr (!std::is_same_v<Compute, typename Number<S>::Compute>) {
-        return Status::InvalidArgument(
-            "Sums of gradients can't be of a type that is computed in otherwise.");
+        return OtherComputeType();
       } else {
         const auto number_of = [this](size_t record, const KeyGroup& group) {
           return NumberOf(record, group);

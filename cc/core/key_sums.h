@@ -8,22 +8,13 @@
 #include <cstdint>
 
 #include "cc/core/allocator.h"
-#include "cc/core/bags.h"
 #include "cc/core/data_type.h"
 #include "cc/core/exec_context.h"
+#include "cc/core/key_gradients.h"
 #include "cc/core/key_groups.h"
 #include "cc/core/status.h"
 
 namespace tf_embed {
-
-// Gradients [keys, dim] of a batch's keys; or, with bags, [bags, dim] of their pooled rows.
-struct KeyGradients {
-  const void* gradients = nullptr;
-  DataType type = DataType::kFloat;
-  size_t dim = 1;
-  Bags* bags = nullptr;  // in the order of the batch's keys
-  Pooling pooling;       // of the bags
-};
 
 // Numbers the distinct keys of a batch in the order in which they first come. All results are the
 // same for any number of threads.

@@ -61,6 +61,17 @@ struct SpreadKernel {
   }
 };
 
+// Refuses owners [size], on the host, of keys on the device that are no shards, or passes null.
+template <class Device>
+Status CheckOwnersOn(const Device& device, const ExecContext& context, const int64_t* keys,
+                     size_t size, const int32_t* owners, size_t num_shards) {
+  const size_t wrong = FirstWrongOwner(owners, size, num_shards);
+  if (wrong == size) return Status();
+  int64_t key;
+  device.CopyOut(context, keys + wrong, sizeof(key), &key);
+  return WrongOwner(owners[wrong], key, num_shards);
+}
+
 template <class Device>
 class DeviceSplitOn final : public DeviceSplit {
  public:
@@ -71,7 +82,7 @@ class DeviceSplitOn final : public DeviceSplit {
                size_t num_shards, bool unsigned_keys) override {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size));
     context_ = context;
-    TF_EMBED_RETURN_IF_ERROR(CheckOwners(keys, size, owners, num_shards));
+    TF_EMBED_RETURN_IF_ERROR(CheckOwnersOn(device_, context_, keys, size, owners, num_shards));
     whole_.keys = keys;
     whole_.size = size;
     num_shards_ = num_shards;
@@ -120,15 +131,6 @@ class DeviceSplitOn final : public DeviceSplit {
   template <typename T>
   using Array = DeviceArray<Device, T>;
   static constexpr size_t kKeyCost = 5;  // nanoseconds, by which a thread pool splits work
-
-  Status CheckOwners(const int64_t* keys, size_t size, const int32_t* owners,
-                     size_t num_shards) const {
-    const size_t wrong = FirstWrongOwner(owners, size, num_shards);
-    if (wrong == size) return Status();
-    int64_t key;
-    device_.CopyOut(context_, keys + wrong, sizeof(key), &key);
-    return WrongOwner(owners[wrong], key, num_shards);
-  }
 
   const Device device_;
   ExecContext context_ = ExecContext::Serial();

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "cc/cuda/copying_table.h"
+#include "cc/cuda/device_key_sums_inl.h"
 #include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table.h"
 #include "cc/cuda/device_table_inl.h"
@@ -415,6 +416,10 @@ DeviceMemory* MemoryOfDevice(int device) {
 
 std::unique_ptr<DeviceSplit> NewDeviceSplit(int device) {
   return std::make_unique<DeviceSplitOn<CudaDevice>>(CudaDevice(device), HostAllocator());
+}
+
+std::unique_ptr<DeviceKeySums> NewDeviceKeySums(int device) {
+  return std::make_unique<DeviceKeySumsOn<CudaDevice>>(CudaDevice(device), HostAllocator());
 }
 
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,

@@ -61,9 +61,10 @@ struct BagGradients {
 class TableOnDevice : public Table {
  public:
   // FindPooled (pooled_find.h), by one launch for all batches, of this table and others on its
-  // device: each of one shard, and no owners. Bags, padding and the structs are on the host and
-  // copied; keys, weights, defaults and pooled rows are in device memory. The host does not wait.
-  // Sums have the order that they have on the host, so the same bits.
+  // device. Bags, owners, padding and the structs are on the host and copied; keys, weights,
+  // defaults and pooled rows are in device memory. The host does not wait. Sums have the order that
+  // they have on the host, so the same bits. Of a batch in several shards the first one counts hits
+  // and misses.
   virtual Status FindPooled(const ExecContext& context, const PooledFind* finds,
                             size_t count) const = 0;
 

@@ -50,6 +50,7 @@
 #include "cc/core/table.h"
 #include "cc/cuda/device_content.h"
 #include "cc/cuda/device_table.h"
+#include "cc/cuda/device_words.h"
 #include "cc/cuda/distinct_kernels.h"
 #include "cc/cuda/policy_kernels.h"
 #include "cc/cuda/pooled_kernels.h"
@@ -160,7 +161,7 @@ class DeviceTable final : public TableOnDevice {
   };
 
   class ReadingMany;  // device_table_pooled_inl.h
-  class Words;        // the same
+  using Words = DeviceWords<Device>;
 
   // The distinct keys of a batch.
   struct Grouped {
@@ -213,7 +214,7 @@ class DeviceTable final : public TableOnDevice {
   }
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
-  PoolView ViewOf(const ExecContext& context, const PooledFind& find) const;
+  PoolView ViewOf(const ExecContext& context, const PooledFind& find, const BagsView& bags) const;
   // The row that all keys have at first, on the host, where it is not random.
   void FillInitialRow(const RowInitializer& initializer) const;
   // Makes `slots` the slots of a new row, on the host.
@@ -557,12 +558,14 @@ Status DeviceTable<Device>::ApplyAs(const ExecContext& context, const KeyBatch& 
   const RoundingNoise noise(content_->initializer, rule.step, RoundingNoise::Of::kStep);
   WriteOptions write;
   write.admits = Admits::kCounted;
-  return Write(context, batch, groups, write, kWriteCost + content_->layout().stride / 4,
-               ApplyVerb<T, G>{
-                   BatchView(batch), ViewOf(DefaultRows()), static_cast<const G*>(gradients.values),
-                   gradients.begins, static_cast<const Compute*>(gradients.factors),
-                   RuleConstants<Compute>(rule), WeightRounding<T>{noise, rule.stochastic_rounding},
-                   sums.data(), wide.data()});
+  return Write(
+      context, batch, groups, write, kWriteCost + content_->layout().stride / 4,
+      ApplyVerb<T, G>{
+          BatchView(batch), ViewOf(DefaultRows()),
+          GradientsView<G>{static_cast<const G*>(gradients.values), options_.dim, gradients.begins,
+                           static_cast<const Compute*>(gradients.factors)},
+          RuleConstants<Compute>(rule), WeightRounding<T>{noise, rule.stochastic_rounding},
+          sums.data(), wide.data()});
 }
 
 template <class Device>

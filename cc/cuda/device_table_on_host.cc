@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "cc/cuda/device_key_sums_inl.h"
 #include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table_inl.h"
 #include "cc/cuda/host_device.h"
@@ -14,6 +15,10 @@ Status NewDeviceTableOnHost(const TableOptions& options, const DeviceOptions& de
 
 std::unique_ptr<DeviceSplit> NewDeviceSplitOnHost(Allocator* allocator) {
   return std::make_unique<DeviceSplitOn<HostDevice>>(HostDevice(allocator), allocator);
+}
+
+std::unique_ptr<DeviceKeySums> NewDeviceKeySumsOnHost(Allocator* allocator) {
+  return std::make_unique<DeviceKeySumsOn<HostDevice>>(HostDevice(allocator), allocator);
 }
 
 }  // namespace tf_embed

@@ -11,46 +11,12 @@
 #include <functional>
 #include <string>
 
+#include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table_inl.h"
+#include "cc/cuda/device_words.h"
 #include "cc/cuda/pooled_kernels.h"
 
 namespace tf_embed {
-
-// What one find copies to the device beside its views, in words, on the host; they are laid out
-// one behind the other, and the place of each in device memory is known before.
-template <class Device>
-class DeviceTable<Device>::Words {
- public:
-  Words(const Device& device, const ExecContext& context, Allocator* host)
-      : device_(device), context_(context), own_(host), array_(device, context) {}
-
-  static size_t For(size_t bytes) { return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t); }
-
-  Status Make(size_t words) {
-    TF_EMBED_RETURN_IF_ERROR(own_.Resize(words));
-    return array_.Make(words);
-  }
-  // Puts `count` values behind the others; where they will be in device memory.
-  template <typename T>
-  const T* Put(const T* values, size_t count) {
-    const T* const there = Next<T>();
-    if (count > 0) std::memcpy(own_.data() + used_, values, count * sizeof(T));
-    used_ += For(count * sizeof(T));
-    return there;
-  }
-  template <typename T>
-  const T* Next() const {
-    return reinterpret_cast<const T*>(array_.data() + used_);
-  }
-  void Copy() { device_.CopyIn(context_, own_.data(), used_ * sizeof(uint64_t), array_.data()); }
-
- private:
-  const Device& device_;
-  const ExecContext& context_;
-  Buffer<uint64_t> own_;
-  DeviceArray<Device, uint64_t> array_;
-  size_t used_ = 0;
-};
 
 // A verb that reads many tables, under way.
 template <class Device>
@@ -80,18 +46,18 @@ class DeviceTable<Device>::ReadingMany {
 };
 
 template <class Device>
-PoolView DeviceTable<Device>::ViewOf(const ExecContext& context, const PooledFind& find) const {
-  PoolView view(View(), ViewOf(find.defaults));
+PoolView DeviceTable<Device>::ViewOf(const ExecContext& context, const PooledFind& find,
+                                     const BagsView& bags) const {
+  PoolView view(bags);
+  view.num_shards = find.keys.num_shards;
+  view.unsigned_keys = find.keys.unsigned_keys;
+  view.type = options_.value_type;
+  view.dim = options_.dim;
+  view.tallies = tallies_;
   view.uses = context.training && content_->layout().statistics > 0;
   if (context.training) view.expiry = ExpiryAt(context);
-  view.length = find.bags->length();
-  view.keys = find.keys.keys;
-  view.weights = find.pooling.weights;
   view.pooled = find.pooled;
   view.pooled_stride = find.stride;
-  view.combiner = find.pooling.combiner;
-  view.has_padding = find.pooling.padding != nullptr;
-  if (view.has_padding) view.padding = *find.pooling.padding;
   view.quantized = find.quantized;
   return view;
 }
@@ -99,50 +65,66 @@ PoolView DeviceTable<Device>::ViewOf(const ExecContext& context, const PooledFin
 template <class Device>
 Status DeviceTable<Device>::FindPooled(const ExecContext& context, const PooledFind* finds,
                                        size_t count) const {
-  const auto table_of = [finds](size_t i) {
-    return static_cast<const DeviceTable*>(finds[i].keys.shards[0]);
+  const auto shard_of = [](const PooledFind& find, size_t number) {
+    return static_cast<const DeviceTable*>(find.keys.shards[number]);
   };
-  if (count == 0) return Status();
-  Buffer<const DeviceTable*> tables(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(tables.Resize(count));
+  size_t num_shards = 0;
   for (size_t i = 0; i < count; ++i) {
     TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(finds[i]));
-    if (finds[i].keys.num_shards != 1 || finds[i].keys.owners != nullptr) {
-      return Status::InvalidArgument("A pooled find on a device is in tables of one shard.");
-    }
-    tables[i] = table_of(i);
+    const ShardedKeys& keys = finds[i].keys;
+    TF_EMBED_RETURN_IF_ERROR(CheckOwnersOn(device_, context, keys.keys, finds[i].bags->num_keys(),
+                                           keys.owners, keys.num_shards));
+    num_shards += keys.num_shards;
   }
-  const DeviceTable** const end = tables.data() + count;
+  if (count == 0) return Status();
+  Buffer<const DeviceTable*> tables(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(tables.Resize(num_shards));
+  const DeviceTable** end = tables.data();
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t k = 0; k < finds[i].keys.num_shards; ++k) *end++ = shard_of(finds[i], k);
+  }
   std::sort(tables.data(), end, std::less<const DeviceTable*>());
   const size_t num_tables = static_cast<size_t>(std::unique(tables.data(), end) - tables.data());
   const ReadingMany reading(tables.data(), num_tables, context);
 
-  size_t words = count * Words::For(sizeof(PoolView));
+  size_t words = Words::For(count * sizeof(PoolView)) + Words::For(num_shards * sizeof(ShardView));
   for (size_t i = 0; i < count; ++i) {
-    const Bags& bags = *finds[i].bags;
-    words += table_of(i)->content_->num_slabs();
-    if (bags.splits() != nullptr) words += bags.size() + 1;
-    if (bags.order() != nullptr) words += Words::For(bags.num_keys() * sizeof(uint32_t));
+    words += Words::For(*finds[i].bags);
+    if (finds[i].keys.owners != nullptr) {
+      words += Words::For(finds[i].bags->num_keys() * sizeof(int32_t));
+    }
+    for (size_t k = 0; k < finds[i].keys.num_shards; ++k) {
+      words += shard_of(finds[i], k)->content_->num_slabs();
+    }
   }
   Words copied(device_, context, options_.allocator);
   Buffer<char> views(options_.allocator);
+  Buffer<char> shards(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(copied.Make(words));
   TF_EMBED_RETURN_IF_ERROR(views.Resize(count * sizeof(PoolView)));
+  TF_EMBED_RETURN_IF_ERROR(shards.Resize(num_shards * sizeof(ShardView)));
   size_t num_bags = 0;
   size_t cost = 0;  // of the dearest bag, roughly
   for (size_t i = 0; i < count; ++i) {
-    const DeviceTable* const table = table_of(i);
+    const DeviceTable* const first = shard_of(finds[i], 0);
+    const ShardedKeys& keys = finds[i].keys;
     const Bags& bags = *finds[i].bags;
-    PoolView view = table->ViewOf(context, finds[i]);
-    view.slabs = copied.Put(table->content_->slabs().slabs, table->content_->num_slabs());
-    if (bags.splits() != nullptr) view.splits = copied.Put(bags.splits(), bags.size() + 1);
-    if (bags.order() != nullptr) view.order = copied.Put(bags.order(), bags.num_keys());
+    PoolView view = first->ViewOf(context, finds[i], copied.Put(bags, finds[i].pooling, keys.keys));
+    if (keys.owners != nullptr) view.owners = copied.Put(keys.owners, bags.num_keys());
+    for (size_t k = 0; k < keys.num_shards; ++k) {
+      const DeviceTable* const table = shard_of(finds[i], k);
+      ShardView shard(table->View(), table->ViewOf(finds[i].defaults));
+      shard.slabs = copied.Put(table->content_->slabs().slabs, table->content_->num_slabs());
+      std::memcpy(shards.data() + k * sizeof(shard), &shard, sizeof(shard));
+    }
+    view.shards = copied.template Next<ShardView>();
+    copied.Put(shards.data(), keys.num_shards * sizeof(ShardView));
     view.first_bag = num_bags;
     std::memcpy(views.data() + i * sizeof(view), &view, sizeof(view));
     num_bags += bags.size();
     const size_t length = bags.size() == 0 ? 0 : bags.num_keys() / bags.size() + 1;
-    cost = std::max(cost, length * (kFindCost + table->content_->layout().weight_bytes / 8));
-    table->keys_looked_up_.fetch_add(bags.num_keys(), std::memory_order_relaxed);
+    cost = std::max(cost, length * (kFindCost + first->content_->layout().weight_bytes / 8));
+    first->keys_looked_up_.fetch_add(bags.num_keys(), std::memory_order_relaxed);
   }
   const PoolView* const there = copied.template Next<PoolView>();
   copied.Put(views.data(), count * sizeof(PoolView));

@@ -1,5 +1,6 @@
 // What stands in for device_table.cu where it was not compiled.
 #include "cc/cuda/copying_table.h"
+#include "cc/cuda/device_key_sums.h"
 #include "cc/cuda/device_split.h"
 #include "cc/cuda/device_table.h"
 
@@ -10,6 +11,8 @@ int NumGpus() { return 0; }
 DeviceMemory* MemoryOfDevice(int) { return nullptr; }
 
 std::unique_ptr<DeviceSplit> NewDeviceSplit(int) { return nullptr; }
+
+std::unique_ptr<DeviceKeySums> NewDeviceKeySums(int) { return nullptr; }
 
 Status NewDeviceTable(const TableOptions& options, const DeviceOptions&, std::unique_ptr<Table>*) {
   return Status::Unavailable("Table '" + options.name +

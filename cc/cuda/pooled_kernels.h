@@ -9,8 +9,10 @@
 #include <type_traits>
 
 #include "cc/core/bags.h"
-#include "cc/core/pack.h"
 #include "cc/core/quantized_row.h"
+#include "cc/core/shard_split.h"
+#include "cc/cuda/bags_view.h"
+#include "cc/cuda/device_table.h"
 #include "cc/cuda/row_kernels.h"
 
 namespace tf_embed {
@@ -32,15 +34,14 @@ TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint
   return batches[first];
 }
 
-// One batch of a pooled find: what a find needs of the table, and the bags. Many of them go with a
-// launch, so of the table's slabs it has no more than there are.
-struct PoolView {
-  PoolView(const TableView& table, const DefaultsView& defaults)
+// One of the tables that the keys of a batch are spread over: what a find needs of it. Many of them
+// go with a launch, so of the slabs it has no more than there are.
+struct ShardView {
+  ShardView(const TableView& table, const DefaultsView& defaults)
       : index(table.index),
         stride(table.layout.stride),
         statistics_offset(table.layout.statistics_offset),
         statistics(table.statistics),
-        tallies(table.tallies),
         defaults(defaults) {}
 
   IndexView index;
@@ -48,31 +49,8 @@ struct PoolView {
   size_t stride;
   size_t statistics_offset;
   StatisticSet statistics;
-  TableTallies* tallies;
   DefaultsView defaults;
-  Expiry expiry;      // expired rows are absent
-  bool uses = false;  // whether it is a use of the rows
 
-  uint64_t first_bag = 0;           // see BatchOfBag
-  const int64_t* splits = nullptr;  // Bags::splits
-  size_t length = 0;                // Bags::length
-  const uint32_t* order = nullptr;  // Bags::order
-  const int64_t* keys = nullptr;
-  const void* weights = nullptr;  // may be null
-  void* pooled = nullptr;
-  size_t pooled_stride = 0;  // in values
-  Combiner combiner = Combiner::kSum;
-  bool has_padding = false;
-  int64_t padding = 0;
-  bool quantized = false;
-
-  TF_EMBED_DEVICE size_t Begin(size_t bag) const {
-    return splits == nullptr ? bag * length : static_cast<size_t>(splits[bag]);
-  }
-  TF_EMBED_DEVICE size_t Position(size_t place) const {
-    return order == nullptr ? place : order[place];
-  }
-  TF_EMBED_DEVICE bool IsPadding(int64_t key) const { return has_padding && key == padding; }
   TF_EMBED_DEVICE char* Row(uint32_t row) const {
     const RowSlabs::Place place = RowSlabs::PlaceOf(row);
     return const_cast<char*>(slabs[place.slab]) + place.offset * stride;
@@ -80,6 +58,32 @@ struct PoolView {
   template <class Tile>
   TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsOf(char* row) const {
     return {statistics, reinterpret_cast<uint64_t*>(row + statistics_offset)};
+  }
+};
+
+// One batch of a pooled find.
+struct PoolView {
+  explicit PoolView(const BagsView& bags) : bags(bags) {}
+
+  BagsView bags;
+  uint64_t first_bag = 0;  // see BatchOfBag
+  const ShardView* shards = nullptr;
+  size_t num_shards = 1;
+  const int32_t* owners = nullptr;  // ShardedKeys
+  bool unsigned_keys = false;
+  DataType type = DataType::kFloat;
+  size_t dim = 0;
+  TableTallies* tallies = nullptr;  // the first shard's, which counts for all of them
+  Expiry expiry;                    // expired rows are absent
+  bool uses = false;                // whether it is a use of the rows
+  void* pooled = nullptr;
+  size_t pooled_stride = 0;  // in values
+  bool quantized = false;
+
+  TF_EMBED_DEVICE const ShardView& ShardOf(int64_t key, size_t position) const {
+    if (num_shards == 1) return shards[0];
+    return shards[owners != nullptr ? static_cast<size_t>(owners[position])
+                                    : DefaultShard(key, num_shards, unsigned_keys)];
   }
 };
 
@@ -125,7 +129,7 @@ struct PoolKernel {
     const PoolView& batch = BatchOfBag(batches, count, i);
     const size_t bag = i - batch.first_bag;
     if (batch.quantized) return Pool<int8_t>(tile, batch, bag);
-    switch (batch.defaults.type) {
+    switch (batch.type) {
       case DataType::kHalf:
         return Pool<Half>(tile, batch, bag);
       case DataType::kBFloat16:
@@ -146,20 +150,22 @@ struct PoolKernel {
     using Compute = typename PooledRow<T>::Compute;
     static_assert(kColumns % Tile::kLanes == 0, "a lane has whole columns");
     constexpr size_t kOwn = kColumns / Tile::kLanes;
-    const size_t dim = batch.defaults.dim - PooledRow<T>::kTail;
-    const size_t begin = batch.Begin(bag);
-    const size_t end = batch.Begin(bag + 1);
-    const Compute divisor = DivisorOf<Compute>(tile, batch, begin, end);
+    const size_t dim = batch.dim - PooledRow<T>::kTail;
+    const size_t begin = batch.bags.Begin(bag);
+    const size_t end = batch.bags.Begin(bag + 1);
+    uint64_t padding = 0;
+    const Compute divisor = batch.bags.Divisor<Compute>(begin, end, &padding);
+    if (padding > 0 && tile.lane() == 0) Tile::Add(&batch.tallies->padding, padding);
     Compute* const pooled = static_cast<Compute*>(batch.pooled) + bag * batch.pooled_stride;
     for (size_t first = 0; first < dim; first += kColumns) {
       Compute sums[kOwn] = {};
       for (size_t place = begin; place < end; ++place) {
-        Add<T>(tile, batch, batch.Position(place), dim, first, sums);
+        Add<T>(tile, batch, batch.bags.Position(place), dim, first, sums);
       }
       for (size_t k = 0; k < kOwn; ++k) {
         const size_t j = first + k * Tile::kLanes + tile.lane();
         if (j >= dim) continue;
-        if (batch.combiner != Combiner::kSum) {
+        if (batch.bags.combiner != Combiner::kSum) {
           sums[k] = divisor == Compute{0} ? Compute{0} : sums[k] / divisor;
         }
         pooled[j] = sums[k];
@@ -167,41 +173,14 @@ struct PoolKernel {
     }
   }
 
-  // bags.h, and the count of padding.
-  template <typename Compute, class Tile>
-  TF_EMBED_DEVICE Compute DivisorOf(const Tile& tile, const PoolView& batch, size_t begin,
-                                    size_t end) const {
-    const bool weighted = batch.weights != nullptr && batch.combiner != Combiner::kMeanOfCount;
-    const bool squared = batch.combiner == Combiner::kSqrtn;
-    const Compute* const weights = static_cast<const Compute*>(batch.weights);
-    Compute sum{0};
-    uint64_t padding = 0;
-    if (batch.has_padding || (weighted && batch.combiner != Combiner::kSum)) {
-      for (size_t place = begin; place < end; ++place) {
-        const size_t position = batch.Position(place);
-        if (batch.IsPadding(batch.keys[position])) {
-          ++padding;
-          continue;
-        }
-        const Compute weight = weighted ? weights[position] : Compute{1};
-        sum += squared ? weight * weight : weight;
-      }
-    } else {
-      sum = static_cast<Compute>(end - begin);
-    }
-    if (padding > 0 && tile.lane() == 0) Tile::Add(&batch.tallies->padding, padding);
-    return squared ? Sqrt(sum) : sum;
-  }
-
   // Adds the columns from `first` on of the row of the key at a position.
   template <typename T, typename Compute, class Tile>
   TF_EMBED_DEVICE void Add(const Tile& tile, const PoolView& batch, size_t position, size_t dim,
                            size_t first, Compute* sums) const {
-    const int64_t key = batch.keys[position];
-    if (batch.IsPadding(key)) return;
-    const Compute weight = batch.weights == nullptr
-                               ? Compute{1}
-                               : static_cast<const Compute*>(batch.weights)[position];
+    const int64_t key = batch.bags.keys[position];
+    if (batch.bags.IsPadding(key)) return;
+    const ShardView& shard = batch.ShardOf(key, position);
+    const Compute weight = batch.bags.Weight<Compute>(position);
     const auto add = [&](const auto& value_of) {
       const PooledRow<T> row(value_of, dim);
       for (size_t k = 0; k < kColumns / Tile::kLanes; ++k) {
@@ -209,17 +188,17 @@ struct PoolKernel {
         if (j < dim) sums[k] += weight * row.Wide(value_of(j));
       }
     };
-    const uint32_t number = batch.index.FindRow(tile, key);
-    char* row = number == kNoRow ? nullptr : batch.Row(number);
+    const uint32_t number = shard.index.FindRow(tile, key);
+    char* row = number == kNoRow ? nullptr : shard.Row(number);
     // All lanes see the same: only rows that are not expired are used meanwhile.
-    if (row != nullptr && batch.expiry.Has(batch.StatisticsOf<Tile>(row))) row = nullptr;
+    if (row != nullptr && batch.expiry.Has(shard.StatisticsOf<Tile>(row))) row = nullptr;
     if (row == nullptr) {
       if (first == 0 && tile.lane() == 0) CountMisses<Tile>(batch.tallies, key, 1);
-      return batch.defaults.template UseRow<T>(key, position, add);
+      return shard.defaults.template UseRow<T>(key, position, add);
     }
     const T* const values = reinterpret_cast<const T*>(row);
     add([values](size_t j) { return values[j]; });
-    if (batch.uses && first == 0 && tile.lane() == 0) batch.StatisticsOf<Tile>(row).Use(now);
+    if (batch.uses && first == 0 && tile.lane() == 0) shard.StatisticsOf<Tile>(row).Use(now);
   }
 };
 

@@ -206,6 +206,32 @@ struct WeightRounding {
   }
 };
 
+// Gradients, of values G, `dim` a place.
+template <typename G>
+struct GradientsView {
+  using Compute = typename Number<G>::Compute;
+
+  const G* values;
+  size_t dim;
+  const size_t* begins;    // Gradients
+  const Compute* factors;  // Gradients
+
+  TF_EMBED_DEVICE const G* Row(size_t position) const {
+    return values + (begins == nullptr ? position * dim : begins[position]);
+  }
+  // Column j of the sum of a key's gradients, in the order of the batch.
+  TF_EMBED_DEVICE Compute Sum(const BatchView& batch, const DeviceGroup& group, size_t j) const {
+    Compute sum{};
+    for (uint32_t k = 0; k < group.count; ++k) {
+      const size_t position = batch.Position(group.members[k]);
+      Compute gradient = Number<G>::Load(Row(position)[j]);
+      if (factors != nullptr) gradient *= factors[position];
+      sum = k == 0 ? gradient : sum + gradient;
+    }
+    return sum;
+  }
+};
+
 // Sums the gradients of a key in the order of the batch and runs the rule on its row. A new row
 // begins with the initial weights of its key. T: the weights; G: the gradients.
 template <typename T, typename G>
@@ -216,9 +242,7 @@ struct ApplyVerb {
 
   BatchView batch;
   DefaultsView defaults;
-  const G* gradients;
-  const size_t* begins;    // Gradients
-  const Compute* factors;  // Gradients
+  GradientsView<G> gradients;
   RuleConstants<Compute> constants;
   WeightRounding<T> rounding;
   Compute* sums;  // [batch size, dim], to compute in
@@ -254,27 +278,16 @@ struct ApplyVerb {
   TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
 
  private:
-  TF_EMBED_DEVICE const G* Row(size_t position, size_t dim) const {
-    return gradients + (begins == nullptr ? position * dim : begins[position]);
-  }
-
   // One of the gradients where that is all of it, else `sum`.
   template <class Tile>
   TF_EMBED_DEVICE const Compute* Sum(const Tile& tile, const DeviceGroup& group, size_t dim,
                                      Compute* sum) const {
     if constexpr (std::is_same_v<G, Compute>) {
-      if (group.count == 1 && factors == nullptr) return Row(batch.First(group), dim);
-    }
-    ForEachLane(tile, dim, [&](size_t j) {
-      Compute total{};
-      for (uint32_t k = 0; k < group.count; ++k) {
-        const size_t position = batch.Position(group.members[k]);
-        Compute gradient = Number<G>::Load(Row(position, dim)[j]);
-        if (factors != nullptr) gradient *= factors[position];
-        total = k == 0 ? gradient : total + gradient;
+      if (group.count == 1 && gradients.factors == nullptr) {
+        return gradients.Row(batch.First(group));
       }
-      sum[j] = total;
-    });
+    }
+    ForEachLane(tile, dim, [&](size_t j) { sum[j] = gradients.Sum(batch, group, j); });
     return sum;
   }
 };

@@ -56,49 +56,14 @@ class FindPooledOp : public TableOp {
     find.pooled = pooled->data();
     find.stride = table->dim();
     const ExecContext exec = ThreadPoolOf(context, table, training_);
-    if (!keys.on_device()) return PoolOnHost(exec, *table, keys, keys.keys(), find);
-    if (table->num_shards() != 1 || keys.owners() != nullptr) {
-      return PoolCopies(exec, *table, keys, static_cast<size_t>(pooled->TotalBytes()), find);
+    std::vector<const Table*> shards(table->num_shards());
+    for (size_t number = 0; number < shards.size(); ++number) {
+      shards[number] = keys.on_device() ? table->device_shard(number) : table->shard(number);
     }
-    const Table* const shard = table->device_shard(0);
-    find.keys = {keys.keys(), nullptr, keys.unsigned_keys(), &shard, 1};
-    return ToTensorFlow(OnDevice(table->device_shard(0))->FindPooled(exec, &find, 1));
-  }
-
-  static absl::Status PoolOnHost(const ExecContext& exec, const TableResource& table,
-                                 const KeysInput& keys, const int64_t* host_keys, PooledFind find) {
-    const std::vector<Table*> all = table.shards();
-    const std::vector<const Table*> shards(all.begin(), all.end());
-    find.keys = {host_keys, keys.owners(), keys.unsigned_keys(), shards.data(), shards.size()};
-    return ToTensorFlow(FindPooled(exec, &find, 1));
-  }
-
-  // Of bags whose keys are in several shards on a GPU: by copies of all arrays on the host.
-  static absl::Status PoolCopies(const ExecContext& exec, const TableResource& table,
-                                 const KeysInput& keys, size_t pooled_bytes, PooledFind find) {
-    DeviceMemory* const memory = MemoryOfGpu(table.gpu());
-    const auto copy = [&](const void* from, size_t bytes) {
-      std::vector<char> array(bytes);
-      if (from != nullptr && bytes > 0) memory->CopyOut(exec, from, bytes, array.data());
-      return array;
-    };
-    const bool one_each = find.defaults.kind == DefaultRows::Kind::kOneEach;
-    const size_t weight_bytes = table.signature().value_dtype == tf::DT_DOUBLE ? 8 : 4;
-    const std::vector<char> host_keys = copy(keys.keys(), keys.size() * sizeof(int64_t));
-    const std::vector<char> weights = copy(
-        find.pooling.weights, find.pooling.weights == nullptr ? 0 : keys.size() * weight_bytes);
-    const std::vector<char> defaults =
-        copy(find.defaults.rows,
-             find.defaults.rows == nullptr ? 0 : (one_each ? keys.size() : 1) * table.row_bytes());
-    std::vector<char> pooled(pooled_bytes);
-    void* const there = find.pooled;
-    if (find.pooling.weights != nullptr) find.pooling.weights = weights.data();
-    find.defaults.rows = defaults.data();
-    find.pooled = pooled.data();
-    TF_RETURN_IF_ERROR(
-        PoolOnHost(exec, table, keys, reinterpret_cast<const int64_t*>(host_keys.data()), find));
-    if (pooled_bytes > 0) memory->CopyIn(exec, pooled.data(), pooled_bytes, there);
-    return absl::OkStatus();
+    find.keys = {keys.keys(), keys.owners(), keys.unsigned_keys(), shards.data(), shards.size()};
+    return ToTensorFlow(keys.on_device()
+                            ? OnDevice(table->device_shard(0))->FindPooled(exec, &find, 1)
+                            : FindPooled(exec, &find, 1));
   }
 
   PoolingAttributes attributes_;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cc/cuda/device_key_sums_inl.h"
 #include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table_inl.h"
 #include "cc/cuda/host_device.h"
@@ -224,6 +225,10 @@ Status NewApartTable(const TableOptions& options, const DeviceOptions& device,
 
 std::unique_ptr<DeviceSplit> NewApartSplit() {
   return std::make_unique<DeviceSplitOn<ApartDevice>>(ApartDevice(), ApartMemory::Get()->host());
+}
+
+std::unique_ptr<DeviceKeySums> NewApartKeySums() {
+  return std::make_unique<DeviceKeySumsOn<ApartDevice>>(ApartDevice(), ApartMemory::Get()->host());
 }
 
 }  // namespace tf_embed

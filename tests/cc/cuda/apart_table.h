@@ -15,6 +15,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/cuda/copying_table.h"
+#include "cc/cuda/device_key_sums.h"
 #include "cc/cuda/device_split.h"
 #include "cc/cuda/device_table.h"
 
@@ -103,6 +104,7 @@ class ApartMemory final : public DeviceMemory {
 Status NewApartTable(const TableOptions& options, const DeviceOptions& device,
                      std::unique_ptr<Table>* table);
 std::unique_ptr<DeviceSplit> NewApartSplit();
+std::unique_ptr<DeviceKeySums> NewApartKeySums();
 
 }  // namespace tf_embed
 

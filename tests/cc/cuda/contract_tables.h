@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cc/cuda/copying_table.h"
+#include "cc/cuda/device_key_sums.h"
 #include "cc/cuda/device_split.h"
 #include "cc/cuda/device_table.h"
 #include "tests/cc/core/test_tables.h"
@@ -28,6 +29,7 @@ struct DeviceKind {
   std::function<Status(const TableOptions&, const DeviceOptions&, std::unique_ptr<Table>*)>
       new_table;
   std::function<std::unique_ptr<DeviceSplit>()> new_split;
+  std::function<std::unique_ptr<DeviceKeySums>()> new_key_sums;
 };
 std::vector<DeviceKind> ContractDevices();
 

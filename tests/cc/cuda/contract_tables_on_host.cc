@@ -33,17 +33,19 @@ TableKind DeviceTables(const DeviceOptions& device) {
 std::vector<DeviceKind> ContractDevices() {
   std::vector<DeviceKind> kinds;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  kinds.push_back({"Apart", ApartMemory::Get(), NewApartTable, NewApartSplit});
+  kinds.push_back({"Apart", ApartMemory::Get(), NewApartTable, NewApartSplit, NewApartKeySums});
 #endif
   if (HasLockstep()) {
-    kinds.push_back({"Lockstep", HostAsDeviceMemory(), NewLockstepTable, NewLockstepSplit});
+    kinds.push_back(
+        {"Lockstep", HostAsDeviceMemory(), NewLockstepTable, NewLockstepSplit, NewLockstepKeySums});
   }
   const auto new_table = [](const TableOptions& options, const DeviceOptions& device,
                             std::unique_ptr<Table>* table) {
     return NewDeviceTableOnHost(options, device, table);
   };
   kinds.push_back({"Host", HostAsDeviceMemory(), new_table,
-                   [] { return NewDeviceSplitOnHost(HostAllocator()); }});
+                   [] { return NewDeviceSplitOnHost(HostAllocator()); },
+                   [] { return NewDeviceKeySumsOnHost(HostAllocator()); }});
   return kinds;
 }
 

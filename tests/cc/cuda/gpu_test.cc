@@ -33,7 +33,8 @@ TableKind DeviceTables(const DeviceOptions& device) {
 std::vector<TableKind> ContractTables() { return {DeviceTables(DeviceOptions())}; }
 
 std::vector<DeviceKind> ContractDevices() {
-  return {{"Gpu", MemoryOfDevice(0), NewDeviceTable, [] { return NewDeviceSplit(0); }}};
+  return {{"Gpu", MemoryOfDevice(0), NewDeviceTable, [] { return NewDeviceSplit(0); },
+           [] { return NewDeviceKeySums(0); }}};
 }
 
 namespace {

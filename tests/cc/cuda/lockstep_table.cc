@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "cc/cuda/device_key_sums_inl.h"
 #include "cc/cuda/device_split_inl.h"
 #include "cc/cuda/device_table_inl.h"
 #include "cc/cuda/host_device.h"
@@ -157,6 +158,11 @@ Status NewLockstepTable(const TableOptions& options, const DeviceOptions& device
 std::unique_ptr<DeviceSplit> NewLockstepSplit() {
   return std::make_unique<DeviceSplitOn<LockstepDevice>>(LockstepDevice(HostAllocator()),
                                                          HostAllocator());
+}
+
+std::unique_ptr<DeviceKeySums> NewLockstepKeySums() {
+  return std::make_unique<DeviceKeySumsOn<LockstepDevice>>(LockstepDevice(HostAllocator()),
+                                                           HostAllocator());
 }
 
 }  // namespace tf_embed

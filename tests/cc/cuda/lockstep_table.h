@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "cc/cuda/device_key_sums.h"
 #include "cc/cuda/device_split.h"
 #include "cc/cuda/device_table.h"
 
@@ -18,6 +19,7 @@ bool HasLockstep();
 Status NewLockstepTable(const TableOptions& options, const DeviceOptions& device,
                         std::unique_ptr<Table>* table);
 std::unique_ptr<DeviceSplit> NewLockstepSplit();
+std::unique_ptr<DeviceKeySums> NewLockstepKeySums();
 
 }  // namespace tf_embed
 

@@ -6,6 +6,7 @@
 #include "tests/cc/core/failing_allocator.h"
 #include "tests/cc/core/quantized_rows.h"
 #include "tests/cc/cuda/contract_tables.h"
+#include "tests/cc/cuda/on_device.h"
 
 namespace tf_embed {
 namespace {
@@ -19,35 +20,6 @@ TableOptions OptionsFor(DataType type, size_t dim, uint64_t table_id = 11) {
   options.initializer = UniformInitializer(7, table_id);
   return options;
 }
-
-// An array in the memory of a device.
-template <typename T>
-class OnDevice {
- public:
-  OnDevice(DeviceMemory* memory, const std::vector<T>& values)
-      : memory_(memory),
-        size_(values.size()),
-        data_(static_cast<T*>(memory->Allocate(bytes() + 1))) {
-    memory_->CopyIn(ExecContext::Serial(), values.data(), bytes(), data_);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() { memory_->Free(data_, bytes() + 1); }
-
-  T* data() const { return data_; }
-  std::vector<T> Values() const {
-    std::vector<T> values(size_);
-    memory_->CopyOut(ExecContext::Serial(), data_, bytes(), values.data());
-    return values;
-  }
-
- private:
-  size_t bytes() const { return size_ * sizeof(T); }
-
-  DeviceMemory* memory_;
-  size_t size_;
-  T* data_;
-};
 
 // A TableOnDevice.
 std::unique_ptr<Table> NewTable(const DeviceKind& kind, const TableOptions& options) {
@@ -371,6 +343,59 @@ TEST_P(PooledOnDevice, IsAUseOfRowsInTrainingAndCountsHitsAndMisses) {
   EXPECT_EQ(2u, uses());
 }
 
+TEST_P(PooledOnDevice, FindsInSeveralShardsAndByOwners) {
+  constexpr size_t kDim = 5, kNumKeys = 60;
+  Random random(9);
+  const std::vector<float> each = RandomValues<float>(kNumKeys * kDim, &random);
+  const Pooling pooling{Combiner::kMean, nullptr, &kPadding};
+  for (const size_t num_shards : {1, 2, 3}) {
+    // Each has rows of all keys, which are others than the next one's.
+    std::vector<std::unique_ptr<Pair>> pairs;
+    std::vector<const Table*> on_host, on_device;
+    for (size_t i = 0; i < num_shards; ++i) {
+      pairs.push_back(std::make_unique<Pair>(GetParam(), OptionsFor(DataType::kFloat, kDim)));
+      pairs[i]->Fill<float>(KeysFrom(-20, 30), &random);
+      on_host.push_back(pairs[i]->on_host());
+      on_device.push_back(pairs[i]->on_device());
+    }
+    const std::vector<int64_t> keys = RandomKeys(kNumKeys, -30, 30, &random);
+    std::vector<int32_t> owners(kNumKeys);
+    for (int32_t& owner : owners) owner = static_cast<int32_t>(random() % num_shards);
+    EachForm(kNumKeys, HostAllocator(), &random, [&](const Bags& bags) {
+      const int32_t* const choices[] = {nullptr, owners.data()};
+      for (const int32_t* const given : choices) {
+        for (const bool is_unsigned : {false, true}) {
+          BothFinds<float> finds(GetParam(), *pairs[0], keys, bags, pooling, kDim,
+                                 is_unsigned ? &each : nullptr);
+          finds.host.keys = {keys.data(), given, is_unsigned, on_host.data(), num_shards};
+          finds.device.keys = {finds.device.keys.keys, given, is_unsigned, on_device.data(),
+                               num_shards};
+          ASSERT_TRUE(FindPooled(serial, &finds.host, 1).ok());
+          ASSERT_TRUE(pairs[0]->on_device()->FindPooled(serial, &finds.device, 1).ok());
+          finds.ExpectSame();
+        }
+      }
+    });
+    TableStats host_stats, device_stats;
+    for (const auto& pair : pairs) {
+      host_stats.Add(pair->on_host()->Stats());
+      device_stats.Add(pair->on_device()->Stats());
+    }
+    EXPECT_EQ(host_stats.hits, device_stats.hits);
+    EXPECT_EQ(host_stats.misses, device_stats.misses);
+    owners.back() = static_cast<int32_t>(num_shards);
+    Bags bags(HostAllocator());
+    bags.OfLines(1, kNumKeys);
+    BothFinds<float> finds(GetParam(), *pairs[0], keys, bags, pooling, kDim);
+    finds.device.keys.owners = owners.data();
+    finds.device.keys.shards = on_device.data();
+    finds.device.keys.num_shards = num_shards;
+    const Status wrong = pairs[0]->on_device()->FindPooled(serial, &finds.device, 1);
+    EXPECT_EQ(StatusCode::kInvalidArgument, wrong.code());
+    EXPECT_NE(std::string::npos, wrong.message().find(std::to_string(keys.back())));
+  }
+}
+
 TEST_P(PooledOnDevice, RefusesWhatItCantPool) {
   Pair pair(GetParam(), OptionsFor(DataType::kFloat, 2));
   Pair integers(GetParam(), OptionsFor(DataType::kInt32, 2));
@@ -381,10 +406,7 @@ TEST_P(PooledOnDevice, RefusesWhatItCantPool) {
   };
   const BothFinds<float> finds(GetParam(), pair, {}, bags, {}, 2);
   EXPECT_EQ(StatusCode::kOk, code(finds.device));
-  PooledFind find = finds.device;
-  find.keys.num_shards = 2;
-  EXPECT_EQ(StatusCode::kInvalidArgument, code(find));
-  find = BothFinds<float>(GetParam(), integers, {}, bags, {}, 2).device;
+  PooledFind find = BothFinds<float>(GetParam(), integers, {}, bags, {}, 2).device;
   const Table* const table = integers.on_device();
   find.keys.shards = &table;
   EXPECT_EQ(StatusCode::kInvalidArgument, code(find));
