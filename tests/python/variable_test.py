@@ -65,6 +65,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "bp_v2": False,
                 "short_file_name": False,
                 "policy": None,
+                "storage": None,
             },
         )
         names = list(parameters)[1:]
