@@ -14,7 +14,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
     $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
         2>/dev/null && echo $$python && break; done)
 BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
-PYTEST_ARGS ?= -n 2 --dist loadfile -m "not slow"
+PYTEST_WORKERS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?= $(PYTEST_WORKERS) -m "not slow"
 export BAZEL
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -120,24 +121,29 @@ test-gpu: configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:host_gpu.so
 	CUDA_VISIBLE_DEVICES= TF_EMBED_HOST_FOR_GPU=1 \
 	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/host_gpu.so" \
-	    $(VENV)/bin/pytest tests/python/gpu_tables_test.py tests/python/gpu_storage_test.py \
-	    tests/python/variable_test.py \
+	    $(VENV)/bin/pytest $(PYTEST_WORKERS) tests/python/gpu_tables_test.py \
+	    tests/python/gpu_storage_test.py tests/python/variable_test.py \
 	    tests/python/table_batch_steps_test.py tests/python/pooled_lookups_test.py
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
-	$(OLD_VENV)/bin/python -m pip install -q hypothesis pytest tensorflow-io==0.37.1 "moto[server]"
+
+$(OLD_VENV)/.ready: $(OLD_VENV)/.tensorflow
+	$(OLD_VENV)/bin/python -m pip install -q hypothesis pytest pytest-xdist \
+	    tensorflow-io==0.37.1 "moto[server]"
+	@touch $@
 
 # The wheel is installed, not the tree: the library in the tree is built for $(TF). What uses it starts
 # in a folder of its own, so that the tree's package is not found there either.
 .PHONY: wheel-tf216
-wheel-tf216: $(OLD_VENV)/.tensorflow | system
+wheel-tf216: $(OLD_VENV)/.ready | system
 	@mkdir -p build/tf216
 	$(OLD_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
 
 .PHONY: test-tf216
 test-tf216: wheel-tf216
-	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest -m smoke $(CURDIR)/tests/python
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) -m smoke \
+	    $(CURDIR)/tests/python
 
 # TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which
 # setuptools 81 has no more.
