@@ -70,7 +70,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         )
         names = list(parameters)[1:]
         self.assertEqual(names[:4], ["key_dtype", "value_dtype", "dim", "devices"])
-        self.assertEqual(names[-3:], ["bp_v2", "short_file_name", "policy"])
+        self.assertEqual(names[-4:], ["bp_v2", "short_file_name", "policy", "storage"])
 
     def test_defaults_are_one_shard_of_zeros(self):
         v = tf_embed.Variable()
