@@ -165,11 +165,9 @@ inline std::vector<int64_t> ExtremeKeys() {
 
 template <typename T>
 std::vector<T> RandomValues(size_t count, Random* random) {
-  // From -4 to 4. What the standard library has for this takes as long as the verbs under test.
+  std::uniform_real_distribution<double> uniform(-4.0, 4.0);
   std::vector<T> values(count);
-  for (T& value : values) {
-    value = Number<T>::FromDouble(static_cast<double>((*random)() >> 11) * 0x1p-50 - 4.0);
-  }
+  for (T& value : values) value = Number<T>::FromDouble(uniform(*random));
   return values;
 }
 
