@@ -5,6 +5,8 @@ Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SE
 
 from __future__ import annotations
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -35,6 +37,13 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # tf.test.TestCase has a method of this name that is no test.
     items[:] = [item for item in items if not item.name.startswith("test_session")]
+
+
+def pytest_collection_finish() -> None:
+    # Traces make so many objects that a third of the time went into the search for cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -58,53 +62,74 @@ def train(model: keras.Model, begin: int, end: int) -> None:
         model.train_on_batch(IDS[lines], LABELS[lines])
 
 
+def content(model: keras.Model) -> list[np.ndarray]:
+    """The dense weights, and the keys, rows and slots of the table in the order of its keys."""
+    exported = [np.asarray(part) for part in model.layers[0].variable.table.export()[:3]]
+    order = np.argsort(exported[0])
+    return [model.layers[-1].kernel.numpy(), *(part[order] for part in exported)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A model after 3 steps, in files of each kind, and what 4 more make of it."""
+
+    keras_file: str
+    weights: str
+    checkpoint: str
+    wanted: list[np.ndarray]
+
+
 class StateTest(tf.test.TestCase, parameterized.TestCase):
-    def assert_same(self, one: keras.Model, other: keras.Model) -> None:
-        self.assertAllEqual(one.layers[-1].kernel, other.layers[-1].kernel)
-        tables = [model.layers[0].variable.table.export() for model in (one, other)]
-        orders = [np.argsort(table[0]) for table in tables]
-        for a, b in zip(*(table[:3] for table in tables), strict=True):
-            self.assertAllEqual(np.asarray(a)[orders[0]], np.asarray(b)[orders[1]])
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        folder = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, folder)
+        cls.saved = staticmethod(functools.cache(functools.partial(cls.save, folder)))
+
+    @staticmethod
+    def save(folder: str, way: str, kind: str) -> Saved:
+        model = compiled(way, kind)
+        train(model, 0, 3)
+        path = os.path.join(folder, f"{way}_{kind}")
+        model.save(path + ".keras")
+        model.save_weights(path + ".weights.h5")
+        checkpoint = tf.train.Checkpoint(model=model).save(path)
+        train(model, 3, 7)
+        return Saved(path + ".keras", path + ".weights.h5", checkpoint, content(model))
+
+    def assert_same(self, model: keras.Model, saved: Saved) -> None:
+        for found, wanted in zip(content(model), saved.wanted, strict=True):
+            self.assertAllEqual(found, wanted)
 
     @parameterized.parameters(*CASES)
     @pytest.mark.smoke
     def test_training_goes_on_to_the_bit_from_a_keras_file(self, way, kind):
-        path = os.path.join(self.get_temp_dir(), "model.keras")
-        model = compiled(way, kind)
-        train(model, 0, 3)
-        model.save(path)
-        loaded = keras.models.load_model(path)
-        train(model, 3, 7)
+        saved = self.saved(way, kind)
+        loaded = keras.models.load_model(saved.keras_file)
         train(loaded, 3, 7)
-        self.assert_same(model, loaded)
+        self.assert_same(loaded, saved)
 
     @parameterized.parameters(*CASES)
     def test_training_goes_on_to_the_bit_from_weights(self, way, kind):
-        path = os.path.join(self.get_temp_dir(), "model.weights.h5")
-        model = compiled(way, kind)
-        train(model, 0, 3)
-        model.save_weights(path)
+        saved = self.saved(way, kind)
         other = compiled(way, kind, devices=["/CPU:0"] * 2)
-        other.load_weights(path)
-        train(model, 3, 7)
+        other.load_weights(saved.weights)
         train(other, 3, 7)
-        self.assert_same(model, other)
+        self.assert_same(other, saved)
 
     @parameterized.product(case=CASES, deferred=(False, True))
     def test_training_goes_on_to_the_bit_from_a_checkpoint(self, case, deferred):
-        model = compiled(*case)
-        train(model, 0, 3)
-        path = tf.train.Checkpoint(model=model).save(os.path.join(self.get_temp_dir(), "c"))
+        saved = self.saved(*case)
         other = compiled(*case)
         if not deferred:
             other.optimizer.build(other.trainable_variables)
-        status = tf.train.Checkpoint(model=other).restore(path)
+        status = tf.train.Checkpoint(model=other).restore(saved.checkpoint)
         if not deferred:
             status.assert_consumed()
         train(other, 3, 7)
         status.assert_consumed()
-        train(model, 3, 7)
-        self.assert_same(model, other)
+        self.assert_same(other, saved)
 
     def test_what_another_optimizer_kept_is_not_taken_over(self):
         path = os.path.join(self.get_temp_dir(), "model.weights.h5")
