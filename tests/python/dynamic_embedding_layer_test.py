@@ -41,6 +41,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "bp_v2": False,
                 "unknown_value": None,
                 "policy": None,
+                "storage": None,
                 "name": None,
             },
         )
