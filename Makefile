@@ -14,7 +14,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
     $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
         2>/dev/null && echo $$python && break; done)
 BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
-PYTEST_WORKERS ?= -n 2 --dist loadfile
+PYTEST_WORKERS ?= -n 2 --dist worksteal
 PYTEST_ARGS ?= $(PYTEST_WORKERS) -m "not slow"
 export BAZEL
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -56,6 +56,7 @@ help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
 	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
+	@echo 'make test-slow   the Python tests that make test leaves out'
 	@echo 'make test-gpu    tests of tables on a GPU, with the host for a GPU; a part of make test'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
@@ -114,6 +115,10 @@ test: configured library $(VENV)/.ready
 	$(VENV)/bin/pytest $(PYTEST_ARGS)
 	$(MAKE) test-gpu
 
+.PHONY: test-slow
+test-slow: library $(VENV)/.ready
+	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m slow
+
 # Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/host_gpu.cc. The files after
 # the first know nothing of GPUs.
 .PHONY: test-gpu
@@ -142,7 +147,7 @@ wheel-tf216: $(OLD_VENV)/.ready | system
 
 .PHONY: test-tf216
 test-tf216: wheel-tf216
-	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) -m smoke \
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow" \
 	    $(CURDIR)/tests/python
 
 # TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which

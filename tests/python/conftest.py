@@ -6,6 +6,7 @@ Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SE
 from __future__ import annotations
 
 import gc
+import zlib
 
 import keras
 import numpy as np
@@ -37,6 +38,15 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # tf.test.TestCase has a method of this name that is no test.
     items[:] = [item for item in items if not item.name.startswith("test_session")]
+    for item in items:
+        if item.get_closest_marker("sampled") and not _is_in_sample(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_in_sample(item: pytest.Item) -> bool:
+    """Whether it is one of the third of a grid of cases that is drawn, by SEED."""
+    name = item.nodeid.rpartition("/")[2]
+    return zlib.crc32(f"{SEED} {name}".encode()) % 3 == 0
 
 
 def pytest_collection_finish() -> None:

@@ -169,6 +169,7 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(["wrapper"], KINDS),
         *itertools.product(["own"], OWN),
     )
+    @pytest.mark.sampled
     def test_every_optimizer_equals_keras_or_is_refused(self, way, kind):
         self.check(way, kind, "plain")
 
@@ -176,6 +177,7 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(["wrapper"], SORTS, [*INSIDE, "LossScaleOptimizer outside"]),
         *itertools.product(["own"], ["Lamb"], INSIDE),
     )
+    @pytest.mark.sampled
     def test_every_option_equals_keras_or_is_refused(self, way, kind, option):
         if option != "plain":
             self.check(way, kind, option)
@@ -287,6 +289,7 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
         *itertools.product(SORTS, ["plain", "clipped", "clipped together"]),
     )
     @pytest.mark.smoke
+    @pytest.mark.sampled
     def test_rows_equal_keras_on_a_dense_variable_of_the_touched_rows(self, kind, option):
         steps = oracle.make_steps(LAZY_STEPS, everything=False)
         self.train(kind, LAZY_OPTIONS[option], steps)

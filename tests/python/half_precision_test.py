@@ -87,12 +87,14 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(np.abs(wanted - start.astype(np.float32)).max(), 0.01)
 
     @parameterized.product(kind=[kind for kind in KINDS if kind not in REFUSED], dtype=NARROW)
+    @pytest.mark.sampled
     def test_twenty_steps_are_those_of_float32_rounded_after_each(self, kind, dtype):
         self.check(KINDS[kind], dtype)
 
     @parameterized.product(
         option=tuple(OPTIONS), kind=("SGD, momentum", "Adam", "Nadam"), dtype=NARROW
     )
+    @pytest.mark.sampled
     def test_options_compute_in_float32(self, option, kind, dtype):
         self.check(lambda: KINDS[kind](**OPTIONS[option]), dtype)
 

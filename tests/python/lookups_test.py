@@ -57,6 +57,7 @@ class PlacesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(wanted[5], np.zeros([DIM]))
 
     @parameterized.product(place=tuple(PLACES), way=WAYS)
+    @pytest.mark.sampled
     def test_the_gradient_is_that_of_a_dense_embedding(self, place, way):
         self.check(place, way)
 
@@ -154,6 +155,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         return losses, model.scale.numpy(), embed(tf.range(VOCABULARY)).numpy()
 
     @parameterized.product(name=tuple(MODELS), options=({}, {"run_eagerly": True}))
+    @pytest.mark.sampled
     def test_fit_trains_the_rows_of_a_dense_model(self, name, options):
         sgd = keras.optimizers.SGD
         wrapped = tf_embed.DynamicEmbeddingOptimizer(sgd(0.5))

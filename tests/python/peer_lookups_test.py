@@ -397,6 +397,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
 
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*(kind for kind in KINDS if kind not in REFUSED))
+    @pytest.mark.sampled
     def test_ten_steps_through_each_lookup_equal_a_dense_variable(self, kind):
         rng = np.random.default_rng(8)
         tables, dense = zip(*(pair(rng, name=f"table_{i}") for i in range(4)), strict=True)

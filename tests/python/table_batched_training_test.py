@@ -63,11 +63,13 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*ALWAYS)
     @pytest.mark.smoke
+    @pytest.mark.sampled
     def test_twenty_steps_are_the_oracles(self, case):
         self.check(case)
 
     @parameterized.parameters(*COUNTS)
     @pytest.mark.slow
+    @pytest.mark.sampled
     def test_so_are_those_of_each_mode_with_counts(self, case):
         self.check(case)
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import places
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from places import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
@@ -187,6 +188,7 @@ TAPES: dict[str, Callable[[Any], Any]] = {
 
 class TapesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(name=tuple(TAPES), in_function=(False, True))
+    @pytest.mark.sampled
     def test_a_tape_gives_what_it_gives_for_a_dense_embedding(self, name, in_function):
         def result(embed: Any) -> Any:
             run = lambda: TAPES[name](embed)  # noqa: E731

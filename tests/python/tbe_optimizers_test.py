@@ -107,6 +107,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.size()), ROWS)
 
     @parameterized.parameters(*CASES)
+    @pytest.mark.sampled
     def test_twenty_steps_of_a_table_are_the_oracles(self, case):
         self.check(case, "wrapper", "float32")
 
@@ -192,6 +193,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
 
 class DenseTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(case=tuple(CASES), sparse=(True, False))
+    @pytest.mark.sampled
     def test_twenty_steps_of_a_dense_variable_are_the_oracles(self, case, sparse):
         chosen = CASES[case]
         rows = np.random.default_rng(SEED).normal(size=(ROWS, DIM)).astype(np.float32)
@@ -221,6 +223,7 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllClose(bias, rows[:4, 0, 0], rtol=1e-4, atol=1e-4)
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.sampled
     def test_fit_trains_an_embedding_and_a_dense_layer(self, case):
         model = keras.Sequential(
             [
@@ -375,6 +378,7 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(case=KINDS, way=("wrapper", "own"))
     @pytest.mark.smoke
+    @pytest.mark.sampled
     def test_from_a_keras_file(self, case, way):
         path = os.path.join(self.get_temp_dir(), "model.keras")
         model = self.compiled(case, way)
@@ -387,6 +391,7 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_same(model, loaded)
 
     @parameterized.product(case=KINDS, way=("wrapper", "own"))
+    @pytest.mark.sampled
     def test_from_a_checkpoint(self, case, way):
         model = self.compiled(case, way)
         self.train(model, 0, 4)
