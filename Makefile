@@ -120,13 +120,13 @@ test-slow: library $(VENV)/.ready
 	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m slow
 
 # Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/host_gpu.cc. The files after
-# the first know nothing of GPUs.
+# those of GPUs know nothing of them.
 .PHONY: test-gpu
 test-gpu: configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:host_gpu.so
 	CUDA_VISIBLE_DEVICES= TF_EMBED_HOST_FOR_GPU=1 \
 	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/host_gpu.so" \
-	    $(VENV)/bin/pytest $(PYTEST_WORKERS) tests/python/gpu_tables_test.py \
+	    $(VENV)/bin/pytest $(PYTEST_ARGS) tests/python/gpu_tables_test.py tests/python/gpu_bags_test.py \
 	    tests/python/gpu_storage_test.py tests/python/variable_test.py \
 	    tests/python/table_batch_steps_test.py tests/python/pooled_lookups_test.py
 
@@ -229,7 +229,7 @@ CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/copying_table.o $(patsubst %,$(CU
     core/table_admission_test core/table_contract_test core/table_pass_test \
     core/table_policy_test core/table_scores_test core/table_slots_test \
     cuda/bounded_device_table_test cuda/device_key_sums_test cuda/device_split_test cuda/gpu_test \
-    cuda/pooled_on_device_test)
+    cuda/large_apply_test cuda/pooled_on_device_test)
 $(CUDA_OUT)/cc/core/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
 $(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized
 

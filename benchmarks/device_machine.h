@@ -78,6 +78,30 @@ class Machine {
     }();
     return stream;
   }
+  // Runs from its making to Seconds, in the stream.
+  class Clock {
+   public:
+    Clock() {
+      for (cudaEvent_t* event : {&begin_, &end_}) Check(cudaEventCreate(event));
+      Check(cudaEventRecord(begin_, Stream()));
+    }
+    Clock(const Clock&) = delete;
+    Clock& operator=(const Clock&) = delete;
+    ~Clock() {
+      for (cudaEvent_t event : {begin_, end_}) cudaEventDestroy(event);
+    }
+    double Seconds() const {
+      float milliseconds = 0;
+      Check(cudaEventRecord(end_, Stream()));
+      Check(cudaEventSynchronize(end_));
+      Check(cudaEventElapsedTime(&milliseconds, begin_, end_));
+      return 1e-3 * static_cast<double>(milliseconds);
+    }
+
+   private:
+    cudaEvent_t begin_;
+    cudaEvent_t end_;
+  };
   static ExecContext Context() {
     ExecContext context = ExecContext::Serial();
     context.stream = Stream();
@@ -103,6 +127,15 @@ class Machine {
   static void CopyWithin(const void* from, size_t bytes, void* to) { std::memcpy(to, from, bytes); }
   static void Zero(void* memory, size_t bytes) { std::memset(memory, 0, bytes); }
   static void Wait() {}
+  class Clock {
+   public:
+    double Seconds() const {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    }
+
+   private:
+    const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  };
   static ExecContext Context() { return ExecContext::Serial(); }
   static Status NewTable(const TableOptions& options, const DeviceOptions& device,
                          std::unique_ptr<Table>* table) {
@@ -138,14 +171,13 @@ class MachineArray {
   T* data_;
 };
 
-// Seconds from a queue that is empty to one that is empty again.
+// Seconds from a queue that is empty to one that is empty again, by the clock of the machine.
 template <typename Run>
 double SecondsOf(const Run& run) {
   Machine::Wait();
-  const auto begin = std::chrono::steady_clock::now();
+  Machine::Clock clock;
   run();
-  Machine::Wait();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return clock.Seconds();
 }
 
 }  // namespace tf_embed

@@ -21,9 +21,16 @@
 // power law of 1.05 over 1,677,721 keys. Forward looks all ids up and inserts those that are
 // absent; backward sums their gradients by key and steps. The median of the rounds counts.
 //
+// Beside it the same batches in arrays of fixed ids (static_array.h): `step / static array's` is
+// the quotient of both medians.
+//
 // `of copy`: the bytes that the operation has to move at least (keys; for each row what it reads of
 // it and writes to it; rows and gradients of the caller), by time, over the rate of a copy on the
-// device, which reads and writes each byte and is measured first.
+// device, which reads and writes each byte and is measured first. `with index`: the same and a line
+// of 128 bytes for each key, which is what looking it up reads at least.
+//
+// Our index has up to twice the places that a load says, as it doubles. `find, index 3/4 full` is a
+// find where it is as full as it gets.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -32,6 +39,7 @@
 
 #include "benchmarks/device_machine.h"
 #include "benchmarks/rule.h"
+#include "benchmarks/static_array.h"
 
 #if defined(TF_EMBED_HKV)
 #include "benchmarks/hkv_table.h"
@@ -70,9 +78,11 @@ void MeasureCopy() {
 
 void Report(const char* who, size_t dim, double load, const char* what, size_t keys, double bytes,
             double seconds) {
-  std::printf("| %-8s | %4zu | %4.2f | %-26s | %9.3f | %9.4f | %5.1f%% |\n", who, dim, load, what,
-              1e3 * seconds, static_cast<double>(keys) / seconds / 1e9,
-              100.0 * bytes / seconds / copy_rate);
+  constexpr double kLine = 128;
+  const double lines = kLine * static_cast<double>(keys);
+  std::printf("| %-8s | %4zu | %4.2f | %-26s | %9.3f | %9.4f | %5.1f%% | %9.1f%% |\n", who, dim,
+              load, what, 1e3 * seconds, static_cast<double>(keys) / seconds / 1e9,
+              100.0 * bytes / seconds / copy_rate, 100.0 * (bytes + lines) / seconds / copy_rate);
   std::fflush(stdout);
 }
 
@@ -177,6 +187,13 @@ void RunOurs(const Settings& settings, const Shape& shape) {
   report(
       "find", 0.6, key + 1.6 * row,
       [&] { Check(table->Find(context, batch, DefaultRows(), rows.data(), exists, {})); }, nothing);
+  MachineArray<const void*> pointers(n);
+  report(
+      "find, pointers", 0.6, key + sizeof(void*),
+      [&] {
+        Check(static_cast<TableOnDevice&>(*table).FindPointers(context, batch, pointers.data()));
+      },
+      nothing);
   report(
       "insert_or_assign, present", 1.0, key + 2 * row,
       [&] { Check(table->InsertOrAssign(context, batch, rows.data(), {})); }, nothing);
@@ -232,6 +249,47 @@ void RunOurs(const Settings& settings, const Shape& shape) {
   if (refused > 0) std::printf("refused: %.0f of these\n", static_cast<double>(refused));
 }
 
+// The most rows, up to `capacity`, for which the index is as full as it gets.
+size_t RowsOfFullIndex(size_t capacity) {
+  constexpr double kRowsOfBucket = 0.75 * 7;
+  double buckets = 2;
+  while (2 * buckets * kRowsOfBucket <= static_cast<double>(capacity)) buckets *= 2;
+  return static_cast<size_t>(buckets * kRowsOfBucket);
+}
+
+void RunFullIndex(const Settings& settings, const Shape& shape) {
+  const size_t n = settings.keys;
+  const double row = static_cast<double>(shape.dim * sizeof(float));
+  const ExecContext context = Machine::Context();
+  Random random(1);
+  MachineArray<int64_t> keys(n);
+  MachineArray<float> rows(n * shape.dim);
+  KeyBatch batch;
+  batch.keys = keys.data();
+  batch.distinct = true;
+  uint64_t next_new = shape.capacity;
+  TableOptions options;
+  options.dim = shape.dim;
+  options.init_size = shape.capacity;
+  std::unique_ptr<Table> table;
+  Check(Machine::NewTable(options, settings.device, &table));
+  FillTable(shape.rows(), n, &keys, [&](size_t count) {
+    batch.size = count;
+    Check(table->InsertOrAssign(context, batch, rows.data(), {}));
+  });
+  batch.size = n;
+  const double seconds = Best(
+      settings, shape, 0.6, &next_new, &random, &keys,
+      [&] { Check(table->Find(context, batch, DefaultRows(), rows.data(), nullptr, {})); }, [] {});
+  const TableStats stats = table->Stats();
+  Report("tf_embed", shape.dim, shape.load, "find, index 3/4 full", n,
+         static_cast<double>(n) * (sizeof(int64_t) + 1.6 * row), seconds);
+  if (4 * stats.rows < 3 * stats.index_places - stats.index_places / 100) {
+    std::printf("the index is less full: %.0f of %.0f places\n", static_cast<double>(stats.rows),
+                static_cast<double>(stats.index_places));
+  }
+}
+
 #if defined(TF_EMBED_HKV)
 
 void RunHkv(const Settings& settings, const Shape& shape) {
@@ -283,8 +341,8 @@ void RunOperations(const Settings& settings) {
   std::printf("\n%zu keys an operation\n", settings.keys);
   std::printf(
       "| table    |  dim | load | operation                  |        ms |  G keys/s | of copy "
-      "|\n");
-  std::printf("|---|---|---|---|---|---|---|\n");
+      "| with index |\n");
+  std::printf("|---|---|---|---|---|---|---|---|\n");
   for (const double given : settings.dims) {
     const size_t dim = static_cast<size_t>(given);
     const size_t capacity = CapacityOf(settings, dim);
@@ -295,6 +353,7 @@ void RunOperations(const Settings& settings) {
       RunHkv(settings, shape);
 #endif
     }
+    RunFullIndex(settings, {dim, 1.0, RowsOfFullIndex(capacity)});
   }
 }
 
@@ -342,9 +401,11 @@ void RunSteps(const Settings& settings) {
     options.initializer.table_id = t;
     Check(Machine::NewTable(options, settings.device, &tables[t]));
   }
-  MachineArray<int64_t> keys(count * n);
+  std::vector<std::unique_ptr<StaticArray>> arrays(count);
+  for (auto& array : arrays) array = std::make_unique<StaticArray>(settings.range + 1, kDim, n);
+  MachineArray<int64_t> keys(count * n), ids_of_arrays(count * n);
   MachineArray<float> rows(count * n * kDim), gradients(count * n * kDim);
-  std::vector<int64_t> host;
+  std::vector<int64_t> host, host_ids;
   const auto batch_of = [&](size_t t) {
     KeyBatch batch;
     batch.keys = keys.data() + t * n;
@@ -370,18 +431,29 @@ void RunSteps(const Settings& settings) {
                              DataType::kFloat, rule));
     }
   };
-  std::vector<double> forwards, backwards, steps, evaluations;
+  const auto static_step = [&] {
+    for (size_t t = 0; t < count; ++t) {
+      arrays[t]->Gather(ids_of_arrays.data() + t * n, rows.data() + t * n * kDim);
+    }
+    for (size_t t = 0; t < count; ++t) {
+      arrays[t]->Step(ids_of_arrays.data() + t * n, gradients.data() + t * n * kDim, rule);
+    }
+  };
+  std::vector<double> forwards, backwards, steps, static_steps, evaluations;
   size_t unique = 0;
   const size_t rounds = settings.rounds + 5;
   for (size_t round = 0; round < rounds; ++round) {
     host.clear();
+    host_ids.clear();
     unique = 0;
     for (size_t t = 0; t < count; ++t) {
       std::vector<int64_t> ids = PowerLaw(n, settings.range, kAlpha, &random);
       unique += Unique(ids);
       for (const int64_t id : ids) host.push_back(KeyOf(static_cast<uint64_t>(id)));
+      host_ids.insert(host_ids.end(), ids.begin(), ids.end());
     }
     keys.Write(host);
+    ids_of_arrays.Write(host_ids);
     context.now.step = static_cast<uint64_t>(++rule.step);
     if (round % 2 == 0) {
       const double of_forward = SecondsOf(forward), of_backward = SecondsOf(backward);
@@ -393,9 +465,11 @@ void RunSteps(const Settings& settings) {
         forward();
         backward();
       });
+      const double of_static_step = SecondsOf(static_step);
       const double of_evaluation = SecondsOf(evaluate);
       if (round < 4) continue;
       steps.push_back(of_step);
+      static_steps.push_back(of_static_step);
       evaluations.push_back(of_evaluation);
     }
   }
@@ -414,7 +488,9 @@ void RunSteps(const Settings& settings) {
   report("forward", forwards, of_find);
   report("backward", backwards, of_apply);
   report("step", steps, of_find + of_apply);
+  report("static", static_steps, of_find + of_apply);
   report("evaluate", evaluations, of_find);
+  std::printf("step / static array's: %.2f\n", Median(steps) / Median(static_steps));
 }
 
 std::vector<double> Numbers(const std::string& text) {

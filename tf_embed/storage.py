@@ -27,6 +27,9 @@ class GpuStorage(Definition):
     table's `TablePolicy`, whether that one has a `max_rows` or not; without a policy it is refused
     and counted in `Variable.stats()`. Of a variable's shards each has its part of each bound.
 
+    Tables take memory from the GPU's driver. TensorFlow leaves nearly none there unless
+    `tf.config.experimental.set_memory_growth` was called for the GPU, before it is used.
+
     Args:
         max_bytes: Bytes of the GPU's memory, for index and rows. Default: what the GPU has.
         max_row_bytes: Bytes of it for rows alone, with slots and statistics. 0: all rows are on the

@@ -30,16 +30,16 @@ class Arrays {
     return static_cast<T*>(Copy(host, bytes, true));
   }
 
-  // The first failure: no memory for a copy, or `run`'s.
+  // The first failure: of a copy, or `run`'s.
   template <typename Run>
   Status Finish(const Run& run) {
-    Status status = full_ ? Status::ResourceExhausted([] { return "No device memory."; }) : run();
+    TF_EMBED_RETURN_IF_ERROR(std::move(copied_));
+    TF_EMBED_RETURN_IF_ERROR(run());
     for (const Array& array : arrays_) {
-      if (array.out && status.ok()) {
-        memory_->CopyOut(context_, array.device, array.bytes, array.host);
-      }
+      if (!array.out) continue;
+      TF_EMBED_RETURN_IF_ERROR(memory_->CopyOut(context_, array.device, array.bytes, array.host));
     }
-    return status;
+    return Status();
   }
 
  private:
@@ -51,21 +51,21 @@ class Arrays {
   };
 
   void* Copy(const void* host, size_t bytes, bool out) {
-    if (host == nullptr || bytes == 0 || full_) return nullptr;
+    if (host == nullptr || bytes == 0 || !copied_.ok()) return nullptr;
     void* const device = memory_->Allocate(bytes);
     if (device == nullptr) {
-      full_ = true;
+      copied_ = Status::ResourceExhausted([] { return "No device memory."; });
       return nullptr;
     }
     arrays_.push_back({const_cast<void*>(host), device, bytes, out});
-    memory_->CopyIn(context_, host, bytes, device);
+    copied_ = memory_->CopyIn(context_, host, bytes, device);
     return device;
   }
 
   DeviceMemory* memory_;
   const ExecContext& context_;
   std::vector<Array> arrays_;
-  bool full_ = false;
+  Status copied_;
 };
 
 class CopyingTable final : public Table {
@@ -248,14 +248,17 @@ class HostMemory final : public DeviceMemory {
  public:
   void* Allocate(size_t bytes) override { return HostAllocator()->Allocate(bytes); }
   void Free(void* memory, size_t bytes) override { HostAllocator()->Deallocate(memory, bytes); }
-  void CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) override {
+  Status CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) override {
     if (bytes > 0) std::memcpy(device, host, bytes);
+    return Status();
   }
-  void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) override {
+  Status CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
+    return Status();
   }
-  void CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) override {
+  Status CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) override {
     if (bytes > 0) std::memcpy(to, from, bytes);
+    return Status();
   }
 };
 

@@ -18,11 +18,13 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
   virtual void* Allocate(size_t bytes) = 0;  // nullptr without memory
   virtual void Free(void* memory, size_t bytes) = 0;
-  virtual void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) = 0;
-  virtual void CopyOut(const ExecContext& context, const void* device, size_t bytes,
-                       void* host) = 0;
+  virtual Status CopyIn(const ExecContext& context, const void* host, size_t bytes,
+                        void* device) = 0;
+  virtual Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                         void* host) = 0;
   // From one array on the device to another.
-  virtual void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) = 0;
+  virtual Status CopyWithin(const ExecContext& context, const void* from, size_t bytes,
+                            void* to) = 0;
 };
 
 // The host's memory in the place of a device's, beside a table of NewDeviceTableOnHost.

@@ -15,6 +15,7 @@
 #include "cc/cuda/device_rows.h"
 #include "cc/cuda/device_slabs.h"
 #include "cc/cuda/device_table.h"
+#include "cc/cuda/known_rows.h"
 #include "cc/cuda/table_kernels.h"
 
 namespace tf_embed {
@@ -73,6 +74,7 @@ class DeviceContent {
   DeviceContent(const Device& device, const DeviceOptions& options, const RowLayout& layout,
                 RowInitializer initializer)
       : initializer(std::move(initializer)),
+        known(device),
         device_(device),
         options_(options),
         layout_(layout),
@@ -122,6 +124,9 @@ class DeviceContent {
     view.initial_slots = initial_slots_;
     return view;
   }
+
+  // See KnownRows::Ask.
+  void AskForRows(const ExecContext& context) { known.Ask(device_, context, counts_); }
 
   // The number of rows, read from the device.
   uint64_t Rows(const ExecContext& context) const {
@@ -208,20 +213,19 @@ class DeviceContent {
   void CopyFrom(const ExecContext& context, const DeviceContent& other, StatisticSet statistics) {
     device_.Launch(context, other.index_.num_places(), kRowCost,
                    CopyTableKernel{other.View(statistics), View(statistics)});
-    most_rows = other.most_rows;
+    known.Set(other.known.most());
   }
 
   // Takes all rows out and gives their memory back.
   void Clear(const ExecContext& context) {
     FreeRows(context);
     device_.Fill(context, counts_, 0, sizeof(TableCounts));
-    most_rows = 0;
+    known.Set(0);
   }
 
   RuleSlots rule;
   RowInitializer initializer;
-  // At least as many as there are rows: what the host knows without asking the device.
-  uint64_t most_rows = 0;
+  KnownRows<Device> known;
 
  private:
   using Slabs = DeviceSlabs<Device>;

@@ -38,7 +38,7 @@ struct alignas(64) DeviceBucket {
   static constexpr int kPassedShift = 56;
   static constexpr uint64_t kMostPassed = 255;
 
-  struct Entry {
+  struct alignas(16) Entry {  // by one load
     int64_t key;
     uint32_t row;
     uint32_t unused;
@@ -87,30 +87,16 @@ struct IndexView {
   // Where a key is, or kNoPlace. All lanes call and get the same.
   template <class Tile>
   TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash) const {
-    if (buckets == nullptr) return kNoPlace;
-    const uint64_t digest = DigestOf(hash);
-    uint64_t bucket = HomeOf(hash);
-    for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
-      const DeviceBucket& line = buckets[bucket];
-      const uint64_t header = Tile::Load(&line.header);
-      uint32_t found = 0;
-      ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
-        if (DeviceBucket::Digest(header, lane) == digest && line.entries[lane].key == key) {
-          found = static_cast<uint32_t>(lane) + 1;
-        }
-      });
-      found = tile.Highest(found);
-      if (found != 0) return bucket * DeviceBucket::kLanes + found - 1;
-      if (DeviceBucket::Passed(header) == 0) break;
-      bucket = After(bucket);
-    }
-    return kNoPlace;
+    uint32_t row;
+    return Search(tile, key, hash, &row);
   }
 
+  // The row of a key, or kNoRow.
   template <class Tile>
   TF_EMBED_DEVICE uint32_t FindRow(const Tile& tile, int64_t key) const {
-    const uint64_t place = Find(tile, key, HashKey(key));
-    return place == kNoPlace ? kNoRow : EntryAt(place).row;
+    uint32_t row;
+    Search(tile, key, HashKey(key), &row);
+    return row;
   }
 
   // Puts a key in that is not there. There is an empty lane. For one lane.
@@ -155,6 +141,54 @@ struct IndexView {
   }
 
  private:
+  // A bucket of the digest of a key: the key's lane and 1, and its row; or 0. A tile with a lane
+  // for each entry reads them beside the header, in one line, and not after it.
+  template <class Tile>
+  static TF_EMBED_DEVICE uint32_t SearchBucket(const Tile& tile, const DeviceBucket& line,
+                                               int64_t key, uint64_t digest, uint64_t* header,
+                                               uint32_t* row) {
+    uint32_t found = 0;
+    if constexpr (Tile::kLanes >= DeviceBucket::kLanes) {
+      const size_t lane = tile.lane();
+      DeviceBucket::Entry entry = {};
+      if (lane < DeviceBucket::kLanes) entry = line.entries[lane];
+      *header = Tile::Load(&line.header);
+      if (lane < DeviceBucket::kLanes && DeviceBucket::Digest(*header, lane) == digest &&
+          entry.key == key) {
+        found = static_cast<uint32_t>(lane) + 1;
+      }
+      found = tile.Highest(found);
+      if (found != 0) *row = tile.From(entry.row, found - 1);
+    } else {
+      *header = Tile::Load(&line.header);
+      ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
+        if (DeviceBucket::Digest(*header, lane) == digest && line.entries[lane].key == key) {
+          found = static_cast<uint32_t>(lane) + 1;
+        }
+      });
+      found = tile.Highest(found);
+      if (found != 0) *row = line.entries[found - 1].row;
+    }
+    return found;
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE uint64_t Search(const Tile& tile, int64_t key, uint64_t hash,
+                                  uint32_t* row) const {
+    *row = kNoRow;
+    if (buckets == nullptr) return kNoPlace;
+    const uint64_t digest = DigestOf(hash);
+    uint64_t bucket = HomeOf(hash);
+    for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
+      uint64_t header;
+      const uint32_t found = SearchBucket(tile, buckets[bucket], key, digest, &header, row);
+      if (found != 0) return bucket * DeviceBucket::kLanes + found - 1;
+      if (DeviceBucket::Passed(header) == 0) break;
+      bucket = After(bucket);
+    }
+    return kNoPlace;
+  }
+
   template <class Tile, typename Next>
   TF_EMBED_DEVICE void Change(uint64_t bucket, const Next& next) const {
     uint64_t header = Tile::Load(&buckets[bucket].header);

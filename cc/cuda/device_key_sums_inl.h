@@ -93,22 +93,25 @@ struct SpreadPooledGradientsKernel {
   }
 };
 
-// For each group. G: the gradients; S: the sums.
+// For each of `blocks` blocks of columns of each group. G: the gradients; S: the sums.
 template <typename G, typename S>
 struct SumGroupsKernel {
   NumberedKeys keys;
   BatchView batch;
   GradientsView<G> gradients;
+  size_t blocks;
   S* sums;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (!keys.groups.Has(i)) return;
-    const DeviceGroup group = keys.groups.groups[i];
+    const size_t number = i / blocks;
+    if (!keys.groups.Has(number)) return;
+    const DeviceGroup group = keys.groups.groups[number];
     if (keys.IsPadding(group)) return;
     S* const to = sums + keys.NumberOf(group) * gradients.dim;
-    ForEachLane(tile, gradients.dim,
-                [&](size_t j) { to[j] = Number<S>::Store(gradients.Sum(batch, group, j)); });
+    gradients.Sum(tile, batch, group, i % blocks, [to](size_t j, typename Number<G>::Compute sum) {
+      to[j] = Number<S>::Store(sum);
+    });
   }
 };
 
@@ -154,7 +157,6 @@ class DeviceKeySumsOn final : public DeviceKeySums {
   template <typename T>
   using Array = DeviceArray<Device, T>;
   static constexpr size_t kKeyCost = 10;  // nanoseconds, by which a thread pool splits work
-  static constexpr size_t kBytesOfNanosecond = 8;
 
   template <typename G>
   Status SumInto(const KeyGradients& of, DataType type, void* sums) const {
@@ -192,8 +194,9 @@ class DeviceKeySumsOn final : public DeviceKeySums {
       gradients.begins = begins.data();
       gradients.factors = factors.data();
     }
-    device_.Launch(context_, batch_.size, kKeyCost + of.dim * sizeof(G) / kBytesOfNanosecond,
-                   SumGroupsKernel<G, S>{keys_, BatchView(batch_), gradients, sums});
+    const size_t blocks = gradients.template Blocks<typename Device::Tile>();
+    device_.Launch(context_, batch_.size * blocks, kKeyCost,
+                   SumGroupsKernel<G, S>{keys_, BatchView(batch_), gradients, blocks, sums});
     return device_.Check(context_);
   }
 

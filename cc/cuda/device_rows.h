@@ -117,6 +117,46 @@ TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes,
   }
 }
 
+// A row that is copied to many places, of memory like `to`. Where it is short each lane holds its
+// part in registers; else it is read for each place, as a copy may be to where it came from for all
+// that the compiler knows.
+template <class Tile>
+class HeldRow {
+ public:
+  TF_EMBED_DEVICE HeldRow(const Tile& tile, const char* row, size_t bytes, const char* to)
+      : row_(row), bytes_(bytes), is_held_(IsHeld(row, bytes, to)) {
+    if (!is_held_) return;
+    TF_EMBED_UNROLL
+    for (size_t i = 0; i != kUnits; ++i) {
+      const size_t unit = i * Tile::kLanes + tile.lane();
+      if (unit < bytes / sizeof(Held))
+        own_[i] = reinterpret_cast<const Unit<Held>*>(row)[unit].value;
+    }
+  }
+  TF_EMBED_DEVICE void CopyTo(const Tile& tile, char* to) const {
+    if (!is_held_) return CopyBytes(tile, row_, bytes_, to);
+    TF_EMBED_UNROLL
+    for (size_t i = 0; i != kUnits; ++i) {
+      const size_t unit = i * Tile::kLanes + tile.lane();
+      if (unit < bytes_ / sizeof(Held)) reinterpret_cast<Unit<Held>*>(to)[unit].value = own_[i];
+    }
+  }
+
+ private:
+  using Held = SixteenBytes;
+  static constexpr size_t kUnits = 2;  // of a lane
+
+  static TF_EMBED_DEVICE bool IsHeld(const char* row, size_t bytes, const char* to) {
+    const size_t ends = reinterpret_cast<size_t>(row) | reinterpret_cast<size_t>(to) | bytes;
+    return ends % sizeof(Held) == 0 && bytes <= kUnits * Tile::kLanes * sizeof(Held);
+  }
+
+  const char* row_;
+  size_t bytes_;
+  bool is_held_;
+  Held own_[kUnits] = {};
+};
+
 // The numbers of rows that were given out, by which new rows get theirs.
 struct TableCounts {
   uint64_t rows_begun = 0;     // rows that ever had a number
@@ -129,13 +169,16 @@ struct TableCounts {
 // What has happened to a table since it was made.
 struct TableTallies {
   static constexpr size_t kMissCounters = 64;  // by hash, or all would wait for one
+  struct alignas(128) Counter {                // a line of a GPU each, for the same reason
+    uint64_t count = 0;
+  };
 
   uint64_t admitted = 0;
   uint64_t refused = 0;
   uint64_t evicted = 0;
   uint64_t expired = 0;
   uint64_t padding = 0;  // of pooled finds, which is not looked up
-  uint64_t misses[kMissCounters] = {};
+  Counter misses[kMissCounters];
 };
 
 template <class Tile>
@@ -180,8 +223,11 @@ struct DeviceStatistics {
   TF_EMBED_DEVICE uint64_t* Word(Statistic statistic) const {
     return set.Has(statistic) ? words + set.IndexOf(statistic) : nullptr;
   }
+  // Most uses of a row in a step find there what they would write: a load is cheaper than an
+  // atomic.
   TF_EMBED_DEVICE void Set(Statistic statistic, uint64_t value) const {
-    if (uint64_t* const word = Word(statistic)) Tile::Exchange(word, value);
+    uint64_t* const word = Word(statistic);
+    if (word != nullptr && Tile::Load(word) != value) Tile::Exchange(word, value);
   }
   TF_EMBED_DEVICE void Begin(const Moment& now) const {
     Set(Statistic::kLastStep, now.step);
@@ -193,12 +239,13 @@ struct DeviceStatistics {
   TF_EMBED_DEVICE void Use(const Moment& now) const {
     bool first = true;
     if (uint64_t* const last = Word(Statistic::kLastStep)) {
-      first = Tile::Exchange(last, now.step) != now.step;
+      first = Tile::Load(last) != now.step && Tile::Exchange(last, now.step) != now.step;
     }
     Set(Statistic::kLastTime, now.milliseconds);
     uint64_t* const count = Word(Statistic::kCount);
     if (first && count != nullptr) Tile::Add(count, 1);
-    if (uint64_t* const epoch = Word(Statistic::kEpoch)) Tile::Max(epoch, now.epoch);
+    uint64_t* const epoch = Word(Statistic::kEpoch);
+    if (epoch != nullptr && Tile::Load(epoch) < now.epoch) Tile::Max(epoch, now.epoch);
   }
   TF_EMBED_DEVICE void SetScore(int64_t score) const { Set(Statistic::kScore, ScoreBitsOf(score)); }
 };
@@ -211,6 +258,11 @@ struct Expiry {
   template <class Statistics>
   TF_EMBED_DEVICE bool Has(const Statistics& statistics) const {
     return ttl_milliseconds > 0 && statistics.Get(Statistic::kLastTime) + ttl_milliseconds <= now;
+  }
+  // The same for all lanes, which call: a launch with an earlier clock may use the row meanwhile.
+  template <class Tile, class Statistics>
+  TF_EMBED_DEVICE bool Has(const Tile& tile, const Statistics& statistics) const {
+    return ttl_milliseconds > 0 && tile.From(Has(statistics), 0);
   }
 };
 

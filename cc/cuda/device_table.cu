@@ -126,6 +126,41 @@ cudaMemPool_t ScratchPool(int device) {
   return entry->second;
 }
 
+// Makes a GPU the thread's current one while it lives, and then the one that was it before.
+class OnGpu {
+ public:
+  explicit OnGpu(int device) : device_(device) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = device;
+    if (before_ != device) cudaSetDevice(device);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+  ~OnGpu() {
+    if (before_ != device_) cudaSetDevice(before_);
+  }
+
+ private:
+  const int device_;
+  int before_ = 0;
+};
+
+Status StatusOf(cudaError_t error, int device) {
+  if (error == cudaSuccess) return Status();
+  return Status::Unavailable("GPU " + std::to_string(device) +
+                             " failed: " + cudaGetErrorString(error) + ".");
+}
+
+// A null tells that there was no memory. What else may have failed before stays the thread's last
+// error, for Check to find.
+template <typename Allocate>
+void* MemoryOrNull(const Allocate& allocate) {
+  void* memory = nullptr;
+  const cudaError_t error = allocate(&memory);
+  if (error == cudaSuccess) return memory;
+  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+  return nullptr;
+}
+
 cudaStream_t StreamOf(const ExecContext& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
@@ -139,14 +174,14 @@ class CudaDevice {
    public:
     explicit Order(const CudaDevice& device) : device_(device.device_) {}
     ~Order() {
-      cudaSetDevice(device_);
+      const OnGpu current(device_);
       if (wrote_ != nullptr) cudaEventDestroy(wrote_);
       for (const auto& read : reads_) cudaEventDestroy(read.second);
     }
 
     void BeginRead(const ExecContext& context) {
       std::lock_guard<std::mutex> lock(mutex_);
-      cudaSetDevice(device_);
+      const OnGpu current(device_);
       if (wrote_ != nullptr) cudaStreamWaitEvent(StreamOf(context), wrote_, 0);
     }
     void EndRead(const ExecContext& context) {
@@ -173,6 +208,61 @@ class CudaDevice {
     std::mutex mutex_;
     cudaEvent_t wrote_ = nullptr;
     std::map<void*, cudaEvent_t> reads_;  // the last one of each stream
+  };
+
+  // Some bytes of the device's memory, as they were when the stream came there: sent behind what is
+  // queued, heard when they have arrived. One at a time is under way.
+  class Echo {
+   public:
+    explicit Echo(const CudaDevice& device) : device_(device.device_) {}
+    Echo(const Echo&) = delete;
+    Echo& operator=(const Echo&) = delete;
+    ~Echo() {
+      const OnGpu current(device_);
+      if (sent_ != nullptr) {
+        cudaEventSynchronize(sent_);
+        cudaEventDestroy(sent_);
+      }
+      if (bytes_ != nullptr) cudaFreeHost(bytes_);
+    }
+
+    // False, and nothing is sent, where something is under way or there is no memory.
+    bool Send(const CudaDevice&, const ExecContext& context, const void* from, size_t bytes) {
+      if (is_under_way_ && Arrived() == nullptr) return false;
+      if (!IsReady()) return false;
+      cudaMemcpyAsync(bytes_, from, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
+      cudaEventRecord(sent_, StreamOf(context));
+      return is_under_way_ = true;
+    }
+
+    // Null where nothing was sent, or it is still under way.
+    const void* Arrived() {
+      if (sent_ == nullptr) return nullptr;
+      if (is_under_way_ && cudaEventQuery(sent_) != cudaSuccess) {
+        if (cudaPeekAtLastError() == cudaErrorNotReady) (void)cudaGetLastError();
+        return nullptr;
+      }
+      is_under_way_ = false;
+      return bytes_;
+    }
+
+   private:
+    static constexpr size_t kMostBytes = 64;
+
+    bool IsReady() {
+      const OnGpu current(device_);
+      if (bytes_ == nullptr) {
+        bytes_ = MemoryOrNull(
+            [](void** memory) { return cudaHostAlloc(memory, kMostBytes, cudaHostAllocPortable); });
+      }
+      if (sent_ == nullptr) cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming);
+      return bytes_ != nullptr && sent_ != nullptr;
+    }
+
+    const int device_;
+    void* bytes_ = nullptr;  // pinned
+    cudaEvent_t sent_ = nullptr;
+    bool is_under_way_ = false;
   };
 
   // Equal keys by a stable sort: the members of a group keep the order of the batch.
@@ -205,7 +295,7 @@ class CudaDevice {
   Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
     if (batch.size == 0) return Status();
-    cudaSetDevice(device_);
+    const OnGpu current(device_);
     const cudaStream_t stream = StreamOf(context);
     const size_t n = batch.size;
     // | groups | sorted keys | places | sorted places | heads, n + 1 | starts |
@@ -222,8 +312,8 @@ class CudaDevice {
     const size_t at_heads = part((n + 1) * sizeof(uint32_t));
     const size_t at_starts = part(n * sizeof(uint32_t));
     size_t sort_bytes = 0;
-    cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(nullptr, sort_bytes, nullptr, nullptr,
-                                                       nullptr, nullptr, n, 0, 64, stream);
+    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(
+        nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, 64, stream)));
     const size_t at_scratch = part(sort_bytes);
     groups->stream_ = stream;
     groups->memory_ = static_cast<char*>(Allocate(context, bytes));
@@ -237,8 +327,8 @@ class CudaDevice {
     auto* const written = reinterpret_cast<DeviceGroup*>(memory + at_groups);
     const unsigned blocks = static_cast<unsigned>(n / kThreads + 1);
     NumberPlaces<<<blocks, kThreads, 0, stream>>>(places, n);
-    cub::DeviceRadixSort::SortPairs(memory + at_scratch, sort_bytes, batch.keys, keys, places,
-                                    members, n, 0, 64, stream);
+    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs(
+        memory + at_scratch, sort_bytes, batch.keys, keys, places, members, n, 0, 64, stream)));
     MarkHeads<<<blocks, kThreads, 0, stream>>>(keys, n, heads);
     TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
     WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, n, starts);
@@ -249,41 +339,29 @@ class CudaDevice {
 
   void* Allocate(const ExecContext& context, size_t bytes) const {
     if (scratch_ == nullptr) return AllocateLasting(context, bytes);
-    cudaSetDevice(device_);
-    void* memory = nullptr;
-    if (cudaMallocFromPoolAsync(&memory, bytes, scratch_, StreamOf(context)) != cudaSuccess) {
-      (void)cudaGetLastError();  // it is told by the null
-      return nullptr;
-    }
-    return memory;
+    const OnGpu current(device_);
+    return MemoryOrNull([&](void** memory) {
+      return cudaMallocFromPoolAsync(memory, bytes, scratch_, StreamOf(context));
+    });
   }
   void* AllocateLasting(const ExecContext& context, size_t bytes) const {
-    cudaSetDevice(device_);
-    void* memory = nullptr;
-    if (cudaMallocAsync(&memory, bytes, StreamOf(context)) != cudaSuccess) {
-      (void)cudaGetLastError();  // it is told by the null
-      return nullptr;
-    }
-    return memory;
+    const OnGpu current(device_);
+    return MemoryOrNull(
+        [&](void** memory) { return cudaMallocAsync(memory, bytes, StreamOf(context)); });
   }
   void Free(const ExecContext& context, void* memory, size_t) const {
-    cudaSetDevice(device_);
+    const OnGpu current(device_);
     cudaFreeAsync(memory, StreamOf(context));
   }
   // Addresses are the same for both: every GPU that this is compiled for has unified ones.
   void* AllocatePinned(const ExecContext&, size_t bytes) const {
-    cudaSetDevice(device_);
-    void* memory = nullptr;
+    const OnGpu current(device_);
     constexpr unsigned kFlags = cudaHostAllocMapped | cudaHostAllocPortable;
-    if (cudaHostAlloc(&memory, bytes, kFlags) != cudaSuccess) {
-      (void)cudaGetLastError();  // it is told by the null
-      return nullptr;
-    }
-    return memory;
+    return MemoryOrNull([&](void** memory) { return cudaHostAlloc(memory, bytes, kFlags); });
   }
   // What this stream was told to wait for, all other uses of the memory, is over then.
   void FreePinned(const ExecContext& context, void* memory, size_t) const {
-    cudaSetDevice(device_);
+    const OnGpu current(device_);
     cudaStreamSynchronize(StreamOf(context));
     cudaFreeHost(memory);
   }
@@ -304,7 +382,7 @@ class CudaDevice {
   template <class Kernel>
   void Launch(const ExecContext& context, size_t count, size_t, const Kernel& kernel) const {
     if (count == 0) return;
-    cudaSetDevice(device_);
+    const OnGpu current(device_);
     constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
     constexpr size_t kMostBlocks = 1 << 20;
     const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
@@ -315,41 +393,39 @@ class CudaDevice {
   Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {
     const cudaStream_t stream = StreamOf(context);
     size_t bytes = 0;
-    cub::DeviceScan::ExclusiveSum(nullptr, bytes, numbers, numbers, count, stream);
+    TF_EMBED_RETURN_IF_ERROR(
+        Told(cub::DeviceScan::ExclusiveSum(nullptr, bytes, numbers, numbers, count, stream)));
     void* const scratch = Allocate(context, bytes);
     if (scratch == nullptr) return NoMemory(bytes);
-    cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
+    const cudaError_t error =
+        cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
     Free(context, scratch, bytes);
-    return Status();
+    return Told(error);
   }
 
   Status Sort(const ExecContext& context, const uint64_t* keys, const uint32_t* values,
               size_t count, int bits, uint64_t* sorted_keys, uint32_t* sorted_values) const {
     const cudaStream_t stream = StreamOf(context);
     size_t bytes = 0;
-    cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted_keys, values, sorted_values, count,
-                                    0, bits, stream);
+    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs(
+        nullptr, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream)));
     void* const scratch = Allocate(context, bytes);
     if (scratch == nullptr) return NoMemory(bytes);
-    cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, values, sorted_values, count,
-                                    0, bits, stream);
+    const cudaError_t error = cub::DeviceRadixSort::SortPairs(
+        scratch, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream);
     Free(context, scratch, bytes);
-    return Status();
+    return Told(error);
   }
 
   void Wait() const {
-    cudaSetDevice(device_);
+    const OnGpu current(device_);
     cudaDeviceSynchronize();
   }
 
-  Status Check(const ExecContext&) const {
-    const cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess) return Status();
-    return Status::Unavailable("GPU " + std::to_string(device_) +
-                               " failed: " + cudaGetErrorString(error) + ".");
-  }
+  Status Check(const ExecContext&) const { return Told(cudaGetLastError()); }
 
  private:
+  Status Told(cudaError_t error) const { return StatusOf(error, device_); }
   static Status NoMemory(size_t bytes) {
     return Status::ResourceExhausted([bytes] {
       return "No device memory for " + std::to_string(bytes) + " bytes of scratch space.";
@@ -367,32 +443,33 @@ class GpuMemory final : public DeviceMemory {
   explicit GpuMemory(int device) : device_(device) {}
 
   void* Allocate(size_t bytes) override {
-    cudaSetDevice(device_);
-    void* memory = nullptr;
-    if (cudaMalloc(&memory, bytes) == cudaSuccess) return memory;
-    (void)cudaGetLastError();  // it is told by the null
-    return nullptr;
+    const OnGpu current(device_);
+    return MemoryOrNull([&](void** memory) { return cudaMalloc(memory, bytes); });
   }
   void Free(void* memory, size_t) override {
-    cudaSetDevice(device_);
+    const OnGpu current(device_);
     cudaFree(memory);
   }
-  void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
-    cudaSetDevice(device_);
-    cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, StreamOf(context));
+  Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    return Copy(context, host, bytes, cudaMemcpyHostToDevice, device);
   }
-  void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) override {
-    cudaSetDevice(device_);
-    cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
-    cudaStreamSynchronize(StreamOf(context));
+  Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                 void* host) override {
+    TF_EMBED_RETURN_IF_ERROR(Copy(context, device, bytes, cudaMemcpyDeviceToHost, host));
+    return StatusOf(cudaStreamSynchronize(StreamOf(context)), device_);
   }
-  void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
-    if (bytes == 0) return;
-    cudaSetDevice(device_);
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, StreamOf(context));
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    return Copy(context, from, bytes, cudaMemcpyDeviceToDevice, to);
   }
 
  private:
+  Status Copy(const ExecContext& context, const void* from, size_t bytes, cudaMemcpyKind kind,
+              void* to) const {
+    if (bytes == 0) return Status();
+    const OnGpu current(device_);
+    return StatusOf(cudaMemcpyAsync(to, from, bytes, kind, StreamOf(context)), device_);
+  }
+
   const int device_;
 };
 

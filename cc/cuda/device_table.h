@@ -1,7 +1,8 @@
 // Makes tables whose rows are in the memory of a device: an NVIDIA GPU, or the host in its place.
 // The arrays of a batch (keys, positions, rows, gradients, flags, defaults) are then in memory that
 // the device reads and writes, and are ready on the stream of the ExecContext; what is exported is
-// on the host. Free of CUDA types.
+// on the host. Verbs take memory and may wait, so they can't be captured in a CUDA graph. Free of
+// CUDA types.
 #ifndef TF_EMBED_CC_CUDA_DEVICE_TABLE_H_
 #define TF_EMBED_CC_CUDA_DEVICE_TABLE_H_
 
@@ -60,6 +61,12 @@ struct BagGradients {
 // A table in the memory of a device: all that NewDeviceTable and NewDeviceTableOnHost make.
 class TableOnDevice : public Table {
  public:
+  // Writes where the weights of each key's row are, null for an absent key, to `rows` in device
+  // memory: a find that copies none. An address is good until the table is written again, or
+  // shrunk.
+  virtual Status FindPointers(const ExecContext& context, const KeyBatch& batch,
+                              const void** rows) const = 0;
+
   // FindPooled (pooled_find.h), by one launch for all batches, of this table and others on its
   // device. Bags, owners, padding and the structs are on the host and copied; keys, weights,
   // defaults and pooled rows are in device memory. The host does not wait. Sums have the order that

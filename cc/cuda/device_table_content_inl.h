@@ -19,6 +19,7 @@ Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& ba
                  PlaceKernel{content_->index(), groups.view(), places.data()});
   device_.Launch(context, batch.size, kPlaceCost,
                  EraseKernel{View(), groups.view(), places.data()});
+  if (NeedsRoomSoon(batch.size)) content_->AskForRows(context);
   return device_.Check(context);
 }
 
@@ -56,12 +57,10 @@ size_t DeviceTable<Device>::size() const {
 template <class Device>
 void DeviceTable<Device>::SetInitializer(const RowInitializer& initializer) {
   const ExecContext context = ExecContext::Serial();
-  std::unique_lock<OperationGate> gate(content_gate_);
-  order_.BeginWrite(context);
+  const Writing writing(this, context);
   content_->initializer = initializer;
   FillInitialRow(initializer);
   content_->SetInitialRow(context, initial_row_.data());
-  order_.EndWrite(context);
 }
 
 template <class Device>
@@ -85,6 +84,40 @@ Status DeviceTable<Device>::NewContent(const ExecContext& context,
 }
 
 template <class Device>
+Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
+                                     const uint32_t* wanted, bool* all) {
+  const uint64_t bound = Bound(context);
+  KnownRows<Device>& known = content_->known;
+  uint64_t most = 0;
+  const auto is_room = [&] {
+    *all = known.most() + keys <= std::min(bound, content_->room());
+    most = std::max(known.most(), std::min<uint64_t>(known.most() + keys, bound));
+    return most <= content_->room() || content_->full();
+  };
+  if (is_room() || (known.Hear() && is_room())) {
+    known.Offer(keys, std::min(most, content_->room()));
+    return Status();
+  }
+  uint32_t coming = 0;
+  device_.CopyOut(context, wanted, sizeof(coming), &coming);
+  const uint64_t present = content_->Rows(context);
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  const uint64_t rows = std::max(present, std::min(present + coming, bound));
+  if (rows > content_->room()) {
+    waited_in_vain_ = 0;
+    if (!content_->MakeRoom(context, rows)) return NoMemory(context);
+  } else if (++waited_in_vain_ == kPatience) {
+    // Writes of keys that are nearly all there would wait for ever. There is room without this.
+    waited_in_vain_ = 0;
+    const uint64_t ahead = std::min(kAhead * keys, std::max<uint64_t>(rows / 16, kSmallAhead));
+    (void)content_->MakeRoom(context, std::min(rows + ahead, bound));
+  }
+  known.Offer(keys, std::min(rows, content_->room()));
+  *all = present + coming <= std::min(bound, content_->room());
+  return Status();
+}
+
+template <class Device>
 Status DeviceTable<Device>::Clear() {
   const ExecContext context = ExecContext::Serial();
   const Writing writing(this, context);
@@ -104,11 +137,11 @@ Status DeviceTable<Device>::Shrink(const ExecContext& context) {
     TF_EMBED_RETURN_IF_ERROR(NewContent(context, &content));
     const uint64_t rows = content_->Rows(context);
     if (rows > 0) {
-      content->most_rows = rows;
+      content->known.Set(rows);
       if (!content->MakeRoom(context, rows)) return NoMemory(context);
       if (content->room() < rows) return NoMemory(context);  // the bound on bytes
       content->CopyFrom(context, *content_, options_.policy.statistics);
-      content->most_rows = rows;
+      content->known.Set(rows);
     }
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   }
@@ -284,7 +317,7 @@ TableStats DeviceTable<Device>::Stats() const {
   stats.admitted = tallies.admitted;
   stats.refused = tallies.refused;
   stats.held_back = held_back_.load(std::memory_order_relaxed);
-  for (const uint64_t misses : tallies.misses) stats.misses += misses;
+  for (const TableTallies::Counter& misses : tallies.misses) stats.misses += misses.count;
   const uint64_t looked_up = keys_looked_up_.load(std::memory_order_relaxed);
   stats.hits = looked_up - std::min(looked_up, stats.misses + tallies.padding);
   stats.evicted = tallies.evicted + evicted_.load(std::memory_order_relaxed);

@@ -11,9 +11,10 @@
 // one another on the device. A kernel fills the device, so two writes at once would gain nothing.
 //
 // The host does not wait for the device on the way of a batch. It must know that there is room
-// before it launches a write, and goes by a number that is never too low: the rows at the last time
-// that it asked, and all keys of all writes since. Only where that many would not find room does it
-// ask for the true number, and then perhaps makes the table larger.
+// before it launches a write, and goes by a number that is never too low: the rows as the device
+// told them last, and all keys of all writes since. Near the end of the room the device tells them
+// after each write, and the host hears it when it comes. Only where that is not enough does it ask
+// and wait, and then perhaps makes the table larger.
 //
 // Admission counts on the host, and a sink of evicted rows is there: the writes of a table that has
 // either do wait.
@@ -75,6 +76,8 @@ class DeviceTable final : public TableOnDevice {
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override;
+  Status FindPointers(const ExecContext& context, const KeyBatch& batch,
+                      const void** rows) const override;
   Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
   Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists) override;
@@ -121,11 +124,20 @@ class DeviceTable final : public TableOnDevice {
   // Rough costs in nanoseconds, by which a thread pool splits work.
   static constexpr size_t kFindCost = 80;
   static constexpr size_t kWriteCost = 120;
+  static constexpr size_t kSumCost = 20;  // of a block of columns
   static constexpr size_t kRowCost = 100;
   static constexpr size_t kPlaceCost = 5;
   static constexpr uint64_t kSampledPlaces = 7 * 1024;
   // So many buckets are looked through at a time for rows that a sink must learn of.
   static constexpr uint64_t kBucketsTogether = uint64_t{1} << 14;
+  // So many batches ahead the host sees to it that it need not wait for want of room; and so many
+  // times in vain it waits, before it makes more than is needed.
+  static constexpr uint64_t kAhead = 8;
+  static constexpr int kPatience = 4;
+  static constexpr uint64_t kSmallAhead = 1 << 16;  // rows
+  // What the sums of one launch of an apply take, if that is for as many keys as fill a device.
+  static constexpr size_t kScratchBytes = size_t{32} << 20;
+  static constexpr size_t kLeastTogether = size_t{1} << 14;
   // A table that loses one row in so many is worth a copy.
   static constexpr size_t kMuchOneIn = 4;
 
@@ -196,6 +208,7 @@ class DeviceTable final : public TableOnDevice {
     bool uses = true;              // whether it is a use of the rows that are there
     bool counts_refused = true;
     Admits admits = Admits::kAll;
+    size_t together = SIZE_MAX;  // so many keys a launch, for which the verb has scratch memory
   };
 
   DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
@@ -213,6 +226,9 @@ class DeviceTable final : public TableOnDevice {
     return view;
   }
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
+  template <class Verb>
+  void LaunchSums(const ExecContext& context, const GroupsView& groups, size_t first, size_t count,
+                  const Verb& verb) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
   PoolView ViewOf(const ExecContext& context, const PooledFind& find, const BagsView& bags) const;
   // The row that all keys have at first, on the host, where it is not random.
@@ -233,6 +249,10 @@ class DeviceTable final : public TableOnDevice {
   // Sees to it that `keys` more find room, as far as the bounds go; where they do not for sure,
   // asks the device how many of them are new: `wanted` is there. `*all` says whether all surely do.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
+  // Whether writes of so many keys may have no room before long, as far as the host knows.
+  bool NeedsRoomSoon(uint64_t keys) const {
+    return !content_->full() && content_->known.most() + kAhead * keys > content_->room();
+  }
   // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
   // does, takes expired rows out, asks the admission, and makes `wanted` a running sum.
   Status Survey(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
@@ -281,6 +301,7 @@ class DeviceTable final : public TableOnDevice {
   mutable OperationGate content_gate_;
   mutable typename Device::Order order_{device_};
   std::unique_ptr<Content> content_;
+  int waited_in_vain_ = 0;            // for whoever writes
   TableTallies* tallies_ = nullptr;   // in device memory
   mutable Buffer<char> initial_row_;  // on the host, under the gate
   mutable std::atomic<uint64_t> keys_looked_up_{0};
@@ -386,6 +407,15 @@ Status DeviceTable<Device>::Find(const ExecContext& context, const KeyBatch& bat
 }
 
 template <class Device>
+Status DeviceTable<Device>::FindPointers(const ExecContext& context, const KeyBatch& batch,
+                                         const void** rows) const {
+  const Reading reading(this, context);
+  device_.Launch(context, batch.size, kFindCost,
+                 FindPointersKernel{View(), BatchView(batch), rows});
+  return device_.Check(context);
+}
+
+template <class Device>
 Status DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
                                      bool* exists) const {
   const Reading reading(this, context);
@@ -418,27 +448,6 @@ Status DeviceTable<Device>::Group(const ExecContext& context, const KeyBatch& ba
                              groups->late.data(), groups->counters.data()});
   groups->view = GroupsView{groups->claimed.data(), num_groups};
   return device_.Check(context);
-}
-
-template <class Device>
-Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
-                                     const uint32_t* wanted, bool* all) {
-  const uint64_t bound = Bound(context);
-  *all = content_->most_rows + keys <= std::min(bound, content_->room());
-  const uint64_t most =
-      std::max(content_->most_rows, std::min<uint64_t>(content_->most_rows + keys, bound));
-  if (most <= content_->room() || content_->full()) {
-    content_->most_rows = std::min(most, content_->room());
-    return Status();
-  }
-  uint32_t coming = 0;
-  device_.CopyOut(context, wanted, sizeof(coming), &coming);
-  const uint64_t present = content_->Rows(context);
-  const uint64_t rows = std::max(present, std::min(present + coming, bound));
-  if (rows > content_->room() && !content_->MakeRoom(context, rows)) return NoMemory(context);
-  content_->most_rows = std::min(rows, content_->room());
-  *all = present + coming <= std::min(bound, content_->room());
-  return Status();
 }
 
 template <class Device>
@@ -479,8 +488,12 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
   }
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
-  const WriteKernel<Verb> kernel{table, view, groups, rows.data(), coming, uses, context.now, verb};
-  device_.Launch(context, batch.size, key_cost, kernel);
+  WriteKernel<Verb> kernel{table, view, groups, 0, rows.data(), coming, uses, context.now, verb};
+  for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
+    const size_t count = std::min(write.together, batch.size - kernel.first);
+    if constexpr (Verb::kSums) LaunchSums(context, groups, kernel.first, count, verb);
+    device_.Launch(context, count, key_cost, kernel);
+  }
   if (grouped.late.data() != nullptr) {
     device_.Launch(context, 1, 0,
                    LateKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
@@ -489,6 +502,7 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
       context, 1, 0,
       SettleKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
                    planned && policy.ttl_milliseconds > 0, write.counts_refused});
+  if (NeedsRoomSoon(batch.size)) content_->AskForRows(context);
   return device_.Check(context);
 }
 
@@ -545,50 +559,9 @@ Status DeviceTable<Device>::Accum(const ExecContext& context, const KeyBatch& ba
   });
 }
 
-template <class Device>
-template <typename T, typename G>
-Status DeviceTable<Device>::ApplyAs(const ExecContext& context, const KeyBatch& batch,
-                                    const Grouped& groups, const Gradients& gradients,
-                                    const Rule& rule) {
-  using Compute = typename Number<T>::Compute;
-  Array<Compute> sums(device_, context);
-  Array<Compute> wide(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(sums.Make(batch.size * options_.dim));
-  if (ApplyVerb<T, G>::kNarrow) TF_EMBED_RETURN_IF_ERROR(wide.Make(batch.size * options_.dim));
-  const RoundingNoise noise(content_->initializer, rule.step, RoundingNoise::Of::kStep);
-  WriteOptions write;
-  write.admits = Admits::kCounted;
-  return Write(
-      context, batch, groups, write, kWriteCost + content_->layout().stride / 4,
-      ApplyVerb<T, G>{
-          BatchView(batch), ViewOf(DefaultRows()),
-          GradientsView<G>{static_cast<const G*>(gradients.values), options_.dim, gradients.begins,
-                           static_cast<const Compute*>(gradients.factors)},
-          RuleConstants<Compute>(rule), WeightRounding<T>{noise, rule.stochastic_rounding},
-          sums.data(), wide.data()});
-}
-
-template <class Device>
-Status DeviceTable<Device>::Apply(const ExecContext& context, const KeyBatch& batch,
-                                  const Gradients& gradients, const Rule& rule) {
-  TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
-  Grouped groups(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
-  const Writing writing(this, context);
-  TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
-  return DispatchFloating(options_.value_type, [&](auto tag) -> Status {
-    using T = typename decltype(tag)::Type;
-    if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
-      if (gradients.type == DataType::kFloat) {
-        return ApplyAs<T, float>(context, batch, groups, gradients, rule);
-      }
-    }
-    return ApplyAs<T, T>(context, batch, groups, gradients, rule);
-  });
-}
-
 }  // namespace tf_embed
 
+#include "cc/cuda/device_table_apply_inl.h"
 #include "cc/cuda/device_table_content_inl.h"
 #include "cc/cuda/device_table_policy_inl.h"
 #include "cc/cuda/device_table_pooled_inl.h"

@@ -219,7 +219,7 @@ Status DeviceTable<Device>::EvictExpired(const ExecContext& context, size_t* rem
   Status status = EvictFound(context, sweep, counter.data());
   uint64_t gone = 0;
   device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
-  content_->most_rows = content_->Rows(context);
+  content_->known.Set(content_->Rows(context));
   expired_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
   return status.ok() ? device_.Check(context) : status;
@@ -240,7 +240,7 @@ Status DeviceTable<Device>::EvictBelow(const ExecContext& context, EvictionOrder
     status = EvictFound(context, kernel, counter.data());
     device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
     left = content_->Rows(context);
-    content_->most_rows = left;
+    content_->known.Set(left);
   }
   evicted_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;

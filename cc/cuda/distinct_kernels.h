@@ -69,6 +69,7 @@ struct LateKernel {
       if (row == kNoRow) {
         write.verb.Absent(tile, write.table, group);
       } else {
+        if constexpr (Verb::kSums) write.verb.SumAll(tile, group);
         write.Present(tile, group, row);
       }
       tile.Sync();

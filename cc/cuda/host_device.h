@@ -5,7 +5,9 @@
 // A device gives a DeviceTable
 //     Tile                        what works on a key; see tile.h
 //     Order                       the verbs of one table among streams: reads together, writes
-//     alone Groups, Group               the distinct keys of a batch, and where they stand
+//                                 alone
+//     Groups, Group               the distinct keys of a batch, and where they stand
+//     Echo                        what the host hears of the device's memory without a wait
 //     Allocate, Free, Fill, CopyIn, CopyOut
 //     AllocateLasting             what Free frees as well, for the table itself: Allocate is for a
 //                                 verb
@@ -14,7 +16,8 @@
 //     Launch                      calls kernel(tile, i) for i in [0, count)
 //     RunningSum                  of numbers before each, in place
 //     Sort                        pairs by the lowest `bits` of their keys; equal ones stay in
-//     order Check                       the first failure of what was launched
+//                                 order
+//     Check                       the first failure of what was launched
 // all on the stream of the caller's context, and in its order, of which CopyOut waits; and
 //     Wait                        until all that was launched on any stream is done
 #ifndef TF_EMBED_CC_CUDA_HOST_DEVICE_H_
@@ -45,6 +48,23 @@ class HostDevice {
     void EndRead(const ExecContext&) {}
     void BeginWrite(const ExecContext&) {}
     void EndWrite(const ExecContext&) {}
+  };
+
+  // See CudaDevice; here it comes at once.
+  class Echo {
+   public:
+    explicit Echo(const HostDevice&) {}
+    template <class Device>
+    bool Send(const Device& device, const ExecContext& context, const void* from, size_t bytes) {
+      device.CopyLater(context, from, bytes, bytes_);
+      arrived_ = true;
+      return true;
+    }
+    const void* Arrived() const { return arrived_ ? bytes_ : nullptr; }
+
+   private:
+    alignas(uint64_t) char bytes_[64];
+    bool arrived_ = false;
   };
 
   class Groups {
@@ -102,6 +122,10 @@ class HostDevice {
   }
   void CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) const {
     if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+
+  void CopyLater(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    HostDevice::CopyOut(context, device, bytes, host);
   }
 
   // `cost`: of one i in nanoseconds, roughly.

@@ -190,8 +190,7 @@ struct PoolKernel {
     };
     const uint32_t number = shard.index.FindRow(tile, key);
     char* row = number == kNoRow ? nullptr : shard.Row(number);
-    // All lanes see the same: only rows that are not expired are used meanwhile.
-    if (row != nullptr && batch.expiry.Has(shard.StatisticsOf<Tile>(row))) row = nullptr;
+    if (row != nullptr && batch.expiry.Has(tile, shard.StatisticsOf<Tile>(row))) row = nullptr;
     if (row == nullptr) {
       if (first == 0 && tile.lane() == 0) CountMisses<Tile>(batch.tallies, key, 1);
       return shard.defaults.template UseRow<T>(key, position, add);

@@ -24,6 +24,7 @@ struct DeviceGroup {
   int64_t key;
   const uint32_t* members;  // numbers of keys of the batch, rising
   uint32_t count;           // at least 1; or the group is none (distinct_kernels.h)
+  uint32_t slot = 0;        // of the verb's scratch memory, as WriteKernel gives it
 };
 
 // The distinct keys of a batch, in any order.
@@ -32,6 +33,12 @@ struct GroupsView {
   const uint32_t* size = nullptr;  // on the device, which alone may know it
 
   TF_EMBED_DEVICE bool Has(size_t i) const { return i < *size && groups[i].count > 0; }
+  // That number of a launch that begins with `first`.
+  TF_EMBED_DEVICE DeviceGroup Get(size_t first, size_t number) const {
+    DeviceGroup group = groups[first + number];
+    group.slot = static_cast<uint32_t>(number);
+    return group;
+  }
 };
 
 // KeyBatch, as kernels need it.
@@ -133,7 +140,7 @@ struct DefaultsView {
 
 template <class Tile>
 TF_EMBED_DEVICE void CountMisses(TableTallies* tallies, int64_t key, uint64_t number) {
-  Tile::Add(&tallies->misses[HashKey(key) % TableTallies::kMissCounters], number);
+  Tile::Add(&tallies->misses[HashKey(key) % TableTallies::kMissCounters].count, number);
 }
 
 // For each key of a batch.
@@ -153,8 +160,7 @@ struct FindKernel {
     const DeviceRowLayout& layout = table.layout;
     const size_t position = batch.Position(i);
     uint32_t number = table.index.FindRow(tile, batch.keys[i]);
-    // All lanes see the same: only rows that are not expired are used meanwhile.
-    if (number != kNoRow && expiry.Has(table.StatisticsAt<Tile>(number))) number = kNoRow;
+    if (number != kNoRow && expiry.Has(tile, table.StatisticsAt<Tile>(number))) number = kNoRow;
     char* const to = weights + position * layout.weight_bytes;
     const char* from_slots = table.initial_slots;
     if (number == kNoRow) {
@@ -172,6 +178,19 @@ struct FindKernel {
       CopyBytes(tile, from_slots, layout.slot_bytes, slots + position * layout.slot_bytes);
     }
     if (exists != nullptr && tile.lane() == 0) exists[position] = number != kNoRow;
+  }
+};
+
+// For each key of a batch.
+struct FindPointersKernel {
+  TableView table;
+  BatchView batch;
+  const void** rows;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    if (tile.lane() == 0) rows[batch.Position(i)] = row == kNoRow ? nullptr : table.Row(row);
   }
 };
 
@@ -240,11 +259,13 @@ struct NewRows {
 //     New(tile, table, group, row)       for one that comes
 //     Absent(tile, table, group)         for one that does not
 //     kWritesPresent                     whether the first of these changes the row
+//     kSums                              whether SumKernel goes before (rule_kernels.h)
 template <class Verb>
 struct WriteKernel {
   TableView table;
   BatchView batch;
   GroupsView groups;
+  size_t first;  // the group that this launch begins with
   const uint32_t* rows;
   NewRows coming;
   bool uses;
@@ -252,18 +273,19 @@ struct WriteKernel {
   Verb verb;
 
   template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t number) const {
+    const size_t i = first + number;
     if (!groups.Has(i)) return;
-    const DeviceGroup group = groups.groups[i];
+    const DeviceGroup group = groups.Get(first, number);
     if (rows[i] != kNoRow) return Present(tile, group, rows[i]);
-    const uint32_t first = group.members[0];
-    const uint32_t number = coming.marks[first];
-    const bool comes = coming.marks[first + 1] != number && number < coming.Room(*table.counts);
+    const uint32_t* const mark = coming.marks + group.members[0];
+    const uint32_t before = mark[0];  // so many rows come before this one
+    const bool comes = mark[1] != before && before < coming.Room(*table.counts);
     if (!comes) return verb.Absent(tile, table, group);
     const uint64_t free = table.counts->rows_free;
-    const uint32_t added = number < free
-                               ? *table.rows.Free(static_cast<uint32_t>(free - 1 - number))
-                               : static_cast<uint32_t>(table.counts->rows_begun + number - free);
+    const uint32_t added = before < free
+                               ? *table.rows.Free(static_cast<uint32_t>(free - 1 - before))
+                               : static_cast<uint32_t>(table.counts->rows_begun + before - free);
     char* const row = table.Row(added);
     verb.New(tile, table, group, row);
     if (tile.lane() == 0) {
@@ -331,6 +353,7 @@ TF_EMBED_DEVICE void WriteInitialSlots(const Tile& tile, const TableView& table,
 // Copies a row to all members of a group; a new row begins as the default of the first of them.
 struct FindOrInsertVerb {
   static constexpr bool kWritesPresent = false;
+  static constexpr bool kSums = false;
   BatchView batch;
   DefaultsView defaults;
   char* weights;
@@ -363,12 +386,18 @@ struct FindOrInsertVerb {
   TF_EMBED_DEVICE void Give(const Tile& tile, const TableView& table, const DeviceGroup& group,
                             const char* row, bool present) const {
     const size_t bytes = table.layout.weight_bytes;
-    for (uint32_t k = 0; k < group.count; ++k) {
-      const size_t position = batch.Position(group.members[k]);
-      if (weights + position * bytes != row) {
-        CopyBytes(tile, row, bytes, weights + position * bytes);
+    const HeldRow<Tile> held(tile, row, bytes, weights);
+    for (uint32_t first = 0; first < group.count; first += Tile::kLanes) {
+      const uint32_t count = group.count - first;
+      size_t own = 0;
+      if (tile.lane() < count) {
+        own = batch.Position(group.members[first + tile.lane()]);
+        if (exists != nullptr) exists[own] = present;
       }
-      if (exists != nullptr && tile.lane() == 0) exists[position] = present;
+      for (uint32_t k = 0; k < Tile::kLanes && k < count; ++k) {
+        char* const to = weights + tile.From(own, k) * bytes;
+        if (to != row) held.CopyTo(tile, to);
+      }
     }
     if (!present && tile.lane() == 0) CountMisses<Tile>(table.tallies, group.key, group.count);
   }
@@ -376,6 +405,7 @@ struct FindOrInsertVerb {
 
 struct AssignVerb {
   static constexpr bool kWritesPresent = true;
+  static constexpr bool kSums = false;
   BatchView batch;
   const char* weights;
   const char* slots;  // may be null
@@ -422,6 +452,7 @@ TF_EMBED_DEVICE T WrappingDifference(T a, T b) {
 template <typename T>
 struct AccumVerb {
   static constexpr bool kWritesPresent = true;
+  static constexpr bool kSums = false;
   BatchView batch;
   const T* old_rows;
   const T* new_rows;

@@ -53,8 +53,9 @@ TF_EMBED_DEVICE void BeginAverage(const Tile& tile, size_t dim, const T* weights
 }
 
 // One step of a rule of row_rule.h on one row. A lane's columns of `gradient` and `weights` are
-// nobody else's.
-template <class R, typename T, class Tile>
+// nobody else's. So many of them are loaded before the first is stored: column by column, each load
+// waits for the store before it, which may be to the same place for all that the compiler knows.
+template <class R, size_t kTogether = 1, typename T, class Tile>
 TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& c, size_t dim,
                              const T* gradient, T* weights, T* slots) {
   T sums[2];
@@ -91,15 +92,28 @@ TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& c, size_t
         sums);
     R::Settle(c, sums, &row);
   }
-  ForEachLane(tile, dim, [&](size_t j) {
-    T s[R::kGroups + 1];
-    T w = weights[j];
-    load(j, s);
-    if (c.decay_before != T(0)) w -= c.decay_before * w;
-    R::Step(c, row, gradient[j], w, s);
-    weights[j] = w;
-    if constexpr (!R::kTurns) store(j, s);
-  });
+  for (size_t begin = tile.lane(); begin < dim; begin += kTogether * Tile::kLanes) {
+    T g[kTogether];
+    T w[kTogether];
+    T s[kTogether][R::kGroups + 1];
+    TF_EMBED_UNROLL
+    for (size_t k = 0; k != kTogether; ++k) {
+      const size_t j = begin + k * Tile::kLanes;
+      if (j >= dim) continue;
+      g[k] = gradient[j];
+      w[k] = weights[j];
+      load(j, s[k]);
+    }
+    TF_EMBED_UNROLL
+    for (size_t k = 0; k != kTogether; ++k) {
+      const size_t j = begin + k * Tile::kLanes;
+      if (j >= dim) continue;
+      if (c.decay_before != T(0)) w[k] -= c.decay_before * w[k];
+      R::Step(c, row, g[k], w[k], s[k]);
+      weights[j] = w[k];
+      if constexpr (!R::kTurns) store(j, s[k]);
+    }
+  }
   if constexpr (R::kBoundsNorm) {
     if (c.max_norm > T(0)) {
       SumSquares<1, T>(
@@ -126,7 +140,7 @@ struct ColumnRule : LaneRule {
 
 // One step of whichever rule it is. One function for all rules and all types of weights, not
 // inlined: the branch is the same for all tiles of a launch, and compilers take minutes for many
-// copies.
+// copies. A launch has the registers of the rule that needs most; for OneRule, of that rule.
 template <typename T, class Tile>
 TF_EMBED_DEVICE __attribute__((noinline)) void StepByRule(const Tile& tile,
                                                           const RuleConstants<T>& c, size_t dim,
@@ -189,6 +203,46 @@ TF_EMBED_DEVICE __attribute__((noinline)) void StepByRule(const Tile& tile,
   }
 }
 
+// How ApplyVerb steps: by whichever rule it is, or by one, of so many columns together.
+struct AnyRule {
+  template <typename T, class Tile>
+  static TF_EMBED_DEVICE void Step(const Tile& tile, const RuleConstants<T>& c, size_t dim,
+                                   const T* g, T* w, T* s) {
+    StepByRule(tile, c, dim, g, w, s);
+  }
+};
+template <class R, size_t kTogether>
+struct OneRule {
+  template <typename T, class Tile>
+  static TF_EMBED_DEVICE void Step(const Tile& tile, const RuleConstants<T>& c, size_t dim,
+                                   const T* g, T* w, T* s) {
+    StepRow<R, kTogether>(tile, c, dim, g, w, s);
+  }
+};
+
+// Calls use(...) with what steps by a rule: one of those that most tables have, with weights of
+// float, has kernels of its own.
+template <typename T, typename Use>
+auto DispatchRule(const Rule& rule, const Use& use) {
+  if constexpr (std::is_same_v<T, float>) {
+    switch (rule.slots.kind) {
+      case RuleKind::kSgd:
+        return use(OneRule<ColumnRule<SgdRule>, 4>());
+      case RuleKind::kAdagrad:
+        return use(OneRule<ColumnRule<AdagradRule<false>>, 4>());
+      case RuleKind::kAdam:
+        return use(OneRule<ColumnRule<AdamRule<false>>, 4>());
+      case RuleKind::kRowwiseAdagrad:
+        if (static_cast<DecayMode>(rule.decay_mode) != DecayMode::kL2)
+          return use(OneRule<RowwiseAdagradRule<1, false>, 4>());
+        break;
+      default:
+        break;
+    }
+  }
+  return use(AnyRule());
+}
+
 // How weights of type T come back from the type they are computed in.
 template <typename T>
 struct WeightRounding {
@@ -216,28 +270,78 @@ struct GradientsView {
   const size_t* begins;    // Gradients
   const Compute* factors;  // Gradients
 
-  TF_EMBED_DEVICE const G* Row(size_t position) const {
-    return values + (begins == nullptr ? position * dim : begins[position]);
+  TF_EMBED_DEVICE size_t Begin(size_t position) const {
+    return begins == nullptr ? position * dim : begins[position];
   }
-  // Column j of the sum of a key's gradients, in the order of the batch.
-  TF_EMBED_DEVICE Compute Sum(const BatchView& batch, const DeviceGroup& group, size_t j) const {
-    Compute sum{};
-    for (uint32_t k = 0; k < group.count; ++k) {
-      const size_t position = batch.Position(group.members[k]);
-      Compute gradient = Number<G>::Load(Row(position)[j]);
-      if (factors != nullptr) gradient *= factors[position];
-      sum = k == 0 ? gradient : sum + gradient;
+  TF_EMBED_DEVICE const G* Row(size_t position) const { return values + Begin(position); }
+
+  // Sums go by blocks of columns, so many of a lane.
+  static constexpr size_t kOwn = 16 / sizeof(Compute);
+  template <class Tile>
+  TF_EMBED_HOST_DEVICE size_t Blocks() const {
+    return (dim + kOwn * Tile::kLanes - 1) / (kOwn * Tile::kLanes);
+  }
+
+  // Calls store(j, sum) for this lane's columns of a block: of the sum of a key's gradients, in the
+  // order of the batch. As many gradients as there are lanes are loaded before they are added, and
+  // meanwhile each lane looks where one of the next begins; one by one, a key that half of the
+  // batch has would wait for each.
+  template <class Tile, typename Store>
+  TF_EMBED_DEVICE void Sum(const Tile& tile, const BatchView& batch, const DeviceGroup& group,
+                           size_t block, const Store& store) const {
+    const size_t column = block * kOwn * Tile::kLanes + tile.lane();
+    Compute sums[kOwn] = {};
+    Compute loaded[Tile::kLanes][kOwn] = {};
+    size_t begin = 0;
+    Compute factor{1};
+    const auto look = [&](uint32_t first) {
+      if (first >= group.count || tile.lane() >= group.count - first) return;
+      const size_t position = batch.Position(group.members[first + tile.lane()]);
+      begin = Begin(position);
+      if (factors != nullptr) factor = factors[position];
+    };
+    look(0);
+    for (uint32_t first = 0; first < group.count; first += Tile::kLanes) {
+      const uint32_t count = group.count - first;
+      TF_EMBED_UNROLL
+      for (uint32_t k = 0; k != Tile::kLanes; ++k) {
+        if (k >= count) break;
+        const G* const from = values + tile.From(begin, k) + column;
+        TF_EMBED_UNROLL
+        for (size_t i = 0; i != kOwn; ++i) {
+          if (column + i * Tile::kLanes >= dim) continue;
+          loaded[k][i] = Number<G>::Load(from[i * Tile::kLanes]);
+        }
+      }
+      const Compute own_factor = factor;
+      look(first + static_cast<uint32_t>(Tile::kLanes));
+      TF_EMBED_UNROLL
+      for (uint32_t k = 0; k != Tile::kLanes; ++k) {
+        if (k >= count) break;
+        const Compute by = factors == nullptr ? Compute{1} : tile.From(own_factor, k);
+        TF_EMBED_UNROLL
+        for (size_t i = 0; i != kOwn; ++i) {
+          const Compute gradient = factors == nullptr ? loaded[k][i] : loaded[k][i] * by;
+          sums[i] = first + k == 0 ? gradient : sums[i] + gradient;
+        }
+      }
     }
-    return sum;
+    TF_EMBED_UNROLL
+    for (size_t i = 0; i != kOwn; ++i) {
+      const size_t j = column + i * Tile::kLanes;
+      if (j < dim) store(j, sums[i]);
+    }
   }
 };
 
-// Sums the gradients of a key in the order of the batch and runs the rule on its row. A new row
-// begins with the initial weights of its key. T: the weights; G: the gradients.
-template <typename T, typename G>
+// Runs the rule on the row of a key, with the sum of its gradients in the order of the batch. A new
+// row begins with the initial weights of its key. T: the weights; G: the gradients; R: AnyRule or
+// OneRule.
+template <typename T, typename G, class R>
 struct ApplyVerb {
   using Compute = typename Number<T>::Compute;
   static constexpr bool kWritesPresent = true;
+  static constexpr bool kSums = true;
   static constexpr bool kNarrow = !std::is_same_v<T, Compute>;
 
   BatchView batch;
@@ -245,25 +349,43 @@ struct ApplyVerb {
   GradientsView<G> gradients;
   RuleConstants<Compute> constants;
   WeightRounding<T> rounding;
-  Compute* sums;  // [batch size, dim], to compute in
-  Compute* wide;  // the same, where weights are narrow
+  Compute* sums;  // [keys of a launch, dim], by SumKernel; may be null where IsOneGradient of all
+  Compute* wide;  // the same, to compute in where weights are narrow
+
+  TF_EMBED_DEVICE bool IsOneGradient(const DeviceGroup& group) const {
+    return std::is_same_v<G, Compute> && group.count == 1 && gradients.factors == nullptr;
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Sum(const Tile& tile, const DeviceGroup& group, size_t block) const {
+    Compute* const to = sums + group.slot * gradients.dim;
+    gradients.Sum(tile, batch, group, block, [to](size_t j, Compute sum) { to[j] = sum; });
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void SumAll(const Tile& tile, const DeviceGroup& group) const {
+    if (IsOneGradient(group)) return;
+    for (size_t i = 0; i < gradients.template Blocks<Tile>(); ++i) Sum(tile, group, i);
+  }
 
   template <class Tile>
   TF_EMBED_DEVICE void Present(const Tile& tile, const TableView& table, const DeviceGroup& group,
                                char* row) const {
     const size_t dim = table.layout.dim;
-    const size_t own = group.members[0] * dim;
+    const size_t own = group.slot * dim;
     Compute* const slots = reinterpret_cast<Compute*>(row + table.layout.slot_offset);
     T* const weights = reinterpret_cast<T*>(row);
-    const Compute* const gradient = Sum(tile, group, dim, sums + own);
+    const Compute* gradient = sums + own;
+    if constexpr (std::is_same_v<G, Compute>) {
+      if (IsOneGradient(group)) gradient = gradients.Row(batch.First(group));
+    }
     if constexpr (kNarrow) {
       Compute* const work = wide + own;
       ForEachLane(tile, dim, [&](size_t j) { work[j] = Number<T>::Load(weights[j]); });
-      StepByRule(tile, constants, dim, gradient, work, slots);
+      R::Step(tile, constants, dim, gradient, work, slots);
       const uint64_t noise = rounding.noise.OfRow(group.key);
       ForEachLane(tile, dim, [&](size_t j) { weights[j] = rounding.Round(noise, work[j], j); });
     } else {
-      StepByRule(tile, constants, dim, gradient, weights, slots);
+      R::Step(tile, constants, dim, gradient, weights, slots);
     }
   }
   template <class Tile>
@@ -276,19 +398,23 @@ struct ApplyVerb {
   }
   template <class Tile>
   TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
+};
 
- private:
-  // One of the gradients where that is all of it, else `sum`.
+// For each of `blocks` blocks of columns of each group, before WriteKernel: the sum of its
+// gradients, where one is not all of it.
+template <class Verb>
+struct SumKernel {
+  GroupsView groups;
+  size_t first;  // WriteKernel
+  size_t blocks;
+  Verb verb;
+
   template <class Tile>
-  TF_EMBED_DEVICE const Compute* Sum(const Tile& tile, const DeviceGroup& group, size_t dim,
-                                     Compute* sum) const {
-    if constexpr (std::is_same_v<G, Compute>) {
-      if (group.count == 1 && gradients.factors == nullptr) {
-        return gradients.Row(batch.First(group));
-      }
-    }
-    ForEachLane(tile, dim, [&](size_t j) { sum[j] = gradients.Sum(batch, group, j); });
-    return sum;
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const size_t number = i / blocks;
+    if (!groups.Has(first + number)) return;
+    const DeviceGroup group = groups.Get(first, number);
+    if (!verb.IsOneGradient(group)) verb.Sum(tile, group, i % blocks);
   }
 };
 

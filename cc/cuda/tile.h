@@ -25,8 +25,10 @@
 // What kernels are made of: for the one device that a file is compiled for.
 #if defined(__CUDACC__)
 #define TF_EMBED_DEVICE __device__ inline
+#define TF_EMBED_UNROLL _Pragma("unroll")  // or arrays of a lane would be in memory
 #else
 #define TF_EMBED_DEVICE inline
+#define TF_EMBED_UNROLL
 #endif
 
 namespace tf_embed {

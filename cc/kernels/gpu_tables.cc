@@ -59,16 +59,20 @@ DeviceOptions GpuStorage::ForShard(int64_t num_shards, int gpu) const {
 absl::Status NewGpuTable(const TableOptions& options, const DeviceOptions& device,
                          std::unique_ptr<Table>* table, Table** on_device) {
   std::unique_ptr<Table> made;
-  if (HostStandsIn()) {
-    TF_RETURN_IF_ERROR(ToTensorFlow(NewDeviceTableOnHost(options, device, &made)));
-    *on_device = made.get();
-    *table = NewCopyingTable(std::move(made), HostAsDeviceMemory());
-    return absl::OkStatus();
-  }
-  TF_RETURN_IF_ERROR(ToTensorFlow(NewDeviceTable(options, device, &made)));
+  TF_RETURN_IF_ERROR(
+      WithMemoryAdvice(ToTensorFlow(HostStandsIn() ? NewDeviceTableOnHost(options, device, &made)
+                                                   : NewDeviceTable(options, device, &made))));
   *on_device = made.get();
-  *table = NewCopyingTable(std::move(made), MemoryOfDevice(device.device));
+  *table = NewCopyingTable(std::move(made), MemoryOfGpu(device.device));
   return absl::OkStatus();
+}
+
+absl::Status WithMemoryAdvice(absl::Status status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return ResourceExhaustedError(
+      status.message(),
+      " TensorFlow takes nearly all memory of a GPU at its start: "
+      "`tf.config.experimental.set_memory_growth(gpu, True)` leaves it to tables too.");
 }
 
 DeviceMemory* MemoryOfGpu(int gpu) {
@@ -77,6 +81,10 @@ DeviceMemory* MemoryOfGpu(int gpu) {
 
 std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu) {
   return HostStandsIn() ? NewDeviceSplitOnHost(HostAllocator()) : NewDeviceSplit(gpu);
+}
+
+std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu) {
+  return HostStandsIn() ? NewDeviceKeySumsOnHost(HostAllocator()) : NewDeviceKeySums(gpu);
 }
 
 }  // namespace tf_embed

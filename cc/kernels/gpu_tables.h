@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "cc/core/table.h"
 #include "cc/cuda/copying_table.h"
+#include "cc/cuda/device_key_sums.h"
 #include "cc/cuda/device_split.h"
 #include "cc/cuda/device_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -53,8 +54,14 @@ inline TableOnDevice* OnDevice(Table* device_shard) {
 // The memory of a GPU that has such tables.
 DeviceMemory* MemoryOfGpu(int gpu);
 
+// The same; where it says that there is no memory, also what leaves tables on a GPU more.
+absl::Status WithMemoryAdvice(absl::Status status);
+
 // Spreads keys in the memory of that GPU over tables there.
 std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu);
+
+// Sums the gradients of equal keys in the memory of that GPU.
+std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu);
 
 }  // namespace tf_embed
 

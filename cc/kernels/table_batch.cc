@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <utility>
 
 #include "cc/core/quantized_row.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -98,14 +99,18 @@ void TableBatch::Pack(int64_t* words) const {
   std::memcpy(words, weights_, static_cast<size_t>(num_keys_) * sizeof(float));
 }
 
-void TableBatch::PackOnGpu(const ExecContext& exec, DeviceMemory* memory, int64_t* words) const {
+absl::Status TableBatch::PackOnGpu(const ExecContext& exec, DeviceMemory* memory,
+                                   int64_t* words) const {
   const std::vector<int64_t> head = Head();
   const size_t num_keys = static_cast<size_t>(num_keys_);
-  memory->CopyIn(exec, head.data(), head.size() * sizeof(int64_t), words);
+  TF_RETURN_IF_ERROR(
+      ToTensorFlow(memory->CopyIn(exec, head.data(), head.size() * sizeof(int64_t), words)));
   words += head.size();
-  memory->CopyWithin(exec, keys_, num_keys * sizeof(int64_t), words);
-  if (!is_weighted()) return;
-  memory->CopyWithin(exec, weights_, num_keys * sizeof(float), words + num_keys);
+  TF_RETURN_IF_ERROR(
+      ToTensorFlow(memory->CopyWithin(exec, keys_, num_keys * sizeof(int64_t), words)));
+  if (!is_weighted()) return absl::OkStatus();
+  return ToTensorFlow(
+      memory->CopyWithin(exec, weights_, num_keys * sizeof(float), words + num_keys));
 }
 
 absl::Status TableBatch::Open(const int64_t* head, size_t head_size, const int64_t* words,
@@ -155,7 +160,10 @@ absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memo
   constexpr size_t kPiecesAtOnce = 100;  // so many come with the header
   std::vector<int64_t> head(
       std::min(count, static_cast<size_t>(kHeaderWords) + kPiecesAtOnce * kPieceWords));
-  memory->CopyOut(exec, words, head.size() * sizeof(int64_t), head.data());
+  const auto read = [&] {
+    return ToTensorFlow(memory->CopyOut(exec, words, head.size() * sizeof(int64_t), head.data()));
+  };
+  TF_RETURN_IF_ERROR(read());
   Header header{};
   if (head.size() >= static_cast<size_t>(kHeaderWords)) {
     std::memcpy(&header, head.data(), sizeof(header));
@@ -164,7 +172,7 @@ absl::Status TableBatch::UnpackOnGpu(const ExecContext& exec, DeviceMemory* memo
   const size_t pieces = header.num_pieces < 0 ? 0 : static_cast<size_t>(header.num_pieces);
   if (pieces > kPiecesAtOnce && pieces <= most_pieces) {
     head.resize(std::min(count, static_cast<size_t>(kHeaderWords) + pieces * kPieceWords));
-    memory->CopyOut(exec, words, head.size() * sizeof(int64_t), head.data());
+    TF_RETURN_IF_ERROR(read());
   }
   TF_RETURN_IF_ERROR(Open(head.data(), head.size(), words, count, used));
   for (const Piece& piece : pieces_) {
@@ -254,7 +262,9 @@ bool TableBatchOp::IsOnGpu(tf::OpKernelContext* context, const char* input) cons
 
 void TableBatchOp::Compute(tf::OpKernelContext* context) {
   try {
-    OP_REQUIRES_OK(context, Run(context));
+    absl::Status status = Run(context);
+    if (gpu_memory_ != nullptr) status = WithMemoryAdvice(std::move(status));
+    OP_REQUIRES_OK(context, std::move(status));
   } catch (const std::bad_alloc&) {
     context->CtxFailure(ResourceExhaustedError("No memory for a batch of many tables."));
   }

@@ -50,7 +50,7 @@ class TableBatch {
 
   // The same in the memory of a GPU. UnpackOnGpu reads the pieces from there, and waits for them;
   // what it can't check are the offsets.
-  void PackOnGpu(const ExecContext& exec, DeviceMemory* memory, int64_t* words) const;
+  absl::Status PackOnGpu(const ExecContext& exec, DeviceMemory* memory, int64_t* words) const;
   absl::Status UnpackOnGpu(const ExecContext& exec, DeviceMemory* memory, const int64_t* words,
                            size_t count, const std::vector<int64_t>& dims, size_t* used);
 

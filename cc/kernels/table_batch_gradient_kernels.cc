@@ -184,10 +184,9 @@ class PackBatchOp : public TableBatchOp {
         context->allocate_output(0, {static_cast<int64_t>(batch.PackedSize())}, &words));
     int64_t* const to = words->flat<int64_t>().data();
     if (IsOnGpu(context, "indices")) {
-      batch.PackOnGpu(ThreadPoolOf(context), gpu_memory(), to);
-    } else {
-      batch.Pack(to);
+      return batch.PackOnGpu(ThreadPoolOf(context), gpu_memory(), to);
     }
+    batch.Pack(to);
     return absl::OkStatus();
   }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <new>
+#include <utility>
 
 #include "cc/kernels/gpu_tables.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -33,7 +34,9 @@ void TableOp::Compute(tf::OpKernelContext* context) {
   tf::core::RefCountPtr<TableResource> table;
   OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &table));
   try {
-    OP_REQUIRES_OK(context, Run(context, table.get()));
+    absl::Status status = Run(context, table.get());
+    if (table->is_on_gpu()) status = WithMemoryAdvice(std::move(status));
+    OP_REQUIRES_OK(context, std::move(status));
   } catch (const std::bad_alloc&) {
     context->CtxFailure(
         ResourceExhaustedError("No memory for an operation on table '", table->name(), "'."));

@@ -154,19 +154,22 @@ ApartMemory::Scope::~Scope() {
   memory_->Set(before_);
 }
 
-void ApartMemory::CopyIn(const ExecContext&, const void* from, size_t bytes, void* to) {
+Status ApartMemory::CopyIn(const ExecContext&, const void* from, size_t bytes, void* to) {
   const Scope scope(this, Open::kBoth);
   std::memcpy(to, from, bytes);
+  return Status();
 }
 
-void ApartMemory::CopyOut(const ExecContext&, const void* from, size_t bytes, void* to) {
+Status ApartMemory::CopyOut(const ExecContext&, const void* from, size_t bytes, void* to) {
   const Scope scope(this, Open::kBoth);
   std::memcpy(to, from, bytes);
+  return Status();
 }
 
-void ApartMemory::CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) {
+Status ApartMemory::CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) {
   const Scope scope(this, Open::kDevice);
   std::memcpy(to, from, bytes);
+  return Status();
 }
 
 namespace {
@@ -197,6 +200,9 @@ class ApartDevice : public HostDevice {
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
     const Scope scope(ApartMemory::Get(), Open::kBoth);
     HostDevice::CopyOut(context, device, bytes, host);
+  }
+  void CopyLater(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    CopyOut(context, device, bytes, host);
   }
   template <class Kernel>
   void Launch(const ExecContext& context, size_t count, size_t cost, const Kernel& kernel) const {

@@ -48,9 +48,9 @@ class ApartMemory final : public DeviceMemory {
 
   void* Allocate(size_t bytes) override { return device_.Allocate(bytes); }
   void Free(void* memory, size_t bytes) override { device_.Deallocate(memory, bytes); }
-  void CopyIn(const ExecContext& context, const void* from, size_t bytes, void* to) override;
-  void CopyOut(const ExecContext& context, const void* from, size_t bytes, void* to) override;
-  void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+  Status CopyIn(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+  Status CopyOut(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override;
 
  private:
   // Blocks of powers of two, from a range of addresses of its own. Opening and closing is what

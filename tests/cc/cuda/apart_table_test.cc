@@ -35,8 +35,8 @@ TEST_F(ApartMemoryTest, CopiesMayTouchBoth) {
   const ExecContext context = ExecContext::Serial();
   const char text[] = "rows";
   char back[sizeof(text)];
-  memory->CopyIn(context, text, sizeof(text), on_device);
-  memory->CopyOut(context, on_device, sizeof(text), back);
+  ASSERT_TRUE(memory->CopyIn(context, text, sizeof(text), on_device).ok());
+  ASSERT_TRUE(memory->CopyOut(context, on_device, sizeof(text), back).ok());
   EXPECT_STREQ("rows", back);
 }
 

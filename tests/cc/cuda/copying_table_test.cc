@@ -18,17 +18,24 @@ class FailingMemory final : public DeviceMemory {
  public:
   void* Allocate(size_t bytes) override { return allocator.Allocate(bytes); }
   void Free(void* memory, size_t bytes) override { allocator.Deallocate(memory, bytes); }
-  void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
-    HostAsDeviceMemory()->CopyIn(context, host, bytes, device);
+  Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    if (copies_until_failure-- == 0) return Broken();
+    return HostAsDeviceMemory()->CopyIn(context, host, bytes, device);
   }
-  void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) override {
-    HostAsDeviceMemory()->CopyOut(context, device, bytes, host);
+  Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                 void* host) override {
+    if (copies_until_failure-- == 0) return Broken();
+    return HostAsDeviceMemory()->CopyOut(context, device, bytes, host);
   }
-  void CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
-    HostAsDeviceMemory()->CopyWithin(context, from, bytes, to);
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    return HostAsDeviceMemory()->CopyWithin(context, from, bytes, to);
   }
 
   FailingAllocator allocator;
+  int copies_until_failure = -1;  // below 0: none fails
+
+ private:
+  static Status Broken() { return Status::Unavailable("the device is broken"); }
 };
 
 class CopyingTableTest : public testing::Test {
@@ -108,6 +115,20 @@ TEST_F(CopyingTableTest, EachVerbSaysWhenTheDeviceHasNoMemoryForItsCopies) {
     }
     EXPECT_GE(failure, 4) << name << " copies keys, positions and scores";
   }
+}
+
+TEST_F(CopyingTableTest, AVerbSaysThatACopyFailed) {
+  const Batch keys{3, 9};
+  std::vector<float> weights(2 * kDim);
+  bool exists[2];
+  int failure = 0;
+  for (bool done = false; !done; ++failure) {
+    memory.copies_until_failure = failure;
+    const Status status = table->Find(context, keys, {}, weights.data(), exists, {});
+    done = memory.copies_until_failure >= 0;
+    EXPECT_EQ(done ? StatusCode::kOk : StatusCode::kUnavailable, status.code()) << failure;
+  }
+  EXPECT_EQ(6, failure) << "keys, weights and flags there, weights and flags back, and then none";
 }
 
 TEST(DeviceSplitMemory, ASplitSaysWhenTheDeviceHasNoMemoryForIt) {

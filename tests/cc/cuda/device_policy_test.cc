@@ -59,12 +59,22 @@ TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {
   }
 }
 
-// Counts how often the host waits.
+// Counts how often the host waits. Where `is_slow`, it never hears of what comes later.
 class WaitingDevice : public HostDevice {
  public:
-  WaitingDevice(Allocator* allocator, size_t* waits) : HostDevice(allocator), waits_(waits) {}
+  explicit WaitingDevice(size_t* waits, bool is_slow = false)
+      : HostDevice(HostAllocator()), waits_(waits), is_slow_(is_slow) {}
   struct Order : HostDevice::Order {
     explicit Order(const WaitingDevice& device) : HostDevice::Order(device) {}
+  };
+  class Echo : public HostDevice::Echo {
+   public:
+    explicit Echo(const WaitingDevice& device)
+        : HostDevice::Echo(device), is_slow_(device.is_slow_) {}
+    const void* Arrived() const { return is_slow_ ? nullptr : HostDevice::Echo::Arrived(); }
+
+   private:
+    bool is_slow_;
   };
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
     ++*waits_;
@@ -73,6 +83,7 @@ class WaitingDevice : public HostDevice {
 
  private:
   size_t* waits_;
+  bool is_slow_;
 };
 
 TEST(DevicePolicy, TheHostDoesNotWaitOnceATableIsFull) {
@@ -80,8 +91,7 @@ TEST(DevicePolicy, TheHostDoesNotWaitOnceATableIsFull) {
   DeviceOptions device;
   const auto create = [&](const TableOptions& options) {
     std::unique_ptr<Table> table;
-    (void)DeviceTable<WaitingDevice>::Create(options, device,
-                                             WaitingDevice(HostAllocator(), &waits), &table);
+    (void)DeviceTable<WaitingDevice>::Create(options, device, WaitingDevice(&waits), &table);
     return table;
   };
   RowPolicy expires = Bounded(1000, EvictionOrder::kLru);
@@ -101,6 +111,43 @@ TEST(DevicePolicy, TheHostDoesNotWaitOnceATableIsFull) {
   device.max_bytes = 60000;
   EXPECT_EQ(0u, run(Bounded(SIZE_MAX, EvictionOrder::kLfu)));
   EXPECT_EQ(0u, run(RowPolicy())) << "where the last ones are refused";
+}
+
+// A table that has just the room for its rows, or a little more.
+TEST(DevicePolicy, TheHostDoesNotWaitForKeysThatAreThere) {
+  constexpr size_t kRows = 20000, kBatch = 1000;
+  for (const bool is_slow : {false, true}) {
+    for (const size_t init_size : {size_t{0}, kRows, kRows + kBatch}) {
+      SCOPED_TRACE(init_size);
+      size_t waits = 0;
+      TableOptions options;
+      options.init_size = init_size;
+      std::unique_ptr<Table> table;
+      ASSERT_TRUE(DeviceTable<WaitingDevice>::Create(options, DeviceOptions(),
+                                                     WaitingDevice(&waits, is_slow), &table)
+                      .ok());
+      const std::vector<float> rows(kRows, 1.0f);
+      const auto write = [&](int64_t first) {
+        ASSERT_TRUE(table
+                        ->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(first, kBatch)),
+                                         rows.data(), {})
+                        .ok());
+      };
+      const auto write_all = [&] {
+        for (size_t first = 0; first < kRows; first += kBatch) write(static_cast<int64_t>(first));
+      };
+      write_all();
+      waits = 0;
+      for (int round = 0; round < 10; ++round) write_all();
+      // Two copies each time. Who hears nothing asks every few batches.
+      EXPECT_LE(waits, is_slow ? 10 * kRows / kBatch / 3 : 8);
+      const size_t bytes = table->Stats().payload_bytes + table->Stats().slack_bytes;
+      EXPECT_LE(bytes, (std::max(kRows, init_size) + (1 << 16)) * sizeof(float) * 2 * 5 / 4);
+      // What it took for granted is no less than there are: new keys find room.
+      for (int64_t first = 0; first < 200000; first += kBatch) write(first);
+      EXPECT_EQ(200000u, table->size());
+    }
+  }
 }
 
 TEST(DevicePolicy, ManyLanesDoWhatOneDoes) {

@@ -36,7 +36,8 @@ class DeviceSplitTest : public testing::TestWithParam<DeviceKind> {
   template <typename T>
   static std::vector<T> ValuesAt(const T* from, size_t size) {
     std::vector<T> values(size);
-    memory()->CopyOut(ExecContext::Serial(), from, size * sizeof(T), values.data());
+    const ExecContext context = ExecContext::Serial();
+    EXPECT_TRUE(memory()->CopyOut(context, from, size * sizeof(T), values.data()).ok());
     return values;
   }
 

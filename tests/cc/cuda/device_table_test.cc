@@ -129,6 +129,24 @@ TEST_F(DeviceTableTest, KeysThatComeAndGoDoNotMakeSearchesLonger) {
   EXPECT_LT(stats.probed_buckets, stats.probed_keys * 5 / 4);
 }
 
+TEST_F(DeviceTableTest, PointersAreToTheRows) {
+  const auto table = NewTable();
+  const std::vector<int64_t> keys = KeysFrom(0, 1000);
+  std::vector<float> rows(keys.size() * kDim);
+  std::iota(rows.begin(), rows.end(), 0.0f);
+  ASSERT_TRUE(table->InsertOrAssign(context, Batch(keys), rows.data(), {}).ok());
+  Batch batch{-7, 999, 5, 1000, 5};
+  batch.positions = {4, 3, 2, 1, 0};
+  const void* found[5];
+  ASSERT_TRUE(static_cast<TableOnDevice*>(table.get())->FindPointers(context, batch, found).ok());
+  EXPECT_EQ(nullptr, found[4]);
+  EXPECT_EQ(nullptr, found[1]);
+  EXPECT_EQ(found[2], found[0]);
+  for (const auto& [place, key] : {std::pair<size_t, size_t>(3, 999), {2, 5}}) {
+    EXPECT_EQ(0, std::memcmp(found[place], rows.data() + key * kDim, kDim * sizeof(float)));
+  }
+}
+
 TEST_F(DeviceTableTest, HitsAndMissesAreCounted) {
   const auto table = NewTable();
   ASSERT_TRUE(Apply(table.get(), Batch{1, 2, 3}).ok());

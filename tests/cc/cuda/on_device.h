@@ -2,6 +2,8 @@
 #ifndef TF_EMBED_TESTS_CC_CUDA_ON_DEVICE_H_
 #define TF_EMBED_TESTS_CC_CUDA_ON_DEVICE_H_
 
+#include <gtest/gtest.h>
+
 #include <vector>
 
 #include "cc/cuda/copying_table.h"
@@ -15,7 +17,7 @@ class OnDevice {
       : memory_(memory),
         size_(values.size()),
         data_(static_cast<T*>(memory->Allocate(bytes() + 1))) {
-    memory_->CopyIn(ExecContext::Serial(), values.data(), bytes(), data_);
+    EXPECT_TRUE(memory_->CopyIn(ExecContext::Serial(), values.data(), bytes(), data_).ok());
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
@@ -24,7 +26,7 @@ class OnDevice {
   T* data() const { return data_; }
   std::vector<T> Values() const {
     std::vector<T> values(size_);
-    memory_->CopyOut(ExecContext::Serial(), data_, bytes(), values.data());
+    EXPECT_TRUE(memory_->CopyOut(ExecContext::Serial(), data_, bytes(), values.data()).ok());
     return values;
   }
 
