@@ -168,7 +168,7 @@ def unique_rows(
     table, anchor = table_and_anchor(params)
     with arguments.scope(name, "unique_rows"):
         keys = _keys(table, ids)
-        distinct, inverse = ops.unique_keys(keys)
+        distinct, inverse = ops.unique_keys(keys, table.resource_handle)
         token = token_of(table, anchor)
         rows, _ = table.find(distinct, token=token, training=training)
         return rows, inverse

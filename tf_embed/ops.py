@@ -12,8 +12,9 @@ is checked in `arguments.py`, above. The inputs that all share:
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
@@ -181,6 +182,7 @@ def sum_by_key(
     sum_dtype: tf.DType,
     combiner: str = "none",
     padding: Padding | None = None,
+    handle: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Sums the gradients of equal keys, in position order.
 
@@ -190,29 +192,47 @@ def sum_by_key(
             gave, whose further arguments are the same here.
         sum_dtype: Dtype of the sums, with the same `compute_dtype` as the gradients', in which they
             are taken.
+        handle: The table on whose device it is done; None: on the host, as a library that was built
+            without GPUs can on none.
 
     Returns:
         The distinct keys [u] in the order in which they first come, the number of each key among
         them, keys.shape, int32, -1 for padding, and the sums [u, dim].
     """
-    return _raw.tf_embed_sum_by_key(
-        keys=keys,
-        gradients=gradients,
-        bags=list(bags),
-        weights=[] if weights is None else [weights],
-        sum_dtype=sum_dtype,
-        combiner=combiner,
-        **_padding(padding),
-    )
+    with _where(handle) as tables:
+        return _raw.tf_embed_sum_by_key(
+            keys=keys,
+            gradients=gradients,
+            bags=list(bags),
+            weights=[] if weights is None else [weights],
+            tables=tables,
+            sum_dtype=sum_dtype,
+            combiner=combiner,
+            **_padding(padding),
+        )
 
 
-def unique_keys(keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def unique_keys(keys: tf.Tensor, handle: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """The distinct keys [u] in the order in which they first come, and the number of each key.
+
+    Args:
+        handle: As in `sum_by_key`.
 
     Returns:
         The distinct keys and, keys.shape, int32, where each key is among them.
     """
-    return _raw.tf_embed_unique_keys(keys=keys)
+    with _where(handle) as tables:
+        return _raw.tf_embed_unique_keys(keys=keys, tables=tables)
+
+
+@contextlib.contextmanager
+def _where(handle: tf.Tensor | None) -> Iterator[list[tf.Tensor]]:
+    """The `tables` of an op that needs none: TensorFlow puts it where a table is."""
+    if handle is not None:
+        yield [handle]
+    else:
+        with tf.device("/CPU:0"):
+            yield []
 
 
 def _padding(padding: Padding | None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
             sum_dtype=op.get_attr("value_dtype"),
             combiner=pooling.combiner,
             padding=pooling.padding,
+            handle=handle,
         )
         gradients[4] = gradient_of_token(pooling.token, distinct, sums, dim)
     last = len(op.inputs) - 1
@@ -55,7 +56,7 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
         return results
     of_rows = tf.reshape(of_rows, [-1, tf.shape(of_sums)[1]])
     results[1] = tf.cast(pooling.pool(keys, of_rows, pooling.weights), summed.dtype)
-    last = len(op.inputs) - 1
+    last = len(op.inputs) - 1 - op.get_attr("num_tables")
     if pooling.weights is not None and not _is_skipped(op, last):
         wide = tf.cast(summed, of_rows.dtype)
         results[last] = pooling.gradient_of_weights(keys, of_rows, wide)

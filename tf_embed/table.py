@@ -467,7 +467,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """Tells who wants to know of a step. `done` is what the step's op gave."""
         if self.on_update is not None:
             with tf.control_dependencies([] if done is None else [done]):
-                self.on_update(ops.unique_keys(tf.reshape(keys, [-1]))[0])
+                distinct, _ = ops.unique_keys(tf.reshape(keys, [-1]), self.resource_handle)
+                self.on_update(distinct)
         return done
 
     def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:

@@ -15,6 +15,11 @@
 
 namespace tf_embed {
 
+// The type that rows of `type` are summed in.
+inline tensorflow::DataType ComputeType(tensorflow::DataType type) {
+  return type == tensorflow::DT_DOUBLE ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT;
+}
+
 // The attributes `combiner` and `padding`.
 struct PoolingAttributes {
   bool has_bags = true;  // false: the combiner is "none"

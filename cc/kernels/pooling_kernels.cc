@@ -1,8 +1,6 @@
-// FindPooled, SumByKey and UniqueKeys.
-#include <new>
+// FindPooled.
 #include <vector>
 
-#include "cc/core/key_sums.h"
 #include "cc/core/pooled_find.h"
 #include "cc/kernels/gpu_tables.h"
 #include "cc/kernels/on_gpu.h"
@@ -13,11 +11,6 @@ namespace tf_embed {
 namespace {
 
 namespace tf = ::tensorflow;
-
-// The type that rows of `type` are summed in.
-tf::DataType ComputeType(tf::DataType type) {
-  return type == tf::DT_DOUBLE ? tf::DT_DOUBLE : tf::DT_FLOAT;
-}
 
 class FindPooledOp : public TableOp {
  public:
@@ -70,127 +63,7 @@ class FindPooledOp : public TableOp {
   bool training_ = false;
 };
 
-// Finds the distinct keys of input 0 and gives what outputs share: the distinct keys and the number
-// of each key.
-class DistinctKeysOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) final {
-    try {
-      OP_REQUIRES_OK(context, Run(context));
-    } catch (const std::bad_alloc&) {
-      context->CtxFailure(ResourceExhaustedError("No memory for the distinct keys of a batch."));
-    }
-  }
-
- protected:
-  virtual const PoolingAttributes* attributes() const { return nullptr; }
-  virtual absl::Status RunOn(tf::OpKernelContext*, const ExecContext&, KeySums*) {
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) {
-    Allocator* const allocator = HostAllocator();
-    const tf::Tensor& tensor = context->input(0);
-    const ExecContext exec = ThreadPoolOf(context);
-    Buffer<int64_t> widened(allocator);
-    Buffer<int64_t> wide_distinct(allocator);
-    KeySums sums(allocator);
-    const int64_t* keys;
-    tf::Tensor* distinct;
-    tf::Tensor* inverse;
-    if (tensor.dtype() == tf::DT_STRING) {
-      TF_RETURN_IF_ERROR(NumberStrings(exec, tensor, &widened));
-      keys = widened.data();
-    } else {
-      TF_RETURN_IF_ERROR(WidenedKeys(tensor, &widened, &keys));
-    }
-    const int64_t* const padding = attributes() == nullptr ? nullptr : attributes()->padding_key();
-    TF_RETURN_IF_ERROR(
-        ToTensorFlow(sums.Build(exec, keys, static_cast<size_t>(tensor.NumElements()), padding)));
-    const int64_t size = static_cast<int64_t>(sums.size());
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &distinct));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, tensor.shape(), &inverse));
-    if (tensor.dtype() == tf::DT_INT64 || tensor.dtype() == tf::DT_UINT64) {
-      sums.WriteKeys(static_cast<int64_t*>(distinct->data()));
-    } else {
-      TF_RETURN_IF_ERROR(ToTensorFlow(wide_distinct.Resize(sums.size())));
-      sums.WriteKeys(wide_distinct.data());
-      if (tensor.dtype() == tf::DT_STRING) {
-        const tf::tstring* const from = tensor.flat<tf::tstring>().data();
-        tf::tstring* const to = distinct->flat<tf::tstring>().data();
-        for (size_t i = 0; i < sums.size(); ++i) to[i] = from[wide_distinct[i] - 1];
-      } else {
-        NarrowKeys(wide_distinct.data(), sums.size(), 0, distinct);
-      }
-    }
-    sums.WriteInverse(exec, inverse->flat<int32_t>().data());
-    return RunOn(context, exec, &sums);
-  }
-
-  // Gives each string a number from 1 on, equal ones the same; padding is kNoKey.
-  absl::Status NumberStrings(const ExecContext& exec, const tf::Tensor& strings,
-                             Buffer<int64_t>* numbers) {
-    const TextBatch texts = TextsOf(strings);
-    TF_RETURN_IF_ERROR(ToTensorFlow(numbers->Resize(texts.size)));
-    TF_RETURN_IF_ERROR(ToTensorFlow(NumberTexts(exec, texts, HostAllocator(), numbers->data())));
-    const bool is_padded = attributes() != nullptr && !attributes()->padding_text.empty();
-    for (size_t i = 0; i < texts.size; ++i) {
-      const bool is_padding = is_padded && texts[i] == attributes()->padding_text.front();
-      (*numbers)[i] = is_padding ? StringKeys::kNoKey : (*numbers)[i] + 1;
-    }
-    return absl::OkStatus();
-  }
-};
-
-class SumByKeyOp : public DistinctKeysOp {
- public:
-  explicit SumByKeyOp(tf::OpKernelConstruction* construction) : DistinctKeysOp(construction) {
-    OP_REQUIRES_OK(construction, attributes_.Read(construction));
-  }
-
- private:
-  const PoolingAttributes* attributes() const override { return &attributes_; }
-
-  absl::Status RunOn(tf::OpKernelContext* context, const ExecContext& exec,
-                     KeySums* distinct) override {
-    const tf::Tensor& keys = context->input(0);
-    const tf::Tensor& gradients = context->input(1);
-    Bags bags(HostAllocator());
-    tf::TensorShape shape = keys.shape();
-    KeyGradients of;
-    if (attributes_.has_bags) {
-      TF_RETURN_IF_ERROR(ReadBags(context, keys.shape(), &bags, &shape));
-      of.bags = &bags;
-      of.pooling.combiner = attributes_.combiner;
-      of.pooling.padding = attributes_.padding_key();
-    }
-    TF_RETURN_IF_ERROR(ReadWeights(context, ComputeType(gradients.dtype()),
-                                   static_cast<size_t>(keys.NumElements()), &of.pooling.weights));
-    const int64_t dim = gradients.dims() == 0 ? 0 : gradients.dim_size(gradients.dims() - 1);
-    shape.AddDim(dim);
-    if (gradients.shape() != shape) {
-      return InvalidArgumentError("`gradients` must have shape ", shape.DebugString(),
-                                  " for keys of shape ", keys.shape().DebugString(),
-                                  ". Received: ", gradients.shape().DebugString(), ".");
-    }
-    of.gradients = gradients.data();
-    of.type = CoreType(gradients.dtype());
-    of.dim = static_cast<size_t>(dim);
-    tf::Tensor* sums;
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(2, {static_cast<int64_t>(distinct->size()), dim}, &sums));
-    return ToTensorFlow(distinct->WriteSums(exec, of, CoreType(sums->dtype()), sums->data()));
-  }
-
-  PoolingAttributes attributes_;
-};
-
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooled").Device(tf::DEVICE_CPU), FindPooledOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedUniqueKeys").Device(tf::DEVICE_CPU), DistinctKeysOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedSumByKey").Device(tf::DEVICE_CPU), SumByKeyOp);
 
 const OnGpu<FindPooledOp> find_pooled("TfEmbedFindPooled", {"table", "owners", "tokens", "bags"},
                                       KeyTypes::kWide);

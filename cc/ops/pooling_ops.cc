@@ -3,7 +3,8 @@
 //     keys --TfEmbedFindPooled--> a row for each bag
 //     gradient of these rows --TfEmbedSumByKey--> distinct keys and the sums of their gradients
 //
-// Neither op holds a row for each key. What makes a bag is said by the input list `bags`:
+// Neither op holds a row for each key. The second runs where a table is that it is given, of which
+// it reads nothing. What makes a bag is said by the input list `bags`:
 //   none              the keys along the last axis of `keys`
 //   [splits]          row splits [bags + 1]: bag b holds the flattened keys splits[b] to splits[b +
 //   1] [indices, shape]  the keys are the values of a sparse array of `shape` [rank], int64, at
@@ -115,6 +116,7 @@ REGISTER_OP("TfEmbedSumByKey")
     .Input("gradients: gradient_dtype")
     .Input("bags: num_bags * bags_dtype")
     .Input("weights: num_weights * weights_dtype")
+    .Input("tables: num_tables * resource")
     .Output("distinct: key_dtype")
     .Output("inverse: int32")
     .Output("sums: sum_dtype")
@@ -125,6 +127,7 @@ REGISTER_OP("TfEmbedSumByKey")
     .Attr("bags_dtype: {int64, int32} = DT_INT64")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("weights_dtype: {float, double} = DT_FLOAT")
+    .Attr("num_tables: int >= 0 = 0")
     .Attr("combiner: {'none', 'sum', 'mean', 'sqrtn'} = 'none'")
     .Attr("padding: list(int) = []")
     .Attr("padding_text: list(string) = []")
@@ -147,6 +150,7 @@ gradients: keys.shape + [dim]; or, with a combiner, those of the pooled rows, th
   + [dim], of which the gradient of a key is weight x gradient of its bag / divisor of the bag.
 bags: What makes a bag, see above; nothing where the combiner is none.
 weights: None; or one, with a weight for each key, of float, or double for double gradients.
+tables: None; or one, on whose device TensorFlow then does it.
 distinct: [u]; the keys in the order in which they first come, without padding.
 inverse: keys.shape; where each key is among the distinct ones, -1 for padding.
 sums: [u, dim]; taken in float for float, half and bfloat16, in double for double.
@@ -158,9 +162,11 @@ padding_text: As in TfEmbedFindPooled.
 
 REGISTER_OP("TfEmbedUniqueKeys")
     .Input("keys: key_dtype")
+    .Input("tables: num_tables * resource")
     .Output("distinct: key_dtype")
     .Output("inverse: int32")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr("num_tables: int >= 0 = 0")
     .SetShapeFn([](InferenceContext* c) -> Status {
       DistinctShape(c, c->UnknownDim());
       return Status();
@@ -168,6 +174,8 @@ REGISTER_OP("TfEmbedUniqueKeys")
     .Doc(R"doc(
 Gives the distinct keys [u], in the order in which they first come, and for each key, keys.shape,
 where it is among them.
+
+tables: As in TfEmbedSumByKey.
 )doc");
 
 }  // namespace tf_embed

@@ -15,7 +15,7 @@ from tf_embed import ops
 
 
 def sum_equal_keys(
-    keys: tf.Tensor, gradients: tf.Tensor, dtype: tf.DType
+    keys: tf.Tensor, gradients: tf.Tensor, dtype: tf.DType, handle: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Distinct keys and the sums of their gradients, in the order in which they first come.
 
@@ -23,13 +23,14 @@ def sum_equal_keys(
         keys: [n].
         gradients: [n, dim].
         dtype: What sums are taken in.
+        handle: The table on whose device it is done; None: on the host.
 
     Returns:
         Keys [m] and sums [m, dim], m at most n.
     """
     if ops.compute_dtype(gradients.dtype) != ops.compute_dtype(dtype):
         gradients = tf.cast(gradients, dtype)
-    distinct, _, sums = ops.sum_by_key(keys, gradients, sum_dtype=dtype)
+    distinct, _, sums = ops.sum_by_key(keys, gradients, sum_dtype=dtype, handle=handle)
     return distinct, sums
 
 

@@ -240,8 +240,9 @@ class TableTrainer(tf.Module):
             gradients: [n, dim].
             scale: What the loss was multiplied with.
         """
-        dtype = self._parts.table.options.slot_dtype
-        keys, sums = row_gradients.sum_equal_keys(keys, gradients, dtype)
+        table = self._parts.table
+        dtype = table.options.slot_dtype
+        keys, sums = row_gradients.sum_equal_keys(keys, gradients, dtype, table.resource_handle)
         return keys, sums / tf.cast(scale, dtype)
 
     def train(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0) -> None:
