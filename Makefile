@@ -225,7 +225,8 @@ CUDA_OUT := build/cuda
 CUDA_RUN ?=
 CUDA_CORE := $(patsubst %.cc,$(CUDA_OUT)/%.o,$(wildcard cc/core/*.cc))
 CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/cuda/device_table.cu.o
-CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/copying_table.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
+CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/copying_table.o \
+    $(CUDA_OUT)/cc/cuda/device_table_on_host.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
     core/table_admission_test core/table_contract_test core/table_pass_test \
     core/table_policy_test core/table_scores_test core/table_slots_test \
     cuda/bounded_device_table_test cuda/device_key_sums_test cuda/device_split_test cuda/gpu_test \

@@ -49,22 +49,29 @@ __global__ void WriteFirstIds(const uint32_t* sums, size_t count, uint32_t* firs
   if (i == count) firsts[sums[count]] = static_cast<uint32_t>(count);
 }
 
-// A block for each distinct id, a thread for each column.
+// A block for each distinct id, a thread for each column. Gradients are loaded sixteen at a time.
 __global__ void StepRows(const RuleConstants<float> constants, const int64_t* ids,
                          const uint32_t* places, const uint32_t* firsts, const uint32_t* distinct,
                          const float* gradients, size_t dim, float* weights, float* moments) {
   if (blockIdx.x >= *distinct) return;
   const uint32_t begin = firsts[blockIdx.x], end = firsts[blockIdx.x + 1];
+  __shared__ uint32_t here[1024];
   const size_t j = threadIdx.x;
   float sum = 0;
-  for (uint32_t k = begin; k < end; k += 8) {
-    float loaded[8];
+  for (uint32_t first = begin; first < end; first += blockDim.x) {
+    const uint32_t count = end - first < blockDim.x ? end - first : blockDim.x;
+    __syncthreads();
+    if (threadIdx.x < count) here[threadIdx.x] = places[first + threadIdx.x];
+    __syncthreads();
+    for (uint32_t k = 0; k < count; k += 16) {
+      float loaded[16];
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) {
-      loaded[i] = k + i < end ? gradients[places[k + i] * dim + j] : 0.0f;
+      for (uint32_t i = 0; i < 16; ++i) {
+        loaded[i] = k + i < count ? gradients[here[k + i] * dim + j] : 0.0f;
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < 16; ++i) sum += loaded[i];
     }
-#pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) sum += loaded[i];
   }
   const size_t at = ids[begin] * dim + j;
   float* const of_row = moments + 2 * ids[begin] * dim;
@@ -80,7 +87,7 @@ __global__ void StepRows(const RuleConstants<float> constants, const int64_t* id
 
 class StaticArray {
  public:
-  // For batches of so many ids.
+  // For batches of so many ids; `dim` is at most 1024.
   StaticArray(size_t rows, size_t dim, size_t batch)
       : dim_(dim), batch_(batch), weights_(rows * dim), moments_(2 * rows * dim) {
     while ((rows - 1) >> bits_ > 0) ++bits_;

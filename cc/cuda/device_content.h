@@ -143,6 +143,10 @@ class DeviceContent {
 
   // Whether the bound on bytes allows no more room.
   bool full() const { return full_; }
+  // Whether bytes on the device are bounded by more than what it has.
+  bool has_bound() const {
+    return options_.max_bytes != UINT64_MAX || options_.max_row_bytes != UINT64_MAX;
+  }
 
   // Makes room for so many rows, or for as many as the bound on bytes allows; false where the
   // device has no memory.

@@ -5,11 +5,12 @@
 //     0                            8   16
 //
 // A digest is a byte of its key's hash, 1 to 255; 0 marks a lane that is empty, so every key is
-// legal. One 8-byte word holds all of a bucket's and is compared at once: a find reads the sector
-// with the header, and of the entries only those whose digest agrees, 1.03 on average. The highest
-// byte counts the keys that found their bucket full and went on (255 stays); where it is 0 a
-// search ends. It is counted down again as they leave, so that keys that come and go do not make
-// searches longer and longer, and no lane keeps the mark of a key that is gone.
+// legal. One 8-byte word holds all of a bucket's and is compared at once. A tile with a lane for
+// each entry reads all of the line at the same time, a smaller one of the entries only those whose
+// digest agrees, 1.03 on average. The highest byte counts the keys that found their bucket full and
+// went on (255 stays); where it is 0 a search ends. It is counted down again as they leave, so that
+// keys that come and go do not make searches longer and longer, and no lane keeps the mark of a key
+// that is gone.
 //
 // The home of a key is given by the high bits of its hash. A larger index has the same order, which
 // is that of an export.

@@ -126,7 +126,8 @@ cudaMemPool_t ScratchPool(int device) {
   return entry->second;
 }
 
-// Makes a GPU the thread's current one while it lives, and then the one that was it before.
+// Makes a GPU the thread's current one while it lives, and then the one that was it before. What
+// takes a stream needs it too: no stream is the default one of the current GPU.
 class OnGpu {
  public:
   explicit OnGpu(int device) : device_(device) {
@@ -144,8 +145,10 @@ class OnGpu {
   int before_ = 0;
 };
 
+// What is told so is no more the thread's last error, which others would take for theirs.
 Status StatusOf(cudaError_t error, int device) {
   if (error == cudaSuccess) return Status();
+  (void)cudaGetLastError();
   return Status::Unavailable("GPU " + std::to_string(device) +
                              " failed: " + cudaGetErrorString(error) + ".");
 }
@@ -191,6 +194,7 @@ class CudaDevice {
     void BeginWrite(const ExecContext& context) {
       BeginRead(context);
       std::lock_guard<std::mutex> lock(mutex_);
+      const OnGpu current(device_);
       for (const auto& read : reads_) cudaStreamWaitEvent(StreamOf(context), read.second, 0);
     }
     void EndWrite(const ExecContext& context) {
@@ -199,7 +203,8 @@ class CudaDevice {
     }
 
    private:
-    static void Record(const ExecContext& context, cudaEvent_t* event) {
+    void Record(const ExecContext& context, cudaEvent_t* event) const {
+      const OnGpu current(device_);
       if (*event == nullptr) cudaEventCreateWithFlags(event, cudaEventDisableTiming);
       cudaEventRecord(*event, StreamOf(context));
     }
@@ -214,7 +219,13 @@ class CudaDevice {
   // queued, heard when they have arrived. One at a time is under way.
   class Echo {
    public:
-    explicit Echo(const CudaDevice& device) : device_(device.device_) {}
+    // Takes what it needs here: to take pinned memory may wait for the device.
+    explicit Echo(const CudaDevice& device) : device_(device.device_) {
+      const OnGpu current(device_);
+      bytes_ = MemoryOrNull(
+          [](void** memory) { return cudaHostAlloc(memory, kMostBytes, cudaHostAllocPortable); });
+      if (cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming) != cudaSuccess) sent_ = nullptr;
+    }
     Echo(const Echo&) = delete;
     Echo& operator=(const Echo&) = delete;
     ~Echo() {
@@ -226,63 +237,61 @@ class CudaDevice {
       if (bytes_ != nullptr) cudaFreeHost(bytes_);
     }
 
-    // False, and nothing is sent, where something is under way or there is no memory.
+    // False, and nothing is sent, where something is under way or it can't be sent.
     bool Send(const CudaDevice&, const ExecContext& context, const void* from, size_t bytes) {
-      if (is_under_way_ && Arrived() == nullptr) return false;
-      if (!IsReady()) return false;
-      cudaMemcpyAsync(bytes_, from, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
-      cudaEventRecord(sent_, StreamOf(context));
-      return is_under_way_ = true;
+      if (bytes_ == nullptr || sent_ == nullptr || (is_under_way_ && Arrived() == nullptr)) {
+        return false;
+      }
+      const OnGpu current(device_);
+      const cudaStream_t stream = StreamOf(context);
+      has_sent_ =
+          cudaMemcpyAsync(bytes_, from, bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
+          cudaEventRecord(sent_, stream) == cudaSuccess;
+      return is_under_way_ = has_sent_;
     }
 
     // Null where nothing was sent, or it is still under way.
     const void* Arrived() {
-      if (sent_ == nullptr) return nullptr;
-      if (is_under_way_ && cudaEventQuery(sent_) != cudaSuccess) {
-        if (cudaPeekAtLastError() == cudaErrorNotReady) (void)cudaGetLastError();
-        return nullptr;
+      if (is_under_way_) {
+        const cudaError_t query = cudaEventQuery(sent_);
+        if (query == cudaErrorNotReady) (void)cudaGetLastError();
+        is_under_way_ = query != cudaSuccess;
       }
-      is_under_way_ = false;
-      return bytes_;
+      return has_sent_ && !is_under_way_ ? bytes_ : nullptr;
     }
 
    private:
     static constexpr size_t kMostBytes = 64;
 
-    bool IsReady() {
-      const OnGpu current(device_);
-      if (bytes_ == nullptr) {
-        bytes_ = MemoryOrNull(
-            [](void** memory) { return cudaHostAlloc(memory, kMostBytes, cudaHostAllocPortable); });
-      }
-      if (sent_ == nullptr) cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming);
-      return bytes_ != nullptr && sent_ != nullptr;
-    }
-
     const int device_;
     void* bytes_ = nullptr;  // pinned
     cudaEvent_t sent_ = nullptr;
+    bool has_sent_ = false;
     bool is_under_way_ = false;
   };
 
   // Equal keys by a stable sort: the members of a group keep the order of the batch.
   class Groups {
    public:
-    Groups() = default;
-    Groups(Groups&& other) noexcept { *this = std::move(other); }
+    explicit Groups(int device) : device_(device) {}
+    Groups(Groups&& other) noexcept : device_(other.device_) { *this = std::move(other); }
     Groups& operator=(Groups&& other) noexcept {
+      std::swap(device_, other.device_);
       std::swap(stream_, other.stream_);
       std::swap(memory_, other.memory_);
       std::swap(view_, other.view_);
       return *this;
     }
     ~Groups() {
-      if (memory_ != nullptr) cudaFreeAsync(memory_, stream_);
+      if (memory_ == nullptr) return;
+      const OnGpu current(device_);
+      cudaFreeAsync(memory_, stream_);
     }
     GroupsView view() const { return view_; }
 
    private:
     friend class CudaDevice;
+    int device_;
     cudaStream_t stream_ = nullptr;
     char* memory_ = nullptr;
     GroupsView view_;
@@ -290,7 +299,7 @@ class CudaDevice {
 
   explicit CudaDevice(int device) : device_(device), scratch_(ScratchPool(device)) {}
 
-  Groups NewGroups() const { return Groups(); }
+  Groups NewGroups() const { return Groups(device_); }
 
   Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
@@ -366,15 +375,19 @@ class CudaDevice {
     cudaFreeHost(memory);
   }
   void Fill(const ExecContext& context, void* to, int byte, size_t bytes) const {
-    if (bytes > 0) cudaMemsetAsync(to, byte, bytes, StreamOf(context));
+    if (bytes == 0) return;
+    const OnGpu current(device_);
+    cudaMemsetAsync(to, byte, bytes, StreamOf(context));
   }
   // From memory that is not pinned: it may be written again when this returns.
   void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) const {
     if (bytes == 0) return;
+    const OnGpu current(device_);
     cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, StreamOf(context));
   }
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
     if (bytes == 0) return;
+    const OnGpu current(device_);
     cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
     cudaStreamSynchronize(StreamOf(context));
   }
@@ -391,6 +404,7 @@ class CudaDevice {
   }
 
   Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {
+    const OnGpu current(device_);
     const cudaStream_t stream = StreamOf(context);
     size_t bytes = 0;
     TF_EMBED_RETURN_IF_ERROR(
@@ -405,6 +419,7 @@ class CudaDevice {
 
   Status Sort(const ExecContext& context, const uint64_t* keys, const uint32_t* values,
               size_t count, int bits, uint64_t* sorted_keys, uint32_t* sorted_values) const {
+    const OnGpu current(device_);
     const cudaStream_t stream = StreamOf(context);
     size_t bytes = 0;
     TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs(
@@ -455,6 +470,7 @@ class GpuMemory final : public DeviceMemory {
   }
   Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
                  void* host) override {
+    const OnGpu current(device_);
     TF_EMBED_RETURN_IF_ERROR(Copy(context, device, bytes, cudaMemcpyDeviceToHost, host));
     return StatusOf(cudaStreamSynchronize(StreamOf(context)), device_);
   }

@@ -19,8 +19,7 @@ Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& ba
                  PlaceKernel{content_->index(), groups.view(), places.data()});
   device_.Launch(context, batch.size, kPlaceCost,
                  EraseKernel{View(), groups.view(), places.data()});
-  if (NeedsRoomSoon(batch.size)) content_->AskForRows(context);
-  return device_.Check(context);
+  return Launched(context, batch.size);
 }
 
 template <class Device>
@@ -106,8 +105,9 @@ Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
   if (rows > content_->room()) {
     waited_in_vain_ = 0;
     if (!content_->MakeRoom(context, rows)) return NoMemory(context);
-  } else if (++waited_in_vain_ == kPatience) {
-    // Writes of keys that are nearly all there would wait for ever. There is room without this.
+  } else if (!content_->has_bound() && ++waited_in_vain_ == kPatience) {
+    // Writes of keys that are nearly all there would wait for ever. There is room without this, and
+    // under a bound on bytes a larger index might take that of rows.
     waited_in_vain_ = 0;
     const uint64_t ahead = std::min(kAhead * keys, std::max<uint64_t>(rows / 16, kSmallAhead));
     (void)content_->MakeRoom(context, std::min(rows + ahead, bound));

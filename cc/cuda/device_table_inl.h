@@ -2,8 +2,8 @@
 //
 // A find: one launch; a tile of lanes looks its key up (device_index.h) and copies the row. A
 // write: the batch's equal keys are brought together, its absent keys numbered in the order of the
-// batch, and each distinct key is dealt with by one tile (row_kernels.h). No kernel takes a lock on
-// a row.
+// batch, and the row of each distinct key is changed by one tile (row_kernels.h). No kernel takes a
+// lock on a row.
 //
 // What keeps verbs apart is their order, not locks in device memory: finds run together, a write
 // runs alone. On the host the two gates below see to that. On a GPU, where a verb returns when its
@@ -249,9 +249,13 @@ class DeviceTable final : public TableOnDevice {
   // Sees to it that `keys` more find room, as far as the bounds go; where they do not for sure,
   // asks the device how many of them are new: `wanted` is there. `*all` says whether all surely do.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
-  // Whether writes of so many keys may have no room before long, as far as the host knows.
-  bool NeedsRoomSoon(uint64_t keys) const {
-    return !content_->full() && content_->known.most() + kAhead * keys > content_->room();
+  // The end of a verb of so many keys that changed the number of rows: asks for it where the next
+  // ones may have no room before long, as far as the host knows.
+  Status Launched(const ExecContext& context, uint64_t keys) {
+    TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+    const bool has_room = content_->known.most() + kAhead * keys <= content_->room();
+    if (!has_room && !content_->full()) content_->AskForRows(context);
+    return Status();
   }
   // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
   // does, takes expired rows out, asks the admission, and makes `wanted` a running sum.
@@ -502,8 +506,7 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
       context, 1, 0,
       SettleKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
                    planned && policy.ttl_milliseconds > 0, write.counts_refused});
-  if (NeedsRoomSoon(batch.size)) content_->AskForRows(context);
-  return device_.Check(context);
+  return Launched(context, batch.size);
 }
 
 template <class Device>

@@ -219,10 +219,12 @@ Status DeviceTable<Device>::EvictExpired(const ExecContext& context, size_t* rem
   Status status = EvictFound(context, sweep, counter.data());
   uint64_t gone = 0;
   device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
-  content_->known.Set(content_->Rows(context));
+  const uint64_t left = content_->Rows(context);
+  if (status.ok()) status = device_.Check(context);
+  if (status.ok()) content_->known.Set(left);
   expired_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
-  return status.ok() ? device_.Check(context) : status;
+  return status;
 }
 
 template <class Device>
@@ -240,7 +242,8 @@ Status DeviceTable<Device>::EvictBelow(const ExecContext& context, EvictionOrder
     status = EvictFound(context, kernel, counter.data());
     device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
     left = content_->Rows(context);
-    content_->known.Set(left);
+    if (status.ok()) status = device_.Check(context);
+    if (status.ok()) content_->known.Set(left);
   }
   evicted_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;

@@ -6,8 +6,9 @@
 //     Tile                        what works on a key; see tile.h
 //     Order                       the verbs of one table among streams: reads together, writes
 //                                 alone
-//     Groups, Group               the distinct keys of a batch, and where they stand
-//     Echo                        what the host hears of the device's memory without a wait
+//     Groups, NewGroups, Group    the distinct keys of a batch, and where they stand
+//     Echo                        what the host hears of the device's memory without a wait; this
+//                                 one's copies by CopyLater
 //     Allocate, Free, Fill, CopyIn, CopyOut
 //     AllocateLasting             what Free frees as well, for the table itself: Allocate is for a
 //                                 verb

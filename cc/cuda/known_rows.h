@@ -26,8 +26,10 @@ class KnownRows {
     most_ = most;
   }
 
-  // Has the device tell their number when it comes there, behind the writes so far.
+  // Has the device tell their number when it comes there, behind the writes so far; what it told
+  // before is heard first.
   void Ask(const Device& device, const ExecContext& context, const TableCounts* counts) {
+    Hear();
     if (echo_.Send(device, context, counts, sizeof(*counts))) asked_at_ = offered_;
   }
 

@@ -1,9 +1,10 @@
 // What a table in device memory does to rows, key by key: a kernel a verb. Each is called for all
 // i of a launch, in any order, many at once, by all lanes of a tile. tile.h has the rules.
 //
-// A verb that writes goes in three launches: ProbeKernel looks each distinct key up and marks the
+// A verb that writes goes in three steps: ProbeKernel looks each distinct key up and marks the
 // absent ones; a running sum over the marks, in the order of the batch, numbers them; WriteKernel
-// changes the rows that are there and makes the new ones. The number decides who finds room, so a
+// changes the rows that are there and makes the new ones, of an optimizer behind SumKernel
+// (rule_kernels.h). The number decides who finds room, so a
 // full table refuses the same keys whatever the order in which tiles come.
 #ifndef TF_EMBED_CC_CUDA_ROW_KERNELS_H_
 #define TF_EMBED_CC_CUDA_ROW_KERNELS_H_
@@ -387,15 +388,18 @@ struct FindOrInsertVerb {
                             const char* row, bool present) const {
     const size_t bytes = table.layout.weight_bytes;
     const HeldRow<Tile> held(tile, row, bytes, weights);
+    const auto next = [&](uint32_t first) {  // each lane its place of the next ones
+      if (first >= group.count || tile.lane() >= group.count - first) return size_t{0};
+      return batch.Position(group.members[first + tile.lane()]);
+    };
+    size_t own = next(0);
     for (uint32_t first = 0; first < group.count; first += Tile::kLanes) {
       const uint32_t count = group.count - first;
-      size_t own = 0;
-      if (tile.lane() < count) {
-        own = batch.Position(group.members[first + tile.lane()]);
-        if (exists != nullptr) exists[own] = present;
-      }
+      const size_t here = own;
+      own = next(first + static_cast<uint32_t>(Tile::kLanes));
+      if (exists != nullptr && tile.lane() < count) exists[here] = present;
       for (uint32_t k = 0; k < Tile::kLanes && k < count; ++k) {
-        char* const to = weights + tile.From(own, k) * bytes;
+        char* const to = weights + tile.From(here, k) * bytes;
         if (to != row) held.CopyTo(tile, to);
       }
     }

@@ -25,7 +25,7 @@ class DistinctKeysOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) final {
     const bool on_gpu = gpu_ >= 0 && context->input_memory_type(0) == tf::DEVICE_MEMORY;
     try {
-      OP_REQUIRES_OK(context, on_gpu ? RunOnGpu(context) : RunOnHost(context));
+      OP_REQUIRES_OK(context, on_gpu ? WithMemoryAdvice(RunOnGpu(context)) : RunOnHost(context));
     } catch (const std::bad_alloc&) {
       context->CtxFailure(ResourceExhaustedError("No memory for the distinct keys of a batch."));
     }
