@@ -50,10 +50,12 @@ def _is_in_sample(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    # Traces make so many objects that a third of the time went into the search for cycles.
+    # Traces make so many objects that a third of the time went into the search for cycles. What is
+    # there now is not searched again, and the rest less often; not too seldom either, as many graphs
+    # at once take far longer to go than one by one.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000)
+    gc.set_threshold(3_000)
 
 
 @pytest.fixture(autouse=True)
