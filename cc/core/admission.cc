@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cc/core/hash.h"
+#include "cc/core/lock_order.h"
 #include "cc/core/striped_index.h"
 
 namespace tf_embed {
@@ -47,7 +48,7 @@ class Waiting final : public Admission {
         old_(New()) {}
 
   Status Count(const int64_t* keys, size_t count, bool* admitted) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     constexpr size_t kAhead = 8;
     for (size_t i = 0; i < std::min(kAhead, count); ++i) young_->Prefetch(HashKey(keys[i]));
     for (size_t i = 0; i < count; ++i) {
@@ -66,7 +67,7 @@ class Waiting final : public Admission {
   }
 
   void Peek(const int64_t* keys, size_t count, bool* admitted) const override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     for (size_t i = 0; i < count; ++i) {
       const uint64_t hash = HashKey(keys[i]);
       admitted[i] = young_->Get(hash) + old_->Get(hash) + 1 >= threshold_;
@@ -74,7 +75,7 @@ class Waiting final : public Admission {
   }
 
   void Forget(const int64_t* keys, size_t count) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     for (size_t i = 0; i < count; ++i) {
       young_->Forget(HashKey(keys[i]));
       if (max_keys_ > 0) old_->Forget(HashKey(keys[i]));
@@ -84,7 +85,7 @@ class Waiting final : public Admission {
   Status Clear() override {
     try {
       std::unique_ptr<Generation> young = New(), old = New();
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::lock_guard<OrderedMutex> lock(mutex_);
       young_.swap(young);
       old_.swap(old);
     } catch (const std::bad_alloc&) {
@@ -94,12 +95,12 @@ class Waiting final : public Admission {
   }
 
   size_t bytes() const override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     return young_->bytes() + old_->bytes();
   }
 
   Status Save(std::vector<int64_t>* numbers) const override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     numbers->push_back(static_cast<int64_t>(kind_));
     numbers->push_back(static_cast<int64_t>(threshold_));
     young_->Save(numbers);
@@ -115,7 +116,7 @@ class Waiting final : public Admission {
     TF_EMBED_RETURN_IF_ERROR(young->Load(&at, end));
     TF_EMBED_RETURN_IF_ERROR(old->Load(&at, end));
     if (at != end) return Damaged();
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     young_ = std::move(young);
     old_ = std::move(old);
     return Status();
@@ -140,7 +141,7 @@ class Waiting final : public Admission {
   const uint32_t threshold_;
   const size_t max_keys_;
   const typename Generation::Options options_;
-  mutable std::mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kCounts};
   std::unique_ptr<Generation> young_;
   std::unique_ptr<Generation> old_;
 };
@@ -220,7 +221,7 @@ class BloomFilter {
   // Bloom's formula it is half of them at `capacity` keys, given capacity * hashes / ln 2 cells.
   BloomFilter(Allocator* allocator, size_t capacity, double error_rate, int cell_bits)
       : capacity_(capacity),
-        hashes_(std::max<size_t>(1, static_cast<size_t>(std::ceil(-std::log2(error_rate))))),
+        hashes_(static_cast<size_t>(HashesFor(error_rate))),
         num_cells_(static_cast<size_t>(
             std::ceil(static_cast<double>(capacity * hashes_) / std::log(2.0)))),
         cell_bits_(cell_bits),
@@ -228,6 +229,11 @@ class BloomFilter {
         cells_(allocator) {
     if (!cells_.Resize(words_).ok()) throw std::bad_alloc();
     std::memset(cells_.data(), 0, bytes());
+  }
+
+  // How many words of 64 bits such a filter takes, about: may be more than there are numbers.
+  static double WordsFor(double capacity, double error_rate, int cell_bits) {
+    return capacity * HashesFor(error_rate) / std::log(2.0) * cell_bits / 64;
   }
 
   size_t bytes() const { return words_ * sizeof(uint64_t); }
@@ -291,6 +297,9 @@ class BloomFilter {
   };
   __extension__ typedef unsigned __int128 Uint128;
 
+  static double HashesFor(double error_rate) {
+    return std::max(1.0, std::ceil(-std::log2(error_rate)));
+  }
   uint32_t most() const { return (1u << cell_bits_) - 1; }
   size_t Word(size_t cell) const { return cell * static_cast<size_t>(cell_bits_) / 64; }
   int Shift(size_t cell) const {
@@ -381,13 +390,13 @@ class BloomFilters {
   Status Load(const int64_t** at, const int64_t* end) {
     if (end - *at < 4) return Damaged();
     Options options;
+    if ((*at)[0] < 1 || (*at)[0] > 16) return Damaged();
     options.cell_bits = static_cast<int>((*at)[0]);
     options.capacity = static_cast<size_t>((*at)[1]);
     std::memcpy(&options.error_rate, *at + 2, sizeof(options.error_rate));
     const int64_t filters = (*at)[3];
     *at += 4;
-    const bool good_bits = options.cell_bits >= 1 && options.cell_bits <= 16 &&
-                           (options.cell_bits & (options.cell_bits - 1)) == 0;
+    const bool good_bits = (options.cell_bits & (options.cell_bits - 1)) == 0;
     if (!good_bits || !(options.error_rate > 0.0 && options.error_rate < 1.0) ||
         options.capacity < 1 || options.capacity > static_cast<size_t>(end - *at) * 64 ||
         filters < 1 || filters > 64) {
@@ -396,6 +405,8 @@ class BloomFilters {
     options_ = options;
     filters_.clear();
     for (int64_t i = 0; i < filters; ++i) {
+      // Its cells must be there before memory is taken for them.
+      if (WordsOfNext() > static_cast<double>(end - *at)) return Damaged();
       AddFilter();
       TF_EMBED_RETURN_IF_ERROR(filters_.back()->Load(at, end));
     }
@@ -403,8 +414,18 @@ class BloomFilters {
   }
 
  private:
+  double WordsOfNext() const {
+    const int number = static_cast<int>(filters_.size());
+    return BloomFilter::WordsFor(std::ldexp(static_cast<double>(options_.capacity), number),
+                                 std::ldexp(options_.error_rate, -number - 1), options_.cell_bits);
+  }
+
   void AddFilter() {  // may throw std::bad_alloc
     const int number = static_cast<int>(filters_.size());
+    // Not only for want of memory: the numbers below must be ones.
+    if (!(WordsOfNext() * sizeof(uint64_t) < static_cast<double>(PhysicalMemoryBytes()))) {
+      throw std::bad_alloc();
+    }
     filters_.push_back(std::make_unique<BloomFilter>(allocator_, options_.capacity << number,
                                                      std::ldexp(options_.error_rate, -number - 1),
                                                      options_.cell_bits));

@@ -46,13 +46,16 @@ Status Bags::OfIndices(const int64_t* indices, size_t num_keys, const int64_t* s
   if (rank == 0) return Status::InvalidArgument("A sparse array of bags must have an axis.");
   if (num_keys > kMaxBatchSize) return TooMany("keys");
   size_t lines = 1;
-  for (size_t axis = 0; axis + 1 < rank; ++axis) {
-    if (shape[axis] == 0) lines = 0;
+  for (size_t axis = 0; axis < rank; ++axis) {
+    if (shape[axis] < 0) {
+      return Status::InvalidArgument(
+          "Sparse ids must have a dense_shape of numbers from 0. Received: " +
+          std::to_string(shape[axis]) + " on axis " + std::to_string(axis) + ".");
+    }
+    if (axis + 1 < rank && shape[axis] == 0) lines = 0;
   }
   for (size_t axis = 0; axis + 1 < rank && lines > 0; ++axis) {
-    if (shape[axis] < 0 || static_cast<size_t>(shape[axis]) > kMaxBatchSize / lines) {
-      return TooMany("bags");
-    }
+    if (static_cast<size_t>(shape[axis]) > kMaxBatchSize / lines) return TooMany("bags");
     lines *= static_cast<size_t>(shape[axis]);
   }
   TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(num_keys));

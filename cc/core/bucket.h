@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "cc/core/lock_order.h"
 #include "cc/core/platform.h"
 
 namespace tf_embed {
@@ -88,6 +89,9 @@ struct alignas(64) Bucket {
     }
     // A reader that sees a store made under the lock also sees the lock.
     std::atomic_thread_fence(std::memory_order_release);
+    const LockPlace place(LockRank::kBucket);
+    place.CheckWait();  // callers try until they have it
+    place.Taken();
     return true;
   }
 
@@ -101,6 +105,7 @@ struct alignas(64) Bucket {
 
   // Gives the lock back; `before` is the word when it was taken, `marks` are set besides.
   void Unlock(uint32_t before, uint32_t marks = 0) {
+    LockPlace(LockRank::kBucket).GivenBack();
     word.store((before + kVersion) | marks, std::memory_order_release);
   }
 

@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
+
+#include "cc/core/lock_order.h"
 
 namespace tf_embed {
 
@@ -19,12 +22,51 @@ struct Moment {
 };
 inline constexpr uint64_t kMostEpoch = INT32_MAX;
 
+// What the caller of a verb holds of the table (HeldTables in table_gates.h), so that the verb does
+// not take it.
+enum class Held : uint8_t {
+  kNothing,
+  kContent,  // nothing is replaced or rearranged: for verbs that read
+  kWriting,  // the same, and what a verb that writes takes: for these
+  kPaused,   // nobody else writes: for verbs that keep others from writing
+};
+
+// How a caller runs work on its threads; see ExecContext::parallel_for.
+class ParallelFor {
+ public:
+  using Work = std::function<void(size_t begin, size_t end)>;
+  using Function = std::function<void(size_t total, size_t cost, const Work& work)>;
+
+  ParallelFor& operator=(Function function) {
+    function_ = std::move(function);
+    return *this;
+  }
+
+  void operator()(size_t total, size_t cost, const Work& work) const {
+#if defined(TF_EMBED_CHECK_LOCKS)
+    HeldLocks::OfThread().CheckParallelFor();
+    const auto checked = [&work](size_t begin, size_t end) {
+      HeldLocks::OfThread().BeginWork();
+      work(begin, end);
+      HeldLocks::OfThread().EndWork();
+    };
+    function_(total, cost, std::cref(checked));
+#else
+    function_(total, cost, work);
+#endif
+  }
+
+ private:
+  Function function_;
+};
+
 struct ExecContext {
   // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps at once, and
   // returns when all are done. `cost` is the cost of one unit in nanoseconds, roughly. `work` holds
-  // a reference (std::cref) wherever the core makes it: a lambda might need memory, and throw.
-  using Work = std::function<void(size_t begin, size_t end)>;
-  std::function<void(size_t total, size_t cost, const Work& work)> parallel_for;
+  // a reference (std::cref) wherever the core makes it: a lambda might need memory, and throw. It
+  // waits for no gate of a table (lock_order.h).
+  using Work = ParallelFor::Work;
+  ParallelFor parallel_for;
 
   // Of a device: the stream that the caller's arrays are ready on, and on which the verb's results
   // will be; null: the device's default one. What has no stream takes no notice.
@@ -38,6 +80,9 @@ struct ExecContext {
   // rows. The caller keeps the bound afterwards.
   bool restoring = false;
 
+  // What the caller holds of the table.
+  Held held = Held::kNothing;
+
   // Everything in the calling thread.
   static ExecContext Serial() {
     ExecContext context;
@@ -49,11 +94,14 @@ struct ExecContext {
 
   // The same moment and purpose, in the calling thread.
   ExecContext InSerial() const {
-    ExecContext context = Serial();
-    context.stream = stream;
-    context.now = now;
-    context.training = training;
-    context.restoring = restoring;
+    ExecContext context = *this;
+    context.parallel_for = Serial().parallel_for;
+    return context;
+  }
+  // The same, of verbs whose caller holds the table.
+  ExecContext Holding(Held what) const {
+    ExecContext context = *this;
+    context.held = what;
     return context;
   }
 };

@@ -74,17 +74,17 @@ RowLayout HostTable::LayoutOf(const RuleSlots& rule) const {
 }
 
 RowInitializer HostTable::initializer() const {
-  Shared gate(content_gate_);
+  Shared gate(gates_.content);
   return content_->initializer;
 }
 
 size_t HostTable::size() const {
-  Shared gate(content_gate_);
+  Shared gate(gates_.content);
   return content_->index.size();
 }
 
 RuleSlots HostTable::rule() const {
-  Shared gate(content_gate_);
+  Shared gate(gates_.content);
   return content_->rule;
 }
 
@@ -131,7 +131,7 @@ void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, 
 Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
                        const DefaultRows& defaults, void* weights, bool* exists,
                        const SlotsOut& slots) const {
-  Shared gate(content_gate_);
+  const ReadingGates reading(gates_, context);
   const RowLayout& layout = content_->rows.layout();
   Buffer<char> initial_slots(options_.allocator);
   Buffer<char> narrow_slots(options_.allocator);
@@ -198,7 +198,7 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
 }
 
 Status HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const {
-  Shared gate(content_gate_);
+  const ReadingGates reading(gates_, context);
   const auto look = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       if (i + kBucketAhead < end) {
@@ -225,19 +225,22 @@ Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, const Wants& wants,
                              size_t key_cost, const Work& work) {
   WritePlan plan(options_.allocator);
-  std::unique_lock<std::mutex> turn(policy_mutex_, std::defer_lock);
-  if (options_.policy.plans_writes() && context.restoring) {
-    turn.lock();
-  } else if (options_.policy.plans_writes()) {
-    TF_EMBED_RETURN_IF_ERROR(PlanWrite(context, batch, groups, admits, wants, &plan));
+  Status status;
+  if (options_.policy.plans_writes()) {
+    if (context.held != Held::kWriting) plan.turn = PolicyTurn(gates_.policy);
+    if (!context.restoring) status = PlanWrite(context, batch, groups, admits, wants, &plan);
   }
-  const Write write{content_.get(), context.now, plan.data(), batch.scores};
-  Status status = groups.ForEachRange(context, key_cost,
-                                      [&](KeyGroups::Range* range) { return work(write, range); });
-  if (plan.data() != nullptr) {
-    Status noted = NoteInserted(batch, context.now, plan);
-    if (status.ok()) status = std::move(noted);
+  if (status.ok()) {
+    const Write write{content_.get(), context.now, plan.data(), batch.scores};
+    status = groups.ForEachRange(context, key_cost,
+                                 [&](KeyGroups::Range* range) { return work(write, range); });
+    if (plan.data() != nullptr) {
+      Status noted = NoteInserted(batch, context.now, plan);
+      if (status.ok()) status = std::move(noted);
+    }
   }
+  // A failure may have left rows out of the line that are below its limit.
+  if (!status.ok() && plan.data() != nullptr) victims_.Clear();
   return status;
 }
 
@@ -250,13 +253,12 @@ Status HostTable::ForEachRange(const ExecContext& context, const KeyBatch& batch
   Status status;
   bool outgrown;
   {
-    Shared writer(writers_);
-    Shared gate(content_gate_);
+    const WritingGates writing(gates_, context);
     if (expected != nullptr && !SameRule(*expected, content_->rule)) return OtherRule();
     status = RunPlanned(context, batch, groups, admits, wants, kWriteCost, work);
     outgrown = content_->index.has_retired();
   }
-  if (outgrown) DropRetired();
+  if (outgrown && context.held == Held::kNothing) DropOutgrown();
   return status;
 }
 
@@ -292,7 +294,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
     }
     if (!write.MayInsert(group)) return Status();
     const size_t stripe = StripedIndex::StripeOf(probe.hash);
-    std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
     if (index.Find(group.key, probe.hash).found()) continue;
     const uint32_t slot = content->rows.Take(&content->pools[stripe]);
     if (slot == kNoSlot) return NoMemory(content->index.size());
@@ -489,11 +491,11 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
   Status status;
   bool outgrown = false;
   for (bool done = false; !done;) {
-    Shared writer(writers_);
-    Shared gate(content_gate_);
+    WritingGates writing(gates_, context);
     if (!SameRuleAndInitialValues(content_->rule, rule.slots)) {
-      gate.unlock();
-      TF_EMBED_RETURN_IF_ERROR(SetRuleAlone(rule.slots));
+      if (context.held != Held::kNothing) return OtherRule();
+      writing.Release();
+      TF_EMBED_RETURN_IF_ERROR(SetRule(rule.slots));
       continue;  // another thread may have set yet another rule meanwhile
     }
     const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
@@ -515,24 +517,25 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
     outgrown = content_->index.has_retired();
     done = true;
   }
-  if (outgrown) DropRetired();
+  if (outgrown && context.held == Held::kNothing) DropOutgrown();
   return status;
 }
 
 Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
-  Shared writer(writers_);
-  Shared gate(content_gate_);
-  std::unique_lock<std::mutex> turn(policy_mutex_, std::defer_lock);
-  if (options_.policy.plans_writes()) turn.lock();
+  const WritingGates writing(gates_, context);
+  PolicyTurn turn;
+  if (options_.policy.plans_writes() && context.held != Held::kWriting) {
+    turn = PolicyTurn(gates_.policy);
+  }
   StripedIndex& index = content_->index;
   return groups.ForEachRange(context, kWriteCost, [&](KeyGroups::Range* range) {
     return ForEachGroup(
         *content_, range, [](const KeyGroup&) {},
         [&](const KeyGroup& group, const Probe& probe) {
           const size_t stripe = StripedIndex::StripeOf(probe.hash);
-          std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+          std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
           const uint32_t slot = index.Erase(group.key, probe.hash);
           if (slot != kNoSlot) content_->rows.Free(&content_->pools[stripe], slot);
           return Status();

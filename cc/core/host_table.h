@@ -14,12 +14,8 @@
 // a pass over the batch tells which keys are absent, room is made for those that may come, and then
 // the write goes as any other. Such writes go one at a time, each on all threads.
 //
-// Locks, in the order in which one thread may take them:
-//   1. writers_   shared by each verb that changes the table; alone by PauseWriters and Shrink
-//   2. content_gate_   shared by each verb; alone by those that replace or rearrange everything
-//   3. policy_mutex_   each verb that writes, where writes are planned
-//   4. a stripe's mutex
-//   5. a bucket's word; the row store's slab mutex; the mutex of the index's arena
+// Locks: those of TableGates, then a stripe's mutex, then those of the row store and of the index's
+// arena, or a bucket's word (lock_order.h).
 #ifndef TF_EMBED_CC_CORE_HOST_TABLE_H_
 #define TF_EMBED_CC_CORE_HOST_TABLE_H_
 
@@ -32,10 +28,10 @@
 #include <vector>
 
 #include "cc/core/key_groups.h"
-#include "cc/core/operation_gate.h"
 #include "cc/core/row_store.h"
 #include "cc/core/striped_index.h"
 #include "cc/core/table.h"
+#include "cc/core/table_gates.h"
 #include "cc/core/table_loops.h"
 #include "cc/core/victim_queue.h"
 
@@ -82,8 +78,8 @@ class HostTable final : public Table {
   TableStats Stats() const override;
   Status SetRule(const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
-  void PauseWriters() const override { writers_.lock(); }
-  void ResumeWriters() const override { writers_.unlock(); }
+  const TableGates& gates() const override { return gates_; }
+  void DropOutgrown() const override;
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   void TakeContent(Table* other) override;
@@ -91,6 +87,7 @@ class HostTable final : public Table {
  private:
   using Shared = std::shared_lock<OperationGate>;
   using Alone = std::unique_lock<OperationGate>;
+  using PolicyTurn = std::unique_lock<OrderedMutex>;
 
   // All that Clear, Shrink and TakeContent replace at once.
   struct Content {
@@ -146,12 +143,13 @@ class HostTable final : public Table {
   // What planning leaves for the write and for what follows.
   struct WritePlan {
     explicit WritePlan(Allocator* allocator) : verdicts(allocator), scores(allocator) {}
-    std::unique_lock<std::mutex> turn;
+    PolicyTurn turn;
+    bool is_made = false;
     Buffer<Verdict> verdicts;
     Buffer<uint64_t> scores;  // ScoreBits by the place where a key first comes; or none
     size_t size_before = 0;   // of the table, once room was made
 
-    const Verdict* data() const { return turn.owns_lock() ? verdicts.data() : nullptr; }
+    const Verdict* data() const { return is_made ? verdicts.data() : nullptr; }
   };
   using Wants = std::function<bool(const KeyGroup& group)>;
 
@@ -277,11 +275,12 @@ class HostTable final : public Table {
   // Calls visit(key, statistics) for the keys of a stripe, whose mutex is held.
   template <typename Visit>
   void ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const;
-  // CollectRanks, for whoever holds the gate.
+  // CollectRanks. REQUIRES: the content is held.
   Status RanksOf(const Content& content, const ExecContext& context, EvictionOrder order,
                  size_t one_in, const Rank& low, const Rank& high, RankList* ranks,
                  size_t* below) const;
-  // Takes rows out and tells the sink. Nobody else writes, and no stripe's mutex is held.
+  // Takes rows out and tells the sink. REQUIRES: each key has a row and comes once; nobody else
+  // writes; no stripe's mutex is held.
   Status Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
   // Copies the rows that `stays(statistics, hash)` is true of, while nobody writes, and changes
   // over to the copy.
@@ -292,20 +291,16 @@ class HostTable final : public Table {
   Status EvictAll(const ExecContext& context, const Leaves& leaves, std::atomic<uint64_t>* counter,
                   size_t* removed);
 
-  Status SetRuleAlone(const RuleSlots& rule);
   // Gives all rows the slots of a new row, or their own in other types. Nobody else is in.
   Status ReplaceSlots(const RuleSlots& rule);
   Status ConvertSlots(const RuleSlots& rule);
-  void DropRetired();
 
   TableOptions options_;
   const TableLoops& loops_;
-  mutable OperationGate writers_;
-  mutable OperationGate content_gate_;
+  const TableGates gates_{TableGates::Writes::kTogether};
   std::unique_ptr<Content> content_;
 
-  std::mutex policy_mutex_;
-  VictimQueue victims_;
+  VictimQueue victims_;                 // under the policy's gate, or while nobody else writes
   StripedIndex::Cursor expiry_cursor_;  // up to where expired rows were looked for
   mutable Counters counters_;
 };

@@ -31,8 +31,8 @@ Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content
 
 Status HostTable::Clear() {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  Shared writer(writers_);
-  Alone gate(content_gate_);
+  Shared writer(gates_.writers);
+  Alone gate(gates_.content);
   victims_.Clear();
   if (NewContent(options_.init_size, &content).ok()) {
     content_.swap(content);
@@ -50,31 +50,27 @@ Status HostTable::Clear() {
 
 Status HostTable::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  Alone writer(writers_);
+  const PausingGates pausing(gates_, context);
   {
     // Readers go on: nobody changes what is copied.
-    Shared gate(content_gate_);
+    Shared gate(gates_.content);
     TF_EMBED_RETURN_IF_ERROR(NewContent(content_->index.size(), &content));
     const auto all = [](const RowStatistics&, uint64_t) { return true; };
     TF_EMBED_RETURN_IF_ERROR(CopyContent(context, all, content.get()));
   }
-  Alone gate(content_gate_);
+  Alone gate(gates_.content);
   content_.swap(content);
   return Status();
 }
 
 void HostTable::SetInitializer(const RowInitializer& initializer) {
-  Alone gate(content_gate_);
+  Alone gate(gates_.content);
   content_->initializer = initializer;
 }
 
 Status HostTable::SetRule(const RuleSlots& rule) {
-  Shared writer(writers_);
-  return SetRuleAlone(rule);
-}
-
-Status HostTable::SetRuleAlone(const RuleSlots& rule) {
-  Alone gate(content_gate_);
+  Shared writer(gates_.writers);
+  Alone gate(gates_.content);
   if (!SameRule(content_->rule, rule)) {
     TF_EMBED_RETURN_IF_ERROR(ReplaceSlots(rule));
   } else if (!SameSlotTypes(content_->rule, rule)) {
@@ -108,8 +104,7 @@ Status HostTable::ConvertSlots(const RuleSlots& rule) {
 
 Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
   if (!TablePass(rule).IsDue()) return Status();
-  Shared writer(writers_);
-  Shared gate(content_gate_);
+  const WritingGates writing(gates_, context);
   Content& content = *content_;
   if (!SameRule(content.rule, rule.slots)) return OtherRule();
   const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kPass);
@@ -122,7 +117,7 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
                       noise, options_.allocator);
       TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
       for (size_t stripe = begin; stripe < end; ++stripe) {
-        std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
+        std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
         ForEachRow(content, stripe, [&](Bucket& bucket, int64_t key, char* row) {
           const uint32_t before = bucket.Lock();
           stepper.Step(key, nullptr, row);
@@ -143,7 +138,7 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
 
 double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
                               size_t slot) const {
-  Shared gate(content_gate_);
+  const ReadingGates reading(gates_, context);
   const Content& content = *content_;
   if (!SameRule(content.rule, rule) || slot >= rule.slots_per_row()) return 0.0;
   double largest[StripedIndex::kStripes] = {};
@@ -153,7 +148,7 @@ double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
   const size_t offset = content.rows.layout().slot_offset + place.offset;
   const auto look = [&](size_t begin, size_t end) {
     for (size_t stripe = begin; stripe < end; ++stripe) {
-      std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
+      std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
       ForEachRow(content, stripe, [&](Bucket&, int64_t, const char* row) {
         largest[stripe] = std::max(largest[stripe], place.load(row + offset));
       });
@@ -165,7 +160,7 @@ double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
 }
 
 Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const {
-  Shared gate(content_gate_);
+  Shared gate(gates_.content);
   const Content& content = *content_;
   const RowLayout& layout = content.rows.layout();
   rows->size = 0;
@@ -182,7 +177,7 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRow
   };
   TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
   for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
-    std::lock_guard<std::mutex> lock(content.index.StripeMutex(cursor->next));
+    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(cursor->next));
     const size_t stripe_size = content.index.StripeSize(cursor->next);
     if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
     if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(make_room(stripe_size));
@@ -226,15 +221,15 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
 
 void HostTable::TakeContent(Table* other) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  Shared writer(writers_);
-  Alone gate(content_gate_);
+  Shared writer(gates_.writers);
+  Alone gate(gates_.content);
   victims_.Clear();
   content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
 }
 
-void HostTable::DropRetired() {
+void HostTable::DropOutgrown() const {
   // If others are inside now, one of them or a later writer will do it.
-  Alone gate(content_gate_, std::try_to_lock);
+  Alone gate(gates_.content, std::try_to_lock);
   if (gate.owns_lock()) content_->index.DropRetired();
 }
 

@@ -1,6 +1,8 @@
 // How rows come and leave by a HostTable's policy. The verbs on rows are in host_table.cc.
 #include <algorithm>
+#include <cassert>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "cc/core/first_failure.h"
@@ -28,6 +30,30 @@ constexpr size_t kChunk = 512;
 // A table that loses one row in so many is worth a copy.
 constexpr size_t kMuchOneIn = 4;
 
+// The slots of rows that are about to leave. A row may stand in line twice, and a reader may raise
+// its rank between the two, so that they don't come one behind the other.
+class ChosenSlots {
+ public:
+  ChosenSlots() { Clear(); }
+  void Clear() { std::fill(std::begin(places_), std::end(places_), kNoSlot); }
+
+  // False if it is there. For at most kChunk slots.
+  bool Add(uint32_t slot) {
+    size_t place = (slot * kGolden64) >> (64 - kPlaceBits);
+    for (; places_[place] != kNoSlot; place = (place + 1) % kPlaces) {
+      if (places_[place] == slot) return false;
+    }
+    places_[place] = slot;
+    return true;
+  }
+
+ private:
+  static constexpr int kPlaceBits = 10;
+  static constexpr size_t kPlaces = size_t{1} << kPlaceBits;
+  static_assert(kPlaces == 2 * kChunk);
+  uint32_t places_[kPlaces];
+};
+
 bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit == kHighestRank; }
 
 // A key that wants to come, with the bits of its score.
@@ -49,7 +75,7 @@ Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
                             const KeyGroups& groups, Admits admits, const Wants& wants,
                             WritePlan* plan) {
   const RowPolicy& policy = options_.policy;
-  plan->turn = std::unique_lock<std::mutex>(policy_mutex_);
+  plan->is_made = true;
   const size_t places = batch.Places();
   TF_EMBED_RETURN_IF_ERROR(plan->verdicts.Resize(places));
   Verdict* const verdicts = plan->verdicts.data();
@@ -205,21 +231,25 @@ Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, const u
                               size_t* evicted) {
   const RowPolicy& policy = options_.policy;
   const StripedIndex& index = content_->index;
-  Buffer<int64_t> victims(options_.allocator);
-  RankList in_use(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(victims.Resize(wanted));
+  int64_t victims[kChunk];
   size_t count = 0;
-  for (bool all = false; count < wanted;) {
+  ChosenSlots chosen;  // those of the victims
+  RankList in_use(options_.allocator);
+  const auto evict = [&] {
+    TF_EMBED_RETURN_IF_ERROR(Evict(victims, count, &counters_.evicted));
+    *evicted += count;
+    count = 0;
+    chosen.Clear();
+    return Status();
+  };
+  for (bool all = false; *evicted + count < wanted;) {
     if (victims_.empty()) {
       if (all) break;
       // Rows in use that were passed over will come again, so more must come with them.
       const size_t passed_over = in_use.size();
       in_use.Clear();
-      TF_EMBED_RETURN_IF_ERROR(Evict(victims.data(), count, &counters_.evicted));
-      *evicted += count;
-      wanted -= count;
-      count = 0;
-      TF_EMBED_RETURN_IF_ERROR(FillVictims(context, wanted + passed_over, &all));
+      TF_EMBED_RETURN_IF_ERROR(evict());
+      TF_EMBED_RETURN_IF_ERROR(FillVictims(context, wanted - *evicted + passed_over, &all));
       continue;
     }
     const Rank rank = victims_.Pop();
@@ -231,19 +261,19 @@ Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, const u
     const Rank present(EvictionScore(policy.eviction, row), rank.hash());
     if (rank < present) {
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(present));
-    } else if (present < rank || (count > 0 && victims[count - 1] == key)) {
+    } else if (present < rank) {
       continue;  // it left and came again, and stands in line twice
     } else if (row.Get(Statistic::kLastStep) == context.now.step) {
       TF_EMBED_RETURN_IF_ERROR(in_use.Append(rank));
     } else if (scores != nullptr && scores[*evicted + count] < rank.score()) {
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(rank));
       break;
-    } else {
+    } else if (chosen.Add(entry.slot)) {  // else it stands in line twice by equal ranks
       victims[count++] = key;
+      if (count == kChunk) TF_EMBED_RETURN_IF_ERROR(evict());
     }
   }
-  TF_EMBED_RETURN_IF_ERROR(Evict(victims.data(), count, &counters_.evicted));
-  *evicted += count;
+  TF_EMBED_RETURN_IF_ERROR(evict());
   for (const Rank& rank : in_use) TF_EMBED_RETURN_IF_ERROR(victims_.Push(rank));
   return Status();
 }
@@ -318,8 +348,10 @@ Status HostTable::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
     for (size_t i = 0; i < size; ++i) {
       const uint64_t hash = HashKey(keys[begin + i]);
       const size_t stripe = StripedIndex::StripeOf(hash);
-      std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
-      rows.Free(&content_->pools[stripe], index.Erase(keys[begin + i], hash));
+      std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+      const uint32_t slot = index.Erase(keys[begin + i], hash);
+      assert(slot != kNoSlot);
+      rows.Free(&content_->pools[stripe], slot);
     }
     counter->fetch_add(size, std::memory_order_relaxed);
   }
@@ -329,8 +361,8 @@ Status HostTable::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
 template <typename Leaves>
 Status HostTable::EvictAll(const ExecContext& context, const Leaves& leaves,
                            std::atomic<uint64_t>* counter, size_t* removed) {
-  Alone writer(writers_);
-  Shared gate(content_gate_);
+  const PausingGates pausing(gates_, context);
+  Shared gate(gates_.content);
   FirstFailure failure;
   std::atomic<size_t> sum{0};
   const auto evict = [&](size_t begin, size_t end) {
@@ -387,17 +419,17 @@ template <typename Stays>
 Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const Stays& stays,
                            size_t* removed) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  Alone writer(writers_);
+  const PausingGates pausing(gates_, context);
   size_t gone;
   {
-    Shared gate(content_gate_);  // readers go on
+    Shared gate(gates_.content);  // readers go on
     TF_EMBED_RETURN_IF_ERROR(NewContent(num_left, &content));
     TF_EMBED_RETURN_IF_ERROR(CopyContent(context, stays, content.get()));
     gone = content_->index.size() - content->index.size();
   }
   counters_.evicted.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
-  Alone gate(content_gate_);
+  Alone gate(gates_.content);
   content_.swap(content);
   return Status();
 }
@@ -405,7 +437,7 @@ Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const St
 Status HostTable::CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                                const Rank& low, const Rank& high, RankList* ranks,
                                size_t* below) const {
-  Shared gate(content_gate_);
+  const ReadingGates reading(gates_, context);
   return RanksOf(*content_, context, order, one_in, low, high, ranks, below);
 }
 
@@ -420,7 +452,7 @@ Status HostTable::RanksOf(const Content& content, const ExecContext& context, Ev
     Status status;
     for (size_t i = begin; i < end && status.ok(); ++i) {
       const size_t stripe = i * one_in;
-      std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
+      std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
       ForEachStatistics(content, stripe, [&](int64_t key, const RowStatistics& row) {
         const Rank rank(EvictionScore(order, row), HashKey(key));
         if (rank < low) {
@@ -443,7 +475,7 @@ Status HostTable::RanksOf(const Content& content, const ExecContext& context, Ev
 
 Status HostTable::FindStatistics(const ExecContext& context, const KeyBatch& batch,
                                  uint64_t* statistics, bool* exists) const {
-  Shared gate(content_gate_);
+  const ReadingGates reading(gates_, context);
   const size_t words = content_->rows.layout().statistics_per_row;
   const auto find = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
@@ -462,10 +494,10 @@ Status HostTable::FindStatistics(const ExecContext& context, const KeyBatch& bat
   return Status();
 }
 
-Status HostTable::AssignStatistics(const ExecContext&, const KeyBatch& batch, StatisticSet set,
-                                   const uint64_t* statistics) {
-  Alone writer(writers_);
-  Shared gate(content_gate_);
+Status HostTable::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
+                                   StatisticSet set, const uint64_t* statistics) {
+  const PausingGates pausing(gates_, context);
+  Shared gate(gates_.content);
   for (size_t i = 0; i < batch.size; ++i) {
     const uint64_t hash = HashKey(batch.keys[i]);
     const StripedIndex::Entry entry = content_->index.Find(batch.keys[i], hash);
@@ -484,7 +516,7 @@ Status HostTable::AssignStatistics(const ExecContext&, const KeyBatch& batch, St
 }
 
 TableStats HostTable::Stats() const {
-  Shared gate(content_gate_);
+  Shared gate(gates_.content);
   const StripedIndex& index = content_->index;
   const RowLayout& layout = content_->rows.layout();
   TableStats stats;
@@ -495,7 +527,7 @@ TableStats HostTable::Stats() const {
   const uint64_t row_bytes = content_->rows.bytes();
   stats.slack_bytes = row_bytes - std::min(row_bytes, stats.payload_bytes);
   for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
-    std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
     stats.index_places += index.StripeBuckets(stripe) * Bucket::kLanes;
   }
   index.SampleProbes(&stats.probed_keys, &stats.probed_buckets);

@@ -12,6 +12,7 @@
 #include "cc/core/quantized_row.h"
 #include "cc/core/row_copy.h"
 #include "cc/core/shard_split.h"
+#include "cc/core/table_gates.h"
 #include "cc/core/table_loops.h"
 
 namespace tf_embed {
@@ -328,15 +329,28 @@ namespace {
 // Pools the bags of all batches, or where there are `of_weights`, finds the gradients of weights.
 Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
            void* const* of_weights) {
+  if (count == 0) return Status();
   size_t units = 0;
   size_t cost = 0;  // of the dearest
+  size_t num_tables = 0;
   for (size_t i = 0; i < count; ++i) {
     TF_EMBED_RETURN_IF_ERROR(CheckPooledFind(finds[i]));
     const TableOptions& options = OptionsOf(finds[i]);
     units += UnitsOf(*finds[i].bags);
+    num_tables += finds[i].keys.num_shards;
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
   }
-  const ExecContext serial = context.InSerial();
+  // Threads of the pool must not wait for a table's gate, so all are held beforehand.
+  Allocator* const allocator = OptionsOf(finds[0]).allocator;
+  Buffer<const Table*> tables(allocator);
+  TF_EMBED_RETURN_IF_ERROR(tables.Resize(num_tables));
+  const Table** next = tables.data();
+  for (size_t i = 0; i < count; ++i) {
+    next = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, next);
+  }
+  HeldTables held(allocator);
+  TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_tables, Held::kContent));
+  const ExecContext serial = context.Holding(Held::kContent).InSerial();
   FirstFailure failure;
   // Bags of one batch, from a unit up to another.
   const auto run_one = [&](size_t i, size_t begin, size_t end) {

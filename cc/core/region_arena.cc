@@ -26,7 +26,7 @@ RegionArena::~RegionArena() {
 }
 
 RegionArena::Block RegionArena::Allocate(size_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<OrderedMutex> lock(mutex_);
   const size_t total = bytes_out_ + bytes;
   const size_t region_bytes = total / kRegionsOfTotal / kHugePage * kHugePage + kHugePage;
   Block block;
@@ -56,7 +56,7 @@ bool RegionArena::OpenRegion(size_t bytes) {
 }
 
 void RegionArena::Deallocate(const Block& block, size_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<OrderedMutex> lock(mutex_);
   bytes_out_ -= bytes;
   Region* const region = block.region;
   if (region == nullptr) {

@@ -19,6 +19,7 @@
 #include <mutex>
 
 #include "cc/core/allocator.h"
+#include "cc/core/lock_order.h"
 
 namespace tf_embed {
 
@@ -44,7 +45,7 @@ class RegionArena {
 
   // What has been allocated and not come back.
   size_t bytes_out() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     return bytes_out_;
   }
 
@@ -55,7 +56,7 @@ class RegionArena {
   bool OpenRegion(size_t bytes);
 
   Allocator* const allocator_;
-  mutable std::mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kArena};
   size_t bytes_out_ = 0;
   Region* open_ = nullptr;  // the region that blocks are cut from
 };

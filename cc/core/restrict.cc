@@ -4,12 +4,15 @@
 #include <cmath>
 
 #include "cc/core/rank_list.h"
+#include "cc/core/table_gates.h"
 
 namespace tf_embed {
 namespace {
 
 // A sample is of one row in so many.
 constexpr size_t kSampleOneIn = 32;
+// So many passes may find that all that were to leave have been used.
+constexpr int kMostInVain = 100;
 
 class Shards {
  public:
@@ -37,8 +40,9 @@ class Shards {
     return Status();
   }
 
-  // The rank that exactly `count` rows are below, 0 < count < size().
-  Status RankAt(size_t count, Rank* limit) const {
+  // The rank that exactly `count` rows are below, 0 < count < size(). Nobody writes meanwhile, and
+  // uses only raise ranks.
+  Status RankAt(size_t count, size_t size, Rank* limit) const {
     RankList ranks(allocator());
     size_t below;
     TF_EMBED_RETURN_IF_ERROR(Collect(kSampleOneIn, Rank(), kHighestRank, &ranks, &below));
@@ -46,10 +50,11 @@ class Shards {
     RankList sample(allocator());
     std::swap(sample, ranks);
 
-    // The place in the sample, give or take some standard deviations; more at each try.
-    const double share = static_cast<double>(count) / static_cast<double>(size());
+    // The place in the sample, give or take some standard deviations; more at each try, up to the
+    // whole table, where the rank is found for sure.
+    const double share = static_cast<double>(count) / static_cast<double>(size);
     const double place = share * static_cast<double>(sample.size());
-    double margin = 2.0 + 4.0 * std::sqrt(place * std::max(0.0, 1.0 - share));
+    double margin = 2.0 + 4.0 * std::sqrt(place * (1.0 - share));
     for (;; margin *= 8.0) {
       const double low = std::floor(place - margin);
       const double high = std::ceil(place + margin);
@@ -59,10 +64,6 @@ class Shards {
                           : sample[static_cast<size_t>(high)];
       TF_EMBED_RETURN_IF_ERROR(Collect(1, from, to, &ranks, &below));
       if (below <= count && count < below + ranks.size()) break;
-      if (from == Rank() && to == kHighestRank) {  // rows went meanwhile
-        *limit = to;
-        return Status();
-      }
     }
     std::nth_element(ranks.begin(), ranks.begin() + (count - below), ranks.end());
     *limit = ranks[count - below];
@@ -81,22 +82,32 @@ class Shards {
 Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num_shards,
                     EvictionOrder order, size_t num_reserved, size_t* removed) {
   *removed = 0;
-  const Shards all(context, shards, num_shards, order);
+  // What is counted must still be true when rows leave by it.
+  HeldTables held(shards[0]->options().allocator);
+  TF_EMBED_RETURN_IF_ERROR(held.Take(shards, num_shards, Held::kPaused));
+  const ExecContext paused = context.Holding(Held::kPaused);
+  const Shards all(paused, shards, num_shards, order);
   const size_t before = all.size();
   for (size_t i = 0; i < num_shards; ++i) {
-    TF_EMBED_RETURN_IF_ERROR(shards[i]->EvictExpired(context, removed));
+    TF_EMBED_RETURN_IF_ERROR(shards[i]->EvictExpired(paused, removed));
   }
-  const size_t size = all.size();
-  if (size > num_reserved) {
+  size_t size = all.size();
+  if (size <= num_reserved && *removed > 0 && *removed >= before / 4) {
+    // Without memory for a copy the tables are right, only larger.
+    for (size_t i = 0; i < num_shards; ++i) (void)shards[i]->Shrink(paused);
+  }
+  // Rows that readers use meanwhile stay, so others must go.
+  for (int in_vain = 0; size > num_reserved && in_vain < kMostInVain;) {
+    size_t gone = 0;
     Rank limit = kHighestRank;
-    if (num_reserved > 0) TF_EMBED_RETURN_IF_ERROR(all.RankAt(size - num_reserved, &limit));
+    if (num_reserved > 0) TF_EMBED_RETURN_IF_ERROR(all.RankAt(size - num_reserved, size, &limit));
     for (size_t i = 0; i < num_shards; ++i) {
       TF_EMBED_RETURN_IF_ERROR(
-          shards[i]->EvictBelow(context, order, limit, num_reserved / num_shards, removed));
+          shards[i]->EvictBelow(paused, order, limit, num_reserved / num_shards, &gone));
     }
-  } else if (*removed > 0 && *removed >= before / 4) {
-    // Without memory for a copy the tables are right, only larger.
-    for (size_t i = 0; i < num_shards; ++i) (void)shards[i]->Shrink(context);
+    *removed += gone;
+    size -= gone;
+    in_vain += gone == 0;
   }
   return Status();
 }

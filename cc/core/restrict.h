@@ -11,8 +11,9 @@
 namespace tf_embed {
 
 // Takes out the expired rows of the shards of a table, then those of lowest rank while there are
-// more than `num_reserved`; `removed` says how many. Gives memory back where many were. Rows that
-// others use, or bring, meanwhile may stay. The tables have the statistics of `order`.
+// more than `num_reserved`; `removed` says how many. Gives memory back where many were. Other
+// writers wait meanwhile; readers go on, and a row that one of them uses for training goes by its
+// rank after that use. The tables have the statistics of `order`.
 //
 // The rank below which rows go is found by a sample first, which tells two ranks between which it
 // lies, and then by the rows between the two: two passes, and room for some percent of the ranks.

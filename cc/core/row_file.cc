@@ -299,7 +299,8 @@ Status RowFileReader::Verify() {
     }
     Place place = {offset + sizeof(start), start.rows, start.payload_bytes,
                    ExtendCrc32c(0, &start, sizeof(start))};
-    if (place.bytes > left - sizeof(start) - sizeof(Footer) || place.rows == 0 ||
+    constexpr size_t kLeast = sizeof(start) + sizeof(uint32_t) + sizeof(Footer);
+    if (left < kLeast || place.bytes > left - kLeast || place.rows == 0 ||
         place.rows > place.bytes / LeastRowBytes()) {
       return Damaged("the block at byte " + std::to_string(offset) + " has a wrong length");
     }

@@ -81,7 +81,7 @@ void RowStore::Free(SlotPool* pool, uint32_t slot) {
   StoreRow(&link, sizeof(link), Row(slot));
   pool->freed = slot;
   if (++pool->num_freed < RunLength()) return;
-  std::lock_guard<std::mutex> lock(chains_mutex_);
+  std::lock_guard<OrderedMutex> lock(chains_mutex_);
   const Link head{link.next, chains_.load(std::memory_order_relaxed)};
   StoreRow(&head, sizeof(head), Row(slot));
   chains_.store(slot, std::memory_order_relaxed);
@@ -91,7 +91,7 @@ void RowStore::Free(SlotPool* pool, uint32_t slot) {
 
 void RowStore::TakeChain(SlotPool* pool) {
   if (chains_.load(std::memory_order_relaxed) == kNoSlot) return;
-  std::lock_guard<std::mutex> lock(chains_mutex_);
+  std::lock_guard<OrderedMutex> lock(chains_mutex_);
   const uint32_t head = chains_.load(std::memory_order_relaxed);
   if (head == kNoSlot) return;
   Link link;
@@ -111,7 +111,7 @@ size_t RowStore::bytes() const {
 bool RowStore::ReserveSlabs(uint32_t end) {
   const size_t needed = PlaceOf(end - 1).slab + 1;
   if (slabs_.load(std::memory_order_acquire) >= needed) return true;
-  std::lock_guard<std::mutex> lock(slab_mutex_);
+  std::lock_guard<OrderedMutex> lock(slab_mutex_);
   while (slabs_.load(std::memory_order_relaxed) < needed) {
     if (!AddSlab()) return false;
   }

@@ -27,6 +27,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/core/bucket.h"
+#include "cc/core/lock_order.h"
 #include "cc/core/platform.h"
 #include "cc/core/row_layout.h"
 #include "cc/core/row_policy.h"
@@ -155,9 +156,9 @@ class RowStore {
   uint32_t max_slots_;
 
   std::atomic<uint32_t> next_slot_{0};  // first slot of no run
-  std::mutex chains_mutex_;
+  OrderedMutex chains_mutex_{LockRank::kStore};
   std::atomic<uint32_t> chains_{kNoSlot};  // head of the first chain of freed slots
-  std::mutex slab_mutex_;
+  OrderedMutex slab_mutex_{LockRank::kStore};
   std::atomic<size_t> slabs_{0};
   std::atomic<Page*> pages_[kPages] = {};
 };

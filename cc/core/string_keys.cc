@@ -267,7 +267,7 @@ Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, in
 Status StringKeys::Add(std::string_view text, int64_t key) {
   const uint64_t hash = HashKey(key);
   const size_t stripe = StripedIndex::StripeOf(hash);
-  std::lock_guard<std::mutex> lock(content_->index.StripeMutex(stripe));
+  std::lock_guard<OrderedMutex> lock(content_->index.StripeMutex(stripe));
   const uint32_t slot = content_->NewRecord(allocator_, stripe, text);
   if (slot == kNoSlot) return NoMemory();
   Status status = content_->index.Insert(key, hash, slot);
@@ -300,7 +300,7 @@ void StringKeys::RemoveOne(int64_t key) {
   const auto erase = [&](int64_t key) {
     const uint64_t hash = HashKey(key);
     const size_t stripe = StripedIndex::StripeOf(hash);
-    std::lock_guard<std::mutex> lock(content.index.StripeMutex(stripe));
+    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
     content.FreeRecord(stripe, content.index.Erase(key, hash));
   };
   Record* const record = content.RecordOf(key);

@@ -148,7 +148,7 @@ void StripedIndex::SampleProbes(uint64_t* keys, uint64_t* buckets) const {
   constexpr uint64_t kEnough = 4096;
   for (size_t number = 0; number < kStripes && *keys < kEnough; ++number) {
     const Stripe& stripe = stripes_[number];
-    std::lock_guard<std::mutex> lock(stripe.mutex);
+    std::lock_guard<OrderedMutex> lock(stripe.mutex);
     if (stripe.array == nullptr) continue;
     Bucket* const begin = stripe.array->begin();
     for (Bucket* bucket = begin; bucket != stripe.array->end() && *keys < kEnough; ++bucket) {

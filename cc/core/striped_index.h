@@ -36,6 +36,7 @@
 
 #include "cc/core/allocator.h"
 #include "cc/core/bucket.h"
+#include "cc/core/lock_order.h"
 #include "cc/core/platform.h"
 #include "cc/core/region_arena.h"
 
@@ -82,7 +83,7 @@ class StripedIndex {
 
   Entry Find(int64_t key, uint64_t hash) const;
 
-  std::mutex& StripeMutex(size_t stripe) const { return stripes_[stripe].mutex; }
+  OrderedMutex& StripeMutex(size_t stripe) const { return stripes_[stripe].mutex; }
 
   // Adds an absent key. On failure nothing has changed. The stripe's mutex is held.
   Status Insert(int64_t key, uint64_t hash, uint32_t slot);
@@ -156,7 +157,7 @@ class StripedIndex {
   };
 
   struct Stripe {
-    mutable std::mutex mutex;
+    mutable OrderedMutex mutex{LockRank::kStripe};
     Array* array = nullptr;
     std::atomic<size_t> size{0};
     size_t erased = 0;  // since the array was filled
@@ -209,7 +210,7 @@ template <typename Visit>
 void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const {
   for (size_t stripes = 0; buckets > 0 && stripes < kStripes; ++stripes) {
     const Stripe& stripe = stripes_[cursor->stripe];
-    std::lock_guard<std::mutex> lock(stripe.mutex);
+    std::lock_guard<OrderedMutex> lock(stripe.mutex);
     const Array* const array = stripe.array;
     const size_t home_buckets = array == nullptr ? 0 : array->home_buckets;
     const size_t begin = static_cast<uint64_t>(cursor->place) * home_buckets >> 32;

@@ -27,6 +27,7 @@
 #include "cc/core/platform.h"
 #include "cc/core/row_policy.h"
 #include "cc/core/status.h"
+#include "cc/core/table_gates.h"
 
 namespace tf_embed {
 
@@ -253,12 +254,15 @@ class Table {
 
   // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the
   // cursor. About `max_rows`; more where the table can't stop earlier. Each key comes once while no
-  // other thread changes the table; PauseWriters sees to that.
+  // other thread changes the table, as under Held::kPaused.
   virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const = 0;
 
-  // Between the two, verbs that would change the table wait. Readers do not.
-  virtual void PauseWriters() const = 0;
-  virtual void ResumeWriters() const = 0;
+  // What verbs hold, and a caller of many verbs takes beforehand (HeldTables).
+  virtual const TableGates& gates() const = 0;
+
+  // Frees memory that the table has outgrown, if no other verb is inside. Verbs that take their
+  // gates themselves need no such call after them.
+  virtual void DropOutgrown() const {}
 
   // An empty table of the same kind and options, but for the room and the initializer, and with the
   // same statistics, but without rules by which rows come and leave; nullptr without memory for it.

@@ -9,6 +9,7 @@
 #ifndef TF_EMBED_CC_CORE_TABLE_META_H_
 #define TF_EMBED_CC_CORE_TABLE_META_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -25,6 +26,12 @@ struct TableMeta {
   static constexpr size_t kMostNumbers = kFixedNumbers + 2 * RuleSlots::kMostGroups;
   static constexpr int64_t kMostDim = INT32_MAX;
   static constexpr int kTypeShift = 32;
+
+  // The most slots of a row that an external rule may ask for, of any table: so what says that a
+  // row has more is no rule, and nobody takes memory for it.
+  static constexpr size_t MostSlots(size_t dim) {
+    return RuleSlots::kMostGroups * std::max<size_t>(dim, 4096);
+  }
 
   uint64_t seed = 0;
   uint64_t table_id = 0;
@@ -93,7 +100,10 @@ struct TableMeta {
     }
     TF_EMBED_RETURN_IF_ERROR(check(static_cast<size_t>(numbers[7]) == read.rule.slots_per_row(),
                                    "as many slots in a row as its groups have", 7));
-    if (read.rule.kind != RuleKind::kExternal) {
+    if (read.rule.kind == RuleKind::kExternal) {
+      TF_EMBED_RETURN_IF_ERROR(check(read.rule.slots_per_row() <= MostSlots(read.dim),
+                                     "no more slots than a rule may have", 7));
+    } else {
       TF_EMBED_RETURN_IF_ERROR(check(SameRule(read.rule, FusedSlots(read.rule.kind, read.dim)),
                                      "the slot groups of its rule", 3));
     }

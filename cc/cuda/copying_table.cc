@@ -204,8 +204,8 @@ class CopyingTable final : public Table {
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override {
     return table_->ExportBatch(max_rows, cursor, rows);
   }
-  void PauseWriters() const override { table_->PauseWriters(); }
-  void ResumeWriters() const override { table_->ResumeWriters(); }
+  const TableGates& gates() const override { return table_->gates(); }
+  void DropOutgrown() const override { table_->DropOutgrown(); }
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override {
     return NewCopyingTable(table_->NewEmpty(init_size, initializer), memory_);

@@ -36,13 +36,13 @@ void DeviceTable<Device>::FillInitialRow(const RowInitializer& initializer) cons
 
 template <class Device>
 RowInitializer DeviceTable<Device>::initializer() const {
-  std::shared_lock<OperationGate> gate(content_gate_);
+  Shared gate(gates_.content);
   return content_->initializer;
 }
 
 template <class Device>
 RuleSlots DeviceTable<Device>::rule() const {
-  std::shared_lock<OperationGate> gate(content_gate_);
+  Shared gate(gates_.content);
   return content_->rule;
 }
 
@@ -55,7 +55,8 @@ size_t DeviceTable<Device>::size() const {
 
 template <class Device>
 void DeviceTable<Device>::SetInitializer(const RowInitializer& initializer) {
-  const ExecContext context = ExecContext::Serial();
+  // As on the host, this needs the content alone: its caller may be the one that pauses writers.
+  const ExecContext context = ExecContext::Serial().Holding(Held::kPaused);
   const Writing writing(this, context);
   content_->initializer = initializer;
   FillInitialRow(initializer);
@@ -130,7 +131,7 @@ Status DeviceTable<Device>::Clear() {
 template <class Device>
 Status DeviceTable<Device>::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;
-  std::unique_lock<OperationGate> writer(writers_);
+  const PausingGates pausing(gates_, context);
   {
     // Readers go on: nobody changes what is copied.
     const Reading reading(this, context);
@@ -145,7 +146,7 @@ Status DeviceTable<Device>::Shrink(const ExecContext& context) {
     }
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   }
-  std::unique_lock<OperationGate> gate(content_gate_);
+  Alone gate(gates_.content);
   order_.BeginWrite(context);
   content_.swap(content);
   content.reset();

@@ -25,11 +25,7 @@
 // left. Nothing is ever written beyond the room: the kernel itself compares a new row's number with
 // it.
 //
-// Locks, in the order in which one thread may take them:
-//   1. writers_        each verb that changes the table; PauseWriters and Shrink
-//   2. content_gate_   shared by each verb that reads; alone by those that change anything. One
-//   that
-//                      reads many tables takes theirs by address
+// Locks: those of TableGates. A verb that changes anything is alone in both gates.
 #ifndef TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_
 #define TF_EMBED_CC_CUDA_DEVICE_TABLE_INL_H_
 
@@ -45,10 +41,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "cc/core/operation_gate.h"
 #include "cc/core/process_salt.h"
 #include "cc/core/rank_list.h"
 #include "cc/core/table.h"
+#include "cc/core/table_gates.h"
 #include "cc/cuda/device_content.h"
 #include "cc/cuda/device_table.h"
 #include "cc/cuda/device_words.h"
@@ -110,8 +106,7 @@ class DeviceTable final : public TableOnDevice {
   TableStats Stats() const override;
   Status SetRule(const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
-  void PauseWriters() const override { writers_.lock(); }
-  void ResumeWriters() const override { writers_.unlock(); }
+  const TableGates& gates() const override { return gates_; }
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   void TakeContent(Table* other) override;
@@ -141,11 +136,14 @@ class DeviceTable final : public TableOnDevice {
   // A table that loses one row in so many is worth a copy.
   static constexpr size_t kMuchOneIn = 4;
 
+  using Shared = std::shared_lock<OperationGate>;
+  using Alone = std::unique_lock<OperationGate>;
+
   // A verb that reads, under way.
   class Reading {
    public:
     Reading(const DeviceTable* table, const ExecContext& context)
-        : table_(table), context_(context), gate_(table->content_gate_) {
+        : table_(table), context_(context), gates_(table->gates_, context) {
       table_->order_.BeginRead(context_);
     }
     ~Reading() { table_->order_.EndRead(context_); }
@@ -153,14 +151,15 @@ class DeviceTable final : public TableOnDevice {
    private:
     const DeviceTable* table_;
     const ExecContext& context_;
-    std::shared_lock<OperationGate> gate_;
+    const ReadingGates gates_;
   };
 
   // One that writes.
   class Writing {
    public:
     Writing(const DeviceTable* table, const ExecContext& context)
-        : table_(table), context_(context), writers_(table->writers_), gate_(table->content_gate_) {
+        : table_(table), context_(context), pausing_(table->gates_, context) {
+      if (context.held != Held::kWriting) gate_ = Alone(table->gates_.content);
       table_->order_.BeginWrite(context_);
     }
     ~Writing() { table_->order_.EndWrite(context_); }
@@ -168,8 +167,8 @@ class DeviceTable final : public TableOnDevice {
    private:
     const DeviceTable* table_;
     const ExecContext& context_;
-    std::unique_lock<OperationGate> writers_;
-    std::unique_lock<OperationGate> gate_;
+    const PausingGates pausing_;
+    Alone gate_;
   };
 
   class ReadingMany;  // device_table_pooled_inl.h
@@ -301,8 +300,7 @@ class DeviceTable final : public TableOnDevice {
   TableOptions options_;
   const DeviceOptions device_options_;
   const Device device_;
-  mutable OperationGate writers_;
-  mutable OperationGate content_gate_;
+  const TableGates gates_{TableGates::Writes::kAlone};
   mutable typename Device::Order order_{device_};
   std::unique_ptr<Content> content_;
   int waited_in_vain_ = 0;            // for whoever writes

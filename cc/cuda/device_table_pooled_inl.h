@@ -1,14 +1,12 @@
 // The part of a DeviceTable that works on bags: pooled finds in many tables at once, and steps by
 // the gradients of pooled rows. Included by device_table_inl.h.
 //
-// A find in many tables holds the gates of all of them, each once and in the order of their
-// addresses, so that none waits for another that waits for it.
+// A find in many tables holds the gates of all of them (HeldTables).
 #ifndef TF_EMBED_CC_CUDA_DEVICE_TABLE_POOLED_INL_H_
 #define TF_EMBED_CC_CUDA_DEVICE_TABLE_POOLED_INL_H_
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <string>
 
 #include "cc/cuda/device_split_inl.h"
@@ -22,26 +20,21 @@ namespace tf_embed {
 template <class Device>
 class DeviceTable<Device>::ReadingMany {
  public:
-  // `tables` [count] outlives it.
-  ReadingMany(const DeviceTable* const* tables, size_t count, const ExecContext& context)
-      : tables_(tables), count_(count), context_(context) {
-    for (size_t i = 0; i < count_; ++i) {
-      tables_[i]->content_gate_.lock_shared();
-      tables_[i]->order_.BeginRead(context_);
-    }
+  // `tables`, whose content is held, outlive it.
+  ReadingMany(const HeldTables& tables, const ExecContext& context)
+      : tables_(tables), context_(context) {
+    for (size_t i = 0; i < tables_.size(); ++i) Table(i)->order_.BeginRead(context_);
   }
   ReadingMany(const ReadingMany&) = delete;
   ReadingMany& operator=(const ReadingMany&) = delete;
   ~ReadingMany() {
-    for (size_t i = 0; i < count_; ++i) {
-      tables_[i]->order_.EndRead(context_);
-      tables_[i]->content_gate_.unlock_shared();
-    }
+    for (size_t i = 0; i < tables_.size(); ++i) Table(i)->order_.EndRead(context_);
   }
 
  private:
-  const DeviceTable* const* tables_;
-  const size_t count_;
+  const DeviceTable* Table(size_t i) const { return static_cast<const DeviceTable*>(tables_[i]); }
+
+  const HeldTables& tables_;
   const ExecContext& context_;
 };
 
@@ -77,15 +70,15 @@ Status DeviceTable<Device>::FindPooled(const ExecContext& context, const PooledF
     num_shards += keys.num_shards;
   }
   if (count == 0) return Status();
-  Buffer<const DeviceTable*> tables(options_.allocator);
+  Buffer<const Table*> tables(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(tables.Resize(num_shards));
-  const DeviceTable** end = tables.data();
+  const Table** end = tables.data();
   for (size_t i = 0; i < count; ++i) {
-    for (size_t k = 0; k < finds[i].keys.num_shards; ++k) *end++ = shard_of(finds[i], k);
+    end = std::copy_n(finds[i].keys.shards, finds[i].keys.num_shards, end);
   }
-  std::sort(tables.data(), end, std::less<const DeviceTable*>());
-  const size_t num_tables = static_cast<size_t>(std::unique(tables.data(), end) - tables.data());
-  const ReadingMany reading(tables.data(), num_tables, context);
+  HeldTables held(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_shards, Held::kContent));
+  const ReadingMany reading(held, context);
 
   size_t words = Words::For(count * sizeof(PoolView)) + Words::For(num_shards * sizeof(ShardView));
   for (size_t i = 0; i < count; ++i) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/kernels/table_resource.h"
+#include "cc/kernels/op_inputs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -25,6 +25,18 @@ class CheckBoundsOp : public tf::OpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("mode", &mode));
     OP_REQUIRES(construction, rows_.size() == tables_.size(),
                 InvalidArgumentError("`tables` must have one for each of `rows`."));
+    for (const int64_t rows : rows_) {
+      OP_REQUIRES(construction, rows >= -1,
+                  InvalidArgumentError("`rows` must be at least -1. Received: ", rows, "."));
+    }
+    std::vector<int64_t> padding;
+    OP_REQUIRES_OK(construction, construction->GetAttr("padding", &padding));
+    OP_REQUIRES(
+        construction, padding.size() <= 1,
+        InvalidArgumentError("`padding` must be none, or one. Received: ", padding.size(), "."));
+    has_padding_ = !padding.empty();
+    if (has_padding_) padding_ = padding[0];
+    of_features_ = std::vector<Reported>(rows_.size());
     fatal_ = mode == "fatal";
     warns_ = mode == "warning";
     mends_ = warns_ || mode == "ignore";
@@ -41,9 +53,29 @@ class CheckBoundsOp : public tf::OpKernel {
     std::string first;  // in words
   };
 
+  // The faults of one kind in all calls so far.
+  struct Reported {
+    std::atomic<int64_t> calls{0};
+    std::atomic<int64_t> faults{0};
+  };
+
+  // Logs faults of one kind in the first call that has some, the second, the fourth and so on, so
+  // that none is silent for ever and a stream of them does not flood the log.
+  static void Warn(const std::string& words, int64_t count, Reported* so_far) {
+    const int64_t calls = so_far->calls.fetch_add(1) + 1;
+    const int64_t faults = so_far->faults.fetch_add(count) + count;
+    if ((calls & (calls - 1)) != 0) return;
+    LOG(WARNING) << words << ". Faults of this kind: " << count << " in this call, " << faults
+                 << " in " << calls << (calls == 1 ? " call" : " calls")
+                 << "; the next message is after " << 2 * calls << " calls with some.";
+  }
+
   absl::Status Run(tf::OpKernelContext* context) {
     const tf::Tensor& indices = context->input(0);
     const tf::Tensor& bag_counts = context->input(2);
+    TF_RETURN_IF_ERROR(CheckRank(indices, "indices", 1));
+    TF_RETURN_IF_ERROR(CheckRank(context->input(1), "offsets", 1));
+    TF_RETURN_IF_ERROR(CheckRank(bag_counts, "num_bags", 1));
     const int64_t n = indices.NumElements();
     const int64_t* const ids = indices.flat<int64_t>().data();
     const int64_t* const num_bags = bag_counts.flat<int64_t>().data();
@@ -54,10 +86,6 @@ class CheckBoundsOp : public tf::OpKernel {
     const int64_t* const splits = offsets.flat<int64_t>().data();
     FindOutOfBounds(ids, splits, num_bags, &faults);
     if (faults.events > 0 && fatal_) return InvalidArgumentError(faults.first, ".");
-    if (faults.events > 0 && warns_ && !warned_.exchange(true)) {
-      LOG(WARNING) << faults.first << ". There is no such message for others that follow; "
-                   << "they are counted.";
-    }
     const int64_t dropped = faults.pruned + faults.out_of_bounds;
     tf::Tensor *kept, *changed, *events;
     TF_RETURN_IF_ERROR(context->allocate_output(2, {dropped > 0 ? n - dropped : 0}, &kept));
@@ -100,7 +128,7 @@ class CheckBoundsOp : public tf::OpKernel {
 
   // Replaces `offsets` by good ones where they are not.
   absl::Status MendOffsets(tf::OpKernelContext* context, int64_t n, tf::Tensor* offsets,
-                           Faults* faults) const {
+                           Faults* faults) {
     const int64_t* const given = offsets->flat<int64_t>().data();
     const int64_t last = offsets->NumElements() - 1;
     const auto mended = [&](int64_t i, int64_t before) {
@@ -122,6 +150,7 @@ class CheckBoundsOp : public tf::OpKernel {
     }
     if (faults->events == 0) return absl::OkStatus();
     if (!mends_ || last == 0) return InvalidArgumentError(faults->first, ".");
+    if (warns_) Warn(faults->first, faults->events, &of_offsets_);
     tf::Tensor own;
     TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_INT64, offsets->shape(), &own));
     int64_t* const to = own.flat<int64_t>().data();
@@ -141,13 +170,19 @@ class CheckBoundsOp : public tf::OpKernel {
     }
   }
 
+  bool IsPadding(int64_t id) const { return has_padding_ && id == padding_; }
+
   bool IsGood(size_t feature, int64_t id) const {
+    if (IsPadding(id)) return false;
     return rows_[feature] < 0 || static_cast<uint64_t>(id) < static_cast<uint64_t>(rows_[feature]);
   }
 
   void FindOutOfBounds(const int64_t* ids, const int64_t* splits, const int64_t* num_bags,
-                       Faults* faults) const {
+                       Faults* faults) {
     ForEachFeature(splits, num_bags, [&](size_t feature, int64_t begin, int64_t end) {
+      if (has_padding_) {
+        faults->pruned += std::count(ids + begin, ids + end, padding_);
+      }
       if (rows_[feature] < 0) return;
       const uint64_t rows = static_cast<uint64_t>(rows_[feature]);
       int64_t bad = 0, pruned = 0;
@@ -156,15 +191,22 @@ class CheckBoundsOp : public tf::OpKernel {
         pruned += ids[i] == kPruned ? 1 : 0;
       }
       bad -= pruned;
+      if (has_padding_ && padding_ == kPruned) pruned = 0;  // counted above
+      if (has_padding_ && padding_ != kPruned && static_cast<uint64_t>(padding_) >= rows) {
+        bad -= std::count(ids + begin, ids + end, padding_);
+      }
       faults->pruned += pruned;
       faults->out_of_bounds += bad;
-      if (bad > 0 && faults->events == 0) {
+      if (bad > 0 && (faults->events == 0 || warns_)) {
         const int64_t* const first = std::find_if(ids + begin, ids + end, [&](int64_t id) {
-          return id != kPruned && !IsGood(feature, id);
+          return id != kPruned && !IsPadding(id) && !IsGood(feature, id);
         });
-        faults->first = absl::StrCat("`indices` of '", owner_, "' must be row numbers of table '",
-                                     tables_[feature], "', from 0 to ", rows_[feature] - 1,
-                                     ". Received: ", *first, " at indices[", first - ids, "]");
+        const std::string words =
+            absl::StrCat("`indices` of '", owner_, "' must be row numbers of table '",
+                         tables_[feature], "', from 0 to ", rows_[feature] - 1,
+                         ". Received: ", *first, " at indices[", first - ids, "]");
+        if (warns_) Warn(words, bad, &of_features_[feature]);
+        if (faults->events == 0) faults->first = words;
       }
       faults->events += bad;
     });
@@ -192,7 +234,10 @@ class CheckBoundsOp : public tf::OpKernel {
   bool fatal_ = false;
   bool warns_ = false;
   bool mends_ = false;
-  std::atomic<bool> warned_{false};
+  bool has_padding_ = false;
+  int64_t padding_ = 0;
+  Reported of_offsets_;
+  std::vector<Reported> of_features_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedCheckBounds").Device(tf::DEVICE_CPU), CheckBoundsOp);

@@ -98,10 +98,6 @@ absl::Status Folder::List(std::vector<std::string>* files) const {
   return tf::Env::Default()->GetChildren(path_, files);
 }
 
-absl::Status Folder::Read(const std::string& file, std::string* text) const {
-  return tf::ReadFileToString(tf::Env::Default(), PathOf(file), text);
-}
-
 absl::Status Folder::Replace(const std::string& file, const std::string& aside,
                              const std::string& text) const {
   tf::Env* const env = tf::Env::Default();

@@ -58,7 +58,6 @@ class Folder {
 
   absl::Status Create() const;
   absl::Status List(std::vector<std::string>* files) const;
-  absl::Status Read(const std::string& file, std::string* text) const;
   // Puts a file in place of one of that name. Where the file system can rename, it is written under
   // `aside` first; an object store shows a file when it is whole.
   absl::Status Replace(const std::string& file, const std::string& aside,

@@ -27,7 +27,7 @@ class FindOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
     if (insert) TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
     TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.RowsShape(*table), &values));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
     const ExecContext exec = ThreadPoolOf(context, table, training_);
     bool* const flags = exists->flat<bool>().data();

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/row_gradients.h"
 #include "cc/kernels/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -22,10 +23,20 @@ absl::Status Give(tf::OpKernelContext* context, RowGradients gradients) {
 
 class TokenOp : public tf::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit TokenOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, INT32_MAX, &dim_));
+  }
   void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& anchor = context->input(0);
+    OP_REQUIRES(context,
+                anchor.dims() == 2 && anchor.dim_size(0) == 0 && anchor.dim_size(1) == dim_,
+                InvalidArgumentError("`anchor` must have shape [0,", dim_,
+                                     "]. Received shape: ", anchor.shape().DebugString(), "."));
     OP_REQUIRES_OK(context, Give(context, RowGradients()));
   }
+
+ private:
+  int64_t dim_ = 0;
 };
 
 class RowGradientsOp : public tf::OpKernel {
@@ -52,14 +63,13 @@ class RowGradientsOp : public tf::OpKernel {
 class UnpackOp : public tf::OpKernel {
  public:
   explicit UnpackOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, INT32_MAX, &dim_));
   }
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& input = context->input(0);
-    const RowGradients* const gradients = tf::TensorShapeUtils::IsScalar(input.shape())
-                                              ? input.scalar<tf::Variant>()().get<RowGradients>()
-                                              : nullptr;
+    OP_REQUIRES_OK(context, CheckRank(input, "gradients", 0));
+    const RowGradients* const gradients = input.scalar<tf::Variant>()().get<RowGradients>();
     OP_REQUIRES(context, gradients != nullptr,
                 InvalidArgumentError("`gradients` must be a variant of ", RowGradients::kTypeName,
                                      ". Received: ", input.DebugString(), "."));

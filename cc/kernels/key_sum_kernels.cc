@@ -6,6 +6,7 @@
 #include "cc/core/key_sums.h"
 #include "cc/kernels/gpu_tables.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/pooling_inputs.h"
 #include "cc/kernels/table_op.h"
 
@@ -19,6 +20,7 @@ namespace tf = ::tensorflow;
 class DistinctKeysOp : public tf::OpKernel {
  public:
   explicit DistinctKeysOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, CheckListLengths(construction));
     if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
   }
 
@@ -147,7 +149,7 @@ class SumByKeyOp : public DistinctKeysOp {
     TF_RETURN_IF_ERROR(ReadWeights(context, ComputeType(gradients.dtype()),
                                    static_cast<size_t>(keys.NumElements()), &of.pooling.weights));
     const int64_t dim = gradients.dims() == 0 ? 0 : gradients.dim_size(gradients.dims() - 1);
-    shape.AddDim(dim);
+    TF_RETURN_IF_ERROR(AddAxis(dim, &shape));
     if (gradients.shape() != shape) {
       return InvalidArgumentError("`gradients` must have shape ", shape.DebugString(),
                                   " for keys of shape ", keys.shape().DebugString(),
@@ -156,8 +158,11 @@ class SumByKeyOp : public DistinctKeysOp {
     of.gradients = gradients.data();
     of.type = CoreType(gradients.dtype());
     of.dim = static_cast<size_t>(dim);
+    tf::TensorShape sums_shape;
+    TF_RETURN_IF_ERROR(AddAxis(num_distinct, &sums_shape));
+    TF_RETURN_IF_ERROR(AddAxis(dim, &sums_shape));
     tf::Tensor* sums;
-    TF_RETURN_IF_ERROR(context->allocate_output(2, {num_distinct, dim}, &sums));
+    TF_RETURN_IF_ERROR(context->allocate_output(2, sums_shape, &sums));
     return ToTensorFlow(write_sums(of, CoreType(sums->dtype()), sums->data()));
   }
 

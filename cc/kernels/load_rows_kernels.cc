@@ -7,6 +7,7 @@
 
 #include "cc/core/shard_split.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/saved_rows.h"
 #include "cc/kernels/table_op.h"
 #include "cc/kernels/whole_table.h"
@@ -80,28 +81,35 @@ class OpenSavedRowsOp : public TableOp {
                          "' have the slots of different optimizers."));
       }
     }
-    if (slots != nullptr) TF_RETURN_IF_ERROR(TakeRule(*slots, table));
+    if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
     {
-      WritersPaused paused(*table);
+      HeldTables paused(table->allocator());
+      TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
       if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table));
     }
+    if (slots != nullptr) TF_RETURN_IF_ERROR(TakeRule(*slots, table));
     // No row was used at a step, or in an epoch, that is still to come.
     if (step > table->clock()->step()) table->clock()->SetStep(step);
     if (epoch > table->clock()->epoch()) table->clock()->SetEpoch(epoch);
     return absl::OkStatus();
   }
 
-  static absl::Status TakeRule(const SavedRows::File& file, TableResource* table) {
+  static absl::Status CheckRule(const SavedRows::File& file, const TableResource& table) {
     const RuleSlots& rule = file.reader.header().meta.rule;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      const Table& shard = *table->shard(number);
+    for (size_t number = 0; number < table.num_shards(); ++number) {
+      const Table& shard = *table.shard(number);
       const RuleSlots present = shard.rule();
       if (!SameRule(present, rule) && present.slots_per_row() > 0 && shard.size() > 0) {
         return absl::FailedPreconditionError(absl::StrCat(
-            "'", table->name(), "' can't load '", file.source->name(),
+            "'", table.name(), "' can't load '", file.source->name(),
             "': its rows have slots of another optimizer than those in the file. Clear it first."));
       }
     }
+    return absl::OkStatus();
+  }
+
+  static absl::Status TakeRule(const SavedRows::File& file, TableResource* table) {
+    const RuleSlots& rule = file.reader.header().meta.rule;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       Table* const shard = table->shard(number);
       if (SameRule(shard->rule(), rule)) continue;
@@ -114,18 +122,25 @@ class OpenSavedRowsOp : public TableOp {
   // keys that waited there wait here.
   static absl::Status TakeOrigin(const SavedRows& rows, TableResource* table) {
     const SavedRows::File& first = *rows.files().front();
+    TF_RETURN_IF_ERROR(TakeCounts(rows, first, table));
     for (size_t number = 0; number < table->num_shards(); ++number) {
       RowInitializer initializer = table->shard(number)->initializer();
       initializer.seed = first.reader.header().meta.seed;
       initializer.table_id = first.reader.header().meta.table_id;
       table->shard(number)->SetInitializer(initializer);
     }
+    return absl::OkStatus();
+  }
+
+  static absl::Status TakeCounts(const SavedRows& rows, const SavedRows::File& first,
+                                 TableResource* table) {
     const SavedPolicy& policy = first.policy;
     if (rows.num_parts() > 1 || rows.by_key() || table->admission() == nullptr ||
         !policy.CountsFor(table->signature().policy)) {
       return absl::OkStatus();
     }
-    return ToTensorFlow(table->admission()->Load(policy.admission.data(), policy.admission.size()));
+    return first.Damaged(
+        ToTensorFlow(table->admission()->Load(policy.admission.data(), policy.admission.size())));
   }
 
   SaveAttributes attributes_;
@@ -173,6 +188,7 @@ class LoadSavedRowsOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, &saved, &number));
     TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
     const tf::Tensor& owners = context->input(3);
+    TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
     if (owners.NumElements() != 0 && owners.NumElements() != static_cast<int64_t>(block->size)) {
       return InvalidArgumentError("`owners` must have ", block->size,
                                   " numbers. Received: ", owners.NumElements(), ".");

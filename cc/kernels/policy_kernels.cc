@@ -8,6 +8,7 @@
 
 #include "cc/core/restrict.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/table_op.h"
 
 namespace tf_embed {
@@ -23,11 +24,11 @@ class RestrictOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const tf::Tensor& input = context->input(1);
-    if (input.dims() != 0 || input.scalar<int64_t>()() < 0) {
+    int64_t num_reserved;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "num_reserved", &num_reserved));
+    if (num_reserved < 0) {
       return InvalidArgumentError("`num_reserved` of table '", table->name(),
-                                  "' must be a number of rows. Received: ", input.DebugString(),
-                                  ".");
+                                  "' must be a number of rows. Received: ", num_reserved, ".");
     }
     const uint8_t needed = StatisticsOf(order_).bits();
     if ((needed & ~table->statistics().bits()) != 0) {
@@ -40,9 +41,9 @@ class RestrictOp : public TableOp {
     size_t removed = 0;
     const TextAccess texts(table, KeyUse::kErase);
     const std::vector<Table*> shards = table->shards();
-    TF_RETURN_IF_ERROR(ToTensorFlow(
-        RestrictRows(ThreadPoolOf(context, table), shards.data(), shards.size(), order_,
-                     static_cast<size_t>(input.scalar<int64_t>()()), &removed)));
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(RestrictRows(ThreadPoolOf(context, table), shards.data(), shards.size(),
+                                  order_, static_cast<size_t>(num_reserved), &removed)));
     output->scalar<int64_t>()() = static_cast<int64_t>(removed);
     return absl::OkStatus();
   }
@@ -139,7 +140,7 @@ class RowStatisticsOp : public TableOp {
     tf::Tensor *output, *exists;
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     tf::TensorShape shape = keys.shape();
-    shape.AddDim(static_cast<int64_t>(std::size(kAllStatistics)));
+    TF_RETURN_IF_ERROR(AddAxis(static_cast<int64_t>(std::size(kAllStatistics)), &shape));
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &output));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
     const StatisticSet set = table->statistics();
@@ -202,28 +203,20 @@ class SetClockOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const tf::Tensor& step = context->input(1);
-    const tf::Tensor& milliseconds = context->input(2);
-    const tf::Tensor& epoch = context->input(3);
-    if (step.dims() != 0 || milliseconds.dims() != 0 || epoch.dims() != 0 ||
-        step.scalar<int64_t>()() < -1 || step.scalar<int64_t>()() == 0 ||
-        step.scalar<int64_t>()() > StepClock::kMostStep || milliseconds.scalar<int64_t>()() < -2 ||
-        epoch.scalar<int64_t>()() < -1 ||
-        epoch.scalar<int64_t>()() > static_cast<int64_t>(kMostEpoch)) {
+    int64_t step, milliseconds, epoch;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "step", &step));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "milliseconds", &milliseconds));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "epoch", &epoch));
+    if (step < -1 || step == 0 || step > StepClock::kMostStep || milliseconds < -2 || epoch < -1 ||
+        epoch > static_cast<int64_t>(kMostEpoch)) {
       return InvalidArgumentError("The clock of table '", table->name(), "' has steps from 1 to ",
                                   StepClock::kMostStep, ", times from 0 and epochs from 0 to ",
-                                  kMostEpoch, ". Received: ", step.DebugString(), ", ",
-                                  milliseconds.DebugString(), " and ", epoch.DebugString(), ".");
+                                  kMostEpoch, ". Received: ", step, ", ", milliseconds, " and ",
+                                  epoch, ".");
     }
-    if (step.scalar<int64_t>()() > 0) {
-      table->clock()->SetStep(static_cast<uint64_t>(step.scalar<int64_t>()()));
-    }
-    if (milliseconds.scalar<int64_t>()() >= -1) {
-      table->clock()->SetTime(milliseconds.scalar<int64_t>()());
-    }
-    if (epoch.scalar<int64_t>()() >= 0) {
-      table->clock()->SetEpoch(static_cast<uint64_t>(epoch.scalar<int64_t>()()));
-    }
+    if (step > 0) table->clock()->SetStep(static_cast<uint64_t>(step));
+    if (milliseconds >= -1) table->clock()->SetTime(milliseconds);
+    if (epoch >= 0) table->clock()->SetEpoch(static_cast<uint64_t>(epoch));
     return absl::OkStatus();
   }
 };

@@ -1,5 +1,6 @@
 #include "cc/kernels/pooling_inputs.h"
 
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/table_resource.h"
 
 namespace tf_embed {
@@ -28,21 +29,26 @@ absl::Status ReadBags(tf::OpKernelContext* context, const tf::TensorShape& keys,
     if (keys.dims() == 0) {
       return InvalidArgumentError("`keys` must have an axis to pool over. Received: a scalar.");
     }
-    *shape = keys;
-    shape->RemoveLastDims(1);
-    bags->OfLines(static_cast<size_t>(shape->num_elements()),
-                  static_cast<size_t>(keys.dim_size(keys.dims() - 1)));
+    for (int axis = 0; axis + 1 < keys.dims(); ++axis) {
+      TF_RETURN_IF_ERROR(AddAxis(keys.dim_size(axis), shape));
+    }
+    const size_t lines = static_cast<size_t>(shape->num_elements());
+    if (lines > kMaxBatchSize) {  // lines of no keys, which take no memory
+      return InvalidArgumentError("A pooled batch may have at most ", kMaxBatchSize,
+                                  " bags. Received: ", lines, ".");
+    }
+    bags->OfLines(lines, static_cast<size_t>(keys.dim_size(keys.dims() - 1)));
     return absl::OkStatus();
   }
   if (inputs.size() == 1) {
     const tf::Tensor& splits = inputs[0];
+    TF_RETURN_IF_ERROR(CheckRank(splits, "bags", 1));
     const size_t size = static_cast<size_t>(splits.NumElements());
     const Status status = splits.dtype() == tf::DT_INT32
                               ? bags->OfSplits(splits.flat<int32_t>().data(), size, num_keys)
                               : bags->OfSplits(splits.flat<int64_t>().data(), size, num_keys);
     if (!status.ok()) return ToTensorFlow(status);
-    shape->AddDim(static_cast<int64_t>(bags->size()));
-    return absl::OkStatus();
+    return AddAxis(static_cast<int64_t>(bags->size()), shape);
   }
   const tf::Tensor& indices = inputs[0];
   const tf::Tensor& dense_shape = inputs[1];
@@ -58,7 +64,7 @@ absl::Status ReadBags(tf::OpKernelContext* context, const tf::TensorShape& keys,
   const size_t rank = static_cast<size_t>(dense_shape.dim_size(0));
   TF_RETURN_IF_ERROR(
       ToTensorFlow(bags->OfIndices(indices.flat<int64_t>().data(), num_keys, sizes, rank)));
-  for (size_t axis = 0; axis + 1 < rank; ++axis) shape->AddDim(sizes[axis]);
+  for (size_t axis = 0; axis + 1 < rank; ++axis) TF_RETURN_IF_ERROR(AddAxis(sizes[axis], shape));
   return absl::OkStatus();
 }
 

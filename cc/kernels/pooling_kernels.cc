@@ -4,6 +4,7 @@
 #include "cc/core/pooled_find.h"
 #include "cc/kernels/gpu_tables.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/pooling_inputs.h"
 #include "cc/kernels/table_op.h"
 
@@ -40,7 +41,7 @@ class FindPooledOp : public TableOp {
                                   tf::DataTypeString(compute),
                                   ". Asked for: ", tf::DataTypeString(output_type(0)), ".");
     }
-    shape.AddDim(table->signature().dim);
+    TF_RETURN_IF_ERROR(AddAxis(table->signature().dim, &shape));
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &pooled));
     PooledFind find;
     find.bags = &bags;

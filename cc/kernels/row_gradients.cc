@@ -68,7 +68,9 @@ bool RowGradients::Decode(tf::VariantTensorData data) {
   if (data.tensors_size() % 2 != 0) return false;
   std::vector<Part> parts;
   for (int i = 0; i < data.tensors_size(); i += 2) {
-    parts.push_back({data.tensors(i), data.tensors(i + 1)});
+    const Part part = {data.tensors(i), data.tensors(i + 1)};
+    if (part.keys.dims() != 1 || part.values.dims() != 2) return false;
+    parts.push_back(part);
   }
   *this = RowGradients(std::move(parts));
   return true;

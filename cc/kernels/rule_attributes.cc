@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/table_resource.h"
 
 namespace tf_embed {
@@ -111,6 +112,7 @@ absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& hyper, Rule* 
   while (entry->kind != kind) ++entry;
   int64_t wanted = 2;
   while (entry->hyper[wanted - 2] != nullptr) ++wanted;
+  TF_RETURN_IF_ERROR(CheckRank(hyper, "hyper", 1));
   if (hyper.NumElements() != wanted) {
     return InvalidArgumentError("`hyper` of the rule '", entry->name, "' must have ", wanted,
                                 " numbers. Received: ", hyper.NumElements(), ".");
@@ -122,6 +124,16 @@ absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& hyper, Rule* 
   for (int64_t i = 2; i < wanted; ++i) rule->*entry->hyper[i - 2] = numbers[i];
   rule->slots = FusedSlots(kind, dim, rule->initial_slot);
   return absl::OkStatus();
+}
+
+absl::Status ReadStep(const tf::Tensor& step, Rule* rule) {
+  TF_RETURN_IF_ERROR(ReadScalar(step, "step", &rule->step));
+  if (rule->step < 1) {
+    return InvalidArgumentError("`step` must be at least 1. Received: ", rule->step, ".");
+  }
+  if (rule->step <= StepClock::kMostStep) return absl::OkStatus();
+  return InvalidArgumentError("`step` must be at most ", StepClock::kMostStep,
+                              ". Received: ", rule->step, ".");
 }
 
 absl::Status ReadExternalRule(tf::OpKernelConstruction* construction, RuleSlots* rule) {

@@ -22,6 +22,9 @@ absl::Status ReadSlotTypes(tensorflow::OpKernelConstruction* construction, RuleK
 // ReadRuleKind gave.
 absl::Status ReadRule(RuleKind kind, size_t dim, const tensorflow::Tensor& hyper, Rule* rule);
 
+// Reads the input `step` of a rule's op.
+absl::Status ReadStep(const tensorflow::Tensor& step, Rule* rule);
+
 // Reads `rule_id`, `slot_widths` and `slot_initial_values`.
 absl::Status ReadExternalRule(tensorflow::OpKernelConstruction* construction, RuleSlots* rule);
 

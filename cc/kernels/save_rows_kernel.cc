@@ -78,7 +78,8 @@ class RowSave {
   // Writers wait until this is over, and go on while disks take in what was written.
   absl::Status WriteRows() {
     TextAccess texts(table_, KeyUse::kRead);
-    WritersPaused paused(*table_);
+    HeldTables paused(table_->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table_, &paused));
     SavedPolicy policy;
     RowFileHeader header;
     TF_RETURN_IF_ERROR(MetaOf(*table_, /*with_slots=*/true, &header.meta));
@@ -219,7 +220,7 @@ class SaveRowsOp : public TableOp {
     std::unique_ptr<Folder> folder;
     TF_RETURN_IF_ERROR(attributes_.FolderOf(context->input(1), &folder));
     // One after the other, or one would remove what the other has half written.
-    std::lock_guard<std::mutex> turn(*table->save_mutex());
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     return RowSave(*folder, attributes_, static_cast<size_t>(buffer_bytes_), table).Run();
   }
 

@@ -160,7 +160,15 @@ absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint3
   const std::string name = names.Manifest(rank, processes);
   const std::string path = folder.PathOf(name);
   std::string text;
-  TF_RETURN_IF_ERROR(folder.Read(name, &text));
+  std::unique_ptr<FileSource> source;
+  TF_RETURN_IF_ERROR(FileSource::Open(path, &source));
+  if (source->size() > RowManifest::kMostBytes) {
+    return absl::DataLossError(absl::StrCat("'", path, "' is damaged: it has ", source->size(),
+                                            " bytes, and a manifest has at most ",
+                                            RowManifest::kMostBytes, "."));
+  }
+  text.resize(source->size());
+  TF_RETURN_IF_ERROR(ToTensorFlow(source->Read(0, text.size(), text.data())));
   TF_RETURN_IF_ERROR(ToTensorFlow(RowManifest::Decode(text, path, manifest)));
   if (manifest->rank != rank || manifest->processes != processes) {
     return absl::DataLossError(absl::StrCat("'", path, "' is the manifest of process ",
@@ -168,6 +176,11 @@ absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint3
                                             ", and has the name of another."));
   }
   return absl::OkStatus();
+}
+
+absl::Status SavedRows::File::Damaged(const absl::Status& status) const {
+  if (!absl::IsInvalidArgument(status)) return status;
+  return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: ", status.message()));
 }
 
 absl::Status SavedRows::Open(const Folder& folder, const SaveAttributes& attributes, bool whole,
@@ -217,8 +230,8 @@ absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manife
           absl::StrCat("'", file.source->name(), "' is damaged: it is not what was saved."));
     }
     if (!header.policy.empty()) {
-      TF_RETURN_IF_ERROR(
-          SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy));
+      TF_RETURN_IF_ERROR(file.Damaged(
+          SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy)));
     }
     for (size_t block = 0; block < file.reader.num_blocks(); ++block) {
       blocks_.emplace_back(number, block);

@@ -53,6 +53,9 @@ class SavedRows {
     std::unique_ptr<FileSource> source;
     RowFileReader reader;
     SavedPolicy policy;
+
+    // What is wrong with numbers of the file, with its name.
+    absl::Status Damaged(const absl::Status& status) const;
   };
 
   // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.

@@ -1,9 +1,11 @@
 // The ops of a rule that runs outside of the table: FindSlots and AssignSlots give and take whole
 // rows, RowsOfOtherRule says what a rule would replace. ReadSlots shows the slots of any rule, and
-// LargestSlot one of them, for a rule that counts.
+// AssignSlots writes those of a fused one too. LargestSlot is one of them, for a rule that counts.
 #include <algorithm>
 
+#include "cc/core/table_meta.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
 
@@ -12,10 +14,16 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-tf::TensorShape SlotsShape(const KeysInput& keys, const RuleSlots& rule) {
-  tf::TensorShape shape = keys.shape();
-  shape.AddDim(static_cast<int64_t>(rule.slots_per_row()));
-  return shape;
+absl::Status SlotsShape(const TableResource& table, const KeysInput& keys, const RuleSlots& rule,
+                        tf::TensorShape* shape) {
+  const size_t most = TableMeta::MostSlots(table.dim());
+  if (rule.slots_per_row() > most) {
+    return InvalidArgumentError("`slot_widths` of table '", table.name(), "', of dim ", table.dim(),
+                                ", must be at most ", most,
+                                " together. Received: ", rule.slots_per_row(), ".");
+  }
+  *shape = keys.shape();
+  return AddAxis(static_cast<int64_t>(rule.slots_per_row()), shape);
 }
 
 absl::Status CheckSlotType(tf::DataType type, const TableResource& table) {
@@ -37,13 +45,15 @@ class FindSlotsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     KeysInput keys(table->allocator());
     DefaultRows defaults;
+    tf::TensorShape slots_shape;
     tf::Tensor *values, *slots, *exists;
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
     TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
     TF_RETURN_IF_ERROR(CheckSlotType(output_type(1), *table));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.RowsShape(*table), &values));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, SlotsShape(keys, rule_), &slots));
+    TF_RETURN_IF_ERROR(SlotsShape(*table, keys, rule_, &slots_shape));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
     for (size_t number = 0; number < table->num_shards(); ++number) {
       Table* const shard = table->shard(number);
@@ -62,10 +72,28 @@ class FindSlotsOp : public TableOp {
   RuleSlots rule_;
 };
 
+// A rule of either kind, as attributes name it.
+class AnyRule {
+ public:
+  absl::Status Read(tf::OpKernelConstruction* construction) {
+    TF_RETURN_IF_ERROR(ReadRuleKind(construction, &kind_));
+    return ReadExternalRule(construction, &external_);
+  }
+  bool is_external() const { return kind_ == RuleKind::kExternal; }
+  RuleSlots SlotsOf(const TableResource& table, double initial_value = 0.0) const {
+    return is_external() ? external_ : FusedSlots(kind_, table.dim(), initial_value);
+  }
+
+ private:
+  RuleKind kind_ = RuleKind::kNone;
+  RuleSlots external_;
+};
+
 class AssignSlotsOp : public TableOp {
  public:
   explicit AssignSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadExternalRule(construction, &rule_));
+    OP_REQUIRES_OK(construction, rule_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("initial_value", &initial_value_));
     OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
   }
 
@@ -78,42 +106,36 @@ class AssignSlotsOp : public TableOp {
     keys.TakeAsDistinct(distinct_);
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(CheckSlotType(slots.dtype(), *table));
-    if (slots.shape() != SlotsShape(keys, rule_)) {
+    const RuleSlots rule = rule_.SlotsOf(*table, initial_value_);
+    tf::TensorShape slots_shape;
+    TF_RETURN_IF_ERROR(SlotsShape(*table, keys, rule, &slots_shape));
+    if (slots.shape() != slots_shape) {
       return InvalidArgumentError("`slots` of table '", table->name(), "' must have shape ",
-                                  SlotsShape(keys, rule_).DebugString(),
+                                  slots_shape.DebugString(),
                                   ". Received: ", slots.shape().DebugString(), ".");
     }
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 5));
+    // Nothing was read for a fused rule, as FindSlots does for an external one: a table that its
+    // rule has not trained yet takes it now.
+    for (size_t number = 0; number < table->num_shards() && !rule_.is_external(); ++number) {
+      Table* const shard = table->shard(number);
+      if (!SameRule(shard->rule(), rule)) TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rule)));
+    }
     // All shards are asked before one is written to. Each looks again when it writes.
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
-          ExecContext::Serial(), KeyBatch(), nullptr, {&rule_, nullptr})));
+          ExecContext::Serial(), KeyBatch(), nullptr, {&rule, nullptr})));
     }
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step, /*training=*/true);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return shard->InsertOrAssign(exec, batch, values.data(), {&rule_, slots.data()});
+      return shard->InsertOrAssign(exec, batch, values.data(), {&rule, slots.data()});
     });
   }
 
-  RuleSlots rule_;
+  AnyRule rule_;
+  float initial_value_ = 0;
   bool distinct_ = false;
-};
-
-// A rule of either kind, as attributes name it.
-class AnyRule {
- public:
-  absl::Status Read(tf::OpKernelConstruction* construction) {
-    TF_RETURN_IF_ERROR(ReadRuleKind(construction, &kind_));
-    return ReadExternalRule(construction, &external_);
-  }
-  RuleSlots SlotsOf(const TableResource& table, double initial_value = 0.0) const {
-    return kind_ == RuleKind::kExternal ? external_ : FusedSlots(kind_, table.dim(), initial_value);
-  }
-
- private:
-  RuleKind kind_ = RuleKind::kNone;
-  RuleSlots external_;
 };
 
 class ReadSlotsOp : public TableOp {
@@ -130,14 +152,16 @@ class ReadSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
     TF_RETURN_IF_ERROR(CheckSlotType(output_type(0), *table));
     const RuleSlots wanted = rule_.SlotsOf(*table, initial_value_);
-    TF_RETURN_IF_ERROR(context->allocate_output(0, SlotsShape(keys, wanted), &slots));
+    tf::TensorShape slots_shape;
+    TF_RETURN_IF_ERROR(SlotsShape(*table, keys, wanted, &slots_shape));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
     tf::Tensor weights;  // which come along
     // On the host, where all others are: else an op on a GPU gets memory of the GPU.
     tf::AllocatorAttributes on_host;
     on_host.set_on_host(true);
-    TF_RETURN_IF_ERROR(context->allocate_temp(table->signature().value_dtype,
-                                              keys.RowsShape(*table), &weights, on_host));
+    TF_RETURN_IF_ERROR(context->allocate_temp(table->signature().value_dtype, keys.rows_shape(),
+                                              &weights, on_host));
     bool* const flags = exists->flat<bool>().data();
     const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
@@ -197,7 +221,7 @@ class LargestSlotOp : public TableOp {
  public:
   explicit LargestSlotOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("slot", &slot_));
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "slot", 0, INT64_MAX, &slot_));
   }
 
  private:

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "cc/core/quantized_row.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "cc/core/table_meta.h"
+#include "cc/kernels/op_inputs.h"
 
 namespace tf_embed {
 
@@ -41,6 +42,9 @@ absl::Status TableBatch::Read(tf::OpKernelContext* context, const std::vector<in
   TF_RETURN_IF_ERROR(context->input("pieces", &pieces));
   tf::OpInputList weights;
   TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
+  TF_RETURN_IF_ERROR(CheckRank(*indices, "indices", 1));
+  TF_RETURN_IF_ERROR(CheckRank(*offsets, "offsets", 1));
+  if (size < 0) return InvalidArgumentError("`size` must not be negative. Received: ", size, ".");
   num_keys_ = indices->NumElements();
   keys_ = indices->flat<int64_t>().data();
   if (weights.size() > 0) {
@@ -208,7 +212,12 @@ absl::Status TableBatch::CheckPieces(const std::vector<int64_t>& dims) const {
   int64_t covered = 0;
   for (const Piece& piece : pieces_) {
     TF_RETURN_IF_ERROR(CheckPiece(piece, dims));
-    covered += piece.num_bags * dims[static_cast<size_t>(piece.table)];
+    const int64_t dim = dims[static_cast<size_t>(piece.table)];
+    if (piece.num_bags > (size_ - covered) / dim) {
+      return InvalidArgumentError("`pieces` must cover each of ", size_,
+                                  " pooled values once. Received: pieces of more.");
+    }
+    covered += piece.num_bags * dim;
   }
   if (covered == size_) return absl::OkStatus();
   return InvalidArgumentError("`pieces` must cover all of ", size_,
@@ -234,9 +243,9 @@ absl::Status TableBatch::CheckPiece(const Piece& piece, const std::vector<int64_
   const int64_t dim = of_a_table ? dims[static_cast<size_t>(piece.table)] : 0;
   const bool has_bags =
       piece.first_bag >= 0 && piece.num_bags >= 0 && piece.first_bag <= num_bags_ - piece.num_bags;
-  const bool has_room =
-      piece.begin >= 0 && piece.stride >= dim && piece.stride <= size_ &&
-      (piece.num_bags == 0 || piece.begin <= size_ - dim - (piece.num_bags - 1) * piece.stride);
+  const bool has_room = piece.begin >= 0 && piece.stride >= dim && dim >= 1 &&
+                        piece.begin <= size_ - dim &&
+                        piece.num_bags - 1 <= (size_ - dim - piece.begin) / piece.stride;
   if (of_a_table && has_bags && (has_room || piece.num_bags == 0)) return absl::OkStatus();
   return InvalidArgumentError("`pieces` must be of ", dims.size(), " tables, ", num_bags_,
                               " bags and ", size_, " pooled values. Received: table ", piece.table,
@@ -247,7 +256,26 @@ absl::Status TableBatch::CheckPiece(const Piece& piece, const std::vector<int64_
 TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
   std::string combiner;
   OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
+  OP_REQUIRES_OK(construction, CheckListLengths(construction));
   OP_REQUIRES_OK(construction, construction->GetAttr("dims", &dims_));
+  int num_tables;
+  OP_REQUIRES_OK(construction, construction->GetAttr("num_tables", &num_tables));
+  OP_REQUIRES(construction, dims_.size() == static_cast<size_t>(num_tables),
+              InvalidArgumentError("`dims` must have one for each of ", num_tables,
+                                   " tables. Received: ", dims_.size(), "."));
+  for (const int64_t dim : dims_) {
+    OP_REQUIRES(construction, dim >= 1 && dim <= TableMeta::kMostDim,
+                InvalidArgumentError("`dims` must be from 1 to ", TableMeta::kMostDim,
+                                     ". Received: ", dim, "."));
+  }
+  for (const char* const name : {"row_dtypes", "sum_dtypes"}) {
+    if (!construction->HasAttr(name)) continue;
+    tf::DataTypeVector types;
+    OP_REQUIRES_OK(construction, construction->GetAttr(name, &types));
+    OP_REQUIRES(construction, types.size() == dims_.size(),
+                InvalidArgumentError("`", name, "` must have one for each of ", num_tables,
+                                     " tables. Received: ", types.size(), "."));
+  }
   combiner_ = combiner == "mean" ? Combiner::kMeanOfCount : Combiner::kSum;
   if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) {
     gpu_memory_ = MemoryOfGpu(GpuOf(construction));
@@ -273,15 +301,10 @@ void TableBatchOp::Compute(tf::OpKernelContext* context) {
 absl::Status TableBatchOp::LookUp(tf::OpKernelContext* context, Resources* tables) const {
   tf::OpInputList handles;
   TF_RETURN_IF_ERROR(context->input_list("tables", &handles));
-  if (static_cast<size_t>(handles.size()) != dims_.size()) {
-    return InvalidArgumentError("`dims` must have one for each of ", handles.size(),
-                                " tables. Received: ", dims_.size(), ".");
-  }
   tables->resize(dims_.size());
   for (size_t i = 0; i < dims_.size(); ++i) {
     const tf::Tensor& handle = handles[static_cast<int>(i)];
-    TF_RETURN_IF_ERROR(
-        tf::LookupResource(context, handle.scalar<tf::ResourceHandle>()(), &(*tables)[i]));
+    TF_RETURN_IF_ERROR(LookUpTable(context, handle, "tables", &(*tables)[i]));
     const TableResource::Signature& signature = (*tables)[i]->signature();
     if (gpu_memory_ != nullptr && !(*tables)[i]->is_on_gpu()) {
       return InvalidArgumentError("Table '", (*tables)[i]->name(),

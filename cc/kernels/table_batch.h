@@ -117,23 +117,28 @@ class TableBatchOp : public tensorflow::OpKernel {
   // Calls `work(context, table)` for each table: many tables at once, or where there are few, one
   // after the other with many threads each. A table has `num_keys / tables` keys, roughly, each of
   // `key_cost` nanoseconds.
+  //
+  // Work on many tables at once runs in the threads of a pool: REQUIRES: `exec` holds the tables
+  // that it works on, if any (HeldTables).
   template <typename Work>
   absl::Status ForEachTable(const ExecContext& exec, size_t num_keys, size_t key_cost,
                             const Work& work) const;
+  bool WorksOnManyAtOnce() const { return dims_.size() >= kMany; }
 
   Combiner combiner_ = Combiner::kSum;
   std::vector<int64_t> dims_;  // of each table
 
  private:
+  static constexpr size_t kMany = 8;
+
   DeviceMemory* gpu_memory_ = nullptr;
 };
 
 template <typename Work>
 absl::Status TableBatchOp::ForEachTable(const ExecContext& exec, size_t num_keys, size_t key_cost,
                                         const Work& work) const {
-  constexpr size_t kMany = 8;
   const size_t count = dims_.size();
-  if (count < kMany) {
+  if (!WorksOnManyAtOnce()) {
     for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(ToTensorFlow(work(exec, i)));
     return absl::OkStatus();
   }

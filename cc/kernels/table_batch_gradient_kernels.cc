@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "cc/core/key_sums.h"
+#include "cc/core/table_gates.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_batch.h"
 
@@ -50,6 +52,7 @@ class KeysOfTable {
 
   // The keys [size].
   Status Keys(Buffer<int64_t>* own, const int64_t** keys) const {
+    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size_));
     if (parts_.size() == 1) {
       *keys = parts_[0].batch().keys(parts_[0].piece);
       return Status();
@@ -134,6 +137,7 @@ class SumByKeyTablesOp : public TableBatchOp {
   absl::Status Run(tf::OpKernelContext* context) override {
     const tf::Tensor* gradient;
     TF_RETURN_IF_ERROR(context->input("gradient", &gradient));
+    TF_RETURN_IF_ERROR(CheckRank(*gradient, "gradient", 1));
     std::deque<BatchGradient> batches(1);
     TableBatch& batch = batches.front().batch;
     batches.front().values = gradient->flat<float>().data();
@@ -176,9 +180,11 @@ class PackBatchOp : public TableBatchOp {
  private:
   absl::Status Run(tf::OpKernelContext* context) override {
     const tf::Tensor* size;
+    int64_t num_values;
     TF_RETURN_IF_ERROR(context->input("size", &size));
+    TF_RETURN_IF_ERROR(ReadScalar(*size, "size", &num_values));
     TableBatch batch;
-    TF_RETURN_IF_ERROR(batch.Read(context, dims_, size->scalar<int64_t>()()));
+    TF_RETURN_IF_ERROR(batch.Read(context, dims_, num_values));
     tf::Tensor* words;
     TF_RETURN_IF_ERROR(
         context->allocate_output(0, {static_cast<int64_t>(batch.PackedSize())}, &words));
@@ -226,17 +232,40 @@ class ApplyTablesOp : public TableBatchOp {
       }
       return absl::OkStatus();
     }
-    return ForEachTable(exec, num_keys, kApplyCost, [&](const ExecContext& each, size_t i) {
+    const auto apply = [&](const ExecContext& each, size_t i) {
       ExecContext now = each;
       now.now = steps[i].now();
       return Apply(now, keys[i], rules[i], tables[i]->shard(0));
-    });
+    };
+    if (!WorksOnManyAtOnce()) return ForEachTable(exec, num_keys, kApplyCost, apply);
+    std::vector<const Table*> shards;
+    for (size_t i = 0; i < tables.size(); ++i) {
+      Table* const shard = tables[i]->shard(0);
+      shards.push_back(shard);
+      // A held table keeps its rule.
+      if (!SameRuleAndInitialValues(shard->rule(), rules[i].slots)) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rules[i].slots)));
+      }
+    }
+    HeldTables held(HostAllocator());
+    TF_RETURN_IF_ERROR(ToTensorFlow(held.Take(shards.data(), shards.size(), Held::kWriting)));
+    if (held.size() == shards.size()) {
+      return ForEachTable(exec.Holding(Held::kWriting), num_keys, kApplyCost, apply);
+    }
+    // A table that comes twice is trained by one thread at a time.
+    held.Release();
+    for (size_t i = 0; i < tables.size(); ++i) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(apply(exec, i)));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status ReadBatches(tf::OpKernelContext* context, std::deque<BatchGradient>* batches) const {
     const tf::Tensor *words, *gradients;
     TF_RETURN_IF_ERROR(context->input("batches", &words));
     TF_RETURN_IF_ERROR(context->input("gradients", &gradients));
+    TF_RETURN_IF_ERROR(CheckRank(*words, "batches", 1));
+    TF_RETURN_IF_ERROR(CheckRank(*gradients, "gradients", 1));
     const int64_t* const begin = words->flat<int64_t>().data();
     const size_t count = static_cast<size_t>(words->NumElements());
     const float* const values = gradients->flat<float>().data();
@@ -249,9 +278,13 @@ class ApplyTablesOp : public TableBatchOp {
       TF_RETURN_IF_ERROR(
           on_gpu ? last.batch.UnpackOnGpu(exec, gpu_memory(), begin + at, count - at, dims_, &used)
                  : last.batch.Unpack(begin + at, count - at, dims_, &used));
+      if (last.batch.size() > gradients->NumElements() - num_values) {
+        return InvalidArgumentError("`gradients` must be those of all pooled values of `batches`, ",
+                                    num_values, " and then ", last.batch.size(),
+                                    " or more. Received: ", gradients->NumElements(), ".");
+      }
       last.values = values + num_values;
       num_values += last.batch.size();
-      if (num_values > gradients->NumElements()) break;
     }
     if (num_values == gradients->NumElements()) return absl::OkStatus();
     return InvalidArgumentError("`gradients` must be those of all pooled values of `batches`, ",
@@ -269,10 +302,6 @@ class ApplyTablesOp : public TableBatchOp {
       return InvalidArgumentError("`hyper` must be a vector, or one for each of ", count,
                                   " tables. Received shape: ", hyper->shape().DebugString(), ".");
     }
-    const int64_t number = step->scalar<int64_t>()();
-    if (number < 1) {
-      return InvalidArgumentError("`step` must be at least 1. Received: ", number, ".");
-    }
     for (size_t i = 0; i < tables.size(); ++i) {
       if (tables[i]->num_shards() != 1) {
         return InvalidArgumentError("Table '", tables[i]->name(),
@@ -282,8 +311,8 @@ class ApplyTablesOp : public TableBatchOp {
       Rule* const rule = &(*rules)[i];
       const tf::Tensor of_table = is_vector ? *hyper : hyper->SubSlice(static_cast<int64_t>(i));
       TF_RETURN_IF_ERROR(ReadRule(kind_, tables[i]->dim(), of_table, rule));
+      TF_RETURN_IF_ERROR(ReadStep(*step, rule));
       for (size_t j = 0; j < slot_types_.size(); ++j) rule->slots.groups[j].type = slot_types_[j];
-      rule->step = number;
       rule->stochastic_rounding = stochastic_rounding_;
     }
     return absl::OkStatus();
@@ -296,7 +325,6 @@ class ApplyTablesOp : public TableBatchOp {
     Buffer<float> factors(HostAllocator());
     const bool has_factors = keys.is_weighted() || combiner_ != Combiner::kSum;
     const int64_t* distinct = nullptr;
-    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(keys.size()));
     TF_EMBED_RETURN_IF_ERROR(keys.Keys(&own_keys, &distinct));
     TF_EMBED_RETURN_IF_ERROR(begins.Resize(keys.size()));
     if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.Resize(keys.size()));

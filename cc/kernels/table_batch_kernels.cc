@@ -6,6 +6,7 @@
 
 #include "cc/core/pooled_find.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/table_batch.h"
 
 namespace tf_embed {
@@ -31,8 +32,8 @@ class TablesOp : public TableBatchOp {
     bool on_gpu = false;
   };
 
-  // `values` [size] are the pooled ones, or their gradient.
-  absl::Status ReadFinds(tf::OpKernelContext* context, float* values, int64_t size, Finds* all) {
+  // Reads all but the pooled values, of which there are `size`.
+  absl::Status ReadFinds(tf::OpKernelContext* context, int64_t size, Finds* all) {
     TF_RETURN_IF_ERROR(LookUp(context, &all->tables));
     TF_RETURN_IF_ERROR(all->batch.Read(context, dims_, size));
     all->on_gpu = IsOnGpu(context, "indices");
@@ -58,11 +59,17 @@ class TablesOp : public TableBatchOp {
       find.keys = {all->batch.keys(piece), nullptr, false, shards.data(), shards.size()};
       find.bags = all->bags[i].get();
       find.pooling = {combiner_, all->batch.weights(piece), nullptr};
-      find.pooled = values + piece.begin;
       find.stride = static_cast<size_t>(piece.stride);
       find.quantized = shards[0]->options().value_type == DataType::kInt8;
     }
     return absl::OkStatus();
+  }
+
+  // `values` are the pooled ones, or their gradient.
+  static void SetValues(float* values, Finds* all) {
+    for (size_t i = 0; i < all->finds.size(); ++i) {
+      all->finds[i].pooled = values + all->batch.pieces()[i].begin;
+    }
   }
 
   ExecContext ContextOf(tf::OpKernelContext* context, const Finds& all) const {
@@ -80,15 +87,14 @@ class FindPooledTablesOp : public TablesOp {
  private:
   absl::Status Run(tf::OpKernelContext* context) override {
     const tf::Tensor* size;
+    int64_t num_values;
     TF_RETURN_IF_ERROR(context->input("size", &size));
-    const int64_t num_values = size->scalar<int64_t>()();
-    if (num_values < 0) {
-      return InvalidArgumentError("`size` must not be negative. Received: ", num_values, ".");
-    }
+    TF_RETURN_IF_ERROR(ReadScalar(*size, "size", &num_values));
+    Finds all;
+    TF_RETURN_IF_ERROR(ReadFinds(context, num_values, &all));
     tf::Tensor* pooled;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {num_values}, &pooled));
-    Finds all;
-    TF_RETURN_IF_ERROR(ReadFinds(context, pooled->flat<float>().data(), num_values, &all));
+    SetValues(pooled->flat<float>().data(), &all);
     const ExecContext exec = ContextOf(context, all);
     const size_t count = all.finds.size();
     return ToTensorFlow(
@@ -107,14 +113,15 @@ class WeightGradientsOfTablesOp : public TablesOp {
     const tf::Tensor *gradient, *indices;
     TF_RETURN_IF_ERROR(context->input("gradient", &gradient));
     TF_RETURN_IF_ERROR(context->input("indices", &indices));
+    TF_RETURN_IF_ERROR(CheckRank(*gradient, "gradient", 1));
+    Finds all;
+    TF_RETURN_IF_ERROR(ReadFinds(context, gradient->NumElements(), &all));
+    // A gradient is only read.
+    SetValues(const_cast<float*>(gradient->flat<float>().data()), &all);
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, indices->shape(), &output));
     float* const of_weights = output->flat<float>().data();
     std::fill_n(of_weights, output->NumElements(), 0.0f);  // of bags that no piece has
-    Finds all;
-    // A gradient is only read.
-    TF_RETURN_IF_ERROR(ReadFinds(context, const_cast<float*>(gradient->flat<float>().data()),
-                                 gradient->NumElements(), &all));
     std::vector<void*> of_pieces;
     for (const Piece& piece : all.batch.pieces()) {
       of_pieces.push_back(of_weights + piece.first_key);

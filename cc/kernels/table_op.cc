@@ -5,8 +5,9 @@
 #include <new>
 #include <utility>
 
+#include "cc/core/table_meta.h"
 #include "cc/kernels/gpu_tables.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "cc/kernels/op_inputs.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "xla/stream_executor/stream.h"
 
@@ -29,10 +30,20 @@ class UnderWay {
 
 }  // namespace
 
+TableOp::TableOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  OP_REQUIRES_OK(construction, CheckListLengths(construction));
+  if (construction->HasAttr("dim")) {
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, TableMeta::kMostDim, &dim_));
+  }
+}
+
 void TableOp::Compute(tf::OpKernelContext* context) {
   const UnderWay under_way;
   tf::core::RefCountPtr<TableResource> table;
-  OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &table));
+  OP_REQUIRES_OK(context, LookUpTable(context, context->input(0), "table", &table));
+  OP_REQUIRES(context, dim_ == 0 || dim_ == table->signature().dim,
+              InvalidArgumentError("`dim` of table '", table->name(), "' must be ",
+                                   table->signature().dim, ". Received: dim=", dim_, "."));
   try {
     absl::Status status = Run(context, table.get());
     if (table->is_on_gpu()) status = WithMemoryAdvice(std::move(status));
@@ -113,6 +124,9 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
     return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
                                 " keys. Received: ", size_, ".");
   }
+  TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
+  rows_shape_ = shape_;
+  TF_RETURN_IF_ERROR(AddAxis(table.signature().dim, &rows_shape_));
   const size_t num_owners = static_cast<size_t>(owners.NumElements());
   if (num_owners != 0 && num_owners != size_) {
     return InvalidArgumentError("The partitioner of table '", table.name(),
@@ -157,12 +171,6 @@ void KeysInput::ReplaceText(const tf::Tensor& strings, std::string_view text, in
   }
 }
 
-tf::TensorShape KeysInput::RowsShape(const TableResource& table) const {
-  tf::TensorShape shape = shape_;
-  shape.AddDim(table.signature().dim);
-  return shape;
-}
-
 absl::Status CheckRows(const tf::Tensor& rows, const char* argument, const TableResource& table,
                        const KeysInput& keys) {
   if (rows.dtype() != table.signature().value_dtype) {
@@ -175,7 +183,7 @@ absl::Status CheckRows(const tf::Tensor& rows, const char* argument, const Table
 
 absl::Status CheckRowsShape(const tf::Tensor& rows, const char* argument,
                             const TableResource& table, const KeysInput& keys) {
-  const tf::TensorShape expected = keys.RowsShape(table);
+  const tf::TensorShape& expected = keys.rows_shape();
   if (rows.shape() != expected) {
     return InvalidArgumentError("`", argument, "` of table '", table.name(), "' must have shape ",
                                 expected.DebugString(), " for keys of shape ",

@@ -19,11 +19,14 @@ namespace tf_embed {
 // An op whose first input is a table.
 class TableOp : public tensorflow::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit TableOp(tensorflow::OpKernelConstruction* construction);
   void Compute(tensorflow::OpKernelContext* context) final;
 
  protected:
   virtual absl::Status Run(tensorflow::OpKernelContext* context, TableResource* table) = 0;
+
+ private:
+  int64_t dim_ = 0;  // what the op says of the table's; 0: nothing
 };
 
 // Gives keys of any integer key type as int64: those of the tensor, or copied to `widened`.
@@ -76,7 +79,7 @@ class KeysInput {
   void ReplaceText(const tensorflow::Tensor& strings, std::string_view text, int64_t key);
 
   // keys.shape + [dim].
-  tensorflow::TensorShape RowsShape(const TableResource& table) const;
+  const tensorflow::TensorShape& rows_shape() const { return rows_shape_; }
 
  private:
   absl::Status ReadShapes(tensorflow::OpKernelContext* context, const TableResource& table);
@@ -85,6 +88,7 @@ class KeysInput {
   std::optional<TextAccess> texts_;
   size_t size_ = 0;
   tensorflow::TensorShape shape_;
+  tensorflow::TensorShape rows_shape_;
   const int64_t* keys_ = nullptr;
   const int32_t* owners_ = nullptr;
   const int64_t* scores_ = nullptr;

@@ -180,7 +180,7 @@ Status EvictionLog::Evict(size_t count, const int64_t* keys, const void* weights
   const auto text_of = [](const StringKeys& texts, int64_t number) {
     return std::string(texts.TextOf(number));
   };
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<OrderedMutex> lock(mutex_);
   try {  // all room first: from there on nothing can fail
     std::vector<std::string> key_texts, value_texts;
     if (const StringKeys* const texts = table_->key_texts()) {
@@ -234,7 +234,7 @@ void EvictionLog::KeepNumbers(size_t count, const int64_t* keys, const char* wei
 }
 
 size_t EvictionLog::size() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<OrderedMutex> lock(mutex_);
   return rows_.size;
 }
 

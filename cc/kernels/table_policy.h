@@ -137,7 +137,7 @@ class EvictionLog final : public EvictionSink {
   // Calls `take(rows)` and forgets the rows if that succeeds.
   template <typename Take>
   absl::Status Drain(const Take& take) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<OrderedMutex> lock(mutex_);
     absl::Status status = take(rows_);
     if (status.ok()) rows_ = Rows(allocator_);
     return status;
@@ -146,9 +146,12 @@ class EvictionLog final : public EvictionSink {
   // Calls `take(keys, count)` for the keys of strings that left since the last time.
   template <typename Take>
   void TakeTextKeys(const Take& take) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    take(text_keys_.data(), text_keys_.size());
-    text_keys_.clear();
+    std::vector<int64_t> keys;
+    {
+      std::lock_guard<OrderedMutex> lock(mutex_);
+      keys.swap(text_keys_);
+    }
+    take(keys.data(), keys.size());  // it looks them up in tables, whose gates come before the log
   }
 
  private:
@@ -159,7 +162,7 @@ class EvictionLog final : public EvictionSink {
   Allocator* const allocator_;
   const size_t row_bytes_;
   const bool keeps_rows_;
-  mutable std::mutex mutex_;
+  mutable OrderedMutex mutex_{LockRank::kLog};
   Rows rows_;
   std::vector<int64_t> text_keys_;
 };

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "cc/core/host_table.h"
+#include "cc/core/row_manifest.h"
 #include "cc/core/striped_index.h"
 #include "cc/core/table_meta.h"
 #include "cc/kernels/gpu_tables.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
 
 namespace tf_embed {
@@ -27,26 +29,7 @@ absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim
   TF_RETURN_IF_ERROR(construction->GetAttr("seed", &seed));
   TF_RETURN_IF_ERROR(construction->GetAttr("table_id", &table_id));
   TF_RETURN_IF_ERROR(ReadNumbers(text, "initializer_values", &numbers));
-  const size_t wanted = kind == "constant" ? 1 : kind == "row" ? static_cast<size_t>(dim) : 2;
-  if (numbers.size() != wanted) {
-    return InvalidArgumentError("`initializer_values` must be ", wanted,
-                                " numbers for initializer '", kind, "'. Received: ", numbers.size(),
-                                ".");
-  }
-  initializer->seed = static_cast<uint64_t>(seed);
-  initializer->table_id = static_cast<uint64_t>(table_id);
-  if (kind == "row") {
-    initializer->kind = InitializerKind::kRow;
-    initializer->row = std::move(numbers);
-    return absl::OkStatus();
-  }
-  initializer->kind = kind == "constant"  ? InitializerKind::kConstant
-                      : kind == "uniform" ? InitializerKind::kUniform
-                      : kind == "normal"  ? InitializerKind::kNormal
-                                          : InitializerKind::kTruncatedNormal;
-  initializer->a = numbers[0];
-  if (wanted == 2) initializer->b = numbers[1];
-  return absl::OkStatus();
+  return NewInitializer(kind, std::move(numbers), dim, seed, table_id, initializer);
 }
 
 class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
@@ -123,6 +106,30 @@ absl::Status ReadNumbers(const std::string& text, const char* attribute,
   return absl::OkStatus();
 }
 
+absl::Status NewInitializer(const std::string& kind, std::vector<double> numbers, int64_t dim,
+                            int64_t seed, int64_t table_id, RowInitializer* initializer) {
+  const size_t wanted = kind == "constant" ? 1 : kind == "row" ? static_cast<size_t>(dim) : 2;
+  if (numbers.size() != wanted) {
+    return InvalidArgumentError("`initializer_values` must be ", wanted,
+                                " numbers for initializer '", kind, "'. Received: ", numbers.size(),
+                                ".");
+  }
+  initializer->seed = static_cast<uint64_t>(seed);
+  initializer->table_id = static_cast<uint64_t>(table_id);
+  if (kind == "row") {
+    initializer->kind = InitializerKind::kRow;
+    initializer->row = std::move(numbers);
+    return absl::OkStatus();
+  }
+  initializer->kind = kind == "constant"  ? InitializerKind::kConstant
+                      : kind == "uniform" ? InitializerKind::kUniform
+                      : kind == "normal"  ? InitializerKind::kNormal
+                                          : InitializerKind::kTruncatedNormal;
+  initializer->a = numbers[0];
+  if (wanted == 2) initializer->b = numbers[1];
+  return absl::OkStatus();
+}
+
 absl::Status ToTensorFlow(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
@@ -159,15 +166,25 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
   TF_RETURN_IF_ERROR(construction->GetAttr("key_dtype", &signature->key_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
-  TF_RETURN_IF_ERROR(construction->GetAttr("num_shards", &signature->num_shards));
+  TF_RETURN_IF_ERROR(ReadNumber(construction, "num_shards", 1,
+                                static_cast<int64_t>(RowManifest::kMostFiles),
+                                &signature->num_shards));
   return signature->policy.Read(construction);
 }
 
 absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
                                         const Signature& signature, TableOptions* options) {
+  std::string name;
   int64_t init_size;
-  TF_RETURN_IF_ERROR(construction->GetAttr("label", &options->name));
+  TF_RETURN_IF_ERROR(construction->GetAttr("label", &name));
   TF_RETURN_IF_ERROR(construction->GetAttr("init_size", &init_size));
+  TF_RETURN_IF_ERROR(NewOptions(signature, std::move(name), init_size, options));
+  return ReadInitializer(construction, signature.dim, &options->initializer);
+}
+
+absl::Status TableResource::NewOptions(const Signature& signature, std::string name,
+                                       int64_t init_size, TableOptions* options) {
+  options->name = std::move(name);
   if (signature.dim > TableMeta::kMostDim) {
     return InvalidArgumentError("`dim` of table '", options->name, "' must be at most ",
                                 TableMeta::kMostDim, ". Received: dim=", signature.dim, ".");
@@ -175,7 +192,7 @@ absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
   options->value_type = CoreType(signature.value_dtype);
   options->dim = static_cast<size_t>(signature.dim);
   options->init_size = static_cast<size_t>(init_size);
-  return ReadInitializer(construction, signature.dim, &options->initializer);
+  return absl::OkStatus();
 }
 
 absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,

@@ -10,14 +10,15 @@
 #define TF_EMBED_CC_KERNELS_TABLE_RESOURCE_H_
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/core/lock_order.h"
 #include "cc/core/operation_gate.h"
 #include "cc/core/string_keys.h"
 #include "cc/core/table.h"
+#include "cc/core/turn_queue.h"
 #include "cc/kernels/table_policy.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -46,6 +47,10 @@ absl::Status ResourceExhaustedError(const Parts&... parts) {
 absl::Status ReadNumbers(const std::string& text, const char* attribute,
                          std::vector<double>* numbers);
 
+// Reads an initializer of a name that the ops' attribute takes.
+absl::Status NewInitializer(const std::string& kind, std::vector<double> numbers, int64_t dim,
+                            int64_t seed, int64_t table_id, RowInitializer* initializer);
+
 struct GpuStorage;  // gpu_tables.h
 
 class TableResource : public tensorflow::ResourceBase {
@@ -66,6 +71,9 @@ class TableResource : public tensorflow::ResourceBase {
                                     Signature* signature);
   static absl::Status ReadOptions(tensorflow::OpKernelConstruction* construction,
                                   const Signature& signature, TableOptions* options);
+  // Everything but the initializer. REQUIRES: init_size >= 0.
+  static absl::Status NewOptions(const Signature& signature, std::string name, int64_t init_size,
+                                 TableOptions* options);
 
   // Creates the tables, on the GPU of that number, or with -1 on the host.
   static absl::Status Create(const Signature& signature, const TableOptions& options,
@@ -77,10 +85,12 @@ class TableResource : public tensorflow::ResourceBase {
   size_t row_bytes() const { return dim() * SizeOf(shards_.front()->options().value_type); }
   Allocator* allocator() const { return shards_.front()->options().allocator; }
 
-  // Null where keys, or values, are no strings. Both want the text gate held.
+  bool has_string_keys() const { return signature_.key_dtype == tensorflow::DT_STRING; }
+  bool has_string_values() const { return signature_.value_dtype == tensorflow::DT_STRING; }
+  // Null if keys, or values, are no strings. REQUIRES: the text gate held, and still held wherever
+  // the pointer is used: Import replaces the dictionaries.
   StringKeys* key_texts() const { return key_texts_.get(); }
   StringKeys* value_texts() const { return value_texts_.get(); }
-  bool has_strings() const { return key_texts_ != nullptr || value_texts_ != nullptr; }
   OperationGate* text_gate() { return &text_gate_; }
 
   // The rest wants the text gate held alone.
@@ -108,8 +118,11 @@ class TableResource : public tensorflow::ResourceBase {
   std::vector<Table*> shards() const;
 
   StepClock* clock() { return &clock_; }
-  // Held by who saves the table to files.
-  std::mutex* save_mutex() { return &save_mutex_; }
+  // Held by operations on all shards that must not meet half of one another: saves, exports,
+  // imports, clears.
+  OrderedMutex* save_mutex() { return &save_mutex_; }
+  // Of steps that read rows and write them back.
+  TurnQueue* turns() { return &turns_; }
   Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
   // Null where nobody asks for rows that left.
   EvictionLog* evicted() {
@@ -133,11 +146,12 @@ class TableResource : public tensorflow::ResourceBase {
   const Signature signature_;
   const int gpu_;
   StepClock clock_;
-  std::mutex save_mutex_;
+  OrderedMutex save_mutex_{LockRank::kSave};
+  TurnQueue turns_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
   std::vector<Table*> device_shards_;  // within those, where they are on a GPU
-  OperationGate text_gate_;
+  OperationGate text_gate_{LockRank::kTexts};
   std::unique_ptr<StringKeys> key_texts_;
   std::unique_ptr<StringKeys> value_texts_;
   size_t value_texts_limit_ = kFewTexts;  // more than these, and the unused ones are looked for

@@ -22,9 +22,9 @@ TextBatch TextsOf(const tf::Tensor& tensor) {
 
 TextAccess::TextAccess(TableResource* table, KeyUse use)
     : table_(table), use_(use), touched_(table->allocator()) {
-  if (!table->has_strings()) return;
+  if (!table->has_string_keys() && !table->has_string_values()) return;
   // A table of strings as values takes others in with each write; one that evicts removes some.
-  const bool is_alone = table->value_texts() != nullptr || table->evicts();
+  const bool is_alone = table->has_string_values() || table->evicts();
   if (use == KeyUse::kErase || (use == KeyUse::kWrite && is_alone)) {
     alone_ = std::unique_lock<OperationGate>(*table->text_gate());
   } else {
@@ -41,10 +41,9 @@ TextAccess::~TextAccess() {
 
 absl::Status TextAccess::Keys(const ExecContext& context, const TextBatch& texts,
                               Buffer<int64_t>* keys) {
-  StringKeys* const dictionary = table_->key_texts();
   TF_RETURN_IF_ERROR(ToTensorFlow(keys->Resize(texts.size)));
   if (use_ == KeyUse::kErase) TF_RETURN_IF_ERROR(ToTensorFlow(touched_.Resize(texts.size)));
-  const bool all_there = dictionary->Find(context, texts, keys->data());
+  const bool all_there = table_->key_texts()->Find(context, texts, keys->data());
   if (use_ == KeyUse::kErase) {
     std::copy_n(keys->data(), texts.size, touched_.data());
     num_touched_ = texts.size;
@@ -52,12 +51,13 @@ absl::Status TextAccess::Keys(const ExecContext& context, const TextBatch& texts
   // Where all texts are there, a write changes present rows alone, and many may do so at once.
   if (use_ != KeyUse::kWrite || all_there) return absl::OkStatus();
   if (!alone_.owns_lock()) {
+    // Between the two gates another operation may replace the dictionary.
     shared_.unlock();
     alone_ = std::unique_lock<OperationGate>(*table_->text_gate());
   }
   TF_RETURN_IF_ERROR(ToTensorFlow(touched_.Resize(texts.size)));
   return ToTensorFlow(
-      dictionary->Intern(context, texts, keys->data(), touched_.data(), &num_touched_));
+      table_->key_texts()->Intern(context, texts, keys->data(), touched_.data(), &num_touched_));
 }
 
 absl::Status TextAccess::InternValues(const ExecContext& context, const TextBatch& texts,

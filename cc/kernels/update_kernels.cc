@@ -1,5 +1,6 @@
 // The verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
 
@@ -84,15 +85,7 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckRowsShape(gradients, "gradients", *table, keys));
     Rule rule;
     TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
-    const tf::Tensor& number = context->input(5);
-    if (number.dims() != 0) {
-      return InvalidArgumentError(
-          "`step` must be a scalar. Received shape: ", number.shape().DebugString(), ".");
-    }
-    rule.step = number.scalar<int64_t>()();
-    if (rule.step < 1) {
-      return InvalidArgumentError("`step` must be at least 1. Received: ", rule.step, ".");
-    }
+    TF_RETURN_IF_ERROR(ReadStep(context->input(5), &rule));
     rule.stochastic_rounding = stochastic_rounding_;
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);

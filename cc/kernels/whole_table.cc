@@ -1,8 +1,34 @@
 #include "cc/kernels/whole_table.h"
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <vector>
+
 #include "cc/core/restrict.h"
 
 namespace tf_embed {
+
+namespace {
+
+bool HaveOneRule(const std::vector<Table*>& shards) {
+  const RuleSlots rule = shards[0]->rule();
+  return std::all_of(shards.begin() + 1, shards.end(),
+                     [&](const Table* shard) { return SameRule(shard->rule(), rule); });
+}
+
+}  // namespace
+
+absl::Status PauseWriters(const TableResource& table, HeldTables* paused) {
+  constexpr int kMostTries = 10000;
+  const std::vector<Table*> shards = table.shards();
+  for (int tries = 1;; ++tries) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused->Take(shards.data(), shards.size(), Held::kPaused)));
+    if (tries == kMostTries || HaveOneRule(shards)) return absl::OkStatus();
+    paused->Release();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
 
 absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta) {
   const RowInitializer initializer = table.shard(0)->initializer();

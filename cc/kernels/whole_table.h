@@ -2,26 +2,15 @@
 #ifndef TF_EMBED_CC_KERNELS_WHOLE_TABLE_H_
 #define TF_EMBED_CC_KERNELS_WHOLE_TABLE_H_
 
+#include "cc/core/table_gates.h"
 #include "cc/core/table_meta.h"
 #include "cc/kernels/table_resource.h"
 
 namespace tf_embed {
 
-// Keeps writers out of all shards while it lives.
-class WritersPaused {
- public:
-  explicit WritersPaused(const TableResource& table) : table_(table) {
-    for (size_t i = 0; i < table_.num_shards(); ++i) table_.shard(i)->PauseWriters();
-  }
-  ~WritersPaused() {
-    for (size_t i = 0; i < table_.num_shards(); ++i) table_.shard(i)->ResumeWriters();
-  }
-  WritersPaused(const WritersPaused&) = delete;
-  WritersPaused& operator=(const WritersPaused&) = delete;
-
- private:
-  const TableResource& table_;
-};
+// Keeps writers out of all shards while `paused` lives. If a step has given some shards the slots
+// of its rule, waits for it to reach the others, a second at most.
+absl::Status PauseWriters(const TableResource& table, HeldTables* paused);
 
 // What the table is besides its rows; without slots, as if it had no rule. Nobody writes meanwhile.
 absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta);

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/table_op.h"
 #include "cc/kernels/whole_table.h"
 
@@ -21,6 +23,8 @@ class ClearOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
+    // One after the other, so that none meets some shards before and some after.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     TextAccess texts(table, KeyUse::kErase);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear()));
@@ -57,12 +61,8 @@ class SizeOp : public TableOp {
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     tf::Tensor* size;
-    const tf::Tensor& input = context->input(1);
-    if (input.dims() != 0) {
-      return InvalidArgumentError(
-          "`shard` must be a scalar. Received shape: ", input.shape().DebugString(), ".");
-    }
-    const int64_t shard = input.scalar<int64_t>()();
+    int64_t shard;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "shard", &shard));
     if (shard < -1 || shard >= static_cast<int64_t>(table->num_shards())) {
       return InvalidArgumentError("Table '", table->name(), "' has ", table->num_shards(),
                                   " shards. Received: index=", shard, ".");
@@ -92,8 +92,11 @@ class ExportOp : public TableOp {
           tf::DataTypeString(output_type(0)), ", values ", tf::DataTypeString(output_type(1)),
           ", slots ", tf::DataTypeString(output_type(2)), ".");
     }
+    // One after the other, so that none meets some shards before and some after.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     TextAccess texts(table, KeyUse::kRead);
-    WritersPaused paused(*table);
+    HeldTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     TableMeta meta;
     TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, &meta));
     const int64_t size = static_cast<int64_t>(table->size());
@@ -167,11 +170,12 @@ class ExportScoresOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    const tf::Tensor& split_size = context->input(1);
-    if (split_size.dims() != 0 || split_size.scalar<int64_t>()() < 1) {
-      return InvalidArgumentError(
-          "`split_size` of table '", table->name(),
-          "' must be a positive number of rows. Received: ", split_size.DebugString(), ".");
+    int64_t split_size;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "split_size", &split_size));
+    if (split_size < 1) {
+      return InvalidArgumentError("`split_size` of table '", table->name(),
+                                  "' must be a positive number of rows. Received: ", split_size,
+                                  ".");
     }
     if (output_type(0) != table->signature().key_dtype) {
       return InvalidArgumentError("Table '", table->name(), "' is ",
@@ -184,7 +188,8 @@ class ExportScoresOp : public TableOp {
           "Table '", table->name(), "' does not keep the statistics that these scores are."));
     }
     TextAccess texts(table, KeyUse::kRead);
-    WritersPaused paused(*table);
+    HeldTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     tf::Tensor *keys, *scores;
     const int64_t size = static_cast<int64_t>(table->size());
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
@@ -193,7 +198,7 @@ class ExportScoresOp : public TableOp {
     ExportedRows rows(table->allocator());
     int64_t* next = scores->flat<int64_t>().data();
     size_t done = 0;
-    const size_t most = std::min(kExportRows, static_cast<size_t>(split_size.scalar<int64_t>()()));
+    const size_t most = std::min(kExportRows, static_cast<size_t>(split_size));
     for (size_t number = 0; number < table->num_shards(); ++number) {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
         TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->ExportBatch(most, &cursor, &rows)));
@@ -224,13 +229,16 @@ class ImportOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     // Everything is put together aside; the table takes it over when nothing can fail any more.
     std::unique_ptr<StringKeys> key_texts, value_texts;
-    TF_RETURN_IF_ERROR(NewTexts(*table, table->key_texts(), &key_texts));
-    TF_RETURN_IF_ERROR(NewTexts(*table, table->value_texts(), &value_texts));
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->has_string_keys(), &key_texts));
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->has_string_values(), &value_texts));
     KeysInput keys(table->allocator());
     TableMeta meta;
     SavedPolicy policy;
     const tf::Tensor& values = context->input(3);
     const tf::Tensor& statistics = context->input(6);
+    TF_RETURN_IF_ERROR(CheckRank(context->input(1), "keys", 1));
+    TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
+    TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
     TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_texts.get(), &keys));
     keys.TakeAsDistinct(true);  // as those of an export are; else there will be fewer rows
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
@@ -273,6 +281,8 @@ class ImportOp : public TableOp {
               ? table->admission()->Load(policy.admission.data(), policy.admission.size())
               : table->admission()->Clear()));
     }
+    // One after the other, so that none meets some shards before and some after.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     TextAccess texts(table, KeyUse::kErase);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       table->shard(number)->TakeContent(fresh[number].get());
@@ -302,10 +312,10 @@ class ImportOp : public TableOp {
     return absl::OkStatus();
   }
 
-  // An empty dictionary where the table has one.
-  static absl::Status NewTexts(const TableResource& table, const StringKeys* present,
+  // An empty dictionary, if there is one in the table.
+  static absl::Status NewTexts(const TableResource& table, bool is_there,
                                std::unique_ptr<StringKeys>* texts) {
-    if (present == nullptr) return absl::OkStatus();
+    if (!is_there) return absl::OkStatus();
     *texts = StringKeys::Create(table.allocator());
     if (*texts != nullptr) return absl::OkStatus();
     return ResourceExhaustedError("No memory to restore table '", table.name(), "'.");

@@ -26,6 +26,7 @@ REGISTER_OP("TfEmbedCheckBounds")
     .Attr("tables: list(string) >= 1")
     .Attr("owner: string")
     .Attr("mode: {'fatal', 'warning', 'ignore', 'none'}")
+    .Attr("padding: list(int) = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle unused;
@@ -53,8 +54,10 @@ num_events: Number of indices out of bounds and of offsets that were mended; 0 w
 rows: Of each feature the number of its rows, or -1 where every index is good.
 tables: Of each feature the name of its table, for messages.
 owner: Whose indices they are, for messages.
-mode: fatal: an error. warning: the first one is logged. ignore: nothing more. none: likewise, and
-  offsets are not mended.
+mode: fatal: an error. warning: faults of each kind are logged, in the first call that has some,
+  the second, the fourth and so on. ignore: nothing more. none: likewise, and offsets are not mended.
+padding: An index that stands for nothing, in every feature: it is taken out, and is no fault. None,
+  or one.
 )doc");
 
 }  // namespace tf_embed

@@ -24,7 +24,13 @@ REGISTER_OP("TfEmbedToken")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("dim: int >= 1")
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Attr("rows: int = -1")
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &unused));
+      c->set_output(0, c->Scalar());
+      return Status();
+    })
     .Doc(R"doc(
 Gives what a lookup takes so that its gradient reaches the anchor.
 
@@ -32,6 +38,7 @@ anchor: The value [0, dim] of the variable that stands for a table on a gradient
 token: No gradients of rows; only its gradient matters.
 key_dtype: Type of the table's keys.
 dim: Number of weights in a row.
+rows: Number of rows, for the shape of the gradient; -1 where a table has none.
 )doc");
 
 REGISTER_OP("TfEmbedRowGradients")

@@ -1,6 +1,7 @@
 // The ops of rows that come and go. The policy itself is in the attributes of TfEmbedTable; common
 // inputs as in table_ops.cc.
 #include "absl/status/status.h"
+#include "cc/ops/longer_shape.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -43,6 +44,8 @@ REGISTER_OP("TfEmbedDrainEvicted")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       int64_t dim;
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       const DimensionHandle rows = c->UnknownDim();
       c->set_output(0, c->Vector(rows));
@@ -62,6 +65,8 @@ REGISTER_OP("TfEmbedStats")
     .Output("numbers: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       c->set_output(0, c->Vector(17));
       return Status();
     })
@@ -86,8 +91,10 @@ REGISTER_OP("TfEmbedRowStatistics")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
-      ShapeHandle statistics;
-      TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(5), &statistics));
+      ShapeHandle unused, statistics;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), 5, &statistics));
       c->set_output(0, statistics);
       c->set_output(1, c->input(1));
       return Status();
@@ -135,7 +142,9 @@ REGISTER_OP("TfEmbedSetScores")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
-      ShapeHandle merged;
+      ShapeHandle unused, merged;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
       return c->Merge(c->input(1), c->input(3), &merged);
     })
     .Doc(R"doc(
@@ -151,7 +160,11 @@ REGISTER_OP("TfEmbedSetClock")
     .Input("milliseconds: int64")
     .Input("epoch: int64")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      for (int i = 0; i < 4; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+      return Status();
+    })
     .Doc(R"doc(
 Sets the clock by which a table notes uses.
 

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "cc/ops/longer_shape.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -91,7 +92,7 @@ REGISTER_OP("TfEmbedFindPooled")
       TF_RETURN_IF_ERROR(c->GetAttr("num_tokens", &num_tokens));
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
       TF_RETURN_IF_ERROR(BagsShape(c, c->input(1), 4 + num_tokens, &shape));
-      TF_RETURN_IF_ERROR(c->Concatenate(shape, c->Vector(dim), &shape));
+      TF_RETURN_IF_ERROR(WithAxis(c, shape, dim, &shape));
       c->set_output(0, shape);
       return Status();
     })
@@ -136,7 +137,7 @@ REGISTER_OP("TfEmbedSumByKey")
       ShapeHandle shape = c->input(0), gradients;
       TF_RETURN_IF_ERROR(c->GetAttr("combiner", &combiner));
       if (combiner != "none") TF_RETURN_IF_ERROR(BagsShape(c, shape, 2, &shape));
-      TF_RETURN_IF_ERROR(c->Concatenate(shape, c->Vector(c->UnknownDim()), &shape));
+      TF_RETURN_IF_ERROR(WithAxis(c, shape, c->UnknownDim(), &shape));
       TF_RETURN_IF_ERROR(c->Merge(c->input(1), shape, &gradients));
       const DimensionHandle distinct = c->UnknownDim();
       DistinctShape(c, distinct);

@@ -10,11 +10,14 @@ using tensorflow::shape_inference::ShapeHandle;
 
 namespace {
 
-absl::Status TwoScalars(InferenceContext* c) {
+// Checks the first `count` inputs.
+absl::Status Scalars(InferenceContext* c, int count) {
   ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-  return c->WithRank(c->input(1), 0, &unused);
+  for (int i = 0; i < count; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  return absl::OkStatus();
 }
+
+absl::Status TwoScalars(InferenceContext* c) { return Scalars(c, 2); }
 
 }  // namespace
 
@@ -76,6 +79,7 @@ REGISTER_OP("TfEmbedSavedKeys")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      TF_RETURN_IF_ERROR(Scalars(c, 3));
       c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
@@ -89,6 +93,7 @@ REGISTER_OP("TfEmbedLoadSavedRows")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
+      TF_RETURN_IF_ERROR(Scalars(c, 3));
       return c->WithRank(c->input(3), 1, &unused);
     })
     .Doc(R"doc(

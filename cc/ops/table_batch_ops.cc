@@ -27,9 +27,10 @@ using absl::Status;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// Inputs `first` and on: indices, offsets, pieces.
+// Inputs `first` and on: indices, offsets, pieces. Those before are tables.
 Status CheckBatch(InferenceContext* c, int first) {
   ShapeHandle unused;
+  for (int i = 0; i < first; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 1, &unused));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 1, &unused));
   return c->WithRank(c->input(first + 2), 2, &unused);
@@ -55,6 +56,7 @@ REGISTER_OP("TfEmbedFindPooledTables")
     .Attr("packs: bool = false")
     .Attr("max_gradient: float = 0.0")
     .Attr("training: bool = false")
+    .Attr("rows: list(int) = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       int num_tables;
@@ -84,6 +86,8 @@ combiner: sum: the sum of weight x row. mean: divided by the number of indices i
 packs: Whether the gradient of the token is that of the pooled values, beside the packed batch.
 max_gradient: What elements of the gradient of the pooled values are clipped to; 0: not.
 training: As in TfEmbedFind.
+rows: Number of rows of each table, for the shape of its gradient, -1 where a table has none; or
+  none at all.
 )doc");
 
 REGISTER_OP("TfEmbedWeightGradientsOfTables")
@@ -103,7 +107,9 @@ REGISTER_OP("TfEmbedWeightGradientsOfTables")
     .SetShapeFn([](InferenceContext* c) -> Status {
       int num_tables;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      ShapeHandle unused;
       TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 1, &unused));
       c->set_output(0, c->input(num_tables));
       return Status();
     })
@@ -133,11 +139,17 @@ REGISTER_OP("TfEmbedSumByKeyTables")
       std::vector<int64_t> dims;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
       TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
+      ShapeHandle unused;
       TF_RETURN_IF_ERROR(CheckBatch(c, 0));
-      if (dims.size() != static_cast<size_t>(num_tables)) {
-        return absl::InvalidArgumentError("`dims` must have one for each table.");
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &unused));
+      if (dims.size() != static_cast<size_t>(num_tables) || c->num_outputs() != 2 * num_tables) {
+        return absl::InvalidArgumentError("`dims` and `sum_dtypes` must have one for each table.");
       }
       for (int i = 0; i < num_tables; ++i) {
+        if (dims[static_cast<size_t>(i)] < 1) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("`dims` must be from 1. Received: ", dims[static_cast<size_t>(i)], "."));
+        }
         const auto distinct = c->UnknownDim();
         c->set_output(i, c->Vector(distinct));
         c->set_output(num_tables + i,
@@ -171,7 +183,9 @@ REGISTER_OP("TfEmbedPackBatch")
     .SetShapeFn([](InferenceContext* c) -> Status {
       int num_tables;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      ShapeHandle unused;
       TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 0, &unused));
       c->set_output(0, c->Vector(c->UnknownDim()));
       return Status();
     })
@@ -197,7 +211,11 @@ REGISTER_OP("TfEmbedApplyTables")
       int num_tables;
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      for (int i = 0; i < num_tables; ++i) {
+        TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+      }
       TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 1), 1, &unused));
       TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(num_tables + 2), 1, &unused));
       return c->WithRank(c->input(num_tables + 3), 0, &unused);
     })

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cc/ops/fused_rules.h"
+#include "cc/ops/longer_shape.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -32,7 +33,7 @@ using tensorflow::shape_inference::ShapeHandle;
 Status RowsShape(InferenceContext* c, ShapeHandle keys, ShapeHandle* rows) {
   int64_t dim;
   TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
-  return c->Concatenate(keys, c->Vector(dim), rows);
+  return WithAxis(c, keys, dim, rows);
 }
 
 Status ScalarHandle(InferenceContext* c) {
@@ -67,7 +68,7 @@ Status SlotsShape(InferenceContext* c, ShapeHandle* slots) {
     }
     slots_per_row += width;
   }
-  return c->Concatenate(c->input(1), c->Vector(slots_per_row), slots);
+  return WithAxis(c, c->input(1), slots_per_row, slots);
 }
 
 Status RowsInputShape(InferenceContext* c) {
@@ -365,26 +366,31 @@ REGISTER_OP("TfEmbedAssignSlots")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("slot_dtype: {float, double}")
     .Attr("dim: int >= 1")
-    .Attr("rule_id: int")
-    .Attr("slot_widths: list(int)")
-    .Attr("slot_initial_values: string")
+    .Attr(absl::StrCat("rule: {", kFusedRules, ", 'external'} = 'external'"))
+    .Attr("rule_id: int = 0")
+    .Attr("slot_widths: list(int) = []")
+    .Attr("slot_initial_values: string = ''")
+    .Attr("initial_value: float = 0.0")
     .Attr("distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle slots, merged;
+      std::string rule;
       TF_RETURN_IF_ERROR(RowsInputShape(c));
+      TF_RETURN_IF_ERROR(c->GetAttr("rule", &rule));
+      if (rule != "external") return Status();
       TF_RETURN_IF_ERROR(SlotsShape(c, &slots));
       return c->Merge(c->input(4), slots, &merged);
     })
     .Doc(R"doc(
 Writes whole rows back, and inserts those of absent keys. Of a key that stands several times in the
-batch, the last position wins. Where the table's rule is not this one any more, nothing is written
-and the error is FailedPrecondition.
+batch, the last position wins. If the table's rule is not this external one any more, nothing is
+written and the error is FailedPrecondition. A fused rule becomes the table's.
 
 values: keys.shape + [dim].
 slots: keys.shape + [slots of a row].
-rule_id: As in TfEmbedFindSlots.
-
+rule: As in TfEmbedRowsOfOtherRule.
+initial_value: As in TfEmbedReadSlots.
 distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
   the same, one of its positions wins.
 )doc");
@@ -419,7 +425,13 @@ REGISTER_OP("TfEmbedSize")
     .Input("shard: int64")
     .Output("size: int64")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(ScalarHandle(c));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      c->set_output(0, c->Scalar());
+      return Status();
+    })
     .Doc(R"doc(
 Counts keys.
 
@@ -444,8 +456,7 @@ REGISTER_OP("TfEmbedReadSlots")
       ShapeHandle rows, slots;
       TF_RETURN_IF_ERROR(ScalarHandle(c));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &rows));
-      TF_RETURN_IF_ERROR(
-          c->Concatenate(c->input(1), c->Vector(InferenceContext::kUnknownDim), &slots));
+      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), InferenceContext::kUnknownDim, &slots));
       c->set_output(0, slots);
       c->set_output(1, c->input(1));
       return Status();

@@ -10,7 +10,7 @@ namespace tf_embed {
 namespace {
 
 TEST(OperationGate, LetsManyInAtOnce) {
-  OperationGate gate;
+  OperationGate gate(LockRank::kTexts);
   std::atomic<int> inside{0};
   InThreads(3, [&](size_t) {
     std::shared_lock<OperationGate> lock(gate);
@@ -21,7 +21,7 @@ TEST(OperationGate, LetsManyInAtOnce) {
 }
 
 TEST(OperationGate, LetsOneInAlone) {
-  OperationGate gate;
+  OperationGate gate(LockRank::kTexts);
   int64_t count = 0;  // not atomic: the gate is what guards it
   std::atomic<int> inside{0};
   InThreads(4, [&](size_t thread) {
@@ -43,7 +43,7 @@ TEST(OperationGate, LetsOneInAlone) {
 
 // With a plain reader-preferring lock the lone one would wait as long as others come.
 TEST(OperationGate, ALoneWaiterIsNotOvertakenForEver) {
-  OperationGate gate;
+  OperationGate gate(LockRank::kTexts);
   std::atomic<bool> stop{false};
   InThreads(4, [&](size_t thread) {
     if (thread > 0) {
@@ -59,7 +59,7 @@ TEST(OperationGate, ALoneWaiterIsNotOvertakenForEver) {
 }
 
 TEST(OperationGate, TryLockGivesUpWhileOthersAreInside) {
-  OperationGate gate;
+  OperationGate gate(LockRank::kTexts);
   gate.lock_shared();
   EXPECT_FALSE(gate.try_lock());
   gate.unlock_shared();

@@ -36,14 +36,14 @@ class StripedIndexTest : public testing::Test {
 
   Status Insert(int64_t key, uint32_t slot) {
     const uint64_t hash = HashKey(key);
-    std::lock_guard<std::mutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
     const Status status = index.Insert(key, hash, slot);
     if (status.ok()) slots[key] = slot;
     return status;
   }
   uint32_t Erase(int64_t key) {
     const uint64_t hash = HashKey(key);
-    std::lock_guard<std::mutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
     slots.erase(key);
     return index.Erase(key, hash);
   }
@@ -56,7 +56,7 @@ class StripedIndexTest : public testing::Test {
     size_t size = 0;
     for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
       size_t in_stripe = 0;
-      std::lock_guard<std::mutex> lock(index.StripeMutex(stripe));
+      std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
       index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
         EXPECT_EQ(stripe, StripedIndex::StripeOf(HashKey(key)));
         EXPECT_TRUE(seen.emplace(key, slot).second) << "key " << key << " came twice";

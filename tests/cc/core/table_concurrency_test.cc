@@ -454,13 +454,15 @@ TEST_P(TableConcurrency, PausedWritersChangeNothingAndReadersGoOn) {
     if (thread == 0) {
       for (int round = 1; round <= 50; ++round) {
         while (batches_written < 10 * round) std::this_thread::yield();
-        table->PauseWriters();
+        HeldTables paused(HostAllocator());
+        const Table* const tables[] = {table.get()};
+        ASSERT_TRUE(paused.Take(tables, 1, Held::kPaused).ok());
         std::set<int64_t> twice;
         const size_t size = table->size();
         const std::map<int64_t, double> first = Export(64, &twice);
         const std::map<int64_t, double> second = Export(1000);
         Look(KeysFrom(0, 100));
-        table->ResumeWriters();
+        paused.Release();
         EXPECT_EQ(size, first.size());
         EXPECT_TRUE(twice.empty());
         EXPECT_TRUE(first == second);

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -101,6 +104,66 @@ inline ExecContext Threads(size_t count) {
   context.parallel_for = parallel_for;
   return context;
 }
+
+// A few threads that work off one queue, and callers that wait for their own pieces of it, as
+// TensorFlow's kernels do: a piece that waits for a lock keeps a thread from all others.
+class PoolOfThreads {
+ public:
+  explicit PoolOfThreads(size_t count) {
+    for (size_t i = 0; i < count; ++i) threads_.emplace_back([this] { Run(); });
+  }
+  ~PoolOfThreads() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stops_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  ExecContext Context() {
+    ExecContext context;
+    context.parallel_for = [this](size_t total, size_t, const ExecContext::Work& work) {
+      const size_t piece = total / (threads_.size() + 1) + 1;
+      size_t left = 0;  // under the mutex
+      for (size_t begin = piece; begin < total; begin += piece) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        ++left;
+        queue_.push_back([this, &work, &left, begin, end = std::min(begin + piece, total)] {
+          work(begin, end);
+          std::lock_guard<std::mutex> done(mutex_);
+          --left;
+          changed_.notify_all();
+        });
+      }
+      changed_.notify_all();
+      if (total > 0) work(0, std::min(piece, total));
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return left == 0; });
+    };
+    return context;
+  }
+
+ private:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stops_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool stops_ = false;
+  std::vector<std::thread> threads_;
+};
 
 // Runs `body(i)` in `count` threads at once and waits for them.
 template <typename Body>
