@@ -221,6 +221,7 @@ class Anchor(keras.Variable):
         """The keys [n] and row gradients [n, dim] of a gradient; none where the table is frozen.
 
         Raises:
+            TypeError: Its keys are of another kind than the table's, or it has no floats.
             ValueError: It is dense, so its keys are lost.
         """
         if not isinstance(gradient, tf.IndexedSlices):
@@ -231,9 +232,27 @@ class Anchor(keras.Variable):
                 "outside, and where `unconnected_gradients` asks for zeros. Received: "
                 f"{gradient!r}"
             )
+        self._check_dtypes(gradient)
         keys = ops.keys_of(gradient, self._table.options.key_dtype)
         count = tf.where(self._is_trained, tf.size(keys), 0)
         return keys[:count], gradient.values[:count]
+
+    def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
+        """Refuses slices of a user's own making, which a cast would make others of."""
+        keys, values = (
+            tf.as_dtype(part.dtype) if hasattr(part, "dtype") else None
+            for part in (gradient.indices, gradient.values)
+        )
+        if keys is not None and not keys.is_integer and keys != tf.string:
+            raise TypeError(
+                f"The gradient of {self.table_name!r} must have keys as its indices. Received: "
+                f"indices of dtype {keys.name}"
+            )
+        if values is not None and not values.is_floating:
+            raise TypeError(
+                f"The gradient of {self.table_name!r} must have floats as its values. Received: "
+                f"values of dtype {values.name}"
+            )
 
     def no_rows(self) -> tf.IndexedSlices:
         """The gradient of a step that looked nothing up."""
@@ -281,10 +300,10 @@ class Anchor(keras.Variable):
 
     def _no_optimizer(self) -> str:
         return (
-            f"{self.table_name!r} has a dynamic table, which a Keras optimizer can't train by "
-            "itself: give the table its own, tf_embed.layers.DynamicEmbedding(..., "
-            'optimizer="adam"), or wrap the model\'s, '
-            "tf_embed.DynamicEmbeddingOptimizer(optimizer)."
+            f"{self.table_name!r} has a table, which a Keras optimizer can't train by itself: give "
+            'it its own, tf_embed.layers.DynamicEmbedding(..., optimizer="adam") or '
+            'tf_embed.layers.TableBatchedEmbeddingBags(..., optimizer="ADAM"), or wrap the '
+            "model's, tf_embed.DynamicEmbeddingOptimizer(optimizer)."
         )
 
     def _check_outer_optimizers(self) -> None:

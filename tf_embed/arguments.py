@@ -9,6 +9,9 @@ a floating type.
 from __future__ import annotations
 
 import contextlib
+import os
+import reprlib
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +32,23 @@ VALUE_DTYPES = (
 )
 
 
+MOST_DIM = 2**31 - 1  # as files have it
+
+# Names go into messages, files and checkpoints.
+MOST_NAME_BYTES = 1024
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 200
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: its repr, cut short."""
+    try:
+        return _short.repr(value)
+    except Exception:  # Python refuses to write integers of many digits
+        return f"<{type(value).__name__}>"
+
+
 def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType:
     """The tf.DType of an argument.
 
@@ -36,13 +56,14 @@ def dtype_of(dtype: Any, allowed: Iterable[tf.DType], argument: str) -> tf.DType
         TypeError: It is no dtype, or not one of `allowed`.
     """
     allowed = tuple(allowed)
-    try:
-        result = tf.as_dtype(dtype)
-    except TypeError:
-        result = None
+    result = None
+    # TensorFlow also takes the numbers of an enum, and anything with a `dtype`.
+    if isinstance(dtype, (tf.DType, np.dtype, str, type)):
+        with contextlib.suppress(TypeError):
+            result = tf.as_dtype(dtype)
     if result not in allowed:
         names = ", ".join(one.name for one in allowed)
-        raise TypeError(f"`{argument}` must be one of {names}. Received: {argument}={dtype!r}")
+        raise TypeError(f"`{argument}` must be one of {names}. Received: {argument}={shown(dtype)}")
     return result
 
 
@@ -54,26 +75,194 @@ def positive_int(value: Any, argument: str, *, least: int = 1, most: int = 2**63
         ValueError: It is too small or too large.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"`{argument}` must be an int. Received: {argument}={value!r}")
+        raise TypeError(f"`{argument}` must be an int. Received: {argument}={shown(value)}")
     if value < least:
-        raise ValueError(f"`{argument}` must be at least {least}. Received: {argument}={value}")
+        raise ValueError(
+            f"`{argument}` must be at least {least}. Received: {argument}={shown(int(value))}"
+        )
     if value > most:
-        raise ValueError(f"`{argument}` must be at most {most}. Received: {argument}={value}")
+        raise ValueError(
+            f"`{argument}` must be at most {most}. Received: {argument}={shown(int(value))}"
+        )
     return int(value)
+
+
+def flag(value: Any, argument: str) -> bool:
+    """A Python bool, from a bool, 0 or 1.
+
+    Raises:
+        TypeError: It is something else, such as "False", which Python takes for true.
+    """
+    if value is True or value is False:
+        return value
+    if isinstance(value, (int, np.bool_, np.integer)) and value in (0, 1):
+        return bool(value)
+    raise TypeError(f"`{argument}` must be a bool. Received: {argument}={shown(value)}")
+
+
+def name_of(value: Any, argument: str = "name") -> str:
+    """A name: text without control characters, of at most `MOST_NAME_BYTES` in UTF-8.
+
+    Raises:
+        TypeError: It is no str, or empty.
+        ValueError: It has control characters, is too long, or is no text that UTF-8 holds.
+    """
+    if not isinstance(value, str) or not value:
+        raise TypeError(
+            f"`{argument}` must be a non-empty string. Received: {argument}={shown(value)}"
+        )
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= MOST_NAME_BYTES:
+        raise ValueError(
+            f"`{argument}` must be at most {MOST_NAME_BYTES} bytes of UTF-8. Received: "
+            f"{argument}={shown(value)} of {len(value)} characters"
+        )
+    if any(unicodedata.category(one) == "Cc" for one in value):
+        raise ValueError(
+            f"`{argument}` must have no control characters. Received: {argument}={shown(value)}"
+        )
+    return value
+
+
+def path_of(path: Any, argument: str) -> str:
+    """A path as text, not empty.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is none that a file system has.
+    """
+    if isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    if not isinstance(path, (str, bytes)):
+        raise TypeError(
+            f"`{argument}` must be a str or a path. Received: {argument}={shown(path)} "
+            f"of type {type(path).__name__}"
+        )
+    try:
+        text = path.decode() if isinstance(path, bytes) else path.encode().decode()
+    except UnicodeError:
+        text = "\0"
+    if not text or "\0" in text:
+        raise ValueError(
+            f"`{argument}` must be a path in UTF-8, neither empty nor with zeros. Received: "
+            f"{argument}={shown(path)}"
+        )
+    return text
+
+
+def function_of(value: Any, argument: str) -> Any:
+    """A function, or another object that can be called.
+
+    Raises:
+        TypeError: It is not callable, or a class, which was taken for an object of it.
+    """
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(f"`{argument}` must be callable. Received: {argument}={shown(value)}")
+    return value
+
+
+def call_of(function: Any, argument: str, owner: str, *inputs: Any, **options: Any) -> Any:
+    """What a user's function gives.
+
+    Raises:
+        ValueError: It failed.
+    """
+    try:
+        return function(*inputs, **options)
+    except Exception as error:
+        raise ValueError(
+            f"`{argument}` of {owner!r} raised {type(error).__name__}: {error}. Received: "
+            f"{argument}={shown(function)}"
+        ) from error
+
+
+def items_of(value: Any, argument: str) -> list[Any]:
+    """The items of a list, a tuple, a range, or an array with axes.
+
+    Raises:
+        TypeError: It is something else, such as a str, which Python takes for its characters.
+    """
+    is_array = isinstance(value, np.ndarray) and value.ndim > 0
+    if not is_array and not isinstance(value, (list, tuple, range)):
+        raise TypeError(
+            f"`{argument}` must be a list or a tuple. Received: {argument}={shown(value)} of type "
+            f"{type(value).__name__}"
+        )
+    return list(value)
+
+
+def one_of(value: Any, allowed: Iterable[str], argument: str, *, or_none: bool = False) -> Any:
+    """One of some words; or None, if that is one.
+
+    Raises:
+        ValueError: It is another one, or no str.
+    """
+    allowed = tuple(allowed)
+    if value is None and or_none:
+        return None
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(
+            f"`{argument}` must be {'None or ' if or_none else ''}one of {', '.join(allowed)}. "
+            f"Received: {argument}={shown(value)}"
+        )
+    return value
+
+
+def positive_number(value: Any, argument: str, *, most: float) -> float:
+    """A Python number above 0, up to `most`.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is out of range, or NaN.
+    """
+    kinds = (int, float, np.integer, np.floating)
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds):
+        raise TypeError(f"`{argument}` must be a number. Received: {argument}={shown(value)}")
+    if not 0 < value <= most:
+        raise ValueError(
+            f"`{argument}` must be above 0 and at most {most:g}. Received: {argument}="
+            f"{shown(value)}"
+        )
+    return float(value)
+
+
+def scalar_of(value: tf.Tensor, argument: str) -> tf.Tensor:
+    """An integer tensor of no axes, int64.
+
+    Raises:
+        TypeError: It is no dense tensor, or not of integers.
+        ValueError: It has axes.
+    """
+    dense = isinstance(value, (tf.Tensor, tf.Variable))
+    if not dense or not value.dtype.is_integer:
+        kind = f"dtype {value.dtype.name}" if dense else type(value).__name__
+        raise TypeError(f"`{argument}` must be an integer. Received: {argument} of {kind}")
+    if not value.shape.is_compatible_with([]):
+        raise ValueError(
+            f"`{argument}` must be one integer. Received: {argument} of shape {value.shape}"
+        )
+    return tf.cast(value, tf.int64)
 
 
 def is_training(training: Any) -> bool:
     """A Python bool from what a caller says, or Keras; None is False.
 
     Raises:
-        TypeError: It is a tensor, whose value a graph that is being traced can't know.
+        TypeError: It is no bool; or a tensor, whose value a graph that is being traced can't know.
     """
+    if training is None or training is False:
+        return False
+    if training is True:
+        return True
     if tf.is_tensor(training):
         raise TypeError(
             "`training` must be a Python bool: where a tensor decides, take two lookups in a "
-            f"tf.cond. Received: training={training!r}"
+            f"tf.cond. Received: training={shown(training)}"
         )
-    return bool(training)
+    return flag(training, "training")
 
 
 def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
@@ -86,8 +275,9 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
         owner: Name of the variable, for messages.
 
     Raises:
-        TypeError: Its dtype is another, or its numbers are not of the kind of `dtype`.
-        ValueError: An integer that `dtype` does not hold.
+        TypeError: It is no tensor and no array, its dtype is another, or its numbers are not of
+            the kind of `dtype`.
+        ValueError: A number that `dtype` does not hold, or lists of several lengths.
     """
     if isinstance(value, tf.Tensor) and value.dtype == dtype:
         return value
@@ -97,7 +287,7 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
             "tf_embed.layers.DynamicEmbedding takes ragged and sparse ids"
         )
     if not _is_plain(value):
-        value = tf.convert_to_tensor(value)
+        value = as_tensor(value, argument, owner)
         if value.dtype != dtype:
             raise TypeError(
                 f"`{argument}` of {owner!r} must be of dtype {dtype.name}. Received: "
@@ -106,12 +296,33 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
         return value
     if dtype == tf.string:
         return _strings_of(value, argument, owner)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"`{argument}` of {owner!r} must have lists of one length on each axis. Received: "
+            f"{argument}={shown(value)}"
+        ) from error
     if array.dtype.kind == "f" and dtype.is_integer and not isinstance(value, np.ndarray):
         # NumPy makes floats of integers above the int64 range beside others.
         exact = np.asarray(value, object)
         array = exact if all(isinstance(one, (int, np.integer)) for one in exact.flat) else array
     return tf.convert_to_tensor(_exact_array(array, dtype, argument, owner), dtype)
+
+
+def as_tensor(value: Any, argument: str, owner: str) -> tf.Tensor:
+    """What TensorFlow makes of a value.
+
+    Raises:
+        TypeError: It makes no tensor of it.
+    """
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        raise TypeError(
+            f"`{argument}` of {owner!r} must be a tensor, an array, or numbers or strings in "
+            f"lists. Received: {argument}={shown(value)} of type {type(value).__name__}"
+        ) from error
 
 
 def _is_plain(value: Any) -> bool:
@@ -128,10 +339,16 @@ def _strings_of(value: Any, argument: str, owner: str) -> tf.Tensor:
     wrong = next((one for one in array.flat if not isinstance(one, (str, bytes))), None)
     if wrong is not None:
         raise TypeError(
-            f"`{argument}` of {owner!r} must be of dtype string. Received: {wrong!r} of type "
+            f"`{argument}` of {owner!r} must be of dtype string. Received: {shown(wrong)} of type "
             f"{type(wrong).__name__}"
         )
-    return tf.convert_to_tensor(array if array.size else array.astype("S"), tf.string)
+    try:
+        return tf.convert_to_tensor(array if array.size else array.astype("S"), tf.string)
+    except ValueError as error:
+        raise ValueError(
+            f"`{argument}` of {owner!r} must be text that UTF-8 holds, or bytes. Received: "
+            f"{argument}={shown(value)}"
+        ) from error
 
 
 def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:
@@ -141,7 +358,7 @@ def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) 
     if same or (array.size == 0 and array.dtype.kind != "S"):
         return array.astype(target)
     if dtype.is_floating and (array.dtype.kind in "iuf" or array.dtype.name == "bfloat16"):
-        return array.astype(target)
+        return rounded(array, dtype, argument, owner)
     is_python_ints = array.dtype.kind == "O" and all(
         isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in array.flat
     )
@@ -154,9 +371,28 @@ def _exact_array(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) 
     if least < dtype.min or largest > dtype.max:
         wrong = least if least < dtype.min else largest
         raise ValueError(
-            f"`{argument}` of {owner!r} must fit dtype {dtype.name}. Received: {wrong}"
+            f"`{argument}` of {owner!r} must fit dtype {dtype.name}. Received: {shown(wrong)}"
         )
     return array.astype(target)
+
+
+def rounded(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np.ndarray:
+    """`array` as an array of floats, none of which has become infinite.
+
+    Raises:
+        ValueError: One would be.
+    """
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype.as_numpy_dtype)
+    overflown = np.isinf(result)
+    if overflown.any():
+        overflown &= ~np.isinf(array)
+        if overflown.any():
+            raise ValueError(
+                f"`{argument}` of {owner!r} must fit dtype {dtype.name}, whose largest number is "
+                f"{float(dtype.max):.6g}. Received: {array[overflown].flat[0]}"
+            )
+    return result
 
 
 def scope(name: str | None, verb: str) -> contextlib.AbstractContextManager[Any]:
@@ -167,7 +403,12 @@ def scope(name: str | None, verb: str) -> contextlib.AbstractContextManager[Any]
     Args:
         name: What the user calls the operation, or None.
         verb: What it is called then.
+
+    Raises:
+        TypeError: `name` is no str.
     """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"`name` must be a str or None. Received: name={shown(name)}")
     if name is None and tf.executing_eagerly():
         return contextlib.nullcontext()
     return tf.name_scope(name or verb)
@@ -199,6 +440,33 @@ def check_rows(keys: tf.Tensor, rows: tf.Tensor, dim: int, argument: str, owner:
         )
 
 
+def checked_sparse(ids: tf.SparseTensor, argument: str) -> tf.SparseTensor:
+    """Sparse ids that are there once it is known that they lie within their dense_shape.
+
+    TensorFlow takes any numbers for both, and ends the process where it makes a tensor of a
+    negative size.
+
+    Args:
+        ids: The ids.
+        argument: What messages call them.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When it runs, for a negative size, or an id elsewhere.
+    """
+    message = (
+        f"{argument} must have a dense_shape of numbers from 0, and indices within their "
+        "dense_shape"
+    )
+    checks = [
+        tf.debugging.assert_non_negative(ids.dense_shape, message),
+        tf.debugging.assert_non_negative(ids.indices, message),
+        tf.debugging.assert_less(ids.indices, ids.dense_shape, message),
+    ]
+    return tf.SparseTensor(
+        after(ids.indices, *checks), after(ids.values, *checks), after(ids.dense_shape, *checks)
+    )
+
+
 def flat_weights(
     ids: tf.SparseTensor | tf.RaggedTensor,
     weights: tf.SparseTensor | tf.RaggedTensor | None,
@@ -208,9 +476,18 @@ def flat_weights(
     """The values of `weights`, which must lie where those of `ids` do, in the same container.
 
     Where they lie is known, and checked, only when they are read.
+
+    Raises:
+        ValueError: Their numbers differ.
     """
     if weights is None:
         return None
+    for ours, theirs in zip(_places(ids), _places(weights), strict=False):
+        if not ours.shape.is_compatible_with(theirs.shape):
+            raise ValueError(
+                f"{weights_name} must lie where {ids_name} do. Received: shapes of the indices or "
+                f"row splits {ours.shape} and {theirs.shape}"
+            )
     if isinstance(ids, tf.SparseTensor):
         message = f"{weights_name} must have the indices of {ids_name}."
         same = tf.debugging.assert_equal(ids.indices, weights.indices, message)
@@ -222,3 +499,10 @@ def flat_weights(
         if ours is not theirs
     ]
     return after(weights.flat_values, *same)
+
+
+def _places(values: tf.SparseTensor | tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
+    """The tensors that say where the values of a container lie."""
+    if isinstance(values, tf.SparseTensor):
+        return (values.indices,)
+    return tuple(values.nested_row_splits)

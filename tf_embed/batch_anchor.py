@@ -42,7 +42,7 @@ class BatchAnchor(Anchor):
         return self._owner
 
     def _take_rows(self) -> np.ndarray:
-        return snapshot.take(*self._tables)
+        return snapshot.take_batch(self._tables)
 
     def _put_rows(self, rows: np.ndarray) -> None:
         snapshot.put(rows, *self._tables, owner=self._owner)

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import arguments
-from tf_embed.policies import SavedArguments, TablePolicy
+from tf_embed.policies import MOST_ROWS, SavedArguments, TablePolicy
 from tf_embed.storage import GpuStorage
 
 
@@ -93,7 +93,9 @@ class FileSystemSaver(SavedArguments):
             most = self.proc_size - 1
             arguments.positive_int(self.proc_rank, "proc_rank", least=0, most=most)
         if not isinstance(self.save_path, (str, type(None))):
-            raise TypeError(f"`save_path` must be a str. Received: save_path={self.save_path!r}")
+            raise TypeError(
+                f"`save_path` must be a str. Received: save_path={arguments.shown(self.save_path)}"
+            )
         arguments.positive_int(self.buffer_size, "buffer_size")
 
 
@@ -154,9 +156,9 @@ class HkvHashTableConfig(SavedArguments):
     def __post_init__(self) -> None:
         least = 1
         if self.init_capacity is not None:
-            least = arguments.positive_int(self.init_capacity, "init_capacity")
+            least = arguments.positive_int(self.init_capacity, "init_capacity", most=MOST_ROWS)
         if self.max_capacity is not None:
-            arguments.positive_int(self.max_capacity, "max_capacity", least=least)
+            arguments.positive_int(self.max_capacity, "max_capacity", least=least, most=MOST_ROWS)
         arguments.positive_int(self.max_hbm_for_values, "max_hbm_for_values", least=0)
         most = max(HkvEvictStrategy)
         number = arguments.positive_int(self.evict_strategy, "evict_strategy", least=0, most=most)
@@ -165,10 +167,8 @@ class HkvHashTableConfig(SavedArguments):
         arguments.positive_int(
             self.reserved_key_start_bit, "reserved_key_start_bit", least=0, most=62
         )
-        if self.gen_scores_fn is not None and not callable(self.gen_scores_fn):
-            raise TypeError(
-                f"`gen_scores_fn` must be callable. Received: gen_scores_fn={self.gen_scores_fn!r}"
-            )
+        if self.gen_scores_fn is not None:
+            arguments.function_of(self.gen_scores_fn, "gen_scores_fn")
         if self.evict_strategy == HkvEvictStrategy.CUSTOMIZED and self.gen_scores_fn is None:
             raise ValueError(
                 "`gen_scores_fn` must give the scores where evict_strategy is CUSTOMIZED. "
@@ -232,11 +232,12 @@ class KVCreator(SavedArguments):
         if self.config is not None and wanted is not None and not isinstance(self.config, wanted):
             raise TypeError(
                 f"`config` of {type(self).__name__} must be a tf_embed.{wanted.__name__}. "
-                f"Received: config={self.config!r}"
+                f"Received: config={arguments.shown(self.config)}"
             )
         if self.saver is not None and not isinstance(self.saver, FileSystemSaver):
             raise TypeError(
-                f"`saver` must be a tf_embed.FileSystemSaver. Received: saver={self.saver!r}"
+                f"`saver` must be a tf_embed.FileSystemSaver. Received: "
+                f"saver={arguments.shown(self.saver)}"
             )
 
     @classmethod
@@ -345,19 +346,20 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
     if isinstance(kv_creator, RedisTableCreator):
         raise ValueError(
             "Tables in Redis are not supported: leave `kv_creator` out, for a table in this "
-            f"process, or take a tf_embed.HkvHashTableCreator. Received: kv_creator={kv_creator!r}"
+            f"process, or take a tf_embed.HkvHashTableCreator. Received: "
+            f"kv_creator={arguments.shown(kv_creator)}"
         )
     if not isinstance(kv_creator, (CuckooHashTableCreator, HkvHashTableCreator)):
         raise TypeError(
             "`kv_creator` must be a tf_embed.CuckooHashTableCreator or HkvHashTableCreator. "
-            f"Received: kv_creator={kv_creator!r}"
+            f"Received: kv_creator={arguments.shown(kv_creator)}"
         )
     if kv_creator.policy is None:
         return policy
     if policy is not None:
         raise ValueError(
             "`kv_creator` and `policy` both say which rows leave: give one of them. Received: "
-            f"kv_creator={kv_creator!r}, policy={policy!r}"
+            f"kv_creator={arguments.shown(kv_creator)}, policy={arguments.shown(policy)}"
         )
     return kv_creator.policy
 
@@ -375,5 +377,7 @@ def storage_of(kv_creator: Any, storage: Any) -> GpuStorage | None:
     if storage is None:
         return None if kv_creator is None else kv_creator.storage
     if not isinstance(storage, GpuStorage):
-        raise TypeError(f"`storage` must be a tf_embed.GpuStorage. Received: storage={storage!r}")
+        raise TypeError(
+            f"`storage` must be a tf_embed.GpuStorage. Received: storage={arguments.shown(storage)}"
+        )
     return storage

@@ -1,12 +1,22 @@
-"""Frozen dataclasses of settings that Keras saves, and members of enums by their values."""
+"""Frozen dataclasses of settings that Keras saves, and checks of what they hold."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.arguments import positive_int, shown
+
 EnumT = TypeVar("EnumT", bound=enum.Enum)
+
+# What rows and steps are computed in.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,24 +44,112 @@ class Definition:
     def _take_definition(self, name: str, kind: type) -> None:
         object.__setattr__(self, name, as_definition(getattr(self, name), name, kind))
 
+    def _take(self, convert: Callable[[Any, str], Any], *names: str) -> None:
+        for name in names:
+            object.__setattr__(self, name, convert(getattr(self, name), name))
+
+    def _check_numbers(self, *names: str) -> None:
+        """Refuses what is no finite number; an int stays one."""
+        for name in names:
+            value = getattr(self, name)
+            number = as_number(value, name)
+            whole = isinstance(value, (int, np.integer))
+            object.__setattr__(self, name, int(value) if whole else number)
+
     def _check(self, name: str, wanted: str, good: bool) -> None:
         if not good:
-            raise ValueError(f"`{name}` must be {wanted}. Received: {name}={getattr(self, name)!r}")
+            raise ValueError(
+                f"`{name}` must be {wanted}. Received: {name}={shown(getattr(self, name))}"
+            )
 
 
 def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:
-    """A member of an enum, or the one of that value.
+    """A member of an enum, or the one of that name or value.
+
+    A member of another enum is none, although those of enum.IntEnum equal each other; except one
+    of an enum and a member of the same names, such as FBGEMM's own.
 
     Raises:
         ValueError: There is none.
     """
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, enum.Enum):
+        if type(value).__name__ == kind.__name__ and value.name in kind.__members__:
+            return kind[value.name]
+    elif isinstance(value, str) and value in kind.__members__:
+        return kind[value]
+    elif isinstance(value, (str, int, np.integer)) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    members = ", ".join(f"{member.name} ({member.value!r})" for member in kind)
+    raise ValueError(
+        f"`{name}` must be of {kind.__name__}, or the name or value of one: {members}. Received: "
+        f"{name}={shown(value)}"
+    )
+
+
+def as_bool(value: Any, name: str) -> bool:
+    """A Python bool.
+
+    Raises:
+        TypeError: It is no bool.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be a bool. Received: {name}={shown(value)}")
+    return bool(value)
+
+
+def as_int(value: Any, name: str) -> int:
+    """A Python int that int64 holds.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: int64 does not hold it.
+    """
+    return positive_int(value, name, least=-(2**63))
+
+
+def as_number(value: Any, name: str) -> float:
+    """A finite number as a float: a Python number, or an array or an eager tensor of no axes.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not finite in float32.
+    """
+    kinds = (int, float, np.integer, np.floating)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
     try:
-        return kind(value)
-    except ValueError as error:
-        members = ", ".join(member.name for member in kind)
-        raise ValueError(
-            f"`{name}` must be of {kind.__name__}: {members}. Received: {name}={value!r}"
-        ) from error
+        if not is_number and not _is_scalar(value):
+            raise TypeError("no number")
+        number = float(value)
+    except OverflowError:
+        number = float("inf")
+    except Exception as error:
+        raise TypeError(f"`{name}` must be a number. Received: {name}={shown(value)}") from error
+    if not abs(number) <= _LARGEST:
+        raise ValueError(f"`{name}` must be finite in float32. Received: {name}={shown(value)}")
+    return number
+
+
+def as_learning_rate(value: Any, name: str) -> Any:
+    """A finite number as a float; a schedule and another callable as they are.
+
+    Raises:
+        TypeError: It is neither, or a class.
+        ValueError: The number is not finite.
+    """
+    if callable(value) and not isinstance(value, type):
+        return value
+    return as_number(value, name)
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether it is an array or a tensor of one real number, without axes."""
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return False
+    dtype = tf.as_dtype(value.dtype)
+    return len(value.shape) == 0 and (dtype.is_floating or dtype.is_integer)
 
 
 def as_definition(value: Any, name: str, kind: type) -> Any:
@@ -59,10 +157,18 @@ def as_definition(value: Any, name: str, kind: type) -> Any:
 
     Raises:
         TypeError: It is neither.
+        ValueError: It is a config with other names.
     """
     if isinstance(value, dict):
         # As Keras gives it back, whose wrapping says what the name says.
-        value = kind.from_config(value.get("config", value))  # type: ignore[attr-defined]
+        config = value.get("config", value)
+        fields = [field.name for field in dataclasses.fields(kind)]
+        if not isinstance(config, dict) or not set(config) <= set(fields):
+            raise ValueError(
+                f"`{name}` must be a {kind.__name__}, or a dict of some of {', '.join(fields)}. "
+                f"Received: {name}={shown(value)}"
+            )
+        value = kind.from_config(config)  # type: ignore[attr-defined]
     if value is not None and not isinstance(value, kind):
-        raise TypeError(f"`{name}` must be a {kind.__name__}. Received: {name}={value!r}")
+        raise TypeError(f"`{name}` must be a {kind.__name__}. Received: {name}={shown(value)}")
     return value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import ops
+from tf_embed import arguments, ops
 
 CPU = "/CPU:0"
 GPU = "/GPU:0"
@@ -24,14 +25,13 @@ def device_names(
         value_dtype: Dtype of the weights.
 
     Raises:
-        ValueError: There is none, or one that can't have such tables.
+        TypeError: It is no name and no sequence of names.
+        ValueError: There is none, or one that is not there or can't have such tables.
     """
     why_not = "A table of strings" if tf.string in (key_dtype, value_dtype) else None
     if devices is None:
         return (CPU,) if why_not or not _has_gpu() else (GPU,)
-    names = (devices,) if isinstance(devices, str) else tuple(devices)
-    if not names:
-        raise ValueError(f"`devices` must name at least one device. Received: devices={devices!r}")
+    names = _names(devices)
     kinds = {_kind(name) for name in names}
     if not kinds <= {"CPU", "GPU"}:
         raise ValueError(
@@ -39,6 +39,7 @@ def device_names(
             f"Received: devices={devices!r}"
         )
     if "GPU" not in kinds:
+        _check_present(names, "CPU")
         return names
     if not _has_gpu():
         missing = (
@@ -55,7 +56,46 @@ def device_names(
         )
     if why_not:
         raise ValueError(f"{why_not} can't be on a GPU. Received: devices={devices!r}")
+    _check_present(names, "GPU")
     return names
+
+
+def _names(devices: Any) -> tuple[str, ...]:
+    """The names in `devices`, one or several.
+
+    Raises:
+        TypeError: It is no str and no sequence of them.
+        ValueError: It is empty.
+    """
+    if isinstance(devices, str):
+        return (devices,)
+    # Keras has lists of its own, for layers.
+    names = tuple(devices) if isinstance(devices, Sequence) else (None,)
+    if not all(isinstance(name, str) for name in names) or isinstance(devices, bytes):
+        raise TypeError(
+            f'`devices` must be a name, like "{CPU}", or a list of names. Received: '
+            f"devices={arguments.shown(devices)}"
+        )
+    if not names:
+        raise ValueError(f"`devices` must name at least one device. Received: devices={devices!r}")
+    return names
+
+
+def _check_present(names: tuple[str, ...], kind: str) -> None:
+    """Refuses a device that this process does not have.
+
+    Raises:
+        ValueError: There is no such device.
+    """
+    count = len(tf.config.list_logical_devices(kind))
+    for name in names:
+        spec = tf.DeviceSpec.from_string(name)
+        is_first_task = not spec.replica and not spec.task
+        if not is_first_task or not 0 <= (spec.device_index or 0) < count:
+            raise ValueError(
+                f"`devices` must be devices that this process has, of which {count} are {kind}s. "
+                f"Received: {arguments.shown(name)}"
+            )
 
 
 def _has_gpu() -> bool:

@@ -83,7 +83,7 @@ class FileMethods(tf.Module):
             >>> other.lookup([2]).numpy().tolist()
             [[2.0, 3.0]]
         """
-        if append_to_file:
+        if arguments.flag(append_to_file, "append_to_file"):
             raise ValueError(
                 "`append_to_file` must be False: a save has the rows of one moment, each key once, "
                 f"and takes the place of an earlier one. Received: append_to_file={append_to_file}"
@@ -158,7 +158,7 @@ class FileMethods(tf.Module):
         place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
         arguments.positive_int(buffer_size, "buffer_size", most=MOST_BUFFER_BYTES)
         with arguments.scope(name, "load_from_file_system"):
-            return self._load(place, whole=bool(load_entire_dir))
+            return self._load(place, whole=arguments.flag(load_entire_dir, "load_entire_dir"))
 
     def load_from_file_system_with_restore_function(
         self,
@@ -225,7 +225,10 @@ class FileMethods(tf.Module):
         buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MOST_BUFFER_BYTES)
         row_bytes = options.dim * options.value_dtype.size
         files = tfra_files.find(
-            os.fspath(dirpath), file_name or options.name, options.key_dtype.size, row_bytes
+            arguments.path_of(dirpath, "dirpath"),
+            options.name if file_name is None else arguments.name_of(file_name, "file_name"),
+            options.key_dtype.size,
+            row_bytes,
         )
         batch = max(1, buffer_bytes // (options.key_dtype.size + row_bytes))
         for file in files:
@@ -246,7 +249,11 @@ class FileMethods(tf.Module):
         processes = arguments.positive_int(proc_size, "proc_size", most=2**31 - 1)
         rank = arguments.positive_int(proc_rank, "proc_rank", least=0, most=processes - 1)
         if not isinstance(dirpath_env, str):
-            raise TypeError(f"`dirpath_env` must be a str. Received: dirpath_env={dirpath_env!r}")
+            raise TypeError(
+                f"`dirpath_env` must be a str. Received: dirpath_env={arguments.shown(dirpath_env)}"
+            )
+        if dirpath_env:
+            arguments.name_of(dirpath_env, "dirpath_env")
         return Place(
             folder=_folder(dirpath),
             folder_variable=dirpath_env,
@@ -326,7 +333,7 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
 
 
 # The table of the last variable of the default name that saved into a folder.
-_nameless: dict[tuple[str, int], weakref.ref[Table]] = {}
+_nameless: weakref.WeakValueDictionary[tuple[str, int], Table] = weakref.WeakValueDictionary()
 
 
 def _check_nameless(table: Table, dirpath: Any, rank: int) -> None:
@@ -342,29 +349,36 @@ def _check_nameless(table: Table, dirpath: Any, rank: int) -> None:
             return
         dirpath = dirpath.numpy()
     place = (os.path.normpath(os.fsdecode(dirpath)), rank)
-    last = _nameless.get(place)
-    before = last() if last is not None else None
+    before = _nameless.get(place)
     if before is not None and before is not table:
         raise ValueError(
             f"`name` of each variable that saves into {place[0]!r} must be its own, for files are "
             "named after it; or give `file_name_list`. Received: two variables named "
             f"{DEFAULT_NAME!r}"
         )
-    _nameless[place] = weakref.ref(table)
+    _nameless[place] = table
 
 
 def _folder(dirpath: Any) -> tf.Tensor:
     """`dirpath` as a string scalar."""
-    if isinstance(dirpath, (str, os.PathLike)):
-        dirpath = os.fspath(dirpath)
-    if not isinstance(dirpath, (str, bytes)) and not (
-        tf.is_tensor(dirpath) and dirpath.dtype == tf.string
-    ):
+    if isinstance(dirpath, (tf.Tensor, tf.Variable)):
+        if dirpath.dtype != tf.string:
+            raise TypeError(
+                "`dirpath` must be a str, a path or a string tensor. Received: dirpath of dtype "
+                f"{dirpath.dtype.name}"
+            )
+        if not dirpath.shape.is_compatible_with([]):
+            raise ValueError(
+                f"`dirpath` must be a scalar. Received: dirpath of shape {dirpath.shape}"
+            )
+        return tf.convert_to_tensor(dirpath)
+    if not isinstance(dirpath, (str, bytes, os.PathLike)):
         raise TypeError(
-            "`dirpath` must be a str, a path or a string tensor. Received: "
-            f"dirpath={dirpath!r} of type {type(dirpath).__name__}"
+            "`dirpath` must be a str, a path or a string tensor. Received: dirpath="
+            f"{arguments.shown(dirpath)} of type {type(dirpath).__name__}"
         )
-    return tf.convert_to_tensor(dirpath)
+    # No folder at all is for the operation to refuse, if no environment variable names one.
+    return tf.constant(arguments.path_of(dirpath, "dirpath") if dirpath else "")
 
 
 def _file_name(file_name_list: Sequence[str] | None, name: str) -> str:
@@ -375,6 +389,6 @@ def _file_name(file_name_list: Sequence[str] | None, name: str) -> str:
     if len(names) != 1 or not isinstance(names[0], str) or not names[0]:
         raise ValueError(
             "`file_name_list` must be a list of one name, for all shards' files. Received: "
-            f"file_name_list={file_name_list!r}"
+            f"file_name_list={arguments.shown(file_name_list)}"
         )
-    return names[0]
+    return arguments.name_of(names[0], "file_name_list")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tf_embed import arguments
 
 # Standard deviation of a standard normal distribution cut off at two standard deviations.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -100,10 +103,7 @@ def row_initializer(
         return RowInitializer(table_id=table_id)
     if value_dtype == tf.string:
         return RowInitializer(table_id=table_id, texts=_texts(initializer, dim, name))
-    if isinstance(initializer, (str, dict)) or (
-        isinstance(initializer, type) and issubclass(initializer, keras.initializers.Initializer)
-    ):
-        initializer = keras.initializers.get(initializer)
+    initializer = _object_of(initializer, name)
     kind = type(initializer)
     if kind is keras.initializers.Zeros:
         initializer = 0
@@ -115,13 +115,14 @@ def row_initializer(
         if not value_dtype.is_floating:
             raise ValueError(
                 f"`initializer` of {name!r} must be a number or an array, for its value dtype is "
-                f"{value_dtype.name}. Received: initializer={initializer!r}"
+                f"{value_dtype.name}. Received: initializer={arguments.shown(initializer)}"
             )
-        distribution, values = _distribution(initializer, dim)
+        distribution, values = _distribution(initializer, dim, value_dtype, name)
         return RowInitializer(
             kind=distribution, values=values, seed=_seed_of(initializer), table_id=table_id
         )
     elif callable(initializer) and not tf.is_tensor(initializer):
+        _check_call(initializer, dim, name)
         return RowInitializer(table_id=table_id, draw=initializer)
     values = _numbers(initializer, dim, value_dtype, name)
     return RowInitializer(
@@ -140,15 +141,44 @@ def with_own_seed(initializer: Any) -> Any:
 
     Returns:
         A Keras initializer with an int as seed where `initializer` is a random one of Keras, or
-        its name or config; else what was given.
+        its name, config or class; else what was given.
+
+    Raises:
+        TypeError: It is a class of something else.
+        ValueError: Keras knows none of that name or config.
     """
-    if isinstance(initializer, (str, dict)):
-        initializer = keras.initializers.get(initializer)
+    initializer = _object_of(initializer, None)
     if type(initializer) not in _SEEDED:
         return initializer
     return type(initializer).from_config(
         {**initializer.get_config(), "seed": _seed_of(initializer)}
     )
+
+
+def _object_of(initializer: Any, name: str | None) -> Any:
+    """The Keras initializer of a name, a config or a class, as Keras makes it; others as they are.
+
+    Raises:
+        TypeError: It is another class.
+        ValueError: Keras knows none of that name or config.
+    """
+    owner = "`initializer`" if name is None else f"`initializer` of {name!r}"
+    if isinstance(initializer, type):
+        base = keras.initializers.Initializer
+        if not issubclass(initializer, base) or initializer.__call__ is base.__call__:
+            raise TypeError(
+                f"{owner} must be an object and not a class. Received: initializer="
+                f"{arguments.shown(initializer)}"
+            )
+    elif not isinstance(initializer, (str, dict)):
+        return initializer
+    try:
+        return keras.initializers.get(initializer)
+    except Exception as error:
+        raise ValueError(
+            f"{owner} must be one that Keras can make, by name, config or class. Received: "
+            f"initializer={arguments.shown(initializer)}: {error}"
+        ) from error
 
 
 def _seed_of(initializer: Any) -> int:
@@ -164,14 +194,36 @@ def _seed_of(initializer: Any) -> int:
     return seed
 
 
-def _distribution(initializer: Any, dim: int) -> tuple[str, tuple[float, ...]]:
-    """Kind and values of a random Keras initializer."""
+def _distribution(
+    initializer: Any, dim: int, value_dtype: tf.DType, name: str
+) -> tuple[str, tuple[float, ...]]:
+    """Kind and values of a random Keras initializer.
+
+    Raises:
+        ValueError: There is no such distribution in the dtype.
+    """
+
+    def number(argument: str, least: float | None = None) -> float:
+        value = getattr(initializer, argument)
+        try:
+            result = float(value)
+        except (TypeError, ValueError, OverflowError):
+            result = math.nan
+        if not abs(result) <= value_dtype.max or (least is not None and result < least):
+            bound = "" if least is None else f" and at least {least:g}"
+            raise ValueError(
+                f"`{argument}` of the `initializer` of {name!r} must be a number that "
+                f"{value_dtype.name} holds{bound}. Received: {argument}={arguments.shown(value)}"
+            )
+        return result
+
     if isinstance(initializer, keras.initializers.RandomUniform):
-        return "uniform", (float(initializer.minval), float(initializer.maxval))
+        return "uniform", (number("minval"), number("maxval", least=number("minval")))
     if isinstance(initializer, keras.initializers.RandomNormal):
-        return "normal", (float(initializer.mean), float(initializer.stddev))
+        return "normal", (number("mean"), number("stddev", least=0))
     if isinstance(initializer, keras.initializers.TruncatedNormal):
-        return "truncated_normal", (float(initializer.mean), float(initializer.stddev))
+        return "truncated_normal", (number("mean"), number("stddev", least=0))
+    number("scale", least=0)
     # He, Glorot and LeCun, as Keras computes them for a weight of shape (1, dim).
     fan_in, fan_out = _fans(initializer, dim)
     fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
@@ -197,6 +249,23 @@ def _fans(initializer: Any, dim: int) -> tuple[float, float]:
     )
 
 
+def _check_call(initializer: Callable[..., Any], dim: int, name: str) -> None:
+    """Refuses a callable that can't be called as it will be.
+
+    Raises:
+        TypeError: It does not take a shape and `dtype`.
+    """
+    try:
+        inspect.signature(initializer).bind((1, dim), dtype="float32")
+    except ValueError:
+        return  # it has no signature to look at
+    except TypeError as error:
+        raise TypeError(
+            f"`initializer` of {name!r} must be callable with a shape and `dtype`, "
+            f"initializer((n, {dim}), dtype=...). Received: initializer={initializer!r}: {error}"
+        ) from error
+
+
 def _texts(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
     """A row of strings, from one for all or one for each place."""
     texts = [initializer] * dim if isinstance(initializer, (str, bytes)) else initializer
@@ -207,26 +276,26 @@ def _texts(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
     if len(row) != dim or not all(isinstance(text, (str, bytes)) for text in row):
         raise TypeError(
             f"`initializer` of {name!r} must be a string or {dim} of them, for its value dtype is "
-            f"string. Received: initializer={initializer!r}"
+            f"string. Received: initializer={arguments.shown(initializer)}"
         )
     return tuple(tf.compat.as_bytes(text) for text in row)
 
 
 def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tuple[float, ...]:
     """One number, or `dim` of them, that the value dtype and float64 both hold."""
-    if tf.is_tensor(initializer):
-        with tf.init_scope():
-            initializer = initializer.numpy()
     try:
+        if isinstance(initializer, (tf.Tensor, tf.Variable)):
+            with tf.init_scope():
+                initializer = initializer.numpy()
         array = np.asarray(initializer)
         numbers = array.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, AttributeError, NotImplementedError):
         array = None
     kinds = "biufO" if value_dtype == tf.bool else "iufO"
     if array is None or (array.dtype.kind not in kinds and array.dtype.name != "bfloat16"):
         raise TypeError(
             f"`initializer` of {name!r} must be a number, an array, a Keras initializer or a "
-            f"callable. Received: initializer={initializer!r}"
+            f"callable. Received: initializer={arguments.shown(initializer)}"
         )
     if array.size != 1 and array.shape not in ((dim,), (1, dim)):
         raise ValueError(
@@ -242,4 +311,55 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
                     f"`initializer` of {name!r} must be a whole number that {value_dtype.name} "
                     f"and float64 both hold exactly. Received: {exact}"
                 )
+    elif np.isnan(numbers).any() or (np.isfinite(numbers) & ~_holds(value_dtype, numbers)).any():
+        raise ValueError(
+            f"`initializer` of {name!r} must have numbers that {value_dtype.name} holds, and not "
+            f"NaN. Received: initializer={arguments.shown(initializer)}"
+        )
     return tuple(float(number) for number in numbers.flat)
+
+
+def _holds(value_dtype: tf.DType, numbers: np.ndarray) -> np.ndarray:
+    """Which numbers do not become infinite in a floating dtype."""
+    with np.errstate(over="ignore"):
+        return np.isfinite(numbers.astype(value_dtype.as_numpy_dtype))
+
+
+def drawn_rows(
+    draw: Callable[..., Any], count: Any, *, dim: int, value_dtype: tf.DType, name: str
+) -> tf.Tensor:
+    """The rows that a user's function gives for new keys.
+
+    Args:
+        draw: The function.
+        count: How many rows, an int, or in a graph an int32 scalar.
+        dim: Number of values in each.
+        value_dtype: Their dtype.
+        name: Of the table, for messages.
+
+    Returns:
+        [count, dim], of the value dtype.
+
+    Raises:
+        TypeError: It gave no numbers.
+        ValueError: It failed, or gave another number of rows or another dim.
+    """
+    what = f"`initializer` of {name!r}"
+    shape = (count, dim)
+    drawn = arguments.call_of(draw, "initializer", name, shape, dtype=value_dtype.name)
+    drawn = arguments.as_tensor(drawn, "initializer(shape, dtype)", name)
+    if not (drawn.dtype.is_floating or drawn.dtype.is_integer or drawn.dtype.is_bool):
+        raise TypeError(f"{what} must give numbers. Received: dtype={drawn.dtype.name}")
+    rows = count if isinstance(count, int) else None
+    if not drawn.shape.is_compatible_with([rows, dim]):
+        raise ValueError(
+            f"{what} must give a row of {dim} for each of {count} new keys. Received: "
+            f"shape={drawn.shape}"
+        )
+    message = f"{what} must give a row for each new key."
+    same = (
+        None
+        if drawn.shape[0] == rows is not None
+        else tf.debugging.assert_equal(tf.shape(drawn), [count, dim], message)
+    )
+    return tf.cast(arguments.after(drawn, same), value_dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 from tf_embed import (
@@ -19,6 +18,9 @@ from tf_embed.variable import Variable
 
 # What lookups take: a variable, or an anchor of its table, in a list of one or alone.
 Params: TypeAlias = Any
+
+# Rows are multiplied with it, and their squares summed, in float32.
+MOST_NORM = 1e19
 
 
 def embedding_lookup(
@@ -58,7 +60,8 @@ def embedding_lookup(
             lookups are called.
         validate_indices: Accepted for the sake of old code. Every id is valid.
         max_norm: None, or the L2 norm to which longer rows are scaled down, as
-            tf.nn.embedding_lookup does: in the result, and differentiably. Stored rows stay.
+            tf.nn.embedding_lookup does: in the result, and differentiably. Stored rows stay. Above
+            0 and at most 1e19.
         return_trainable: Whether to give also what to take gradients of.
         training: Whether this is a use of the rows, where a policy counts them; a step of an
             optimizer on them is one anyway.
@@ -71,7 +74,7 @@ def embedding_lookup(
     Raises:
         TypeError: `params` is no variable, `ids` are of a wrong dtype, `training` is a tensor, or
             `max_norm` is no number or is for rows that are not floating.
-        ValueError: `max_norm` is not positive, or there are several `params`.
+        ValueError: `max_norm` is out of range, or there are several `params`.
 
     Example:
         >>> import keras, tf_embed
@@ -92,7 +95,7 @@ def embedding_lookup(
         token = token_of(table, anchor)
         rows, _ = table.find(keys, token=token, training=training)
         rows = clipped(rows, max_norm)
-    return (rows, anchor) if return_trainable else rows
+    return (rows, anchor) if arguments.flag(return_trainable, "return_trainable") else rows
 
 
 def embedding_lookup_unique(
@@ -125,7 +128,7 @@ def embedding_lookup_unique(
     with arguments.scope(name, "embedding_lookup_unique"):
         distinct, inverse = unique_rows(params, ids, training=training)
         rows = tf.gather(clipped(distinct, max_norm), inverse)
-    return (rows, anchor) if return_trainable else rows
+    return (rows, anchor) if arguments.flag(return_trainable, "return_trainable") else rows
 
 
 def unique_rows(
@@ -191,7 +194,8 @@ def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, A
         return params.table, params
     if not isinstance(params, Variable):
         raise TypeError(
-            f"`{argument}` must be a tf_embed.Variable. Received: {argument}={params!r}"
+            f"`{argument}` must be a tf_embed.Variable. Received: {argument}="
+            f"{arguments.shown(params)}"
         )
     return params.table, params.anchor
 
@@ -200,26 +204,44 @@ def _keys(table: Table, ids: Any) -> tf.Tensor:
     return arguments.tensor_of(ids, table.options.key_dtype, "ids", table.options.name)
 
 
+def norm_of(max_norm: Any) -> Any:
+    """The argument `max_norm`: None, a Python number, or a scalar tensor of numbers.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is out of range, or a tensor with axes.
+    """
+    if max_norm is None:
+        return None
+    if not tf.is_tensor(max_norm):
+        return arguments.positive_number(max_norm, "max_norm", most=MOST_NORM)
+    dense = isinstance(max_norm, (tf.Tensor, tf.Variable))
+    if not dense or not (max_norm.dtype.is_floating or max_norm.dtype.is_integer):
+        raise TypeError(
+            f"`max_norm` must be a number. Received: max_norm={arguments.shown(max_norm)}"
+        )
+    if not max_norm.shape.is_compatible_with([]):
+        raise ValueError(
+            f"`max_norm` must be one number. Received: max_norm of shape {max_norm.shape}"
+        )
+    return max_norm
+
+
 def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
     """Rows of an L2 norm of at most `max_norm`, in the dtype that they have.
 
     Raises:
         TypeError: It is no number, or the rows are none of floating numbers.
-        ValueError: It is not positive.
+        ValueError: It is out of range, or a tensor with axes.
     """
     if max_norm is None:
         return rows
     if not rows.dtype.is_floating:
         raise TypeError(
             "`max_norm` must be None where rows are not floating. Received: "
-            f"max_norm={max_norm!r} for rows of dtype {rows.dtype.name}"
+            f"max_norm={arguments.shown(max_norm)} for rows of dtype {rows.dtype.name}"
         )
-    if not tf.is_tensor(max_norm):
-        kinds = (int, float, np.integer, np.floating)
-        if isinstance(max_norm, bool) or not isinstance(max_norm, kinds):
-            raise TypeError(f"`max_norm` must be a number. Received: max_norm={max_norm!r}")
-        if not max_norm > 0:
-            raise ValueError(f"`max_norm` must be positive. Received: max_norm={max_norm!r}")
+    max_norm = norm_of(max_norm)
     # In float16 the square of 256 is infinite, and a row that is divided by such a norm is zeros.
     dtype = ops.compute_dtype(rows.dtype)
     short = tf.clip_by_norm(tf.cast(rows, dtype), tf.cast(max_norm, dtype), axes=[-1])

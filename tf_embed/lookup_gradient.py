@@ -21,13 +21,14 @@ from tf_embed import ops
 _CONTROL_FLOW = ("WhileBodyFuncGraph", "CondBranchFuncGraph")
 
 
-def token_of(anchor: Any, key_dtype: tf.DType) -> tf.Tensor:
+def token_of(anchor: Any, key_dtype: tf.DType, rows: int = -1) -> tf.Tensor:
     """What a lookup takes so that its gradient reaches the anchor.
 
     Args:
         anchor: The tf.Variable [0, dim]. Its value is taken, not its handle, of which a tape would
             see nothing.
         key_dtype: Dtype of the table's keys.
+        rows: Number of rows, for the shape of the gradient; -1 if the table has none.
     """
     if tf.executing_eagerly():
         return tf.convert_to_tensor(anchor)
@@ -35,7 +36,7 @@ def token_of(anchor: Any, key_dtype: tf.DType) -> tf.Tensor:
     while type(graph).__name__ in _CONTROL_FLOW:
         graph = graph.outer_graph
     with graph.as_default():
-        return ops.token(tf.convert_to_tensor(anchor), key_dtype=key_dtype)
+        return ops.token(tf.convert_to_tensor(anchor), key_dtype=key_dtype, rows=rows)
 
 
 class RowSlices(tf.IndexedSlices):
@@ -47,7 +48,10 @@ class RowSlices(tf.IndexedSlices):
     """
 
 
-def _row_slices(keys: tf.Tensor, values: tf.Tensor, dim: int) -> RowSlices:
+def _row_slices(keys: tf.Tensor, values: tf.Tensor, dim: int, rows: int = -1) -> tf.IndexedSlices:
+    """The gradient of a table, which has a dense form if the table has a number of rows."""
+    if rows >= 0:
+        return tf.IndexedSlices(values, keys, tf.constant([rows, dim], tf.int64))
     if keys.dtype == tf.uint64:
         keys = tf.bitcast(keys, tf.int64)  # TensorFlow merges indices of int32 and int64 only
     elif keys.dtype == tf.uint32:
@@ -72,7 +76,12 @@ def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any)
 
 
 def gradient_of_token(
-    token: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, dim: int, packed: bool = False
+    token: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    dim: int,
+    packed: bool = False,
+    rows: int = -1,
 ) -> Any:
     """The gradient of the token of a lookup: slices, or what becomes them outside of a loop.
 
@@ -82,9 +91,10 @@ def gradient_of_token(
         values: The gradients of their rows, [n, dim].
         dim: Number of weights in a row.
         packed: See ops.row_gradients.
+        rows: As in `token_of`.
     """
     if _is_of_this_graph(token):
-        return _row_slices(keys, values, dim)
+        return _row_slices(keys, values, dim, rows)
     return ops.row_gradients(keys, values, packed)
 
 
@@ -100,7 +110,7 @@ def _token_gradient(op: tf.Operation, gradient: Any) -> Any:
         value_dtype=op.get_attr("value_dtype"),
         dim=dim,
     )
-    return _row_slices(keys, values, dim)
+    return _row_slices(keys, values, dim, op.get_attr("rows"))
 
 
 @tf.RegisterGradient("TfEmbedRowGradients")

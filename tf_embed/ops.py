@@ -17,6 +17,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library
@@ -54,7 +55,7 @@ class Exported(NamedTuple):
 
 def create_table(
     *,
-    shared_name: str,
+    shared_name: str | None,
     key_dtype: tf.DType,
     value_dtype: tf.DType,
     dim: int,
@@ -68,29 +69,45 @@ def create_table(
     policy: Mapping[str, Any] | None = None,
     storage: Mapping[str, Any] | None = None,
 ) -> tf.Tensor:
-    """Creates a table, or finds the one of that `shared_name`; its handle.
+    """Creates a table, or in a graph finds the one of that `shared_name`; its handle.
 
     Args:
+        shared_name: The name by which a graph finds its table again each time that it runs. None in
+            eager execution, where each call creates a table: TensorFlow keeps a kernel for each
+            set of attributes, 42 KB for each name.
         init_size: Rows that each shard makes room for.
         label: The name that error messages use.
         initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
         policy: Further attributes, by which rows come and leave; None for no policy.
         storage: Further ones, on the memory of a table on a GPU.
     """
-    return _raw.tf_embed_table(
-        shared_name=shared_name,
-        key_dtype=key_dtype,
-        value_dtype=value_dtype,
-        dim=dim,
-        num_shards=num_shards,
-        init_size=init_size,
-        label=label,
-        initializer=initializer,
-        initializer_values=decimal_numbers(initializer_values),
-        seed=seed,
-        table_id=table_id,
+    attributes = {
+        "key_dtype": key_dtype,
+        "value_dtype": value_dtype,
+        "dim": dim,
+        "num_shards": num_shards,
+        "initializer": initializer,
         **(policy or {}),
         **(storage or {}),
+    }
+    if shared_name is None:
+        # Arrays, since TensorFlow keeps a tensor for each Python number that it has met.
+        return _raw.tf_embed_new_table(
+            label=label,
+            init_size=np.asarray(init_size, np.int64),
+            seed=np.asarray(seed, np.int64),
+            table_id=np.asarray(table_id, np.int64),
+            initializer_values=np.asarray(initializer_values, np.float64),
+            **attributes,
+        )
+    return _raw.tf_embed_table(
+        shared_name=shared_name,
+        label=label,
+        init_size=init_size,
+        seed=seed,
+        table_id=table_id,
+        initializer_values=decimal_numbers(initializer_values),
+        **attributes,
     )
 
 
@@ -429,7 +446,7 @@ def import_(
     )
 
 
-def token(anchor: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
+def token(anchor: tf.Tensor, *, key_dtype: tf.DType, rows: int = -1) -> tf.Tensor:
     """What a lookup takes so that its gradient reaches the anchor; a variant scalar.
 
     Made outside of the loops and conditions that a lookup is in, it carries gradients out of them;
@@ -438,8 +455,9 @@ def token(anchor: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
     Args:
         anchor: The value [0, dim] of the variable that stands for the table on a gradient tape.
         key_dtype: Dtype of the table's keys.
+        rows: Number of rows, for the shape of the gradient; -1 if the table has none.
     """
-    return _raw.tf_embed_token(anchor=anchor, key_dtype=key_dtype, dim=anchor.shape[1])
+    return _raw.tf_embed_token(anchor=anchor, key_dtype=key_dtype, dim=anchor.shape[1], rows=rows)
 
 
 @functools.cache

@@ -28,6 +28,8 @@ ORDERS = {
     "epoch_lfu": ("last_step", "count", "last_epoch"),
 }
 
+# No machine has memory for so many, and sums of such numbers stay in 64 bits.
+MOST_ROWS = 2**60
 _MOST_COUNT = 2**32 - 1
 _MOST_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 
@@ -80,7 +82,7 @@ class CounterAdmission(SavedArguments):
     def __post_init__(self) -> None:
         arguments.positive_int(self.n, "n", most=_MOST_COUNT)
         if self.max_keys is not None:
-            arguments.positive_int(self.max_keys, "max_keys")
+            arguments.positive_int(self.max_keys, "max_keys", most=MOST_ROWS)
 
     def attributes(self) -> dict[str, Any]:
         """As the op that makes a table takes it."""
@@ -126,10 +128,11 @@ class BloomAdmission(SavedArguments):
         _check_number(self.error_rate, "error_rate")
         if not 1e-9 <= self.error_rate <= 0.5:
             raise ValueError(
-                f"`error_rate` must be from 1e-9 to 0.5. Received: error_rate={self.error_rate}"
+                "`error_rate` must be from 1e-9 to 0.5. Received: error_rate="
+                f"{arguments.shown(self.error_rate)}"
             )
         if self.max_keys is not None:
-            arguments.positive_int(self.max_keys, "max_keys")
+            arguments.positive_int(self.max_keys, "max_keys", most=MOST_ROWS)
 
     def attributes(self) -> dict[str, Any]:
         """As the op that makes a table takes it."""
@@ -203,12 +206,9 @@ class TablePolicy(SavedArguments):
 
     def __post_init__(self) -> None:
         if self.max_rows is not None:
-            arguments.positive_int(self.max_rows, "max_rows")
-        if self.eviction is not None and self.eviction not in tuple(ORDERS):
-            raise ValueError(
-                f"`eviction` must be None or one of {', '.join(ORDERS)}. Received: "
-                f"eviction={self.eviction!r}"
-            )
+            arguments.positive_int(self.max_rows, "max_rows", most=MOST_ROWS)
+        if self.eviction is not None:
+            arguments.one_of(self.eviction, ORDERS, "eviction", or_none=True)
         if self.max_rows is not None and self.eviction is None:
             raise ValueError(
                 "`eviction` must say which rows leave where there is a bound. Received: "
@@ -218,34 +218,33 @@ class TablePolicy(SavedArguments):
         if self.admission is not None and not isinstance(self.admission, known):
             raise TypeError(
                 "`admission` must be a CounterAdmission or a BloomAdmission. Received: "
-                f"admission={self.admission!r}"
+                f"admission={arguments.shown(self.admission)}"
             )
         if self.ttl_seconds is not None:
             _check_number(self.ttl_seconds, "ttl_seconds")
             if not 0.001 <= self.ttl_seconds < 1e12:
                 raise ValueError(
                     "`ttl_seconds` must be from 0.001 to 1e12. Received: "
-                    f"ttl_seconds={self.ttl_seconds}"
+                    f"ttl_seconds={arguments.shown(self.ttl_seconds)}"
                 )
         if not isinstance(self.log_evicted, (bool, np.bool_)):
             raise TypeError(
-                f"`log_evicted` must be a bool. Received: log_evicted={self.log_evicted!r}"
+                "`log_evicted` must be a bool. Received: log_evicted="
+                f"{arguments.shown(self.log_evicted)}"
             )
         if self.steps_per_epoch is not None:
             arguments.positive_int(self.steps_per_epoch, "steps_per_epoch", most=2**62)
             self._check_eviction("steps_per_epoch", "epoch_lru", "epoch_lfu")
         if self.score_fn is not None:
-            if not callable(self.score_fn):
-                raise TypeError(
-                    f"`score_fn` must be callable. Received: score_fn={self.score_fn!r}"
-                )
+            arguments.function_of(self.score_fn, "score_fn")
             self._check_eviction("score_fn", "score")
 
     def _check_eviction(self, argument: str, *orders: str) -> None:
         if self.eviction not in orders:
             raise ValueError(
                 f"`{argument}` goes with eviction={' or '.join(repr(one) for one in orders)}. "
-                f"Received: {argument}={getattr(self, argument)}, eviction={self.eviction!r}"
+                f"Received: {argument}={arguments.shown(getattr(self, argument))}, "
+                f"eviction={arguments.shown(self.eviction)}"
             )
 
     @property
@@ -282,7 +281,8 @@ class TablePolicy(SavedArguments):
         if self.score_fn is None:
             return []
         keys_in_line = tf.reshape(keys, [-1])
-        scores = arguments.tensor_of(self.score_fn(keys_in_line), tf.int64, "score_fn(keys)", name)
+        given = arguments.call_of(self.score_fn, "score_fn", name, keys_in_line)
+        scores = arguments.tensor_of(given, tf.int64, "score_fn(keys)", name)
         if not scores.shape.is_compatible_with(keys_in_line.shape):
             raise ValueError(
                 f"`score_fn` of {name!r} must give a score for each of the keys, of shape "
@@ -294,4 +294,6 @@ class TablePolicy(SavedArguments):
 def _check_number(value: Any, argument: str) -> None:
     """Refuses what is no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"`{argument}` must be a number. Received: {argument}={value!r}")
+        raise TypeError(
+            f"`{argument}` must be a number. Received: {argument}={arguments.shown(value)}"
+        )

@@ -282,11 +282,8 @@ class PolicyMethods(tf.Module):
             [2]
         """
         for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
-            if tf.is_tensor(value) and not value.dtype.is_integer:
-                raise TypeError(
-                    f"`{argument}` must be an integer. Received: {argument} of dtype "
-                    f"{value.dtype.name}"
-                )
+            if tf.is_tensor(value):
+                arguments.scalar_of(value, argument)
         if step is None:
             step = -1
         elif not tf.is_tensor(step):
@@ -367,20 +364,23 @@ def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
         ValueError: The bound has no row for each shard.
     """
     if policy is not None and not isinstance(policy, TablePolicy):
-        raise TypeError(f"`policy` must be a tf_embed.TablePolicy. Received: policy={policy!r}")
+        raise TypeError(
+            f"`policy` must be a tf_embed.TablePolicy. Received: policy={arguments.shown(policy)}"
+        )
     if restrict_policy is not None and not (
         isinstance(restrict_policy, type) and issubclass(restrict_policy, RestrictPolicy)
     ):
         raise TypeError(
             "`restrict_policy` must be a subclass of tf_embed.RestrictPolicy, the class itself. "
-            f"Received: restrict_policy={restrict_policy!r}"
+            f"Received: restrict_policy={arguments.shown(restrict_policy)}"
         )
     if restrict_policy is not None:
         for statistic in restrict_policy.statistics:
             if statistic not in STATISTICS:
                 raise ValueError(
                     f"`statistics` of {restrict_policy.__name__} must be of "
-                    f"{', '.join(STATISTICS)}. Received: {statistic!r}"
+                    f"{', '.join(STATISTICS)}, for it to be a `restrict_policy`. Received: "
+                    f"{statistic!r}"
                 )
     if policy is not None and policy.max_rows is not None and policy.max_rows < num_shards:
         raise ValueError(

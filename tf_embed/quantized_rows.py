@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_embed import arguments
+
 TAIL = 8  # bytes behind the codes
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -32,9 +34,9 @@ def quantize(rows: Any) -> tf.Tensor:
 
     Raises:
         TypeError: If the rows are not floating.
-        ValueError: If they have no axis.
+        ValueError: If they have no axis, or no weight on it.
     """
-    rows = tf.convert_to_tensor(rows)
+    rows = arguments.as_tensor(rows, "rows", "quantized_rows")
     if not rows.dtype.is_floating:
         raise TypeError(f"`rows` must be of a floating dtype. Received: {rows.dtype.name}")
     _check_axis(rows)
@@ -66,7 +68,7 @@ def dequantize(rows: Any) -> tf.Tensor:
         TypeError: If the rows are not int8.
         ValueError: If they have no axis, or one of less than 9.
     """
-    rows = tf.convert_to_tensor(rows)
+    rows = arguments.as_tensor(rows, "rows", "quantized_rows")
     if rows.dtype != tf.int8:
         raise TypeError(f"`rows` must be int8. Received: {rows.dtype.name}")
     _check_axis(rows)
@@ -81,5 +83,5 @@ def dequantize(rows: Any) -> tf.Tensor:
 
 
 def _check_axis(rows: tf.Tensor) -> None:
-    if rows.shape.rank == 0:
+    if rows.shape.rank == 0 or (rows.shape.rank is not None and rows.shape[-1] == 0):
         raise ValueError(f"`rows` must have an axis of weights. Received: shape={rows.shape}")

@@ -6,6 +6,7 @@ rows. Users may write their own.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -91,10 +92,50 @@ class RestrictPolicy(tf.Module):
         return {}
 
 
+@dataclasses.dataclass(frozen=True)
+class PolicyStatus:
+    """What a policy goes by, one number for each key: a view of what the table keeps.
+
+    Attributes:
+        var: The variable.
+        shown: The name of the number in `Variable.row_statistics`.
+    """
+
+    var: Any
+    shown: str
+
+    def lookup(self, keys: Any) -> tf.Tensor:
+        """The numbers of keys, int64, keys.shape + [1]; 0 for absent ones."""
+        return self.var.row_statistics(keys)[self.shown][..., tf.newaxis]
+
+    def export(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """All keys [n] and their numbers, int64 [n, 1]."""
+        keys, _ = self.var.export()
+        return keys, self.lookup(keys)
+
+    def size(self) -> tf.Tensor:
+        """Number of keys, int64 scalar: that of the variable."""
+        return self.var.size()
+
+
 class _OrderPolicy(RestrictPolicy):
-    """A policy that the table itself carries out, by one of its orders."""
+    """A policy that the table itself carries out, by one of its orders.
+
+    The table notes uses itself, so `apply_update` does nothing. To note a use by hand, look the
+    keys up with `training=True`.
+    """
 
     shown = ""
+
+    def __init__(self, var: Any) -> None:
+        super().__init__(var)
+        missing = set(self.statistics) - set(var.table.options.statistics if var else ())
+        if var is not None and missing:
+            raise ValueError(
+                f"{type(self).__name__} goes by what the table keeps from its first row on: give "
+                f"the class to the variable, tf_embed.Variable(restrict_policy="
+                f"{type(self).__name__}). Received: var={var!r}, which keeps no {min(missing)!r}"
+            )
 
     def apply_restriction(self, num_reserved: Any, trigger: Any = None) -> tf.Tensor:  # type: ignore[override]
         """Removes the rows that are first in the order, until `num_reserved` are left.
@@ -122,10 +163,9 @@ class _OrderPolicy(RestrictPolicy):
         )
 
     @property
-    def status(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The keys [n] and, int64 [n], what the policy goes by."""
-        keys, _ = self.var.export()
-        return keys, self.var.row_statistics(keys)[self.shown]
+    def status(self) -> PolicyStatus:
+        """What the policy goes by: `size`, `export` and `lookup` show it."""
+        return PolicyStatus(self.var, self.shown)
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -187,11 +227,7 @@ def number_of_rows(value: Any, argument: str) -> tf.Tensor:
     """
     if not tf.is_tensor(value):
         return tf.constant(arguments.positive_int(value, argument, least=0), tf.int64)
-    if not value.dtype.is_integer:
-        raise TypeError(
-            f"`{argument}` must be an integer. Received: {argument} of dtype {value.dtype.name}"
-        )
-    value = tf.cast(value, tf.int64)
+    value = arguments.scalar_of(value, argument)
     if tf.executing_eagerly():
         arguments.positive_int(int(value), argument, least=0)
     return value

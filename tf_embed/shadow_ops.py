@@ -39,9 +39,8 @@ def embedding_lookup(
         TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
     """
     del partition_strategy, validate_indices
-    return lookup.embedding_lookup(
-        shadow, ids, name=name or "shadow_embedding_lookup", max_norm=_max_norm(shadow)
-    )
+    name = "shadow_embedding_lookup" if name is None else name
+    return lookup.embedding_lookup(shadow, ids, name=name, max_norm=_max_norm(shadow))
 
 
 def embedding_lookup_unique(
@@ -74,6 +73,7 @@ def embedding_lookup_unique(
             f"`embedding_size` must be the dim of {options.name!r}, {options.dim}. Received: "
             f"embedding_size={embedding_size}"
         )
+    with_unique = arguments.flag(with_unique, "with_unique")
     look_up = lookup.embedding_lookup_unique if with_unique else lookup.embedding_lookup
     flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids
     rows = look_up(shadow, flat, name=name, max_norm=max_norm)
@@ -88,6 +88,7 @@ def _max_norm(shadow: Any) -> float | None:
     """
     if not isinstance(shadow, Anchor):
         raise TypeError(
-            f"`shadow` must be a tf_embed.shadow_ops.ShadowVariable. Received: shadow={shadow!r}"
+            f"`shadow` must be a tf_embed.shadow_ops.ShadowVariable. "
+            f"Received: shadow={arguments.shown(shadow)}"
         )
     return shadow.max_norm if isinstance(shadow, ShadowVariable) else None

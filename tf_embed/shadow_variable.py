@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tf_embed import arguments
 from tf_embed.anchor import TwinAnchor
+from tf_embed.lookup import norm_of
 from tf_embed.variable import Variable
 
 
@@ -58,9 +60,16 @@ class ShadowVariable(TwinAnchor):
         if unknown:
             raise TypeError(f"ShadowVariable has no argument `{min(unknown)}`.")
         if not isinstance(params, Variable):
-            raise TypeError(f"`params` must be a tf_embed.Variable. Received: params={params!r}")
+            raise TypeError(
+                f"`params` must be a tf_embed.Variable. Received: params={arguments.shown(params)}"
+            )
+        is_trained = arguments.flag(trainable, "trainable")
+        max_norm = norm_of(max_norm)
         super().__init__(
-            params.table, params.anchor if trainable else None, params.checkpoint, name
+            params.table,
+            params.anchor if is_trained else None,
+            params.checkpoint,
+            arguments.name_of(name),
         )
         self.params = params
         self.max_norm = max_norm

@@ -84,12 +84,14 @@ def assign_slots(
     slots: tf.Tensor,
     *,
     dim: int,
-    rule: ExternalRule,
+    rule: str | ExternalRule,
+    initial_value: float = 0.0,
     scores: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
-    """Writes whole rows of an external rule, for distinct keys.
+    """Writes whole rows of a rule, for distinct keys.
 
-    Fails with FailedPrecondition, and writes nothing, where the table's rule is another by now.
+    If an external rule is not the table's any more, fails with FailedPrecondition and writes
+    nothing. A fused rule becomes the table's; its first group starts at `initial_value`.
     """
     return _raw.tf_embed_assign_slots(
         table=handle,
@@ -100,7 +102,8 @@ def assign_slots(
         scores=list(scores),
         dim=dim,
         distinct=True,
-        **rule.attributes(),
+        initial_value=initial_value,
+        **_any_rule(rule),
     )
 
 
@@ -136,6 +139,16 @@ def rows_of_other_rule(handle: tf.Tensor, *, rule: str | ExternalRule) -> tf.Ten
 def largest_slot(handle: tf.Tensor, *, rule: str, slot: int) -> tf.Tensor:
     """The largest of all rows' slots of that number, or 0; float64 scalar."""
     return _raw.tf_embed_largest_slot(table=handle, rule=rule, slot=slot)
+
+
+def take_turn(handle: tf.Tensor) -> tf.Tensor:
+    """Waits for the turn of a table, first come, first served; a variant that holds it."""
+    return _raw.tf_embed_take_turn(table=handle)
+
+
+def end_turn(handle: tf.Tensor, turn: tf.Tensor) -> tf.Operation | None:
+    """Ends what `take_turn` gave. A turn also ends with the last tensor that holds it."""
+    return _raw.tf_embed_end_turn(table=handle, turn=turn)
 
 
 def _any_rule(rule: str | ExternalRule) -> dict[str, Any]:

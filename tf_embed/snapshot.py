@@ -12,6 +12,7 @@ where rows are replaced.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,20 @@ class RowsArray(np.ndarray):
 
     @classmethod
     def of(cls, *rows: Rows) -> RowsArray:
-        """The array that carries the rows of a table; of several, of shape (0, 1) and float32."""
-        dim, dtype = 1, np.dtype(np.float32)
-        if len(rows) == 1:
-            dim, dtype = rows[0].values.shape[1], rows[0].values.dtype.as_numpy_dtype
-        array = np.zeros((0, dim), dtype).view(cls)
+        """The array that carries the rows of a table; of several, see `of_batch`."""
+        if len(rows) != 1:
+            return cls.of_batch(*rows)
+        dim, dtype = rows[0].values.shape[1], rows[0].values.dtype.as_numpy_dtype
+        return cls._carrying(np.zeros((0, dim), dtype), rows)
+
+    @classmethod
+    def of_batch(cls, *rows: Rows) -> RowsArray:
+        """The array of tables that one optimizer trains at once: of shape (0, 1) and float32."""
+        return cls._carrying(np.zeros((0, 1), np.float32), rows)
+
+    @classmethod
+    def _carrying(cls, empty: np.ndarray, rows: tuple[Rows, ...]) -> RowsArray:
+        array = empty.view(cls)
         array._rows = rows
         return array
 
@@ -82,7 +92,11 @@ class RowsArray(np.ndarray):
         return self.copy()
 
     def __reduce__(self) -> Any:
-        return (RowsArray.of, self._rows) if self._rows else super().__reduce__()
+        if not self._rows:
+            return super().__reduce__()
+        alike = RowsArray.of(*self._rows)
+        same = (alike.shape, alike.dtype) == (self.shape, self.dtype)
+        return (RowsArray.of if same else RowsArray.of_batch, self._rows)
 
     def __repr__(self) -> str:
         if not self._rows:
@@ -91,9 +105,14 @@ class RowsArray(np.ndarray):
         return f"<{rows}, shape={self.shape}, dtype={self.dtype.name}>"
 
 
-def take(*tables: Table) -> RowsArray:
-    """The rows of tables as they are now."""
-    return RowsArray.of(*(_rows_of(table) for table in tables))
+def take(table: Table) -> RowsArray:
+    """The rows of a table as they are now."""
+    return RowsArray.of(_rows_of(table))
+
+
+def take_batch(tables: Iterable[Table]) -> RowsArray:
+    """The rows of tables that one optimizer trains at once, as they are now."""
+    return RowsArray.of_batch(*(_rows_of(table) for table in tables))
 
 
 def _rows_of(table: Table) -> Rows:

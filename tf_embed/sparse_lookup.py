@@ -71,9 +71,10 @@ def embedding_lookup_sparse(
     table, anchor = table_and_anchor(params)
     with arguments.scope(name, "embedding_lookup_sparse"):
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
-        pooled = _pool(table, anchor, bagged, _checked(combiner), max_norm, training)
+        arguments.one_of(combiner, COMBINERS, "combiner")
+        pooled = _pool(table, anchor, bagged, combiner, max_norm, training)
         pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
-    return (pooled, anchor) if return_trainable else pooled
+    return (pooled, anchor) if arguments.flag(return_trainable, "return_trainable") else pooled
 
 
 def safe_embedding_lookup_sparse(
@@ -128,7 +129,7 @@ def safe_embedding_lookup_sparse(
     table, anchor = table_and_anchor(embedding_weights, "embedding_weights")
     with arguments.scope(name, "safe_embedding_lookup_sparse"):
         bagged = _bagged(sparse_ids, sparse_weights, table, ("sparse_ids", "sparse_weights"))
-        if _checked(combiner) != "sum":
+        if arguments.one_of(combiner, COMBINERS, "combiner") != "sum":
             bagged = bagged.with_positive_weights()
         if default_id is not None:
             default_key = arguments.tensor_of(
@@ -136,11 +137,12 @@ def safe_embedding_lookup_sparse(
             )
             if default_key.shape.rank != 0:
                 raise ValueError(
-                    f"`default_id` must be one id. Received: default_id={default_id!r}"
+                    f"`default_id` must be one id. "
+                    f"Received: default_id={arguments.shown(default_id)}"
                 )
             bagged = bagged.filled(default_key)
         pooled = bagged.unflatten(_pool(table, anchor, bagged, combiner, max_norm, training))
-    return (pooled, anchor) if return_trainable else pooled
+    return (pooled, anchor) if arguments.flag(return_trainable, "return_trainable") else pooled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +203,7 @@ def _bagged(
     if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
             f"`{names[0]}` must be a tf.SparseTensor or tf.RaggedTensor; tf_embed.embedding_lookup "
-            f"takes dense ids. Received: {names[0]}={ids!r}"
+            f"takes dense ids. Received: {names[0]}={arguments.shown(ids)}"
         )
     if weights is not None and type(weights) is not type(ids):
         raise TypeError(
@@ -217,6 +219,8 @@ def _bagged(
             f"`{names[0]}` must be ragged along the last axis. Received: {names[0]}.shape="
             f"{ids.shape}"
         )
+    if isinstance(ids, tf.SparseTensor):
+        ids = arguments.checked_sparse(ids, f"`{names[0]}`")
     flat_weights = arguments.flat_weights(ids, weights, *(f"`{name}`" for name in names))
     of_container = _of_sparse if isinstance(ids, tf.SparseTensor) else _of_ragged
     bagged = of_container(ids, flat_weights, of_first_axis)
@@ -300,11 +304,3 @@ def _pool(
     if combiner == "sqrtn":
         return tf.math.divide_no_nan(sums, tf.sqrt(summed(tf.square(weights))))
     return sums
-
-
-def _checked(combiner: Any) -> str:
-    if combiner not in COMBINERS:
-        raise ValueError(
-            f"`combiner` must be one of {', '.join(COMBINERS)}. Received: combiner={combiner!r}"
-        )
-    return combiner

@@ -13,6 +13,7 @@ them in memory than Keras and TensorFlow make.
 from __future__ import annotations
 
 import inspect
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ _ROWS = Exported._fields
 _STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
 _KIND = "kind"
 _CHECKSUM = "checksum"
+# An array may be so many times as long as what HDF5 stores of it; its filters do less than that.
+_MOST_EXPANSION = 2_000
 
 
 def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
@@ -71,7 +74,7 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
         ValueError: There are none, or they are damaged.
     """
     try:
-        arrays = {name: np.asarray(store[name]) for name in sorted(store.keys())}
+        arrays = {name: _array_in(store, name) for name in sorted(store.keys())}
     except Exception as error:  # whatever h5py raises
         raise _damaged(owner, f"{type(error).__name__}: {error}") from error
     wanted = arrays.pop(_CHECKSUM, None)
@@ -120,7 +123,8 @@ def import_all(
         _check_kind(table, arrays, prefix)
     for table, prefix in zip(tables, prefixes, strict=True):
         if table.options.key_dtype == tf.string:
-            strings = _strings_of(*(arrays.pop(prefix + one) for one in _STRING_KEYS))
+            whole, lengths = (arrays.pop(prefix + one) for one in _STRING_KEYS)
+            strings = _strings_of(whole, lengths, table.options.name)
             arrays[prefix + "keys"] = strings
         table.import_(
             **{one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
@@ -167,8 +171,30 @@ def _array_of(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def _strings_of(whole: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Strings from all their bytes, one after the other, and their lengths."""
+def _array_in(store: Any, name: str) -> np.ndarray:
+    """An array of a store, which must be there before memory is taken for it.
+
+    HDF5 gives zeros for what a file says that an array has and does not hold.
+
+    Raises:
+        ValueError: The array is far longer than what is stored of it.
+    """
+    value = store[name]
+    if hasattr(value, "id") and hasattr(value.id, "get_storage_size"):  # an h5py.Dataset
+        size, stored = math.prod(value.shape) * value.dtype.itemsize, value.id.get_storage_size()
+        if size > _MOST_EXPANSION * stored:
+            raise ValueError(f"{name!r} is of {size} bytes, and {stored} are in the file")
+    return np.asarray(value)
+
+
+def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarray:
+    """Strings from all their bytes, one after the other, and their lengths.
+
+    Raises:
+        ValueError: The lengths are not those of the bytes.
+    """
+    if np.any(lengths < 0) or lengths.sum(dtype=np.uint64) != whole.size:
+        raise _damaged(owner, f"its strings are of {whole.size} bytes, and not as long together")
     text, strings, begin = whole.tobytes(), np.empty(lengths.shape, object), 0
     for i, length in enumerate(lengths.tolist()):
         strings[i] = text[begin : begin + length]

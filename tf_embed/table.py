@@ -12,11 +12,13 @@ once.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import itertools
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,10 +27,13 @@ from absl import logging
 
 from tf_embed import arguments, ops, policy_ops, slot_ops
 from tf_embed.distributed import sharding
+from tf_embed.initializers import drawn_rows
 from tf_embed.ops import Exported
 from tf_embed.slot_ops import ExternalRule
 from tf_embed.table_meta import SavedKind
 from tf_embed.table_options import TableOptions
+
+_numbers = itertools.count()
 
 
 class Table(tf.saved_model.experimental.TrackableResource):
@@ -42,10 +47,12 @@ class Table(tf.saved_model.experimental.TrackableResource):
         with tf.init_scope():  # the handle must not be of a graph that is being traced
             super().__init__(device=options.device)
             self.options = options
-            # Unlike any other's, so that no two tables share rows. TensorFlow makes it another
-            # one still in each copy of a SavedModel that is loaded.
+            # What a graph calls the table. Unlike any other's, so that no two tables share rows.
+            # TensorFlow makes it another one still in each copy of a SavedModel that is loaded.
             self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
             self._rule: str | ExternalRule | None = None
+            self.number = next(_numbers)  # in the order in which tables are made
+            self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()  # which have bound a rule
             # Called with the distinct keys of each step, after it.
             self.on_update: Callable[[tf.Tensor], Any] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
@@ -61,7 +68,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         initializer = options.initializer
         return ops.create_table(
-            shared_name=self._shared_name,
+            shared_name=None if tf.executing_eagerly() else self._shared_name,
             key_dtype=options.key_dtype,
             value_dtype=options.value_dtype,
             dim=options.dim,
@@ -95,6 +102,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
         copied.on_update = copy.deepcopy(self.on_update, memo)
         copied.import_(*self.export())
         return copied
+
+    def __repr__(self) -> str:
+        options = self.options
+        return f"<table of {options.name!r}, dim={options.dim}, shards={options.num_shards}>"
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -300,11 +311,17 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
 
     def assign_slots(
-        self, keys: tf.Tensor, values: tf.Tensor, slots: tf.Tensor, rule: ExternalRule
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        rule: str | ExternalRule,
+        initial_value: float = 0.0,
     ) -> tf.Operation | None:
         """Writes rows and slots as `find_slots` gives them. No key may come twice.
 
         Rows of keys that admission holds back, or for which there is no room, are not written.
+        Slots of a fused rule are as `read_slots` gives them, of the same `initial_value`.
         """
         done = slot_ops.assign_slots(
             self.resource_handle,
@@ -314,9 +331,33 @@ class Table(tf.saved_model.experimental.TrackableResource):
             slots,
             dim=self.options.dim,
             rule=rule,
+            initial_value=initial_value,
             scores=self._scores(keys),
         )
         return self._updated(keys, done)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Runs a block that reads rows and writes them back while no other such block runs.
+
+        Turns are taken first come, first served, by threads and by graphs. Other verbs do not wait
+        for them. The block must not take a turn itself.
+        """
+        handle = self.resource_handle
+        turn = slot_ops.take_turn(handle)
+        if tf.executing_eagerly():
+            try:
+                yield
+            finally:  # a traceback may keep the tensor for long
+                slot_ops.end_turn(handle, turn)
+            return
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        with tf.control_dependencies([turn]):
+            yield
+        block = graph.get_operations()[first:]
+        with tf.control_dependencies([one for one in block if one.op_def.is_stateful]):
+            slot_ops.end_turn(handle, turn)
 
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
@@ -410,6 +451,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.resource_handle, split_size, key_dtype=self.options.key_dtype, order=order
         )
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has been said, in this process, which rule it is trained with."""
+        return self._rule is not None
+
     @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
     def bind_rule(self, rule: str | ExternalRule) -> None:
         """Says which optimizer rule the table will be trained with.
@@ -436,7 +482,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # The rule of SGD has no slots.
             if int(slot_ops.rows_of_other_rule(self.resource_handle, rule="sgd")):
                 logging.info("%r has a new optimizer: its slots start anew.", self.options.name)
-                self.import_(*self.export(with_slots=False))
+                # A rule without slots takes them away while others read and write rows.
+                no_keys = tf.zeros([0], self.options.key_dtype)
+                with self.turn():
+                    self.find_slots(no_keys, ExternalRule(id=0, widths=(), initial_values=()))
 
     # Saving. Called on this object, and on copies of it with another handle.
 
@@ -508,9 +557,12 @@ class Table(tf.saved_model.experimental.TrackableResource):
             count = int(count)
             if not count:
                 return empty
-        drawn = options.initializer.draw((count, options.dim), dtype=options.value_dtype.name)
-        drawn = tf.ensure_shape(
-            tf.cast(tf.convert_to_tensor(drawn), options.value_dtype), [None, options.dim]
+        drawn = drawn_rows(
+            options.initializer.draw,
+            count,
+            dim=options.dim,
+            value_dtype=options.value_dtype,
+            name=options.name,
         )
         rows = tf.scatter_nd(
             absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), options.dim]

@@ -33,6 +33,7 @@ def find_pooled_tables(
     packs: bool = False,
     max_gradient: float = 0.0,
     training: bool = False,
+    rows: Sequence[int] = (),
 ) -> tf.Tensor:
     """Looks rows up in many tables, pools those of each bag, and changes no row.
 
@@ -57,6 +58,8 @@ def find_pooled_tables(
             for `apply_tables`; else that of each token are rows of its table.
         max_gradient: What elements of the gradient of the pooled values are clipped to; 0: not.
         training: Whether this is a use of the rows.
+        rows: Number of rows of each table, for the shape of its gradient, -1 if a table has none;
+            or none at all.
 
     Returns:
         The pooled values, float32 [size]. Those of an empty bag are 0.
@@ -81,6 +84,7 @@ def find_pooled_tables(
         packs=packs,
         max_gradient=max_gradient,
         training=training,
+        rows=list(rows),
     )
 
 
@@ -158,8 +162,12 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         distinct, sums = _raw.tf_embed_sum_by_key_tables(
             **batch, gradient=gradient, num_tables=count, sum_dtypes=op.get_attr("row_dtypes")
         )
+        rows = op.get_attr("rows") or [-1] * count
         of_tokens = [
-            gradient_of_token(*one) for one in zip(tokens, distinct, sums, dims, strict=True)
+            gradient_of_token(token, keys, values, dim, rows=of_table)
+            for token, keys, values, dim, of_table in zip(
+                tokens, distinct, sums, dims, rows, strict=True
+            )
         ]
     of_weights: list[Any] = []
     if num_weights:

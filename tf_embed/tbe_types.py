@@ -13,7 +13,7 @@ import enum
 import keras
 import tensorflow as tf
 
-from tf_embed.definitions import Definition
+from tf_embed.definitions import Definition, as_bool, as_int
 
 
 class EmbeddingLocation(enum.IntEnum):
@@ -62,7 +62,8 @@ class BoundsCheckMode(enum.IntEnum):
 
     Members:
         FATAL: An error, which names the table, the position and the id.
-        WARNING: The ids are dropped and counted; the first is printed.
+        WARNING: The ids are dropped and counted. Faults of offsets, and those of ids of each
+            feature, are logged in the first call that has such, the second, the fourth and so on.
         IGNORE: The ids are dropped and counted.
         NONE: The ids are dropped, and that is all.
     """
@@ -129,10 +130,16 @@ class RecordCacheMetrics(Definition):
     Args:
         record_cache_miss_counter: Whether lookups with misses, and misses, are counted.
         record_tablewise_cache_miss: Whether the misses of each table are.
+
+    Raises:
+        TypeError: An argument is no bool.
     """
 
     record_cache_miss_counter: bool = False
     record_tablewise_cache_miss: bool = False
+
+    def __post_init__(self) -> None:
+        self._take(as_bool, "record_cache_miss_counter", "record_tablewise_cache_miss")
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -142,9 +149,15 @@ class TBEStatsReporterConfig(Definition):
 
     Args:
         interval: After how many batches; below 1: never.
+
+    Raises:
+        TypeError: It is no int.
     """
 
     interval: int = -1
+
+    def __post_init__(self) -> None:
+        self._take(as_int, "interval")
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -157,6 +170,7 @@ class MultiPassPrefetchConfig(Definition):
         min_splitable_pass_size: From how many ids on. At least 1.
 
     Raises:
+        TypeError: An argument is no int.
         ValueError: An argument is out of range.
     """
 
@@ -164,6 +178,7 @@ class MultiPassPrefetchConfig(Definition):
     min_splitable_pass_size: int = 6 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        self._take(as_int, "num_passes", "min_splitable_pass_size")
         self._check("num_passes", "at least 1", self.num_passes >= 1)
         self._check("min_splitable_pass_size", "at least 1", self.min_splitable_pass_size >= 1)
 
@@ -176,6 +191,12 @@ class UserEnabledConfigDefinition(Definition):
     Args:
         use_rowwise_bias_correction: Whether ADAM counts the steps of each row for its bias
             correction; see `tf_embed.optimizers.TbeAdam`.
+
+    Raises:
+        TypeError: It is no bool.
     """
 
     use_rowwise_bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        self._take(as_bool, "use_rowwise_bias_correction")

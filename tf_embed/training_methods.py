@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import arguments
 from tf_embed.anchor import Anchor
 from tf_embed.slot_variable import SlotVariable
 from tf_embed.table import Table
@@ -77,7 +78,7 @@ class TrainingMethods(tf.Module):
             >>> tf_embed.forget_variable("foo")
         """
         if not isinstance(name, str):
-            raise TypeError(f"`name` must be a str. Received: name={name!r}")
+            raise TypeError(f"`name` must be a str. Received: name={arguments.shown(name)}")
         if not tf.executing_eagerly():
             raise RuntimeError(
                 "`get_trainable_by_name` is for eager execution: call it outside of the "
@@ -93,7 +94,8 @@ class TrainingMethods(tf.Module):
         """What an optimizer keeps beside the rows, such as Adam's momentum and velocity.
 
         Args:
-            optimizer: A `tf_embed.DynamicEmbeddingOptimizer`, or the table's own optimizer.
+            optimizer: A `tf_embed.DynamicEmbeddingOptimizer`, the Keras optimizer in it, or the
+                table's own optimizer.
 
         Returns:
             A view for each slot, with `lookup`, `export` and `size`; none where the optimizer does
@@ -119,10 +121,16 @@ class TrainingMethods(tf.Module):
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise TypeError(
                 "`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer="
-                f"{optimizer!r}"
+                f"{arguments.shown(optimizer)}"
             )
-        trainer = None if self._anchor is None else self._anchor.own_trainer
-        if trainer is not None:
-            return trainer.slots if trainer.optimizer is optimizer else []
+        own = None if self._anchor is None else self._anchor.own_trainer
+        if own is not None:
+            return own.slots if own.optimizer is optimizer else []
         of_table = getattr(optimizer, "slot_variables", None)
-        return [] if of_table is None else of_table(self._table)
+        if of_table is not None:
+            return of_table(self._table)
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            optimizer = optimizer.inner_optimizer
+        trainers = (one for one in self._table.trainers if one.optimizer is optimizer)
+        trainer = next(trainers, None)
+        return [] if trainer is None else trainer.slots

@@ -15,7 +15,7 @@ from tf_embed.devices import device_names
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.file_methods import DEFAULT_NAME, FileMethods
 from tf_embed.initializers import row_initializer
-from tf_embed.policies import TablePolicy
+from tf_embed.policies import MOST_ROWS, TablePolicy
 from tf_embed.policy_methods import PolicyMethods, check_policies, notes_updates
 from tf_embed.shard import Shard
 from tf_embed.storage import GpuStorage
@@ -56,7 +56,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             int32 or int64. Default: `default_partition_fn`, the remainder.
         shared_name: Accepted for the sake of old code. Two variables never share rows, whatever
             their names.
-        name: Name, for messages, and to tell apart the initial rows of variables of one seed.
+        name: Name, for messages, and to tell apart the initial rows of variables of one seed. At
+            most 1024 bytes in UTF-8, without control characters.
         initializer: The row of a key that has none: None for 0 or empty strings, a number, or
             where values are strings a string or `dim` of them, an array [dim], a Keras
             initializer or its name, or a callable (shape, dtype) -> rows. Keras's uniform,
@@ -76,8 +77,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         restrict_policy: What `restrict` goes by: `TimestampRestrictPolicy`,
             `FrequencyRestrictPolicy`, or a subclass of `RestrictPolicy` of your own. The class; the
             variable makes one of it, and has it under this name.
-        bp_v2: Stored. What `accum` adds, and what the rules add that run in the table, is added to
-            each row in its place, with bp_v2 and without; see `tf_embed.DynamicEmbeddingOptimizer`.
+        bp_v2: Stored. With bp_v2 and without, `accum` and steps of optimizers in several threads
+            lose nothing; see `tf_embed.DynamicEmbeddingOptimizer`.
         short_file_name: Accepted for the sake of old code.
         policy: A `TablePolicy`, by which rows come and leave. Default: a row comes with the first
             training step of its key, and stays.
@@ -124,31 +125,29 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         storage: GpuStorage | None = None,
     ) -> None:
         del short_file_name
+        _check_eager()
         super().__init__()  # a tf.Module's own name must be an identifier; ours need not
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"`name` must be a non-empty string. Received: name={name!r}")
-        if not callable(partitioner):
-            raise TypeError(
-                f"`partitioner` must be callable. Received: partitioner={partitioner!r}"
-            )
+        name = arguments.name_of(name)
+        arguments.function_of(partitioner, "partitioner")
         key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
         value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
-        dim = arguments.positive_int(dim, "dim")
+        dim = arguments.positive_int(dim, "dim", most=arguments.MOST_DIM)
         _check_strategy(key_dtype)
         policy = policy_of(kv_creator, policy)
         storage = storage_of(kv_creator, storage)
         names = device_names(devices, key_dtype, value_dtype)
         check_policies(policy, restrict_policy, len(names))
-        init_size = arguments.positive_int(init_size, "init_size", least=0) or _init_size()
+        init_size = arguments.positive_int(init_size, "init_size", least=0, most=MOST_ROWS)
+        init_size = init_size or _init_size()
         if kv_creator is not None and kv_creator.init_size is not None:
             init_size = kv_creator.init_size
         self._variable_name = name
         self._device_names = names
         self.shared_name = shared_name
-        self.checkpoint = bool(checkpoint)
+        self.checkpoint = arguments.flag(checkpoint, "checkpoint")
         self.init_size = init_size
         self.kv_creator = kv_creator
-        self.bp_v2 = bool(bp_v2)
+        self.bp_v2 = arguments.flag(bp_v2, "bp_v2")
         self._table = Table(
             TableOptions(
                 name=name,
@@ -167,7 +166,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
                 storage=storage,
             )
         )
-        is_trained = trainable and value_dtype.is_floating
+        is_trained = arguments.flag(trainable, "trainable") and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
         self.restrict_policy = None
         if restrict_policy is not None:
@@ -263,6 +262,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         with arguments.scope(name, "upsert"):
             keys = self._keys(keys)
             values = self._rows(keys, values, "values")
+            distinct = arguments.flag(distinct, "distinct")
             return self._table.insert_or_assign(keys, values, distinct)
 
     def accum(
@@ -314,12 +314,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             keys = self._keys(keys)
             old_values = self._rows(keys, old_values, "old_values")
             new_values = self._rows(keys, new_values, "new_values")
-            exists = tf.convert_to_tensor(exists)
-            if exists.dtype != tf.bool:
-                raise TypeError(
-                    f"`exists` of {self.name!r} must be of dtype bool. Received: "
-                    f"dtype={exists.dtype.name}"
-                )
+            exists = arguments.tensor_of(exists, tf.bool, "exists", self.name)
             if not exists.shape.is_compatible_with(keys.shape):
                 raise ValueError(
                     f"`exists` of {self.name!r} must have the shape of the keys, {keys.shape}. "
@@ -350,7 +345,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         """
         with arguments.scope(name, "lookup"):
             values, exists = self._table.find(self._keys(keys), training=training)
-        return (values, exists) if return_exists else values
+        return (values, exists) if arguments.flag(return_exists, "return_exists") else values
 
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
         """Removes keys, with their rows and optimizer slots. Keys that are not there are ignored.
@@ -426,7 +421,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
 
     def __repr__(self) -> str:
         return (
-            f"<tf_embed.Variable name={self.name!r}, dim={self.dim}, key_dtype="
+            f"<tf_embed.Variable name={arguments.shown(self.name)}, dim={self.dim}, key_dtype="
             f"{self.key_dtype.name}, value_dtype={self.value_dtype.name}, shards={self.shard_num}>"
         )
 
@@ -434,6 +429,20 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         rows = arguments.tensor_of(rows, self.value_dtype, argument, self.name)
         arguments.check_rows(keys, rows, self.dim, argument, self.name)
         return rows
+
+
+def _check_eager() -> None:
+    """Refuses a tf.Graph that no tf.function traces, as sessions of TensorFlow 1 have it.
+
+    Raises:
+        RuntimeError: There is no eager execution around.
+    """
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "A tf_embed.Variable must be made in eager execution or in a tf.function. "
+                "Received: a call in a tf.Graph, as for a session of TensorFlow 1"
+            )
 
 
 def _check_strategy(key_dtype: tf.DType) -> None:
@@ -470,5 +479,5 @@ def _init_size() -> int:
     except ValueError as error:
         raise ValueError(
             f"The environment variable {INIT_SIZE_VARIABLE} must be a number of rows. Received: "
-            f"{INIT_SIZE_VARIABLE}={text!r}"
+            f"{INIT_SIZE_VARIABLE}={arguments.shown(text)}"
         ) from error

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import arguments
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
 from tf_embed.initializers import RowInitializer, row_initializer
 from tf_embed.variable import Variable
@@ -74,6 +75,7 @@ def get_variable(
         True
         >>> tf_embed.forget_variable("users")
     """
+    name = arguments.name_of(name)
     with _lock:
         variable = _variables.get(name)
         if variable is not None:
@@ -109,7 +111,12 @@ def forget_variable(name: str) -> None:
 
     Args:
         name: The name.
+
+    Raises:
+        TypeError: `name` is no str.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"`name` must be a str. Received: name={arguments.shown(name)}")
     with _lock:
         _variables.pop(name, None)
 
@@ -122,10 +129,12 @@ def _check_same(
     Raises:
         ValueError: It is not.
     """
+    keys = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
+    values = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
     wanted = {
-        "key_dtype": (variable.key_dtype.name, tf.as_dtype(key_dtype).name),
-        "value_dtype": (variable.value_dtype.name, tf.as_dtype(value_dtype).name),
-        "dim": (variable.dim, dim),
+        "key_dtype": (variable.key_dtype.name, keys.name),
+        "value_dtype": (variable.value_dtype.name, values.name),
+        "dim": (variable.dim, arguments.positive_int(dim, "dim")),
     }
     for argument, (present, asked) in wanted.items():
         if present != asked:

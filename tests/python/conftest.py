@@ -51,8 +51,8 @@ def _is_in_sample(item: pytest.Item) -> bool:
 
 def pytest_collection_finish() -> None:
     # Traces make so many objects that a third of the time went into the search for cycles. What is
-    # there now is not searched again, and the rest less often; not too seldom either, as many graphs
-    # at once take far longer to go than one by one.
+    # there now is not searched again, and the rest less often; but often enough, because the graphs
+    # of many tests at once take far longer to free than one by one.
     gc.collect()
     gc.freeze()
     gc.set_threshold(3_000)

@@ -180,6 +180,40 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "must be integers.*Received: dtype=float32"):
             DynamicEmbedding(1)(keras.Input([3]))
 
+    def test_floats_are_ids_in_a_graph_only_and_only_if_whole_and_exact(self):
+        layer = DynamicEmbedding(1)
+        layer.build()
+        function = tf.function(layer)
+        self.assertAllEqual(function(tf.constant([3.0])), layer(tf.constant([3])))
+        for wrong in (1.5, float(2**24), float("nan")):
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must be integers"):
+                function(tf.constant([wrong]))
+        with self.assertRaisesRegex(TypeError, "must be integers"):
+            layer(tf.constant([3.0]))
+
+    @parameterized.parameters(
+        ({"initializer": "no_such"}, ValueError, "`initializer` .*'no_such'"),
+        ({"initializer": object()}, TypeError, "`initializer` of .* must be a number"),
+        ({"devices": ["/CPU:99"]}, ValueError, "`devices` must be devices"),
+        ({"partitioner": ""}, TypeError, "`partitioner` must be callable"),
+        ({"name": "a\0b"}, ValueError, "`name` must have no control characters"),
+        ({"unknown_value": 1e39}, ValueError, "`unknown_value` of .* must fit dtype float32"),
+        ({"optimizer": ""}, ValueError, "`optimizer` must be a Keras optimizer"),
+        (
+            {"policy": {"class_name": "Nothing", "config": {}}},
+            ValueError,
+            "`policy` must be an object, or the config of one",
+        ),
+    )
+    def test_wrong_arguments_are_refused_when_the_layer_is_made(self, options, error, message):
+        with self.assertRaisesRegex(error, message):
+            DynamicEmbedding(2, **options)
+
+    def test_weights_that_are_no_tensor_are_refused_by_name(self):
+        layer = DynamicEmbedding(2, combiner="sum")
+        with self.assertRaisesRegex(TypeError, "`weights` of .* must be a tensor"):
+            layer(tf.constant([[1]]), weights=object())
+
     def test_uint64_ids_reach_the_table_whole(self):
         inputs = keras.Input([1], dtype="uint64")
         model = keras.Model(inputs, DynamicEmbedding(1, "uint64")(inputs))

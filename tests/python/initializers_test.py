@@ -218,10 +218,60 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         ("inexact", 2**53 + 1, {"value_dtype": tf.int64}, ValueError, "both hold exactly"),
         ("nan", math.nan, {"value_dtype": tf.int8}, ValueError, "whole number"),
         ("random", "uniform", {"value_dtype": tf.int8}, ValueError, "a number or an array"),
+        ("not_a_number", math.nan, {}, ValueError, "holds, and not NaN. Received: .*nan"),
+        ("overflow", 1e39, {}, ValueError, r"numbers that float32 holds.*1e\+39"),
+        ("overflow_of_half", [1, 2, 3, 7e4], {"value_dtype": tf.float16}, ValueError, "float16"),
+        (
+            "upside_down",
+            keras.initializers.RandomUniform(2.0, 1.0),
+            {},
+            ValueError,
+            "`maxval` of the `initializer` of .* at least 2. Received: maxval=1.0",
+        ),
+        (
+            "negative_deviation",
+            keras.initializers.RandomNormal(0.0, -1.0),
+            {},
+            ValueError,
+            "`stddev` of the `initializer` .* at least 0. Received: stddev=-1.0",
+        ),
+        (
+            "infinite_mean",
+            keras.initializers.TruncatedNormal(math.inf),
+            {},
+            ValueError,
+            "`mean` of the `initializer` .* that float32 holds. Received: mean=inf",
+        ),
+        ("class", dict, {}, TypeError, "must be an object and not a class.*class 'dict'"),
+        ("base_class", keras.initializers.Initializer, {}, TypeError, "and not a class"),
+        ("name", "no_such", {}, ValueError, "must be one that Keras can make.*'no_such'"),
+        ("huge", 10**400, {}, TypeError, "must be a number, an array"),
     )
     def test_what_gives_no_rows_is_refused(self, initializer, options, error, message):
         with self.assertRaisesRegex(error, message):
             rows_of(initializer, **options)
+
+    @parameterized.parameters(
+        (lambda shape, dtype: 1 // 0, "`initializer` of 'v' raised ZeroDivisionError: .*zero"),
+        (lambda shape, dtype: None, r"`initializer\(shape, dtype\)` of 'v' .* None"),
+        (lambda shape, dtype: tf.fill(shape, "x"), "must give numbers. Received: dtype=string"),
+        (lambda shape, dtype: tf.zeros([2, 7]), r"a row of 3 for each of 2 .*shape=\(2, 7\)"),
+        (lambda shape, dtype: tf.zeros([1, 3]), r"a row of 3 for each of 2 .*shape=\(1, 3\)"),
+    )
+    def test_what_a_callable_gives_is_checked(self, draw, message):
+        v = tf_embed.Variable(dim=3, initializer=draw, name="v")
+        with self.assertRaisesRegex((TypeError, ValueError), message):
+            v.lookup([5, 6])
+
+    def test_the_number_of_rows_that_a_callable_gives_is_checked_in_a_graph(self):
+        def one_row(shape: Any, dtype: Any) -> tf.Tensor:
+            return tf.zeros(tf.stack([shape[0] - shape[0] + 1, shape[1]]), dtype)
+
+        v = tf_embed.Variable(dim=3, initializer=one_row, name="v")
+        lookup = tf.function(v.lookup)
+        self.assertAllEqual(lookup(tf.constant([5], tf.int64)), [[0, 0, 0]])
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "a row for each new key"):
+            lookup(tf.constant([5, 6], tf.int64))
 
     def test_a_callable_is_called_for_each_batch_of_new_keys(self):
         shapes = []
@@ -235,6 +285,11 @@ class OtherInitializersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup([7, 5, 7, 8]), [[0, 1], [-1, -1], [0, 1], [2, 3]])
         self.assertEqual(shapes, [(2, 2)])
         self.assertEqual(int(v.size()), 1)
+
+    @parameterized.parameters(lambda shape: 0, lambda: 0, lambda shape, kind: 0)
+    def test_a_callable_that_takes_no_shape_and_dtype_is_refused(self, initializer):
+        with self.assertRaisesRegex(TypeError, "`initializer` of 'v' must be callable"):
+            tf_embed.Variable(dim=2, name="v", initializer=initializer)
 
     def test_a_callable_runs_in_a_function_and_in_training(self):
         @tf.function

@@ -32,8 +32,8 @@ NAMES = """
 METHODS = """
     upsert lookup accum remove clear size export export_keys_and_scores restrict
     save_to_file_system load_from_file_system load_from_file_system_with_restore_function
-    get_slot_variables get_trainable_by_name get_eager_trainable_by_name trainable_store tables
-    restrict_policy
+    get_slot_variables get_slot_names get_slot get_trainable_by_name get_eager_trainable_by_name
+    trainable_store tables restrict_policy
 """
 
 
@@ -117,6 +117,24 @@ class MigrationTest(tf.test.TestCase, parameterized.TestCase):
             with contextlib.redirect_stdout(printed):
                 exec(block, {})
         self.assertEqual(printed.getvalue(), "4\n")
+
+    def test_what_it_calls_refused_is_refused(self):
+        v = tf_embed.Variable(dim=2, name="v")
+        with tempfile.TemporaryDirectory() as folder:
+            for wrong, words in (
+                (lambda: v.save_to_file_system(folder, append_to_file=True), "`append_to_file`"),
+                (lambda: tf_embed.Variable(value_dtype=tf.int32, initializer=0.1), "whole number"),
+                (lambda: tf_embed.TimestampRestrictPolicy(v), "restrict_policy=Timestamp"),
+            ):
+                with self.assertRaisesRegex(ValueError, words):
+                    wrong()
+
+    @parameterized.parameters("ids", "exists", "read_value", "prefetch_values", "size")
+    def test_what_it_says_a_shadow_lacks_is_not_there(self, name):
+        shadow = tf_embed.shadow_ops.ShadowVariable(tf_embed.Variable(dim=2))
+        self.assertFalse(hasattr(shadow, name))
+        self.assertEqual(shadow.value.shape, (0, 2))
+        self.assertIn(f"`{name}`", DOC.read_text())
 
     def test_what_the_creator_of_redis_is_refused_with_is_one_sentence(self):
         with self.assertRaisesRegex(ValueError, "Redis"):

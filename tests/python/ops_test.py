@@ -472,6 +472,8 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
         with self.refused("holds float. Asked for: double"):
             ops.find(table.handle, table.keys([1]), NO_OWNERS, np.zeros(0), None, dim=2)
         with self.refused(r"`values` of table 'raw' must have shape \[1,2\].*\[1,3\]"):
+            ops.insert_or_assign(table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=2)
+        with self.refused("`dim` of table 'raw' must be 2. Received: dim=3"):
             ops.insert_or_assign(table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=3)
         with self.refused(r"`exists` of table 'raw' must have the shape of the keys, \[2\]"):
             table.accum([1, 2], np.ones([2, 2]), [True])

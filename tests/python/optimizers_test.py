@@ -271,14 +271,6 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "Mine as it is: its step fails"):
             optimizer.build([table().anchor])
 
-    def test_an_optimizer_is_built_once_for_all_its_tables(self):
-        optimizer = tf_embed.DynamicEmbeddingOptimizer("sgd")
-        v = table()
-        optimizer.build([v.anchor])
-        other = tf_embed.Variable(dim=DIM, name="other")
-        with self.assertRaisesRegex(ValueError, "built without the table 'other'"):
-            optimizer.apply([slices([1], np.ones([1, DIM]))], [other.anchor])
-
     def test_the_wrapper_takes_the_name_of_our_optimizer_too(self):
         optimizer = tf_embed.DynamicEmbeddingOptimizer("rowwise_adagrad")
         self.assertIsInstance(optimizer.inner_optimizer, tf_embed.optimizers.RowWiseAdagrad)
@@ -306,7 +298,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("adam", "sgd", "adagrad", "rmsprop", "adamw", "lion")
     def test_a_plain_optimizer_is_stopped_with_both_ways_out(self, name):
         message = (
-            r"'mine' has a dynamic table.*DynamicEmbedding\(\.\.\., optimizer=.*"
+            r"'mine' has a table.*DynamicEmbedding\(\.\.\., optimizer=.*"
             r"tf_embed.DynamicEmbeddingOptimizer\(optimizer\)"
         )
         layer = DynamicEmbedding(1, name="mine")

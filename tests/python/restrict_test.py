@@ -98,12 +98,25 @@ class RestrictTest(tf.test.TestCase, parameterized.TestCase):
         v = variable(FrequencyRestrictPolicy)
         upsert(v, [1, 2])
         upsert(v, [2, 2])
-        keys, counts = v.restrict_policy.status
-        self.assertEqual(dict(zip(keys.numpy(), counts.numpy(), strict=True)), {1: 1, 2: 2})
+        status = v.restrict_policy.status
+        keys, counts = status.export()
+        self.assertEqual(dict(zip(keys.numpy(), counts.numpy()[:, 0], strict=True)), {1: 1, 2: 2})
+        self.assertAllEqual(status.lookup([[2], [7]]), [[[2]], [[0]]])
+        self.assertEqual(int(status.size()), 2)
         v = variable(TimestampRestrictPolicy)
         v.set_clock(time_ms=77)
         upsert(v, [1])
-        self.assertAllEqual(v.restrict_policy.status, [[1], [77]])
+        self.assertAllEqual(v.restrict_policy.status.lookup([1]), [[77]])
+
+    @parameterized.parameters(*ORDERS)
+    def test_a_policy_for_a_variable_that_does_not_keep_what_it_needs_is_refused(self, policy):
+        for restrict_policy in (None, *ORDERS):
+            v = variable(restrict_policy)
+            if restrict_policy is policy:
+                self.assertIs(policy(v).var, v)
+            elif not set(policy.statistics) <= set(v.row_statistics([1])):
+                with self.assertRaisesRegex(ValueError, f"restrict_policy={policy.__name__}"):
+                    policy(v)
 
     @parameterized.parameters(*ORDERS)
     def test_a_table_keeps_only_what_its_policy_needs(self, policy):

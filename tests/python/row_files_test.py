@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import tempfile
@@ -17,6 +18,7 @@ from dtype_pairs_test import KEYS, VALUES, as_dict, rows_of
 from reference import SEED
 
 import tf_embed
+from tf_embed import file_methods
 
 CPU = ["/CPU:0"]
 
@@ -157,6 +159,17 @@ class RoundTripTest(FilesTestCase):
         self.assertAllEqual(tf.sort(w.export()[0]), [1, 2])
         del v  # the same variable, made anew
         w.save_to_file_system(folder)
+
+    def test_folders_of_variables_that_are_gone_are_not_remembered(self):
+        gc.collect()
+        before = len(file_methods._nameless)
+        for _ in range(3):
+            v = tf_embed.Variable(dim=1)
+            v.save_to_file_system(self.folder())
+            self.assertLen(file_methods._nameless, before + 1)
+            del v
+            gc.collect()
+        self.assertLen(file_methods._nameless, before)
 
     def test_a_save_in_a_graph_is_that_of_a_name(self):
         folder = self.folder()

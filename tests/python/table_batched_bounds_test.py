@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,6 +31,7 @@ from table_batched_cases import (
 
 import tf_embed
 from tf_embed.layers import TableBatchedEmbeddingBags
+from tf_embed.layers import table_batched_settings as settings
 
 POOLING, BOUNDS = tf_embed.PoolingMode, tf_embed.BoundsCheckMode
 OPTIM, DECAY = tf_embed.OptimType, tf_embed.WeightDecayMode
@@ -120,6 +130,74 @@ class IdsTest(tf.test.TestCase, parameterized.TestCase):
         clean = np.where(np.isfinite(weights), weights, 0.0)
         found = layer(indices, offsets, weights)
         self.assertAllClose(found, oracle(indices, offsets, clean).output, **CLOSE)
+
+
+def with_warnings_logged(test: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A test that runs in a process of its own if TensorFlow logs no warnings in this one."""
+
+    @functools.wraps(test)
+    def run(self: Any) -> None:
+        if int(os.environ.get("TF_CPP_MIN_LOG_LEVEL") or 0) <= 1:
+            return test(self)
+        names = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+        place = f"{__file__}::{type(self).__name__}::{test.__name__}"
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", place],
+            env=names | {"TF_CPP_MIN_LOG_LEVEL": "1"},
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("1 passed", done.stdout)
+
+    return run
+
+
+class WarningsTest(tf.test.TestCase):
+    def said(self, call: Any) -> list[str]:
+        """The lines that the library logs in a call."""
+        with tempfile.TemporaryFile(dir=self.get_temp_dir()) as file:
+            before = os.dup(2)
+            os.dup2(file.fileno(), 2)
+            try:
+                call()
+            finally:
+                os.dup2(before, 2)
+                os.close(before)
+            file.seek(0)
+            return [line for line in file.read().decode().splitlines() if "must" in line]
+
+    @with_warnings_logged
+    def test_faults_of_each_kind_are_logged_with_their_number(self):
+        layer = TableBatchedEmbeddingBags([(3, 1), (4, 1)], table_names=["ada", "bob"])
+        layer.build()
+        good, one_of_ada, two_of_bob = ([0, 0, 1], [0, 7, 1], [0, 4, -2])
+
+        def call(ids: list[int], offsets: tuple[int, ...] = (0, 1, 3)) -> list[str]:
+            return self.said(lambda: layer(np.array(ids), np.array(offsets)))
+
+        self.assertEmpty(call(good))
+        (first,) = call(two_of_bob)
+        self.assertRegex(first, "'bob'.*4 at indices.1.*: 2 in this call, 2 in 1 call;")
+        (first,) = call(one_of_ada, (0, 2, 3))
+        self.assertRegex(first, "'ada'.*7 at indices.1.*: 1 in this call, 1 in 1 call;")
+        (first,) = call(good, (0, 1, 2))
+        self.assertRegex(first, "`offsets`.*2 at offsets.2.*: 1 in this call, 1 in 1 call;")
+        # Those of one kind in the second call that has some, and the fourth.
+        lines = [call(two_of_bob) for _ in range(6)]
+        self.assertEqual([len(some) for some in lines], [1, 0, 1, 0, 0, 0])
+        self.assertRegex(lines[2][0], ": 2 in this call, 8 in 4 calls; .* after 8 calls")
+        both = call([7, 0, 0], (0, 1, 2))
+        self.assertLen(both, 2)
+        self.assertRegex(both[0], "`offsets`.*in 2 calls")
+        self.assertRegex(both[1], "'ada'.*in 2 calls")
+        self.assertEqual(int(layer.bounds_check_warning), 14 + 1 + 1 + 2)
+
+    def test_the_other_modes_log_nothing(self):
+        for mode in (BOUNDS.IGNORE, BOUNDS.NONE):
+            layer = TableBatchedEmbeddingBags([(3, 1)], bounds_check_mode=mode)
+            layer.build()
+            self.assertEmpty(self.said(lambda: layer(np.array([7]), np.array([0, 1]))))  # noqa: B023
 
 
 class OffsetsTest(tf.test.TestCase, parameterized.TestCase):
@@ -244,6 +322,13 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "batch_size_per_feature_per_rank.*NONE"):
             layer(np.array([1]), np.array([0, 1]), batch_size_per_feature_per_rank=[[1]])
 
+    def test_features_in_one_tensor_are_refused_with_how_to_split_it(self):
+        layer = TableBatchedEmbeddingBags([(3, 2), (4, 2)])
+        words = "`indices` of .*list of one for each of 2 features.*unstack.*shape=.{1,6}, 2."
+        for ids in (np.zeros([3, 2], np.int64), keras.Input([2], dtype="int64")):
+            with self.assertRaisesRegex(ValueError, words):
+                layer(ids)
+
     def test_an_unknown_argument_is_refused(self):
         layer, _ = pair()
         with self.assertRaises((TypeError, ValueError)):
@@ -269,19 +354,67 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"embedding_specs": [(3, 0)]}, "0"),
         ({"embedding_specs": [(3, None)]}, "None"),
         ({"embedding_specs": [(3, 4, 17)]}, "17"),
+        ({"embedding_specs": [(3, 4, tf_embed.ComputeDevice.CPU)]}, "EmbeddingLocation.*CPU"),
+        ({"embedding_specs": [(3, 4, 0, tf_embed.EmbeddingLocation.DEVICE)]}, "ComputeDev.*DEVICE"),
+        ({"cache_algorithm": "zzz"}, "`cache_algorithm` must be of CacheAlgorithm.*zzz"),
+        ({"cache_load_factor": -3}, "`cache_load_factor` must be positive.*-3"),
+        ({"cache_load_factor": "3"}, "`cache_load_factor` must be a number.*'3'"),
+        ({"cache_load_factor": float("nan")}, "`cache_load_factor` must be finite.*nan"),
+        ({"cache_sets": -1}, "`cache_sets` must be at least 0.*-1"),
+        ({"cache_sets": 1.5}, "`cache_sets` must be an int.*1.5"),
+        ({"cache_reserved_memory": -1.0}, "`cache_reserved_memory` must be at least 0.*-1"),
+        ({"cache_reserved_memory": None}, "`cache_reserved_memory` must be a number.*None"),
+        ({"cache_precision": "int8"}, "`cache_precision` must be SparseType.*int8"),
+        ({"cache_precision": 3}, "`cache_precision` must be of SparseType.*3"),
+        ({"enforce_hbm": 1}, "`enforce_hbm` must be a bool.*1"),
+        ({"record_cache_metrics": True}, "`record_cache_metrics` must be a Record.*True"),
+        ({"gather_uvm_cache_stats": "no"}, "`gather_uvm_cache_stats` must be a bool.*'no'"),
+        ({"stochastic_rounding": "no"}, "`stochastic_rounding` must be a bool.*'no'"),
+        ({"gradient_clipping": 0.5}, "`gradient_clipping` must be a bool.*0.5"),
+        ({"max_gradient": "1"}, "`max_gradient` must be a number.*'1'"),
+        ({"device": 2.5}, "`device` must be None or a device.*2.5"),
+        ({"device": ["/CPU:0"]}, "`device` must be None or a device.*CPU"),
+        ({"device": ""}, "`device` must be a non-empty string.*''"),
+        ({"device": -1}, "`device` must be at least 0.*-1"),
+        ({"optimizer_state_dtypes": []}, r"`optimizer_state_dtypes` must be a dict.*\[\]"),
+        ({"learning_rate": float("nan")}, "`learning_rate` must be finite.*nan"),
+        ({"learning_rate": 1e39}, r"`learning_rate` must be finite in float32.*1e\+39"),
+        ({"learning_rate": float}, "`learning_rate` must be a number.*float"),
+        ({"record_cache_metrics": {"x": 1}}, "`record_cache_metrics` must be a Record.*'x': 1"),
+        ({"cache_reserved_memory": 10**400}, "`cache_reserved_memory` must be finite"),
+        ({"pooling_mode": tf.constant(1)}, "`pooling_mode` must be of PoolingMode"),
+        ({"uvm_non_rowwise_momentum": None}, "`uvm_non_rowwise_momentum` must be a bool.*None"),
+        ({"use_experimental_tbe": 0}, "`use_experimental_tbe` must be a bool.*0"),
+        ({"prefetch_pipeline": "yes"}, "`prefetch_pipeline` must be a bool.*'yes'"),
+        ({"stats_reporter_config": 5}, "`stats_reporter_config` must be a TBEStats.*5"),
+        ({"multipass_prefetch_config": 5}, "`multipass_prefetch_config` must be a Multi.*5"),
+        ({"uvm_host_mapped": []}, "`uvm_host_mapped` must be a bool"),
+        ({"optimizer": OPTIM.ADAM, "eps": "small"}, "`eps` must be a number.*'small'"),
+        ({"optimizer": OPTIM.ADAM, "beta1": True}, "`beta1` must be a number.*True"),
         ({"embedding_specs": [(3, 4, tf_embed.EmbeddingLocation.MTIA)]}, "MTIA"),
         ({"embedding_specs": [(3, 4, 0, tf_embed.ComputeDevice.MTIA)]}, "MTIA"),
+        ({"embedding_specs": 3}, "`embedding_specs` must be a list.*3"),
+        ({"embedding_specs": [{3, 4}]}, r"`embedding_specs\[0\]` must be .*{3, 4}"),
+        ({"embedding_specs": [(3, 2**31)]}, r"`embedding_specs\[0\]` must be at most"),
         ({"feature_table_map": []}, "`feature_table_map`"),
+        ({"feature_table_map": {0, 1, 2}}, "`feature_table_map` must be a list.*{0, 1, 2}"),
+        ({"feature_table_map": b"\0\1\2"}, "`feature_table_map` must be a list"),
         ({"feature_table_map": [0, 1]}, "`feature_table_map`.*2"),
         ({"feature_table_map": [0, 1, 2, 3]}, "`feature_table_map`.*3"),
         ({"feature_table_map": [0, 1, 2, -1]}, "`feature_table_map`.*-1"),
         ({"feature_table_map": [0, 1, 2.0]}, "`feature_table_map`"),
         ({"feature_names": ["a", "b"]}, "`feature_names`"),
         ({"feature_names": ["a", "b", "a"]}, "`feature_names`"),
+        ({"feature_names": "abc"}, "`feature_names` must be a list.*'abc'"),
+        ({"table_names": {"a", "b", "c"}}, "`table_names` must be a list"),
+        ({"table_names": [1, 2, 3]}, "`table_names` must be a non-empty string.*1"),
+        ({"table_names": ["a", "b", "\0"]}, "`table_names` must have no control"),
         ({"table_names": ["a", "b"]}, "`table_names`"),
         ({"table_names": ["a", "b", "a"]}, "`table_names`"),
         ({"initializer": ["zeros", "ones"]}, "`initializer`"),
         ({"policy": [None, None]}, "`policy`"),
+        ({"padding_id": "0"}, "`padding_id`.*'0'"),
+        ({"padding_id": 2**63}, f"`padding_id`.*{2**63}"),
         ({"pooling_mode": 7}, "`pooling_mode`"),
         ({"bounds_check_mode": 17}, "`bounds_check_mode`"),
         ({"pooling_mode": POOLING.NONE}, "NONE"),
@@ -327,6 +460,40 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
             uvm_host_mapped=True,
         )
         self.assertEqual(layer(np.array([1]), np.array([0, 1])).shape, (1, 4))
+
+    def test_enums_are_taken_by_the_names_of_members(self):
+        layer = TableBatchedEmbeddingBags(
+            [(3, 4, "MANAGED", "CUDA")],
+            cache_algorithm="LFU",
+            cache_precision="FP16",
+            weights_precision="BF16",
+            output_dtype="FP16",
+            optimizer="EXACT_ROWWISE_ADAGRAD",
+            weight_decay=0.1,
+            weight_decay_mode="L2",
+            pooling_mode="MEAN",
+            bounds_check_mode="V2_IGNORE",
+            optimizer_state_dtypes={"momentum1": "FP16"},
+        )
+        self.assertEqual(layer.pooling_mode, POOLING.MEAN)
+        self.assertEqual(layer.bounds_check_mode, BOUNDS.IGNORE)
+        self.assertEqual(layer.optimizer.weight_decay_mode, DECAY.L2)
+        self.assertEqual(layer.split_optimizer_states()[0][0].dtype, tf.float16)
+        output = layer(np.array([1]), np.array([0, 1]))
+        self.assertEqual((output.dtype, layer.tables[0].value_dtype), (tf.float16, tf.bfloat16))
+        other = TableBatchedEmbeddingBags.from_config(layer.get_config())
+        self.assertEqual(other.get_config(), layer.get_config())
+        self.assertIs(type(other.optimizer), type(layer.optimizer))
+
+    def test_the_log_names_locations(self):
+        for location in (
+            tf_embed.EmbeddingLocation.DEVICE,
+            tf_embed.EmbeddingLocation.MANAGED_CACHING,
+        ):
+            settings._say_once.cache_clear()
+            with self.assertLogs(level="WARNING") as logs:
+                TableBatchedEmbeddingBags([(3, 4, location, tf_embed.ComputeDevice.CUDA)])
+            self.assertRegex(logs.output[0], f"EmbeddingLocation.{location.name} means ")
 
     def test_tables_of_many_rows_take_no_room(self):
         layer = TableBatchedEmbeddingBags([(2**31, 2), (2**40, 3)], initializer=1.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -301,6 +303,46 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(one, other, **CLOSE)
 
 
+class VariablesTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(OPTIM.ADAM, OPTIM.NONE, None)
+    def test_a_layer_has_its_variables_from_the_start(self, optimizer):
+        layer = TableBatchedEmbeddingBags([(5, 2), (None, 2)], optimizer=optimizer, name="mine")
+        variables = layer.trainable_variables
+        self.assertLen(variables, 1 if optimizer == OPTIM.ADAM else 2)
+        self.assertStartsWith(variables[0].path, "mine/")
+        ids = [tf.constant([3]), tf.constant([9])]
+        model_optimizer: Any = keras.optimizers.SGD(0.5)
+        if optimizer is None:
+            model_optimizer = tf_embed.DynamicEmbeddingOptimizer(model_optimizer)
+        if optimizer != OPTIM.NONE:
+            model_optimizer.build(variables)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(ids))
+        self.assertEqual(
+            [id(one) for one in layer.trainable_variables], [id(one) for one in variables]
+        )
+        if optimizer != OPTIM.NONE:
+            model_optimizer.apply(tape.gradient(loss, variables), variables)
+            self.assertNotAllEqual(layer.tables[0].lookup([3]), [[0.0, 0.0]])
+
+    def test_weights_of_tables_are_counted_at_the_layer(self):
+        layer = TableBatchedEmbeddingBags([(5, 2), (None, 3)], name="mine")
+        self.assertEqual(layer.count_params(), 10)
+        layer.tables[1].upsert([7, 8], np.zeros([2, 3]))
+        self.assertEqual(layer.count_params(), 16)
+        inputs = [keras.Input([None], dtype="int64") for _ in range(2)]
+        lines: list[str] = []
+        keras.Model(inputs, layer(inputs)).summary(print_fn=lambda line, **_: lines.append(line))
+        (line,) = (line for line in "\n".join(lines).splitlines() if "mine" in line)
+        self.assertIn(" 16 ", line)
+
+    def test_a_plain_optimizer_is_told_of_an_array_what_would_train_it(self):
+        layer = TableBatchedEmbeddingBags([(5, 2)], optimizer=None)
+        words = "'.*table_0' has a table, .*TableBatchedEmbeddingBags.*Optimizer.optimizer"
+        with self.assertRaisesRegex(ValueError, words):
+            keras.optimizers.Adam().build(layer.trainable_variables)
+
+
 class FilesTest(tf.test.TestCase, parameterized.TestCase):
     def path(self, name: str) -> str:
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), name)
@@ -383,6 +425,73 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         served = tf.saved_model.load(path)
         self.assertAllClose(served.call(*given), layer(*given), **CLOSE)
 
+    @parameterized.parameters(
+        ("ragged", POOLING.SUM, [(None, 2), (9, 1)], 0),
+        ("ragged", POOLING.MEAN, [(None, 2), (9, 1)], -1),
+        ("ragged", POOLING.MEAN, [(9, 2), (9, 1)], 0),
+        ("sparse", POOLING.SUM, [(9, 2), (9, 1)], 40),
+        ("sparse", POOLING.MEAN, [(None, 2), (None, 1)], 0),
+    )
+    def test_a_model_of_ragged_ids_serves_dense_ones_with_padding(
+        self, kind, pooling, specs, padding
+    ):
+        layer = TableBatchedEmbeddingBags(
+            specs, [0, 1, 0], pooling_mode=pooling, padding_id=padding
+        )
+        layer.build()
+        for table in layer.tables:
+            table.upsert(range(9), np.arange(9.0 * table.dim).reshape(9, table.dim))
+        inputs = [keras.Input([None], dtype="int64", **{kind: True}) for _ in range(3)]
+        model, path = keras.Model(inputs, layer(inputs)), self.path("exported")
+        model.export(path, verbose=False)
+        ids = [[[5], [6, 7]], [[1, 2, 3], []], [[], [8]]]
+        given = [tf.ragged.constant(one, dtype=tf.int64) for one in ids]
+        sparse = [one.to_sparse() for one in given]
+        wanted = model(given if kind == "ragged" else sparse)
+        loaded = tf.saved_model.load(path)
+        served = loaded.serve([one.to_tensor(padding) for one in given])
+        self.assertAllClose(served, wanted, **CLOSE)
+        self.assertAllEqual(wanted[0][:2], [10.0, 11.0])
+        self.assertEqual(int(layer.bounds_check_warning), 0)
+        other = TableBatchedEmbeddingBags.from_config(layer.get_config())
+        self.assertEqual(other.padding_id, padding)
+
+    @parameterized.parameters("ragged", "sparse")
+    def test_without_a_padding_id_a_model_of_ragged_ids_is_not_exported(self, kind):
+        inputs = keras.Input([None], dtype="int64", **{kind: True})
+        dense = keras.Input([3], dtype="int64")
+        layer = TableBatchedEmbeddingBags([(None, 1), (None, 1)], initializer=1.0)
+        model = keras.Model([dense, inputs], layer([dense, inputs]))
+        with self.assertRaisesRegex(ValueError, "`padding_id` of .*feature '1'.*shape=.None, None"):
+            model.export(self.path("exported"), verbose=False)
+        other = DynamicEmbedding(1, combiner="sum")
+        with self.assertRaisesRegex(ValueError, "`padding_id` of .*Received: padding_id=None"):
+            keras.Model(inputs, other(inputs)).export(self.path("exported"), verbose=False)
+        # The same layer serves the ids that were dense from the start.
+        keras.Model(dense, other(dense)).export(self.path("exported"), verbose=False)
+
+    def test_ids_of_padding_train_nothing(self):
+        layer = TableBatchedEmbeddingBags(
+            [(None, 2), (5, 2)], padding_id=0, learning_rate=1.0, bounds_check_mode="FATAL"
+        )
+        optimizer = keras.optimizers.SGD()
+        ids = [tf.constant([[0, 3], [0, 0]]), tf.constant([[2, 0], [-1, 4]])]
+        weights = [tf.Variable(tf.ones([2, 2])) for _ in ids]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(ids, per_sample_weights=weights))
+        variables = layer.trainable_variables
+        slices, *of_weights = tape.gradient(loss, [*variables, *weights])
+        optimizer.apply([slices], variables)
+        for table, keys in zip(layer.tables, ([3], [2, 4]), strict=True):
+            self.assertCountEqual(table.export()[0].numpy(), keys)
+        self.assertAllEqual(of_weights, np.zeros([2, 2, 2]))
+
+    def test_without_pooling_padding_keeps_its_place(self):
+        layer = TableBatchedEmbeddingBags(
+            [(None, 1)], padding_id=7, pooling_mode=POOLING.NONE, initializer=1.0
+        )
+        self.assertAllEqual(layer(tf.constant([[7, 3], [2, 7]])), [[0.0], [1.0], [1.0], [0.0]])
+
     @parameterized.parameters("TbeAdam", "Ensemble", None)
     def test_get_weights_and_set_weights(self, case):
         model, other = model_of(batched(case)), model_of(batched(case))
@@ -394,6 +503,42 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(layer_in(model)(ids), layer_in(other)(ids), **CLOSE)
         for one, two in zip(content(layer_in(model)), content(layer_in(other)), strict=True):
             self.assertAllEqual(one, two)
+
+    @parameterized.parameters(
+        ([(20, 4)],), ([(None, 4)],), ([(20, 1)],), ([(20, 4), (30, 4)],), ([(20, 4), (None, 2)],)
+    )
+    def test_weights_of_any_number_of_tables_come_back(self, specs):
+        width = sum(dim for _, dim in specs)
+        layer = TableBatchedEmbeddingBags(specs, optimizer=OPTIM.ADAM, learning_rate=0.5)
+        inputs = keras.Input([len(specs)], dtype="int64")
+        parts = keras.layers.Lambda(lambda ids: tf.unstack(ids, axis=1))(inputs)
+        model = keras.Model(inputs, layer(list(parts)))
+        model.compile("sgd", "mse")
+        x = np.tile(np.arange(8)[:, np.newaxis], len(specs))
+        model.fit(x, np.ones([8, width]), verbose=0)
+        before, weights = content(layer), model.get_weights()
+        model.set_weights(weights)
+        for kept in (weights, pickle.loads(pickle.dumps(weights)), copy.deepcopy(weights)):
+            model.fit(x, np.ones([8, width]), verbose=0)
+            self.assertNotAllEqual(content(layer)[1], before[1])
+            model.set_weights(kept)
+            for found, wanted in zip(content(layer)[:2], before[:2], strict=True):
+                self.assertAllEqual(found, wanted)
+
+    def test_early_stopping_restores_the_best_rows_of_one_table(self):
+        layer = TableBatchedEmbeddingBags([(20, 4)], learning_rate=0.5)
+        inputs = keras.Input([1], dtype="int64")
+        model = keras.Model(inputs, layer(inputs))
+        model.compile("sgd", "mse")
+        seen = []
+        stop = keras.callbacks.EarlyStopping(
+            "loss", mode="max", patience=2, restore_best_weights=True, start_from_epoch=0
+        )
+        keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(content(layer)))
+        x, y = np.arange(8)[:, np.newaxis], np.ones([8, 4])
+        model.fit(x, y, epochs=5, verbose=0, callbacks=[keep, stop])
+        self.assertLen(seen, 3)
+        self.assertAllEqual(content(layer)[1], seen[0][1])
 
     def test_clones_are_layers_of_their_own(self):
         model = compiled()

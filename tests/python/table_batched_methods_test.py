@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
+from tf_embed import stored_rows
 
 OptimType = tf_embed.OptimType
 Decay = tf_embed.WeightDecayMode
@@ -230,6 +231,23 @@ class HyperParametersTest(parameterized.TestCase):
         self.assertEqual(copied.settings.weight_decay, 0.2)
         self.assertEqual(copied.settings.global_weight_decay.lower_bound, 0.5)
 
+    @parameterized.parameters(0, 3)
+    def test_decay_of_left_out_steps_is_the_same_in_a_graph(self, start_iter):
+        definition = tf_embed.GlobalWeightDecayDefinition(start_iter=start_iter)
+        settings = {**GLOBAL, "global_weight_decay": definition}
+        rows, found = [], []
+        for run_eagerly in (True, False):
+            layer = Layer(OptimType.EXACT_ROWWISE_ADAGRAD, initializer=0.5, **settings)
+            model = _model(layer)
+            model.compile(keras.optimizers.SGD(), "mse", run_eagerly=run_eagerly)
+            x, y = np.array([[0], [1], [2], [1], [0]]), np.ones((5, DIM))
+            model.fit(x, y, batch_size=1, shuffle=False, verbose=0)
+            call = layer if run_eagerly else tf.function(layer)
+            found.append(call(tf.constant([0, 1, 2]), tf.range(4), training=True))
+            rows.append(layer.split_embedding_weights()[0].numpy())
+        np.testing.assert_array_equal(*rows)
+        np.testing.assert_array_equal(*found)
+
     def test_a_compiled_fit_obeys_at_once(self):
         rows = []
         for change in (True, False):
@@ -241,10 +259,10 @@ class HyperParametersTest(parameterized.TestCase):
             function = model.train_function
             if change:
                 layer.update_hyper_parameters({"lr": 0.0})
-            before = layer.split_embedding_weights()[0]
+            before = layer.split_embedding_weights()[0].numpy()
             model.fit(x, y, batch_size=3, shuffle=False, verbose=0)
             self.assertIs(model.train_function, function)
-            rows.append((before.numpy(), layer.split_embedding_weights()[0].numpy()))
+            rows.append((before, layer.split_embedding_weights()[0].numpy()))
             self.assertEqual(layer.get_optimizer_state()[0]["iter"], 4)
         np.testing.assert_array_equal(rows[0][0], rows[0][1])
         self.assertGreater(np.abs(rows[1][0] - rows[1][1]).max(), 1e-3)
@@ -268,13 +286,77 @@ class HyperParametersTest(parameterized.TestCase):
             getattr(Layer(optimizer), name)(*arguments)
 
 
+class CounterTest(parameterized.TestCase):
+    """The largest count of rows."""
+
+    def layer(self, **options):
+        definition = tf_embed.CounterBasedRegularizationDefinition(
+            learning_rate_mode=tf_embed.LearningRateMode.TAIL_ID_LR_DECREASE,
+            max_counter_update_freq=2,
+        )
+        return Layer(
+            OptimType.EXACT_ROWWISE_ADAGRAD,
+            ((3, 1), (3, 1)),
+            learning_rate=1.0,
+            weight_decay_mode=Decay.COUNTER,
+            counter_based_regularization=definition,
+            **options,
+        )
+
+    def step(self, layer, offsets):
+        """One of row 0 of one table."""
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.constant([0], tf.int64), tf.constant(offsets)))
+        variables = layer.trainable_variables
+        layer.applier.apply(tape.gradient(loss, variables), variables)
+
+    def trained(self):
+        layer = self.layer()
+        for _ in range(4):
+            self.step(layer, [0, 0, 1])
+        return layer
+
+    def test_it_is_that_of_all_tables(self):
+        layer = self.trained()
+        self.step(layer, [0, 1, 1])
+        # A row's first step among rows of at most 3, as it was last looked up: (1 + 1) / (1 + 3).
+        np.testing.assert_allclose(layer.split_embedding_weights()[0][0], [-0.5], rtol=1e-6)
+
+    @parameterized.parameters("checkpoint", "weights")
+    def test_it_is_resumed(self, kind):
+        saved, resumed, path = self.trained(), self.layer(), tempfile.mkdtemp()
+        if kind == "checkpoint":
+            file = tf.train.Checkpoint(layer=saved).save(f"{path}/c")
+            tf.train.Checkpoint(layer=resumed).restore(file).assert_existing_objects_matched()
+        else:
+            store = {}
+            saved.save_own_variables(store)
+            resumed.load_own_variables(store)
+        self.step(resumed, [0, 1, 1])
+        np.testing.assert_allclose(resumed.split_embedding_weights()[0][0], [-0.5], rtol=1e-6)
+
+    def test_a_file_with_one_for_each_table_gives_the_largest(self):
+        store = {}
+        self.trained().save_own_variables(store)
+        layer = self.layer()
+        arrays = stored_rows.read(store, "bags")
+        (name,) = (name for name in arrays if "state_" in name)
+        number = np.asarray(arrays.pop(name))
+        arrays |= {"optimizer_state_0": np.ones_like(number), "optimizer_state_1": number}
+        older = {}
+        stored_rows.write(older, arrays)
+        layer.load_own_variables(older)
+        self.step(layer, [0, 1, 1])
+        np.testing.assert_allclose(layer.split_embedding_weights()[0][0], [-0.5], rtol=1e-6)
+
+
 class SnapshotsTest(parameterized.TestCase):
     """Weights and states."""
 
     def test_weights_of_arrays_and_of_dynamic_tables(self):
         layer = Layer(specs=((ROWS, DIM), (None, 3)), initializer=0.5, learning_rate=0.1)
         layer.step(ids=(1, 5))
-        array, dynamic = layer.split_embedding_weights()
+        array, dynamic = (view.numpy() for view in layer.split_embedding_weights())
         self.assertEqual(array.shape, (ROWS, DIM))
         np.testing.assert_array_equal(array[0], [0.5] * DIM)
         np.testing.assert_allclose(array[1], 0.5 - 0.1 * (np.arange(4) - 1.5), rtol=1e-6)
@@ -369,13 +451,13 @@ class UniformTest(parameterized.TestCase):
             keras.utils.set_random_seed(3)
             layer = Layer()
             layer.init_embedding_weights_uniform(-1, 1)
-            rows.append(layer.split_embedding_weights()[0])
+            rows.append(layer.split_embedding_weights()[0].numpy())
         np.testing.assert_array_equal(*rows)
 
     def test_states_stay(self):
         layer = Layer(OptimType.EXACT_ADAGRAD)
         layer.step()
-        before = layer.split_optimizer_states()[0][0]
+        before = layer.split_optimizer_states()[0][0].numpy()
         layer.init_embedding_weights_uniform(0.0, 1.0)
         np.testing.assert_array_equal(before, layer.split_optimizer_states()[0][0])
 
@@ -408,7 +490,7 @@ class ResetTest(parameterized.TestCase):
         del wanted
         layer = Layer(optimizer, ((ROWS, DIM), (None, DIM)), initializer=0.5, **settings)
         layer.step(ids=(1, 2, 3))
-        before = layer.split_optimizer_states()
+        before = [[one.numpy() for one in views] for views in layer.split_optimizer_states()]
         layer.reset_embedding_weight_momentum([3, 1, 1, 9], [0, 3, 4], [1, 0], [0, 0])
         for table in layer.tables:
             np.testing.assert_array_equal(table.lookup([1, 3]), np.zeros((2, DIM)))
@@ -425,6 +507,13 @@ class ResetTest(parameterized.TestCase):
         np.testing.assert_array_equal(layer.tables[0].lookup([5]), np.zeros((1, DIM)))
         np.testing.assert_array_equal(layer.tables[1].lookup([5]), np.full((1, DIM), 0.5))
 
+    def test_an_id_beyond_int64_is_no_other_id(self):
+        layer = Layer(specs=((None, DIM),), initializer=0.5)
+        layer.tables[0].upsert([-(2**63)], np.ones((1, DIM)))
+        with self.assertRaisesRegex(ValueError, f"`pruned_indices` must fit int64.*{2**63}"):
+            layer.reset_embedding_weight_momentum([2**63], [0, 1], [0], [0])
+        np.testing.assert_array_equal(layer.tables[0].lookup([-(2**63)]), np.ones((1, DIM)))
+
     @parameterized.parameters(
         ([ROWS], [0, 1], [0], [0], "`pruned_indices of 't0'` must .* less than 7. Received: 7"),
         ([-1], [0, 1], [0], [0], "`pruned_indices of 't0'` must .* Received: -1"),
@@ -438,7 +527,7 @@ class ResetTest(parameterized.TestCase):
     def test_wrong_numbers_are_refused(self, ids, offsets, tables, buffers, message):
         layer = Layer(OptimType.EXACT_ROWWISE_ADAGRAD)
         layer.step()
-        before = layer.split_embedding_weights()[0]
+        before = layer.split_embedding_weights()[0].numpy()
         with self.assertRaisesRegex(ValueError, message):
             layer.reset_embedding_weight_momentum(ids, offsets, tables, buffers)
         np.testing.assert_array_equal(before, layer.split_embedding_weights()[0])
@@ -450,7 +539,7 @@ class CacheTest(absltest.TestCase):
     def test_nothing_changes(self):
         layer = Layer()
         layer.step()
-        before = layer.split_embedding_weights()[0]
+        before = layer.split_embedding_weights()[0].numpy()
         layer.prefetch(tf.constant([1, 2]), tf.constant([0, 1, 2]))
         layer.flush()
         layer.reset_cache_states()

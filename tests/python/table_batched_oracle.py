@@ -99,6 +99,7 @@ class Oracle:
         rows: The first rows of each table, [number of keys, dim].
         keys: Their ids; None for 0, 1 and so on.
         tables: Makes the oracle of one table's training from its first rows.
+        shares_counter: Whether the largest count is that of the rows of all tables.
     """
 
     def __init__(
@@ -113,7 +114,9 @@ class Oracle:
         max_gradient: float = 1.0,
         learning_rate: float = 0.01,
         tables: Any = None,
+        shares_counter: bool = True,
     ) -> None:
+        self.shares_counter = shares_counter
         self.bounds = [spec[0] for spec in embedding_specs]
         self.dims = [spec[1] for spec in embedding_specs]
         self.features = list(feature_table_map or range(len(self.dims)))
@@ -183,6 +186,11 @@ class Oracle:
             rows = [one for found in gradients for one in found.rows[number][1]]
             rows = np.reshape(rows, [-1, self.dims[number]])
             table.step(np.asarray(ids, np.int64), rows, self.learning_rate, dtype)
+        counted = [table for table in self.tables if getattr(table, "counter_every", 0)]
+        if self.shares_counter and counted:
+            largest = max(table.arguments.get("max_counter", 1.0) for table in counted)
+            for table in counted:
+                table.arguments["max_counter"] = largest
 
     def sums(self, gradients: Gradients) -> list[dict[int, np.ndarray]]:
         """For each table, its keys that were looked up, and the sum of the gradients of each."""

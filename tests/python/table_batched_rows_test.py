@@ -111,6 +111,5 @@ class BytesTest(tf.test.TestCase):
         bytes_ = {"weights_precision": tf_embed.SparseType.INT8}
         with self.assertRaisesRegex(ValueError, "`weights_precision` SparseType.INT8.*exact_sgd"):
             TableBatchedEmbeddingBags([(10, 4)], **bytes_)
-        layer = TableBatchedEmbeddingBags([(10, 4)], optimizer=None, initializer=1.0, **bytes_)
         with self.assertRaisesRegex(ValueError, "`initializer` of .* must be None.*1.0"):
-            layer.build()
+            TableBatchedEmbeddingBags([(10, 4)], optimizer=None, initializer=1.0, **bytes_)

@@ -107,6 +107,10 @@ class DocumentationTest(tf.test.TestCase):
             self.assertEqual(parameters[name].kind, inspect.Parameter.KEYWORD_ONLY)
             self.assertIsNone(parameters[name].default)
 
+    def test_lists_of_numbers_are_taken_by_keyword(self):
+        layer = TableBatchedEmbeddingBags([(5, 2)], initializer=1.0)
+        self.assertAllEqual(layer(indices=[4, 0, 2], offsets=[0, 1, 3]), [[1, 1], [2, 2]])
+
     def test_a_call_takes_fbgemms_arguments(self):
         parameters = list(inspect.signature(TableBatchedEmbeddingBags.call).parameters)
         wanted = ["indices", "offsets", "per_sample_weights", "feature_requires_grad"]

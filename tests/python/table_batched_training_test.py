@@ -131,7 +131,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     def the_wrapper(self, case: str) -> None:
         chosen = CASES[case]
         layer, oracle = pair(optimizer=None, tables=chosen.oracle)
-        oracle.learning_rate = 0.05
+        oracle.learning_rate, oracle.shares_counter = 0.05, False
         optimizer = tf_embed.DynamicEmbeddingOptimizer(chosen.make())
         self.train_both(layer, oracle, optimizer, steps_of(8))
 
@@ -365,6 +365,52 @@ class OtherOptimizersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(set(ours), set(sums))
             for key, row in sums.items():
                 self.assertAllClose(ours[key], row, rtol=1e-5, atol=1e-5)
+
+    @parameterized.product(
+        optimizer=(OPTIM.NONE, None), way=("eager", "graph", "tape outside", "condition")
+    )
+    def test_the_gradient_of_an_array_has_a_dense_form(self, optimizer, way):
+        for pooling in (POOLING.SUM, POOLING.NONE):
+            layer = TableBatchedEmbeddingBags(
+                [(5, 2), (2**33, 2), (None, 2)], optimizer=optimizer, pooling_mode=pooling
+            )
+            layer.build()
+            ids = [tf.constant([one]) for one in ([3, 3], [4, 2**33 - 1], [-8, 8])]
+
+            def look_up(layer: Any = layer, ids: Any = ids) -> tf.Tensor:
+                return tf.reduce_sum(layer(ids))
+
+            if way == "condition":
+                inner = look_up
+                look_up = lambda inner=inner: tf.cond(tf.constant(True), inner, lambda: 0.0)  # noqa: E731
+            if way == "tape outside":
+                look_up = tf.function(look_up)
+
+            def gradients(look_up: Any = look_up, layer: Any = layer) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = look_up()
+                return tape.gradient(loss, layer.trainable_variables)
+
+            if way in ("graph", "condition"):
+                gradients = tf.function(gradients)
+            small, large, dynamic = gradients()
+            self.assertAllEqual(small.dense_shape, [5, 2])
+            self.assertAllEqual(large.dense_shape, [2**33, 2])
+            self.assertAllEqual(dynamic.dense_shape, [-1, 2])
+            self.assertAllEqual(tf.convert_to_tensor(small), [[0, 0]] * 3 + [[2, 2], [0, 0]])
+
+    def test_its_dense_form_is_known_in_a_function(self):
+        layer = TableBatchedEmbeddingBags([(5, 2)], optimizer=OPTIM.NONE)
+
+        @tf.function
+        def norm() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(tf.constant([[3, 3]])))
+            (gradient,) = tape.gradient(loss, layer.trainable_variables)
+            return tf.norm(tf.convert_to_tensor(gradient))
+
+        layer.build()
+        self.assertAllClose(norm(), np.sqrt(8.0))
 
     def test_without_an_optimizer_keras_says_what_to_do(self):
         layer, _ = pair(optimizer=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 
 import keras
@@ -9,6 +10,7 @@ from absl.testing import absltest, parameterized
 
 import tf_embed
 from tf_embed import optimizers
+from tf_embed.definitions import as_enum
 from tf_embed.optimizers.tbe_of_type import TbeSettings, optimizer_of_type, present_settings
 
 OptimType = tf_embed.OptimType
@@ -172,8 +174,13 @@ class OptimizerOfTypeTest(parameterized.TestCase):
 
     @parameterized.parameters("sgd", "row_wise_adagrad", "Adam")
     def test_other_names_are_refused(self, name):
-        with self.assertRaisesRegex(ValueError, f"of EmbOptimType: EXACT_SGD, .*'{name}'"):
+        words = f"the name or value of one: EXACT_SGD .'exact_sgd'., .*optimizer='{name}'"
+        with self.assertRaisesRegex(ValueError, words):
             optimizer_of_type(name, TbeSettings())
+
+    @parameterized.parameters(*KINDS.items())
+    def test_names_of_types_are_taken(self, optim_type, kind):
+        self.assertIs(type(optimizer_of_type(optim_type.name, TbeSettings())), kind)
 
     @parameterized.parameters(keras.optimizers.SGD, optimizers.ExactSGD, lambda: 3)
     def test_an_optimizer_belongs_to_the_model(self, make):
@@ -210,6 +217,41 @@ class OptimizerOfTypeTest(parameterized.TestCase):
         optimizer.learning_rate = 0.25
         changed = TbeSettings(learning_rate=0.25, beta2=0.7)
         self.assertEqual(present_settings(settings, optimizer), changed)
+
+
+class Order(enum.IntEnum):
+    SUM = 0
+
+
+class EnumsTest(parameterized.TestCase):
+    """How members of enums are named."""
+
+    ENUMS = (
+        *(tf_embed.OptimType, tf_embed.SparseType, tf_embed.PoolingMode, tf_embed.BoundsCheckMode),
+        *(tf_embed.CacheAlgorithm, tf_embed.EmbeddingLocation, tf_embed.WeightDecayMode),
+        *(tf_embed.LearningRateMode, tf_embed.StepMode),
+    )
+
+    @parameterized.product(kind=ENUMS)
+    def test_a_member_its_name_and_its_value_are_one(self, kind):
+        twin = enum.Enum(kind.__name__, {member.name: f"other {member.value}" for member in kind})
+        for member in kind:
+            for given in (member, member.name, member.value, twin[member.name]):
+                self.assertIs(as_enum(given, "one", kind), member)
+
+    @parameterized.product(
+        kind=ENUMS,
+        value=(Order.SUM, tf_embed.ComputeDevice.CPU, True, 0.0, None, "", "Sum", b"SUM", 99, [0]),
+    )
+    def test_all_else_is_refused_with_what_is_accepted(self, kind, value):
+        with self.assertRaises(ValueError) as caught:
+            as_enum(value, "one", kind)
+        said = str(caught.exception)
+        self.assertStartsWith(said, f"`one` must be of {kind.__name__}, or the name or value")
+        self.assertEndsWith(said, f"Received: one={value!r}")
+        names = said.partition("of one: ")[2].partition(". Received")[0].split("), ")
+        for member, name in zip(kind, names, strict=True):
+            self.assertEqual(name.removesuffix(")"), f"{member.name} ({member.value!r}")
 
 
 class TypesTest(parameterized.TestCase):
@@ -252,6 +294,39 @@ class TypesTest(parameterized.TestCase):
                 "int2": None,
             },
         )
+
+    @parameterized.parameters(
+        (tf_embed.RecordCacheMetrics, "record_tablewise_cache_miss", 1),
+        (tf_embed.TBEStatsReporterConfig, "interval", 2.5),
+        (tf_embed.MultiPassPrefetchConfig, "num_passes", "3"),
+        (tf_embed.UserEnabledConfigDefinition, "use_rowwise_bias_correction", "no"),
+        (tf_embed.TailIdThreshold, "val", "3"),
+        (tf_embed.TailIdThreshold, "is_ratio", 1),
+        (tf_embed.CounterBasedRegularizationDefinition, "counter_halflife", None),
+        (tf_embed.CounterBasedRegularizationDefinition, "counter_halflife", 1.5),
+        (tf_embed.CounterBasedRegularizationDefinition, "max_counter_update_freq", 2.5),
+        (tf_embed.CounterBasedRegularizationDefinition, "tail_id_threshold", 3.0),
+        (tf_embed.CowClipDefinition, "lower_bound", "0"),
+        (tf_embed.GlobalWeightDecayDefinition, "start_iter", [3]),
+        (tf_embed.EnsembleModeDefinition, "step_ema", "10"),
+        (tf_embed.EmainplaceModeDefinition, "step_start", {}),
+    )
+    def test_what_is_of_another_type_is_refused_by_name(self, kind, name, value):
+        with self.assertRaisesRegex(TypeError, f"`{name}` must be a.*{name}="):
+            kind(**{name: value})
+
+    def test_numbers_that_float32_does_not_hold_are_refused(self):
+        for value in (1e39, -(10**400), 10**5000, float("nan")):
+            with self.assertRaisesRegex(ValueError, "`val` must be finite in float32"):
+                tf_embed.TailIdThreshold(val=value)
+
+    def test_a_flag_is_a_bool(self):
+        with self.assertRaisesRegex(TypeError, "`use_rowwise_bias_correction` must be a bool"):
+            tf_embed.optimizers.TbeAdam(use_rowwise_bias_correction="False")
+
+    def test_a_threshold_must_be_one(self):
+        with self.assertRaisesRegex(ValueError, "`tail_id_threshold` must be a Tail.*None"):
+            tf_embed.CounterBasedRegularizationDefinition(tail_id_threshold=None)
 
     def test_passes_are_at_least_one(self):
         with self.assertRaisesRegex(ValueError, "`num_passes` must be at least 1"):

@@ -8,6 +8,7 @@ import inspect
 import pickle
 import threading
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -30,6 +31,37 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         gc.collect()
         self.assertEqual(int(copied.size()), 2)
         self.assertAllEqual(copied.lookup([1, 2, 3]), [[5.0], [6.0], [3.0]])
+
+    def test_variables_that_differ_in_names_and_initial_rows_share_one_eager_kernel(self):
+        """TensorFlow keeps a kernel for each set of attributes of an op, for ever."""
+        made = []
+
+        class Recorder:
+            def __getattr__(self, name: str) -> Any:
+                op = getattr(raw, name)
+
+                def call(**arguments: Any) -> Any:
+                    # What is no attribute is given as an array.
+                    given = {
+                        key: one
+                        for key, one in arguments.items()
+                        if key != "label" and not isinstance(one, np.ndarray)
+                    }
+                    made.append((name, given))
+                    return op(**arguments)
+
+                return call
+
+        raw = tf_embed.ops._raw
+        with mock.patch.object(tf_embed.ops, "_raw", Recorder()):
+            for i in range(3):
+                initializer = keras.initializers.RandomUniform(-i - 1, i, seed=i)
+                tf_embed.Variable(dim=2, name=f"v{i}", initializer=initializer, init_size=i + 8)
+        tables = [given for name, given in made if name == "tf_embed_new_table"]
+        self.assertLen(tables, 3)
+        self.assertEqual(tables[0], tables[1])
+        self.assertEqual(tables[0], tables[2])
+        self.assertNotIn("tf_embed_table", [name for name, _ in made])
 
     def test_a_pickle_is_refused_with_a_way_out(self):
         with self.assertRaisesRegex(TypeError, "can't be pickled: save it with"):
@@ -95,6 +127,19 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         ({"devices": "nowhere"}, ValueError, "Received: devices='nowhere'"),
         ({"partitioner": 3}, TypeError, "`partitioner` must be callable"),
         ({"name": ""}, TypeError, "`name` must be a non-empty string"),
+        ({"name": "a\0b"}, ValueError, r"`name` must have no control .*name='a\\x00b'"),
+        ({"name": "x" * 100_000}, ValueError, "`name` must be at most 1024 bytes.*100000 char"),
+        ({"name": "\ud800"}, ValueError, "`name` must be .* bytes of UTF-8"),
+        ({"key_dtype": 3}, TypeError, "`key_dtype` must be one of .*Received: key_dtype=3"),
+        ({"value_dtype": 1}, TypeError, "`value_dtype` must be one of .*value_dtype=1"),
+        ({"devices": 3}, TypeError, "`devices` must be a name, .*Received: devices=3"),
+        ({"devices": ["/CPU:0", None]}, TypeError, "`devices` must be a name"),
+        ({"devices": ["/CPU:99"]}, ValueError, "`devices` must be devices .*'/CPU:99'"),
+        ({"devices": "/job:localhost/replica:3/CPU:0"}, ValueError, "`devices` must be devices"),
+        ({"partitioner": dict}, TypeError, "`partitioner` must be callable.*class 'dict'"),
+        ({"trainable": "False"}, TypeError, "`trainable` must be a bool.*trainable='False'"),
+        ({"checkpoint": None}, TypeError, "`checkpoint` must be a bool"),
+        ({"dim": 10**400}, ValueError, "`dim` must be at most 2147483647"),
     )
     def test_wrong_arguments_are_quoted(self, arguments, error, message):
         with self.assertRaisesRegex(error, message):
@@ -124,6 +169,30 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
         one.upsert([1], [[1.0]])
         self.assertEqual((int(one.size()), int(two.size())), (1, 0))
 
+    @parameterized.parameters(
+        ("float16", [[1e9]], "must fit dtype float16, whose largest number is 65504. .*1000000000"),
+        ("float16", np.array([[70_000]]), "Received: 70000"),
+        ("bfloat16", [[1e39]], "must fit dtype bfloat16"),
+        ("float32", [[-1e39]], "must fit dtype float32"),
+    )
+    def test_numbers_that_would_become_infinite_are_refused(self, value_dtype, values, message):
+        v = tf_embed.Variable(value_dtype=value_dtype)
+        with self.assertRaisesRegex(ValueError, f"`values` of .*{message}"):
+            v.upsert([1], values)
+        self.assertEqual(int(v.size()), 0)
+        v.upsert([1], [[np.inf]])
+        self.assertAllEqual(tf.cast(v.lookup([1]), tf.float32), [[np.inf]])
+
+    @parameterized.parameters(
+        (object(), TypeError, "`keys` of 'v' must be a tensor, .*<object object"),
+        ([[1], [2, 3]], ValueError, r"`keys` of 'v' must have lists of one length.*\[2, 3\]\]"),
+        ({1: 2}, TypeError, r"`keys` of 'v' must be a tensor, .*\{1: 2\} of type dict"),
+        (keras.Input(()), TypeError, "`keys` of 'v' must be a tensor"),
+    )
+    def test_what_is_no_tensor_is_refused_by_name(self, keys, error, message):
+        with self.assertRaisesRegex(error, message):
+            tf_embed.Variable(name="v").lookup(keys)
+
     def test_any_text_is_a_name(self):
         v = tf_embed.Variable(name="a b/c:0-é")
         v.upsert([1], [[1.0]])
@@ -142,6 +211,15 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertAllEqual(function(), [[1.0, 2.0]])
         self.assertAllEqual(made[0].lookup([1]), [[1.0, 2.0]])
+
+    def test_a_graph_without_eager_execution_is_refused(self):
+        with tf.Graph().as_default(), self.assertRaisesRegex(RuntimeError, "in a tf.Graph"):
+            tf_embed.Variable()
+
+    def test_tables_are_shown_by_name(self):
+        (shard,) = tf_embed.Variable(dim=3, name="users").tables
+        self.assertEqual(repr(shard.table), "<table of 'users', dim=3, shards=1>")
+        self.assertNotIn(" at 0x", repr(shard))
 
 
 class VerbsTest(tf.test.TestCase, parameterized.TestCase):

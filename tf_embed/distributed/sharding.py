@@ -27,20 +27,25 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
         The shard of each key, int32, of the shape of `keys`.
 
     Raises:
-        TypeError: The keys are strings. A table takes the remainder of the 64-bit key that it has
-            for a string, which is the table's own.
+        TypeError: The keys are no integers. Of a string a table takes the remainder of the 64-bit
+            key that it has for it, which is the table's own.
+        ValueError: `shard_num` is less than 1.
 
     Example:
         >>> import tensorflow as tf, tf_embed
         >>> tf_embed.default_partition_fn(tf.constant([-1, 0, 7], tf.int64), 3).numpy().tolist()
         [2, 0, 1]
     """
-    keys = tf.convert_to_tensor(keys)
-    if keys.dtype == tf.string:
+    if not isinstance(keys, tf.Tensor):
+        keys = arguments.as_tensor(keys, "keys", "default_partition_fn")
+    if not keys.dtype.is_integer:
         raise TypeError(
             "`keys` must be integers: strings have no remainder. Spread them by a hash, such as "
-            "tf.strings.to_hash_bucket_fast, or leave the partitioner out. Received: dtype=string"
+            "tf.strings.to_hash_bucket_fast, or leave the partitioner out. Received: dtype="
+            f"{keys.dtype.name}"
         )
+    # The remainder is taken in the dtype of the keys.
+    shard_num = arguments.positive_int(shard_num, "shard_num", most=min(2**31, keys.dtype.max))
     if shard_num == 1:
         return tf.zeros(tf.shape(keys), tf.int32)
     return tf.cast(tf.math.floormod(keys, tf.cast(shard_num, keys.dtype)), tf.int32)
@@ -68,7 +73,8 @@ def owners(
     if partition_fn is default_partition_fn or shard_num == 1:
         return None
     flat = tf.reshape(keys, [-1])
-    shards = tf.convert_to_tensor(partition_fn(flat, shard_num))
+    shards = arguments.call_of(partition_fn, "partitioner", name, flat, shard_num)
+    shards = arguments.as_tensor(shards, "partitioner(keys, shard_num)", name)
     if shards.dtype not in (tf.int32, tf.int64):
         raise TypeError(
             f"`partitioner` of {name!r} must give int32 or int64. Received: dtype="

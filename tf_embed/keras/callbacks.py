@@ -9,6 +9,8 @@ from typing import Any
 
 import keras
 
+from tf_embed import arguments
+
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """keras.callbacks.ModelCheckpoint, whose files have the rows of tables.
@@ -24,6 +26,7 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
         **kwargs: As in keras.callbacks.ModelCheckpoint.
 
     Raises:
+        TypeError: `filepath` is no path.
         ValueError: `filepath` has another ending, or `options` or `signatures` are given.
 
     Example:
@@ -39,12 +42,13 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 raise ValueError(
                     f"`{argument}` must be None: Keras's files have none. For a SavedModel call "
                     f"tf_embed.keras.models.save_model(model, folder, {argument}=...). Received: "
-                    f"{argument}={value!r}"
+                    f"{argument}={arguments.shown(value)}"
                 )
-        if not str(filepath).endswith((".keras", ".weights.h5")):
+        path = arguments.path_of(filepath, "filepath")
+        if not path.endswith((".keras", ".weights.h5")):
             raise ValueError(
                 "`filepath` must end in .keras, or in .weights.h5 with save_weights_only=True. For "
                 "a SavedModel call tf_embed.keras.models.save_model(model, folder). Received: "
-                f"filepath={str(filepath)!r}"
+                f"filepath={arguments.shown(path)}"
             )
         super().__init__(filepath, *args, **kwargs)

@@ -35,7 +35,7 @@ class DynamicEmbedding(TableLayer):
     tf.train.Checkpoint finds layers in lists and dicts by the model's optimizer alone, once that is
     built: Keras leaves them out. `layer.trainable = False` stops updates, also in a step that Keras
     has traced. `model.export` makes a signature for dense ids, so a model that is served takes
-    dense ids with `padding_id` in place of ragged ones.
+    dense ids with `padding_id` in place of ragged or sparse ones, and can't be exported without it.
 
     A keras.Sequential without a keras.Input casts ids to int64 (uint64 for uint64 keys) before the
     layer sees them, as Keras does for any first layer; with an Input of the ids' dtype, ids that do
@@ -136,19 +136,16 @@ class DynamicEmbedding(TableLayer):
             name=name,
             **kwargs,
         )
-        if combiner is not None and combiner not in COMBINERS:
-            raise ValueError(
-                f"`combiner` must be None or one of {', '.join(COMBINERS)}. Received: "
-                f"combiner={combiner!r}"
-            )
-        self.combiner = combiner
+        self.combiner = arguments.one_of(combiner, COMBINERS, "combiner", or_none=True)
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks ids up.
 
         Args:
             ids: Integers, or strings: a tensor of any shape, a tf.RaggedTensor or a
-                tf.SparseTensor. Absent places of a sparse one give zeros.
+                tf.SparseTensor. Absent places of a sparse one give zeros. Floats are refused,
+                except in a graph: Keras exports a subclassed model with inputs of float32, so
+                whole numbers that float32 holds exactly are ids there.
             weights: With a combiner: the weight of each id, in the container of the ids.
             training: Whether the layer is training, on which `unknown_value` and `policy` depend.
 

@@ -52,6 +52,8 @@ class Embedder:
         Raises:
             ValueError: `weights` does not go with `ids`, or `ids` has no axis to pool.
         """
+        if weights is not None and not isinstance(weights, (tf.SparseTensor, tf.RaggedTensor)):
+            weights = arguments.as_tensor(weights, "weights", self.name)
         self._check(ids, weights)
         if isinstance(ids, tf.SparseTensor):
             return self._sparse(ids, weights)

@@ -9,24 +9,25 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments, stored_rows, table_batch
+from tf_embed import arguments, table_batch
 from tf_embed.anchor import Anchor
 from tf_embed.batch_anchor import BatchAnchor
-from tf_embed.definitions import as_enum
+from tf_embed.definitions import as_bool, as_enum
 from tf_embed.initializers import with_own_seed
 from tf_embed.layers import table_batched_inputs as batches
 from tf_embed.layers import table_batched_settings as settings_of
+from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_batched_methods import TableBatchedMethods
+from tf_embed.layers.table_batched_saving import TableBatchedSaving
+from tf_embed.layers.table_batched_shapes import TableBatchedShapes
 from tf_embed.layers.table_batched_tables import Tables, TableSpec, device_of
 from tf_embed.layers.table_layer import deserialized
-from tf_embed.lookup import gradient_token
 from tf_embed.lookup_gradient import token_of
 from tf_embed.optimizers.batch_trainer import BatchTrainer
 from tf_embed.optimizers.tbe_of_type import (
     TbeSettings,
     as_optim_type,
     optimizer_of_type,
-    present_settings,
 )
 from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
 from tf_embed.optimizers.tbe_settings import (
@@ -52,11 +53,12 @@ from tf_embed.tbe_types import (
 from tf_embed.variable import Variable
 
 _COMBINERS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean", PoolingMode.NONE: "sum"}
-_TRAINER = "optimizer_"  # what its arrays in a file begin with
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
+class TableBatchedEmbeddingBags(
+    TableBatchedMethods, TableBatchedShapes, TableBatchedSaving, keras.layers.Layer
+):
     """Looks bags of ids up in many tables at once, and trains these by one step.
 
     FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of
@@ -83,23 +85,40 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
     `feature_requires_grad` is not 0. PoolingMode.MEAN divides by the number of ids in a bag, with
     weights too.
 
+    Keras takes tensors and arrays by position, and Python lists of numbers by keyword alone:
+    layer(indices=[4, 0, 2], offsets=[0, 1, 3]).
+
     Tables are trained by the layer's own optimizer, one step each time that the optimizer of the
     model, any of Keras, applies gradients; its `iterations` counts them, and the forward pass
-    changes nothing. `optimizer=None` leaves training to a `tf_embed.DynamicEmbeddingOptimizer`, and
-    OptimType.NONE to whoever takes the gradients: each table's is a tf.IndexedSlices of distinct
-    ids.
+    changes nothing. Callbacks that set a learning rate, such as LearningRateScheduler, set that of
+    the model's optimizer alone: give `learning_rate` a schedule, or call `set_learning_rate` too.
+    The gradient of the layer's variable is that of pooled values. So tf.clip_by_global_norm takes
+    the norm of these and not of the rows' gradients; `gradient_clipping` clips either way.
+    `optimizer=None` leaves training to a `tf_embed.DynamicEmbeddingOptimizer`, and OptimType.NONE
+    to whoever takes the gradients: each table's is a tf.IndexedSlices of distinct ids.
 
     Ids of arrays must be row numbers. `bounds_check_mode` says what becomes of others, and of
-    malformed offsets: FATAL, an error that names table, position and id; WARNING, the first one is
-    logged, and all are counted, in `bounds_check_warning`; IGNORE, they are counted; NONE, nothing.
-    They are dropped: no row stands for them, and the caller's tensors stay. -1 means an id that was
-    pruned: it is dropped, and no fault. An offset is mended to the nearest that is legal, but for
-    NONE, an error.
+    malformed offsets: FATAL, an error that names table, position and id; WARNING, they are logged,
+    in ever fewer calls, and all are counted, in `bounds_check_warning`; IGNORE, they are counted;
+    NONE, nothing. They are dropped: no row stands for them, and the caller's tensors stay. -1 means
+    an id that was pruned: it is dropped, and no fault. An offset is mended to the nearest that is
+    legal, but for NONE, an error.
 
-    Here differs from FBGEMM: any dim; features of one table in any order; every optimizer without a
-    GPU; ids out of bounds are dropped, where FBGEMM takes row 0; weighted means have right
-    gradients; evaluation counts no step; steps are saved; `max_norm` and weight decay always apply
-    or are refused.
+    Differences from FBGEMM:
+        - A dim may be any; features of one table may stand in any order; every optimizer runs
+          without a GPU.
+        - Ids out of bounds are dropped. FBGEMM takes row 0 in their place, and trains it.
+        - A first offset other than 0 is a fault, and is mended. FBGEMM leaves it.
+        - `per_sample_weights` with PoolingMode.NONE are refused. FBGEMM ignores them.
+        - `total_unique_indices` of a call is ignored. FBGEMM needs it for OptimType.NONE.
+        - The gradients of weights, and of rows, are right in weighted means.
+        - Evaluation counts no step, and steps are saved.
+        - With DECOUPLE_GLOBAL, lookups show the decay of the steps that left a row out only with
+          `training=True`. FBGEMM's show it in training mode, which is its default.
+        - `max_norm` and weight decay always apply, or are refused.
+        - Arguments by position are those of FBGEMM 1.2 to 1.8, up to `extra_optimizer_config`.
+          Later versions have three more behind `weight_decay_mode`: what comes after it is best
+          given by keyword.
 
     Args:
         embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
@@ -113,17 +132,18 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             `cache_load_factor`, `cache_reserved_memory`, `cache_precision`, `enforce_hbm`,
             `record_cache_metrics`, `gather_uvm_cache_stats`, `device`, `uvm_non_rowwise_momentum`,
             `use_experimental_tbe`, `prefetch_pipeline`, `stats_reporter_config`,
-            `multipass_prefetch_config` and `uvm_host_mapped`. It is logged once.
-        cache_load_factor: See above.
-        cache_sets: See above.
-        cache_reserved_memory: See above.
+            `multipass_prefetch_config` and `uvm_host_mapped`. It is checked, and logged once.
+        cache_load_factor: See above. Above 0.
+        cache_sets: See above. At least 0.
+        cache_reserved_memory: See above. At least 0.
         cache_precision: See above.
         weights_precision: What rows are stored in: SparseType.FP32, FP16 or BF16; or INT8, which
             are not trained, so with OptimType.NONE: `upsert` what
             `tf_embed.quantized_rows.quantize` makes of rows into `tables`, whose dim is 8 more.
         output_dtype: Of the output: FP32, FP16 or BF16. Sums are taken in float32.
         enforce_hbm: See above.
-        optimizer: An OptimType, or None.
+        optimizer: An OptimType, or None. This and every other member of an enum may be given by its
+            name or its value, such as "ADAM" or "adam".
         record_cache_metrics: See above.
         gather_uvm_cache_stats: See above.
         stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step, right
@@ -133,7 +153,8 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         max_gradient: To which absolute value. Default 1.
         max_norm: These and those below, up to `beta2`, are settings of the optimizer, see
             `tf_embed.optimizers`; one that the chosen optimizer does not use must be left alone.
-        learning_rate: See above. A float, a schedule or a callable.
+        learning_rate: See above. A float, a keras.optimizers.schedules.LearningRateSchedule or a
+            callable.
         eps: See above.
         momentum: See above.
         weight_decay: See above.
@@ -165,10 +186,16 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         uvm_host_mapped: See above.
         extra_optimizer_config: `use_rowwise_bias_correction` of ADAM.
         initializer: One for all tables or one for each: initial rows as in `tf_embed.Variable`, but
-            no callable. Default: zeros.
+            no callable. Default: zeros, as in FBGEMM. Tables of zeros whose rows meet in products
+            alone, such as a dot product, have no gradients and never train: set
+            initializer="uniform", or call `init_embedding_weights_uniform(low, high)`.
         feature_names: Names of the features, for inputs in a dict.
         policy: A `tf_embed.TablePolicy`, or one or None for each table: by which rows of dynamic
             tables come and leave.
+        padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
+            arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
+            so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
+            exported without it.
         name: Name of the layer.
         **kwargs: Arguments of keras.layers.Layer.
 
@@ -244,18 +271,22 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         initializer: Any = None,
         feature_names: Sequence[str] | None = None,
         policy: TablePolicy | Sequence[TablePolicy | None] | None = None,
+        padding_id: int | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
         given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
+        if name is not None:
+            arguments.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
-        if not embedding_specs:
+        described = arguments.items_of(embedding_specs, "embedding_specs")
+        if not described:
             raise ValueError(
                 "`embedding_specs` must describe one table or more. Received: embedding_specs="
-                f"{embedding_specs!r}"
+                f"{arguments.shown(embedding_specs)}"
             )
-        self._specs = [TableSpec.of(spec, i) for i, spec in enumerate(embedding_specs)]
+        self._specs = [TableSpec.of(spec, i) for i, spec in enumerate(described)]
         num_tables = len(self._specs)
         self.feature_table_map = settings_of.feature_table_map(feature_table_map, num_tables)
         self.weights_precision = as_enum(weights_precision, "weights_precision", SparseType)
@@ -265,10 +296,10 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             bounds_check_mode, "bounds_check_mode", BoundsCheckMode
         ).plain
         self.optimizer_type = as_optim_type(optimizer)
-        self.stochastic_rounding = bool(stochastic_rounding)
+        self.stochastic_rounding = as_bool(stochastic_rounding, "stochastic_rounding")
         self.max_gradient = settings_of.clip_value(gradient_clipping, max_gradient)
         self.settings = TbeSettings(
-            **{key: deserialized(given[key]) for key in TbeSettings.__dataclass_fields__}
+            **{key: deserialized(given[key], key) for key in TbeSettings.__dataclass_fields__}
         )
         self.table_names = settings_of.names(
             table_names, "table_names", num_tables, f"{self.name}/table"
@@ -279,10 +310,17 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             self.feature_names = settings_of.names(
                 feature_names, "feature_names", num_features, "feature"
             )
+        self.padding_id = None
+        if padding_id is not None:
+            self.padding_id = arguments.positive_int(padding_id, "padding_id", least=-(2**63))
+        self._declared = DeclaredInputs()
         self._initializers = [
-            with_own_seed(deserialized(one)) for one in settings_of.each(initializer, num_tables)
+            with_own_seed(deserialized(one, "initializer"))
+            for one in settings_of.each(initializer, num_tables, "initializer")
         ]
-        self._policies = [deserialized(one) for one in settings_of.each(policy, num_tables)]
+        self._policies = [
+            deserialized(one, "policy") for one in settings_of.each(policy, num_tables, "policy")
+        ]
         settings_of.check_precisions(
             self.weights_precision,
             self.output_dtype,
@@ -296,17 +334,28 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         self._check_dims()
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
         self._device = device_of(self._specs, self.weights_precision, narrow)
-        settings_of.say_what_has_no_effect(given, _PARAMETERS, self._specs, self._device)
-        # Of what has no effect, what a config can hold.
-        self._arguments = {**given, **settings_of.checked_definitions(given)}
+        self._arguments = {**given, **settings_of.checked_without_effect(given)}
+        settings_of.say_what_has_no_effect(self._arguments, _PARAMETERS, self._specs, self._device)
         self._tables: Tables | None = None
-        self._load_error: Exception | None = None
+        # Tables wait for no shape. So the layer has its variables, for an optimizer to be built on.
+        with keras.name_scope(self.name):
+            self._make_tables()
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the tables. They do not depend on the shapes of inputs."""
-        if self._tables is None:
-            self._make_tables()
+        """Does nothing: the layer has its tables from the start."""
         self.built = True
+
+    def count_params(self) -> int:
+        """The number of weights in the tables: of arrays, and of the rows that dynamic ones have.
+
+        `summary` shows it at the layer. The totals of a model are without it: Keras takes them from
+        the shapes of variables, and that which stands for the tables has no rows.
+        """
+        rows = [
+            int(table.size()) if count is None else count
+            for table, (count, _) in zip(self.tables, self.embedding_specs, strict=True)
+        ]
+        return sum(n * dim for n, (_, dim) in zip(rows, self.embedding_specs, strict=True))
 
     def _make_tables(self) -> None:
         trains_itself = self._optimizer is not None
@@ -347,7 +396,6 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
     @property
     def tables(self) -> list[Variable]:
         """The `tf_embed.Variable` of each table; those of arrays take row numbers as keys."""
-        self.build()
         assert self._tables is not None
         return list(self._tables.members)
 
@@ -364,19 +412,23 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
     @property
     def bounds_check_warning(self) -> tf.Variable:
         """How many ids out of bounds and malformed offsets were met, an int64 scalar variable."""
-        self.build()
         assert self._tables is not None
         return self._tables.num_faults
 
     @property
     def _trainer(self) -> BatchTrainer | None:
-        self.build()
         trainer = self._anchors[0].own_trainer if self._anchors else None
         return trainer if isinstance(trainer, BatchTrainer) else None
 
     @property
     def _feature_dims(self) -> list[int]:
         return [self._specs[table].dim for table in self.feature_table_map]
+
+    @property
+    def _features(self) -> batches.Features:
+        declared = self._declared if self.padding_id is None else None
+        count = len(self.feature_table_map)
+        return batches.Features(self.name, count, self.feature_names, declared)
 
     # Lookups.
 
@@ -390,10 +442,9 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
         total_unique_indices: int | None = None,
         training: bool = False,
     ) -> tf.Tensor:
-        """Looks bags up. See the class."""
+        """Looks bags up. See the class; `total_unique_indices` is ignored."""
         del total_unique_indices
-        features = batches.Features(self.name, len(self.feature_table_map), self.feature_names)
-        counts = None
+        features, counts = self._features, None
         if batch_size_per_feature_per_rank is not None:
             if self.pooling_mode == PoolingMode.NONE:
                 raise ValueError(
@@ -434,6 +485,7 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             tables=[self.table_names[table] for table in self.feature_table_map],
             owner=self.name,
             mode=mode,
+            padding_id=self.padding_id,
         )
         if mode in ("warning", "ignore"):
             self.bounds_check_warning.assign_add(faults)
@@ -457,10 +509,15 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
     ) -> tf.Tensor:
         variables = self.tables
         packs = self._optimizer is not None
+        rows = [-1 if spec.rows is None else spec.rows for spec in self._specs]
         if packs:
             tokens = [token_of(self._anchors[0].value, tf.int64)]
         else:
-            tokens = [gradient_token(one) for one in variables if one.trainable]
+            tokens = [
+                token_of(one.anchor.value, tf.int64, count)
+                for one, count in zip(variables, rows, strict=True)
+                if one.anchor is not None
+            ]
         return table_batch.find_pooled_tables(
             [variable.table.resource_handle for variable in variables],
             batch.indices,
@@ -475,103 +532,8 @@ class TableBatchedEmbeddingBags(TableBatchedMethods, keras.layers.Layer):
             packs=packs,
             max_gradient=self.max_gradient,
             training=training,
+            rows=rows,
         )
-
-    def compute_output_spec(
-        self,
-        indices: Any,
-        offsets: Any = None,
-        per_sample_weights: Any = None,
-        feature_requires_grad: Any = None,
-        batch_size_per_feature_per_rank: Any = None,
-        total_unique_indices: int | None = None,
-        training: bool = False,
-    ) -> keras.KerasTensor:
-        """The symbolic output."""
-        sizes = batch_size_per_feature_per_rank
-        shape = self.compute_output_shape(
-            batches.shapes_of(indices),
-            batches.shapes_of(offsets),
-            batch_size_per_feature_per_rank_shape=() if sizes is not None else None,
-        )
-        assert self.output_dtype.dtype is not None
-        return keras.KerasTensor(shape, dtype=self.output_dtype.dtype.name)
-
-    def compute_output_shape(
-        self,
-        indices_shape: Any,
-        offsets_shape: Any = None,
-        per_sample_weights_shape: Any = None,
-        feature_requires_grad_shape: Any = None,
-        batch_size_per_feature_per_rank_shape: Any = None,
-    ) -> tuple[int | None, ...]:
-        """The shape of the output from those of the arguments of a call."""
-        del per_sample_weights_shape, feature_requires_grad_shape
-        dims = self._feature_dims
-        features = batches.Features(self.name, len(dims), self.feature_names)
-        if self.pooling_mode == PoolingMode.NONE:
-            return (features.num_indices(indices_shape, offsets_shape), dims[0])
-        if batch_size_per_feature_per_rank_shape is not None:
-            return (None,)
-        return (features.batch_size(indices_shape, offsets_shape), sum(dims))
-
-    # Saving.
-
-    def save_own_variables(self, store: Any) -> None:
-        """Writes rows and slots of all tables, seeds and the step of their optimizer.
-
-        Keras calls it for .keras and .weights.h5 files.
-        """
-        if self._tables is None:
-            return
-        arrays = {} if self._trainer is None else self._trainer.arrays(_TRAINER)
-        for i, variable in enumerate(self.tables):
-            arrays.update(stored_rows.arrays_of(variable.table, f"table_{i}_"))
-        stored_rows.write(store, arrays)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Reads what `save_own_variables` wrote, in place of what is in the tables.
-
-        Raises:
-            ValueError: There are no rows in the file, they are damaged, or those of other tables.
-                The tables are as they were then.
-        """
-        if self._tables is None and not store.keys():
-            return  # saved before it was built
-        self.build()
-        try:
-            arrays = stored_rows.read(store, self.name)
-            tables = [variable.table for variable in self.tables]
-            stored_rows.import_all(tables, arrays, [f"table_{i}_" for i in range(len(tables))])
-        except Exception as error:
-            # Keras tries again wherever else it meets the layer, where the file has nothing of it,
-            # and tells the last error alone.
-            before, self._load_error = self._load_error, error
-            if before is not None and not store.keys():
-                self._load_error = before
-                raise ValueError(f"{error} Before that: {before}") from before
-            raise
-        self._load_error = None
-        if self._trainer is not None:
-            self._trainer.load(arrays, _TRAINER)
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments. A random initializer has its seed, so a copy has the same rows."""
-        stored_rows.refuse_old_format(self.name)
-        device = self._arguments["device"]
-        values = {
-            **self._arguments,
-            **vars(present_settings(self.settings, self._optimizer)),
-            "embedding_specs": [spec.get_config() for spec in self._specs],
-            "feature_table_map": self.feature_table_map,
-            "table_names": self.table_names,
-            "feature_names": self.feature_names,
-            "initializer": self._initializers,
-            "policy": self._policies,
-            "device": None if device is None else str(device),
-        }
-        plain = {name: settings_of.plain(value) for name, value in values.items()}
-        return {**super().get_config(), **plain}
 
     # Checks.
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library, arguments
+from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids
 
 _raw = _library.load()
@@ -49,11 +50,13 @@ class Features:
         owner: The layer, for messages.
         count: How many features there are.
         names: Their names, or None.
+        declared: What must not be dense instead, as there is no padding id; None if there is.
     """
 
     owner: str
     count: int
     names: Sequence[str] | None
+    declared: DeclaredInputs | None = None
 
     def batch(self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None) -> Batch:
         """The batch of a call.
@@ -88,18 +91,34 @@ class Features:
         if isinstance(inputs, Mapping):
             return self._by_name(inputs, argument)
         if not isinstance(inputs, (list, tuple)):
-            if self.count != 1:
-                raise ValueError(
-                    f"`offsets` of {self.owner!r} must be given, or `{argument}` as a list of one "
-                    f"for each of {self.count} features. Received: {type(inputs).__name__}"
-                )
-            inputs = [inputs]
+            inputs = self.alone(inputs, argument)
         if len(inputs) != self.count:
             raise ValueError(
                 f"`{argument}` of {self.owner!r} must have one for each of {self.count} features. "
                 f"Received: {len(inputs)}"
             )
         return list(inputs)
+
+    def alone(self, ids: Any, argument: str) -> list[Any]:
+        """The one feature, if it is one.
+
+        Raises:
+            ValueError: There are more.
+        """
+        if self.count != 1:
+            shape = ids if _is_shape(ids) else getattr(ids, "shape", None)
+            raise ValueError(
+                f"`{argument}` of {self.owner!r} must be a list of one for each of {self.count} "
+                "features, such as tf.unstack(ids, axis=1) of a column each, or `offsets` must be "
+                f"given. Received: one of shape={None if shape is None else tuple(shape)}"
+            )
+        return [ids]
+
+    def declare(self, inputs: Any) -> None:
+        """Keeps which of the symbolic features are ragged or sparse."""
+        if self.declared is not None:
+            for feature, ids in enumerate(self.in_order(inputs, "indices")):
+                self.declared.declare(ids, feature)
 
     def batch_size(self, indices: Any, offsets: Any) -> int | None:
         """The number of bags of each feature, by shapes; None where they don't say it.
@@ -120,7 +139,9 @@ class Features:
         return None if None in counts else sum(counts)
 
     def _shapes(self, shapes: Any) -> list[Any]:
-        return self.in_order([shapes] if _is_shape(shapes) else shapes, "indices")
+        if _is_shape(shapes):
+            return self.alone(shapes, "indices")
+        return self.in_order(shapes, "indices")
 
     def counts_by_rank(self, counts: Any) -> tf.Tensor:
         """`batch_size_per_feature_per_rank` as int64 [features, ranks].
@@ -188,6 +209,9 @@ class Features:
     def _of_containers(self, features: list[Any], weights: list[Any] | None) -> Batch:
         names = self.names or [str(i) for i in range(self.count)]
         owners = [f"{self.owner}, feature {name!r}" for name in names]
+        if self.declared is not None:
+            for feature, ids in enumerate(features):
+                self.declared.check(ids, owners[feature], feature)
         parts = [_bags_of(*one) for one in zip(features, owners, strict=True)]
         num_bags = [tf.size(lengths, tf.int64) for _, lengths in parts]
         checks = [
@@ -235,9 +259,15 @@ def each_alone(batch: Batch) -> Batch:
 
 
 def in_bounds(
-    batch: Batch, *, rows: Sequence[int | None], tables: Sequence[str], owner: str, mode: str
+    batch: Batch,
+    *,
+    rows: Sequence[int | None],
+    tables: Sequence[str],
+    owner: str,
+    mode: str,
+    padding_id: int | None = None,
 ) -> tuple[Batch, tf.Tensor]:
-    """Takes indices out that are no row numbers; see TfEmbedCheckBounds.
+    """Takes indices out that are no row numbers, and padding; see TfEmbedCheckBounds.
 
     Args:
         batch: The batch.
@@ -245,6 +275,7 @@ def in_bounds(
         tables: Of each feature the name of its table.
         owner: Whose batch it is, for messages.
         mode: "fatal", "warning", "ignore" or "none".
+        padding_id: The index that stands for nothing, or None.
 
     Returns:
         The batch without them, and how many faults are counted, int64.
@@ -257,6 +288,7 @@ def in_bounds(
         tables=list(tables),
         owner=owner,
         mode=mode,
+        padding=[] if padding_id is None else [padding_id],
     )
     weights = batch.weights
     if weights is not None:
@@ -281,9 +313,15 @@ def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
     """The same batch, whose weights have gradients where their feature is not 0 in `features`.
 
     Raises:
+        TypeError: `features` are no numbers or bools.
         ValueError: `features` is not one number for each feature.
     """
-    mask = tf.convert_to_tensor(features)
+    mask = arguments.as_tensor(features, "feature_requires_grad", owner)
+    if not (mask.dtype.is_bool or mask.dtype.is_integer or mask.dtype.is_floating):
+        raise TypeError(
+            f"`feature_requires_grad` of {owner!r} must be numbers or bools. Received: dtype="
+            f"{mask.dtype.name}"
+        )
     if not mask.shape.is_compatible_with([batch.num_features]):
         raise ValueError(
             f"`feature_requires_grad` of {owner!r} must be one number for each of "
@@ -389,7 +427,8 @@ def pieces_by_rank(
 
 
 def _vector(value: Any, argument: str, owner: str) -> tf.Tensor:
-    tensor = cast_ids(tf.convert_to_tensor(value), tf.int64, f"{argument} of {owner}")
+    tensor = arguments.as_tensor(value, argument, owner)
+    tensor = cast_ids(tensor, tf.int64, f"{argument} of {owner}")
     if tensor.shape.rank not in (None, 1):
         raise ValueError(
             f"`{argument}` of {owner!r} must have one axis. Received: {argument}.shape="
@@ -414,7 +453,7 @@ def _weights(weights: Any, indices: tf.Tensor, owner: str) -> tf.Tensor:
 
 
 def _floats(weights: Any, owner: str) -> tf.Tensor:
-    weights = tf.convert_to_tensor(weights)
+    weights = arguments.as_tensor(weights, "per_sample_weights", owner)
     if not (weights.dtype.is_floating or weights.dtype.is_integer):
         raise TypeError(
             f"`per_sample_weights` of {owner!r} must be numbers. Received: dtype="
@@ -432,12 +471,12 @@ def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
     if isinstance(feature, tf.SparseTensor):
         if feature.shape.rank != 2:
             raise ValueError(_wrong_feature(owner, feature.shape))
-        feature = tf.sparse.reorder(feature)
+        feature = tf.sparse.reorder(arguments.checked_sparse(feature, f"`ids` of {owner!r}"))
         lengths = tf.math.unsorted_segment_sum(
             tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]
         )
         return _vector(feature.values, "ids", owner), lengths
-    ids = tf.convert_to_tensor(feature)
+    ids = arguments.as_tensor(feature, "ids", owner)
     if ids.shape.rank not in (1, 2):
         raise ValueError(_wrong_feature(owner, ids.shape))
     shape = tf.shape(ids, tf.int64)

@@ -1,4 +1,4 @@
-"""What a table-batched layer has beside its lookup: hyper-parameters, snapshots, and resets.
+"""What a table-batched layer has beside its lookup: hyper-parameters, views, and resets.
 
 Under FBGEMM's names. What FBGEMM says is not implemented is refused with a ValueError.
 """
@@ -6,7 +6,7 @@ Under FBGEMM's names. What FBGEMM says is not implemented is refused with a Valu
 from __future__ import annotations
 
 import abc
-import math
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import arguments
+from tf_embed.definitions import as_number
 from tf_embed.initializers import RowInitializer, row_initializer
+from tf_embed.layers.table_batched_views import RowsView
 from tf_embed.optimizers.batch_trainer import BatchTrainer
-from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
+from tf_embed.optimizers.tbe_optimizer import Slot, TbeOptimizer
+from tf_embed.slot_variable import SlotVariable
 from tf_embed.table import Table
 from tf_embed.table_options import TableOptions
 from tf_embed.variable import Variable
@@ -36,11 +39,7 @@ _BLOCK = 1 << 16
 
 
 class TableBatchedMethods:
-    """The methods; a base of the layer.
-
-    Snapshots are tensors of their own, where FBGEMM's are views: what is written into a table later
-    does not show in them, and to write use `layer.tables`.
-    """
+    """The methods; a base of the layer."""
 
     name: Any
 
@@ -82,9 +81,9 @@ class TableBatchedMethods:
         if not isinstance(optimizer.learning_rate, keras.Variable):
             raise TypeError(
                 f"The learning rate of {self.name!r} is a schedule or a callable, and can't be "
-                f"set. Received: lr={lr!r}"
+                f"set. Received: lr={arguments.shown(lr)}"
             )
-        optimizer.learning_rate = _number(lr, "lr")
+        optimizer.learning_rate = as_number(lr, "lr")
 
     def get_learning_rate(self) -> float:
         """The learning rate of the next step; in eager execution.
@@ -131,16 +130,21 @@ class TableBatchedMethods:
             0.5
         """
         optimizer = self._optimizer_for("update_hyper_parameters")
+        if not isinstance(params_dict, Mapping):
+            raise TypeError(
+                "`params_dict` must be a dict from names of hyper-parameters. Received: "
+                f"params_dict={arguments.shown(params_dict)}"
+            )
         values = {}
         for name, value in params_dict.items():
             if name not in _ADJUSTABLE:
                 raise ValueError(
                     f"`params_dict` must have names of {', '.join(_ADJUSTABLE)}. Received: "
-                    f"params_dict={dict(params_dict)!r}"
+                    f"params_dict={arguments.shown(dict(params_dict))}"
                 )
             if name != "lr" and name not in optimizer.adjustable:
                 optimizer.refuse(name, value, None)
-            value = _number(value, name)
+            value = as_number(value, name)
             values[name] = value if name == "lr" else optimizer.check(name, value)
         # The one that may still be refused comes first.
         if "lr" in values:
@@ -148,32 +152,49 @@ class TableBatchedMethods:
         for name, value in values.items():
             optimizer.adjust(name, value)
 
-    # Snapshots.
+    # Views.
 
-    def split_embedding_weights(self) -> list[tf.Tensor]:
-        """The weights of each table, as they are now.
+    def split_embedding_weights(self) -> list[Any]:
+        """Views of the weights of each table, which show later steps and take writes.
 
         Returns:
-            For an array of rows [rows, dim], with initial rows where none was written. For a
-            dynamic table [n, dim], in the order of `table.export()`, whose keys tell which row is
-            which. With DECOUPLE_GLOBAL they are as the last step of each row left them.
+            For each table a `RowsView`; within a tf.function, a tensor of the weights as they are
+            when it runs. For an array of rows [rows, dim], with initial rows where none was
+            written. For a dynamic table [n, dim], of the ids that it has now, in the order of
+            `table.export()`, whose keys tell which row is which. With DECOUPLE_GLOBAL they are as
+            the last step of each row left them.
+
+        Example:
+            >>> import tf_embed
+            >>> layer = tf_embed.layers.TableBatchedEmbeddingBags([(3, 2)])
+            >>> (weights,) = layer.split_embedding_weights()
+            >>> weights[1] = 0.5
+            >>> weights.numpy().tolist()
+            [[0.0, 0.0], [0.5, 0.5], [0.0, 0.0]]
         """
         return [
-            table.table.export(with_slots=False, with_policy=False).values
-            if count is None
-            else table.lookup(tf.range(count, dtype=tf.int64))
+            _view(
+                table,
+                count,
+                name=f"{table.name}/weights",
+                row_shape=(table.dim,),
+                dtype=table.value_dtype,
+                read=table.lookup,
+                write=functools.partial(table.upsert, distinct=True),
+            )
             for table, count in self._tables_and_rows()
         ]
 
-    def split_optimizer_states(self) -> list[list[tf.Tensor]]:
-        """What the optimizer keeps of each table's rows, as it is now.
+    def split_optimizer_states(self) -> list[list[Any]]:
+        """Views of what the optimizer keeps of each table's rows; they take writes.
 
         Rows are in the order of `split_embedding_weights`, if nothing was written between; those
-        that were never trained have initial states.
+        that were never trained have initial states. To write the state of a row that was never
+        written stores the row as well.
 
         Returns:
-            For each table a list of tensors, [rows, dim] or [rows], float32 or what
-            `optimizer_state_dtypes` says:
+            For each table a list of `RowsView`, or within a tf.function of tensors, [rows, dim] or
+            [rows], float32 or what `optimizer_state_dtypes` says:
                 EXACT_SGD: none.
                 EXACT_ADAGRAD: the sum [rows, dim].
                 EXACT_ROWWISE_ADAGRAD: the sum [rows]; with COUNTER, COWCLIP and DECOUPLE_GLOBAL
@@ -190,12 +211,13 @@ class TableBatchedMethods:
         """
         return [list(states.values()) for states in self._states("split_optimizer_states")]
 
-    def get_optimizer_state(self) -> list[dict[str, tf.Tensor]]:
+    def get_optimizer_state(self) -> list[dict[str, Any]]:
         """`split_optimizer_states` by name, and the number of steps where the rule goes by it.
 
         Returns:
             For each table those of "sum", "momentum1", "exp_avg", "exp_avg_sq", "sparse_ema",
-            "prev_iter" and "row_counter" that there are, and "iter", an int64 scalar.
+            "prev_iter" and "row_counter" that there are, and "iter", an int64 scalar tensor;
+            `set_optimizer_step` sets it.
 
         Raises:
             ValueError: The layer has no optimizer of its own.
@@ -234,11 +256,13 @@ class TableBatchedMethods:
             ValueError: `min_val` is above `max_val`, or a dynamic table has another initializer.
                 Nothing is written then.
         """
-        least, most = _number(min_val, "min_val"), _number(max_val, "max_val")
+        least, most = as_number(min_val, "min_val"), as_number(max_val, "max_val")
         if least > most:
             raise ValueError(
                 f"`min_val` must be at most `max_val`. Received: min_val={least}, max_val={most}"
             )
+        if seed is not None:
+            seed = arguments.positive_int(seed, "seed", least=-(2**63))
         initializer = keras.initializers.RandomUniform(least, most, seed)
         for table, count in self._tables_and_rows():
             if count is None:
@@ -346,7 +370,7 @@ class TableBatchedMethods:
         """
         del batch_size_per_feature_per_rank
         for name, value in (("indices", indices), ("offsets", offsets)):
-            value = tf.convert_to_tensor(value)
+            value = arguments.as_tensor(value, name, self.name)
             if value.dtype not in (tf.int32, tf.int64):
                 raise TypeError(f"`{name}` must be int32 or int64. Received: {value.dtype.name}")
             if value.shape.rank not in (None, 1):
@@ -354,7 +378,7 @@ class TableBatchedMethods:
         if forward_stream is not None:
             raise ValueError(
                 "`forward_stream` must be None: TensorFlow orders its streams itself. Received: "
-                f"forward_stream={forward_stream!r}"
+                f"forward_stream={arguments.shown(forward_stream)}"
             )
 
     def _tables_and_rows(self) -> list[tuple[Variable, int | None]]:
@@ -370,22 +394,25 @@ class TableBatchedMethods:
             )
         return self.optimizer
 
-    def _states(self, method: str) -> list[dict[str, tf.Tensor]]:
+    def _states(self, method: str) -> list[dict[str, Any]]:
         """The states of each table by name, in FBGEMM's order."""
         self._optimizer_for(method)
         trainer, states = self._trainer, []
         assert trainer is not None  # as there is an optimizer
         for table, count in self._tables_and_rows():
-            if count is None:
-                keys = table.table.export(with_slots=False, with_policy=False).keys
-            else:
-                keys = tf.range(count, dtype=tf.int64)
-            of_table = {}
-            for slot, view in zip(
-                trainer.optimizer.slots, trainer.slots_of(table.table), strict=True
-            ):
-                state = tf.cast(view.lookup(keys), trainer.dtype_of(slot))
-                of_table[slot.name] = state if slot.is_wide else tf.squeeze(state, -1)
+            slots = zip(trainer.optimizer.slots, trainer.slots_of(table.table), strict=True)
+            of_table = {
+                slot.name: _view(
+                    table,
+                    count,
+                    name=variable.name,
+                    row_shape=(table.dim,) if slot.is_wide else (),
+                    dtype=trainer.dtype_of(slot),
+                    read=functools.partial(_read_state, variable, trainer.dtype_of(slot), slot),
+                    write=functools.partial(_write_state, trainer, table.table, number, variable),
+                )
+                for number, (slot, variable) in enumerate(slots)
+            }
             states.append({name: of_table[name] for name in _STATES if name in of_table})
         return states
 
@@ -403,6 +430,33 @@ class TableBatchedMethods:
         for begin in range(0, int(tf.size(keys)), _BLOCK):
             some = keys[begin : begin + _BLOCK]
             table.upsert(some, scratch.find(some)[0], distinct=True)
+
+
+def _view(table: Variable, count: int | None, **options: Any) -> Any:
+    """A view of all rows of a table; within a tf.function what it would read."""
+    keys = None
+    if count is None:
+        keys = table.table.export(with_slots=False, with_policy=False).keys
+        count = keys.shape[0]
+    view = RowsView(keys=keys, count=count, **options)
+    return view if tf.executing_eagerly() else view.value()
+
+
+def _read_state(variable: SlotVariable, dtype: tf.DType, slot: Slot, keys: tf.Tensor) -> tf.Tensor:
+    state = tf.cast(variable.lookup(keys), dtype)
+    return state if slot.is_wide else tf.squeeze(state, -1)
+
+
+def _write_state(
+    trainer: BatchTrainer,
+    table: Table,
+    number: int,
+    variable: SlotVariable,
+    keys: tf.Tensor,
+    state: tf.Tensor,
+) -> None:
+    state = tf.reshape(tf.cast(state, variable.value_dtype), [-1, variable.dim])
+    trainer.assign_slot(table, number, keys, state)
 
 
 def _check_uniform(table: Variable, least: float, most: float) -> None:
@@ -425,25 +479,20 @@ def _check_below(numbers: np.ndarray, bound: int, argument: str) -> None:
         )
 
 
-def _number(value: Any, name: str) -> float:
-    """A finite number as a float."""
-    if isinstance(value, (bool, str)):
-        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}")
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}") from error
-    if not math.isfinite(number):
-        raise ValueError(f"`{name}` must be finite. Received: {name}={value!r}")
-    return number
-
-
 def _vector(value: Any, argument: str) -> np.ndarray:
     """Integers of an eager tensor, an array or a list; int64 [n]."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # as NumPy, TensorFlow and Keras each have their own
+        raise ValueError(
+            f"`{argument}` must be a vector of integers. Received: {argument}="
+            f"{arguments.shown(value)} of type {type(value).__name__}"
+        ) from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(
             f"`{argument}` must be a vector of integers. Received: shape={array.shape}, "
             f"dtype={array.dtype.name}"
         )
+    if array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"`{argument}` must fit int64. Received: {array.max()}")
     return array.astype(np.int64)

@@ -7,17 +7,19 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from tf_embed import arguments
-from tf_embed.definitions import as_definition, as_enum
+from tf_embed.definitions import as_bool, as_definition, as_enum, as_number
 from tf_embed.devices import CPU
 from tf_embed.layers.table_batched_tables import TableSpec
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
 from tf_embed.optimizers.tbe_settings import EmbOptimType
 from tf_embed.tbe_types import (
+    CacheAlgorithm,
     EmbeddingLocation,
     MultiPassPrefetchConfig,
     RecordCacheMetrics,
@@ -41,6 +43,13 @@ _DEFINITIONS = {
     "stats_reporter_config": TBEStatsReporterConfig,
     "multipass_prefetch_config": MultiPassPrefetchConfig,
 }
+_SWITCHES = (
+    "enforce_hbm",
+    "uvm_non_rowwise_momentum",
+    "use_experimental_tbe",
+    "prefetch_pipeline",
+    "uvm_host_mapped",
+)
 # What has no effect while rows have one place to be in, and its default.
 _WITHOUT_EFFECT = (
     "cache_algorithm",
@@ -61,16 +70,57 @@ _WITHOUT_EFFECT = (
 )
 
 
-def checked_definitions(given: dict[str, Any]) -> dict[str, Any]:
-    """The definitions among the arguments that are of caches.
+def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that are of caches, as they are meant.
 
     Raises:
         TypeError: One is of another type.
+        ValueError: One is out of range.
     """
-    return {
-        name: as_definition(deserialized(given[name]), name, kind)
+    checked: dict[str, Any] = {
+        name: as_definition(deserialized(given[name], name), name, kind)
         for name, kind in _DEFINITIONS.items()
     }
+    for name in _SWITCHES:
+        checked[name] = as_bool(given[name], name)
+    if given["gather_uvm_cache_stats"] is not None:
+        checked["gather_uvm_cache_stats"] = as_bool(
+            given["gather_uvm_cache_stats"], "gather_uvm_cache_stats"
+        )
+    checked["cache_algorithm"] = as_enum(
+        given["cache_algorithm"], "cache_algorithm", CacheAlgorithm
+    )
+    checked["cache_sets"] = arguments.positive_int(given["cache_sets"], "cache_sets", least=0)
+    for name in ("cache_load_factor", "cache_reserved_memory"):
+        checked[name] = as_number(given[name], name)
+    if checked["cache_load_factor"] <= 0:
+        raise ValueError(
+            "`cache_load_factor` must be positive. Received: cache_load_factor="
+            f"{arguments.shown(given['cache_load_factor'])}"
+        )
+    if checked["cache_reserved_memory"] < 0:
+        raise ValueError(
+            "`cache_reserved_memory` must be at least 0. Received: cache_reserved_memory="
+            f"{arguments.shown(given['cache_reserved_memory'])}"
+        )
+    _check_device(given["device"])
+    return checked
+
+
+def _check_device(device: Any) -> None:
+    """Refuses what names no device: it is None, a str, an int, TensorFlow's or PyTorch's."""
+    if isinstance(device, str):
+        arguments.name_of(device, "device")
+        return
+    if isinstance(device, (int, np.integer)) and not isinstance(device, bool):
+        arguments.positive_int(device, "device", least=0, most=2**31 - 1)
+        return
+    kinds = (tf.DeviceSpec, tf.config.LogicalDevice)
+    if not (device is None or isinstance(device, kinds) or type(device).__name__ == "device"):
+        raise TypeError(
+            f'`device` must be None or a device, such as "/CPU:0". Received: device='
+            f"{arguments.shown(device)}"
+        )
 
 
 def plain(value: Any) -> Any:
@@ -110,15 +160,15 @@ def say_what_has_no_effect(
                 "in one memory."
             )
     for spec in specs:
+        location = f"EmbeddingLocation.{spec.location.name}"
         if spec.location != EmbeddingLocation.HOST and device == CPU:
             _say_once(
-                f"TableBatchedEmbeddingBags: {spec.location!s} means host memory here, where rows "
-                "lie."
+                f"TableBatchedEmbeddingBags: {location} means host memory here, where rows lie."
             )
         elif spec.location == EmbeddingLocation.MANAGED_CACHING:
             _say_once(
-                f"TableBatchedEmbeddingBags: {spec.location!s} means EmbeddingLocation.MANAGED: "
-                "there is no cache."
+                f"TableBatchedEmbeddingBags: {location} means EmbeddingLocation.MANAGED: there is "
+                "no cache."
             )
 
 
@@ -160,8 +210,14 @@ def state_dtypes(
         The dtypes by the names of the optimizer's slots.
 
     Raises:
+        TypeError: They are no mapping.
         ValueError: The optimizer has no such state, or none in such a type.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(
+            "`optimizer_state_dtypes` must be a dict from names of states. Received: "
+            f"optimizer_state_dtypes={arguments.shown(given)}"
+        )
     slots = {} if optimizer is None else {_STATES[slot.name]: slot for slot in optimizer.slots}
     dtypes = {}
     for state, value in (given or {}).items():
@@ -194,12 +250,15 @@ def clip_value(gradient_clipping: bool, max_gradient: float) -> float:
     """What gradients are clipped to; 0: they are not.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: `max_gradient` is not positive, or it is set and nothing is clipped.
     """
+    gradient_clipping = as_bool(gradient_clipping, "gradient_clipping")
+    max_gradient = as_number(max_gradient, "max_gradient")
     if not gradient_clipping and max_gradient != 1.0:
         raise ValueError(
             "`max_gradient` must be set with `gradient_clipping`. Received: max_gradient="
-            f"{max_gradient!r}, gradient_clipping={gradient_clipping!r}"
+            f"{arguments.shown(max_gradient)}, gradient_clipping={gradient_clipping!r}"
         )
     if gradient_clipping and not max_gradient > 0:
         raise ValueError(
@@ -219,7 +278,7 @@ def feature_table_map(tables: Sequence[int] | None, num_tables: int) -> tuple[in
         return tuple(range(num_tables))
     tables = tuple(
         arguments.positive_int(table, "feature_table_map", least=0, most=num_tables - 1)
-        for table in tables
+        for table in arguments.items_of(tables, "feature_table_map")
     )
     missing = sorted(set(range(num_tables)) - set(tables))
     if missing:
@@ -234,11 +293,12 @@ def names(given: Sequence[str] | None, argument: str, count: int, default: str) 
     """Names, all different.
 
     Raises:
+        TypeError: They are no list, or one of them is no str.
         ValueError: They are not, or not `count`.
     """
     if given is None:
         return [f"{default}_{i}" for i in range(count)]
-    found = [str(name) for name in given]
+    found = [arguments.name_of(name, argument) for name in arguments.items_of(given, argument)]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(
             f"`{argument}` must be {count} different names. Received: {argument}={found}"
@@ -246,7 +306,7 @@ def names(given: Sequence[str] | None, argument: str, count: int, default: str) 
     return found
 
 
-def each(value: Any, count: int) -> list[Any]:
+def each(value: Any, count: int, argument: str) -> list[Any]:
     """One for each table: those of a list, or the same for all.
 
     Raises:
@@ -256,7 +316,7 @@ def each(value: Any, count: int) -> list[Any]:
         return [value] * count
     if len(value) != count:
         raise ValueError(
-            f"`initializer` and `policy` must be one, or one for each of {count} tables. Received: "
-            f"{len(value)}"
+            f"`{argument}` must be one, or a list of one for each of {count} tables. Received: "
+            f"{argument}={arguments.shown(value)}"
         )
     return list(value)

@@ -44,14 +44,10 @@ class TableSpec:
             ValueError: It has not 2 to 4 elements, one is out of range, or it is of MTIA.
         """
         argument = f"embedding_specs[{number}]"
-        if (
-            isinstance(spec, (str, bytes))
-            or not hasattr(spec, "__len__")
-            or not 2 <= len(spec) <= 4
-        ):
+        if not isinstance(spec, (list, tuple)) or not 2 <= len(spec) <= 4:
             raise ValueError(
                 f"`{argument}` must be (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim, "
-                f"EmbeddingLocation, ComputeDevice). Received: {argument}={spec!r}"
+                f"EmbeddingLocation, ComputeDevice). Received: {argument}={arguments.shown(spec)}"
             )
         rows, dim, *rest = spec
         location = as_enum(rest[0], argument, EmbeddingLocation) if rest else cls.location
@@ -60,11 +56,11 @@ class TableSpec:
             if one.name == "MTIA":
                 raise ValueError(
                     f"`{argument}` must not be of MTIA, which TensorFlow does not know. Received: "
-                    f"{argument}={tuple(spec)!r}"
+                    f"{argument}={arguments.shown(tuple(spec))}"
                 )
         return cls(
             rows=None if rows is None else arguments.positive_int(rows, argument),
-            dim=arguments.positive_int(dim, argument),
+            dim=arguments.positive_int(dim, argument, most=arguments.MOST_DIM),
             location=location,
             device=device,
         )
@@ -90,13 +86,14 @@ class TableSpec:
         if quantized and initializer is not None:
             raise ValueError(
                 f"`initializer` of {name!r} must be None, for its rows are SparseType.INT8. "
-                f"Received: initializer={initializer!r}"
+                f"Received: initializer={arguments.shown(initializer)}"
             )
         drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
         if drawn.draw is not None:
             raise ValueError(
                 f"`initializer` of {name!r} must be None, a number, an array, or an initializer of "
-                f"Keras that tf_embed.Variable draws by key. Received: initializer={initializer!r}"
+                f"Keras that tf_embed.Variable draws by key. Received: initializer="
+                f"{arguments.shown(initializer)}"
             )
         options: dict[str, Any] = {
             "devices": device,
@@ -113,7 +110,7 @@ class TableSpec:
         if policy is not None:
             raise ValueError(
                 f"`policy` of {name!r} must be None, for it has {self.rows} rows, which stay. "
-                f"Received: policy={policy!r}"
+                f"Received: policy={arguments.shown(policy)}"
             )
         return RowArray(self.rows, **options)
 

@@ -11,20 +11,22 @@ import tensorflow as tf
 
 from tf_embed import arguments, stored_rows
 from tf_embed.creators import policy_of, storage_of
+from tf_embed.devices import device_names
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
-from tf_embed.initializers import with_own_seed
+from tf_embed.initializers import row_initializer, with_own_seed
+from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.lookup import gradient_token
 from tf_embed.ops import Bags, compute_dtype
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
-from tf_embed.policies import TablePolicy
+from tf_embed.policies import MOST_ROWS, TablePolicy
 from tf_embed.policy_methods import check_policies
 from tf_embed.storage import GpuStorage
 from tf_embed.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with
-_TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
+TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
 
 
 class TableLayer(keras.layers.Layer):
@@ -61,30 +63,42 @@ class TableLayer(keras.layers.Layer):
         checkpoint: bool = True,
         **kwargs: Any,
     ) -> None:
+        if name is not None:
+            arguments.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
-        self.dim = arguments.positive_int(dim, "dim")
+        self.dim = arguments.positive_int(dim, "dim", most=arguments.MOST_DIM)
         self.key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype").name
-        self.value_dtype = arguments.dtype_of(value_dtype, _TRAINABLE_DTYPES, "value_dtype").name
-        self.initializer = with_own_seed(deserialized(initializer))
+        self.value_dtype = arguments.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype").name
+        self.initializer = with_own_seed(deserialized(initializer, "initializer"))
         self.optimizer = None if optimizer is None else own_optimizer(optimizer)
         self.padding_id = None if padding_id is None else self._padding_id(padding_id)
+        # Made again with the table, and refused here already.
+        row_initializer(
+            self.initializer,
+            dim=self.dim,
+            value_dtype=tf.as_dtype(self.value_dtype),
+            name=self.name,
+        )
+        names = device_names(devices, tf.as_dtype(self.key_dtype), tf.as_dtype(self.value_dtype))
         self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
-        self.partitioner = deserialized(partitioner)
+        self.partitioner = deserialized(partitioner, "partitioner")
+        if self.partitioner is not None:
+            arguments.function_of(self.partitioner, "partitioner")
         self.restrict_policy = _registered_class(restrict_policy)
-        self.policy = deserialized(policy)
-        num_shards = 1 if isinstance(self.devices, (str, type(None))) else len(self.devices)
-        self.kv_creator = deserialized(kv_creator)
+        self.policy = deserialized(policy, "policy")
+        self.kv_creator = deserialized(kv_creator, "kv_creator")
         table_policy = policy_of(self.kv_creator, self.policy)
-        check_policies(table_policy, self.restrict_policy, num_shards)
-        self.storage = deserialized(storage)
+        check_policies(table_policy, self.restrict_policy, len(names))
+        self.storage = deserialized(storage, "storage")
         storage_of(self.kv_creator, self.storage)
-        self.init_size = arguments.positive_int(init_size, "init_size", least=0)
-        self.bp_v2 = bool(bp_v2)
+        self.init_size = arguments.positive_int(init_size, "init_size", least=0, most=MOST_ROWS)
+        self.bp_v2 = arguments.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
-        self.checkpoint = bool(checkpoint)
+        self.checkpoint = arguments.flag(checkpoint, "checkpoint")
         self._table_name = table_name
+        self._declared = DeclaredInputs()
         self._variable: Variable | None = None
         self._trainer: TableTrainer | None = None
         self._load_error: Exception | None = None
@@ -101,7 +115,7 @@ class TableLayer(keras.layers.Layer):
             value_dtype=self.value_dtype,
             dim=self.dim,
             devices=self.devices,
-            partitioner=self.partitioner or default_partition_fn,
+            partitioner=default_partition_fn if self.partitioner is None else self.partitioner,
             name=self._table_name.format(self.name),
             initializer=self.initializer,
             init_size=self.init_size,
@@ -242,6 +256,7 @@ class TableLayer(keras.layers.Layer):
     def _output_spec(self, ids: Any, is_ragged: bool) -> keras.KerasTensor:
         """The symbolic output for symbolic ids, which it checks."""
         check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_dtype), self.name)
+        self._declared.declare(ids)
         options = {"ragged": True} if is_ragged else {}
         shape = self.compute_output_shape(ids.shape)
         return keras.KerasTensor(shape, dtype=self.dtype_policy.compute_dtype, **options)
@@ -253,8 +268,11 @@ class TableLayer(keras.layers.Layer):
 
     def _keys(self, ids: Any) -> Any:
         """Ids in the key dtype, in the same container."""
+        if self.padding_id is None:
+            self._declared.check(ids, self.name)
         key_dtype = tf.as_dtype(self.key_dtype)
         if isinstance(ids, tf.SparseTensor):
+            ids = arguments.checked_sparse(ids, f"`ids` of {self.name!r}")
             values = cast_ids(ids.values, key_dtype, self.name)
             return tf.SparseTensor(ids.indices, values, ids.dense_shape)
         if isinstance(ids, tf.RaggedTensor):
@@ -319,7 +337,7 @@ class TableLayer(keras.layers.Layer):
             if not isinstance(padding_id, str):
                 raise TypeError(
                     "`padding_id` must be a str, for the key dtype is string. Received: "
-                    f"padding_id={padding_id!r}"
+                    f"padding_id={arguments.shown(padding_id)}"
                 )
             return padding_id
         least = min(key_dtype.min, -(2**63))
@@ -334,17 +352,21 @@ class TableLayer(keras.layers.Layer):
     def _unknown_row(self, unknown_value: Any) -> np.ndarray | None:
         if unknown_value is None:
             return None
-        row = np.asarray(unknown_value)
+        try:
+            row = np.asarray(unknown_value)
+        except (TypeError, ValueError, NotImplementedError):
+            row = np.array(None)
         if row.dtype.kind not in "iuf":
             raise TypeError(
                 "`unknown_value` must be a number or an array of numbers. Received: "
-                f"unknown_value={unknown_value!r}"
+                f"unknown_value={arguments.shown(unknown_value)}"
             )
         if row.shape not in ((), (self.dim,)):
             raise ValueError(
                 f"`unknown_value` must be a number or of shape ({self.dim},). Received: "
                 f"shape={row.shape}"
             )
+        arguments.rounded(row, tf.as_dtype(self.value_dtype), "unknown_value", self.name)
         return row.astype(np.float64)
 
 
@@ -368,11 +390,21 @@ def _serialized_function(function: Any) -> Any:
     return config
 
 
-def deserialized(value: Any) -> Any:
-    """What `serialized` was given, but for arrays, which come back as lists."""
-    if isinstance(value, dict):
+def deserialized(value: Any, argument: str = "value") -> Any:
+    """What `serialized` was given, but for arrays, which come back as lists.
+
+    Raises:
+        ValueError: Keras can make nothing of a dict.
+    """
+    if not isinstance(value, dict):
+        return value
+    try:
         return keras.saving.deserialize_keras_object(value)
-    return value
+    except Exception as error:
+        raise ValueError(
+            f"`{argument}` must be an object, or the config of one that Keras knows. Received: "
+            f"{argument}={arguments.shown(value)}: {error}"
+        ) from error
 
 
 def _registered_name(policy: type | None) -> str | None:
@@ -392,6 +424,6 @@ def _registered_class(policy: Any) -> Any:
     if known is None:
         raise ValueError(
             "`restrict_policy` must be registered, by keras.saving.register_keras_serializable, "
-            f"before a layer with it is loaded. Received: restrict_policy={policy!r}"
+            f"before a layer with it is loaded. Received: restrict_policy={arguments.shown(policy)}"
         )
     return known

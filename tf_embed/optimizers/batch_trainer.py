@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_embed import table_batch
@@ -40,8 +41,8 @@ class BatchTrainer(tf.Module):
             bfloat16. Default: float32, as all others.
 
     Attributes:
-        state: For each table one more than the largest count of its rows, where the optimizer asks
-            for it.
+        state: One more than the largest count of the rows of all tables, if the optimizer asks for
+            it.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class BatchTrainer(tf.Module):
         self._parts = _Parts(tuple(tables), optimizer, dict(state_dtypes or {}))
         self._combiner = combiner
         self._stochastic_rounding = stochastic_rounding
-        self.state = [one for _ in tables for one in max_counter_of(optimizer)]
+        self.state = max_counter_of(optimizer)
         for table in tables:
             table.bind_rule(optimizer.rule)
+        optimizer.keep_slots(self.slot_variables)
 
     @property
     def optimizer(self) -> TbeOptimizer:
@@ -72,6 +74,10 @@ class BatchTrainer(tf.Module):
         """What is kept beside the rows of all tables, table by table."""
         return [slot for table in self._parts.tables for slot in self.slots_of(table)]
 
+    def slot_variables(self, table: Table) -> list[SlotVariable]:
+        """`slots_of` a table that is one of these; else none."""
+        return self.slots_of(table) if table in self._parts.tables else []
+
     def slots_of(self, table: Table) -> list[SlotVariable]:
         """What is kept beside each row of a table."""
         optimizer, views, begin = self.optimizer, [], 0
@@ -80,6 +86,24 @@ class BatchTrainer(tf.Module):
             views.append(SlotVariable(name, width, table, optimizer.rule, begin, initial_value))
             begin += width
         return views
+
+    def assign_slot(
+        self, table: Table, number: int, keys: tf.Tensor, values: tf.Tensor
+    ) -> tf.Operation | None:
+        """Writes one of the slots of some rows, which get their initial weights if they are new.
+
+        Args:
+            table: The table.
+            number: Of the slot, in the order of `slots_of`.
+            keys: [n], all different.
+            values: [n, number of slots in a row].
+        """
+        views = self.slots_of(table)
+        first, view = views[0].initial_value, views[number]
+        slots, _ = table.read_slots(keys, self.optimizer.rule, first)
+        end = view.begin + view.dim
+        slots = tf.concat([slots[:, : view.begin], values, slots[:, end:]], 1)
+        return table.assign_slots(keys, table.find(keys)[0], slots, self.optimizer.rule, first)
 
     def dtype_of(self, slot: Slot) -> tf.DType:
         """What one of the optimizer's slots is in rows."""
@@ -107,15 +131,12 @@ class BatchTrainer(tf.Module):
         if not isinstance(scale, float) or scale != 1.0:
             gradients = gradients / tf.cast(scale, gradients.dtype)
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
-        counters = [tf.cast(one, tf.float64) for one in self.state] or [None]
-        hypers = [
-            hyper_parameters(optimizer, weight_decay=True, max_counter=one) for one in counters
-        ]
+        counter = tf.cast(self.state[0], tf.float64) if self.state else None
         applied = table_batch.apply_tables(
             [table.resource_handle for table in tables],
             batches,
             tf.reshape(gradients, [-1]),
-            tf.stack(hypers) if self.state else hypers[0],
+            hyper_parameters(optimizer, weight_decay=True, max_counter=counter),
             step,
             dims=[table.options.dim for table in tables],
             combiner=self._combiner,
@@ -148,8 +169,8 @@ class BatchTrainer(tf.Module):
         last = tf.cast(slots[:, 1], tf.float64)
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.float64) + 1
         missed = tf.where(last > 0, tf.maximum(step - last - 1, 0.0), 0.0)
-        if optimizer.global_weight_decay.start_iter > 0:
-            missed = tf.where(step < optimizer.global_weight_decay.start_iter, 0.0, missed)
+        early = step < optimizer.global_weight_decay.start_iter
+        missed = tf.where(early, tf.zeros_like(missed), missed)
         rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
         kept = (1.0 - rate * optimizer.number("weight_decay")) ** missed
         factor = tf.where(missed > 0, tf.maximum(kept, optimizer.number("lower_bound")), 1.0)
@@ -157,9 +178,12 @@ class BatchTrainer(tf.Module):
 
     def _look_at_counters(self) -> None:
         slot = len(self.optimizer.slots) - 1
-        for table, counter in zip(self._parts.tables, self.state, strict=True):
-            largest = largest_slot(table.resource_handle, rule=self.optimizer.rule, slot=slot)
-            counter.assign(tf.cast(1.0 + largest, counter.dtype))
+        largest = [
+            largest_slot(table.resource_handle, rule=self.optimizer.rule, slot=slot)
+            for table in self._parts.tables
+        ]
+        (counter,) = self.state
+        counter.assign(tf.cast(1.0 + tf.reduce_max(largest), counter.dtype))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
         """What is to be saved besides the tables, for `stored_rows.write`.
@@ -178,6 +202,7 @@ class BatchTrainer(tf.Module):
         for variable in self.optimizer.variables:  # steps and hyper-parameters
             if f"{prefix}{variable.name}" in arrays:
                 variable.assign(arrays[f"{prefix}{variable.name}"])
-        for i, variable in enumerate(self.state):
-            if f"{prefix}state_{i}" in arrays:
-                variable.assign(arrays[f"{prefix}state_{i}"])
+        # Older files have one number for each table.
+        counters = [value for name, value in arrays.items() if name.startswith(f"{prefix}state_")]
+        if self.state and counters:
+            self.state[0].assign(np.max(counters))

@@ -5,15 +5,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import threading
+import zlib
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tf_embed import stored_rows
-from tf_embed.anchor import Anchor, calling_optimizers, once_for_all_replicas, run_if
+from tf_embed import arguments, stored_rows
+from tf_embed.anchor import Anchor, calling_optimizers, run_if
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.rules import optimizer_of, step_variable
+from tf_embed.optimizers.step_arguments import (
+    check_loss,
+    check_tape,
+    items_in,
+    pairs_in,
+    variables_in,
+)
+from tf_embed.optimizers.table_gradient import (
+    TableGradient,
+    each_anchor_once,
+    one_for_each_table,
+    train_all,
+)
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
 from tf_embed.slot_variable import SlotVariable
 from tf_embed.table import Table
@@ -29,6 +45,9 @@ class _Split:
     guard: keras.Variable | None = None  # where there is a loss scale optimizer
 
 
+_joining = threading.Lock()  # held for the moment in which a table joins an optimizer
+
+
 class _Tables(tf.Module):
     """Lists that are there before their members, so that a checkpoint can wait for them."""
 
@@ -36,47 +55,6 @@ class _Tables(tf.Module):
         super().__init__()
         self.anchors: list[Anchor] = []
         self.trainers: list[TableTrainer] = []
-
-
-@dataclasses.dataclass(frozen=True)
-class _TableGradient:
-    """The gradient of one table at a step."""
-
-    anchor: Anchor
-    trainer: TableTrainer
-    keys: tf.Tensor
-    values: tf.Tensor
-    is_summed: bool = False  # keys are distinct, and nothing is to be done but the rule
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the table has an optimizer of its own, which counts its steps itself."""
-        return self.anchor.own_trainer is not None
-
-    def train_unless_frozen(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
-        """One step, by these keys and values, which are those of all replicas.
-
-        Of a frozen table there are none, but what counts steps for all tables goes on.
-        """
-        step = functools.partial(self._train, keys, values, scale)
-        trainer = self.trainer
-        if not self.is_own and trainer.needs_every_step and not trainer.changes_every_row:
-            step()
-        else:
-            self.anchor.unless_frozen(step)
-
-    def summed(self, scale: Any) -> _TableGradient:
-        """With the gradients of equal keys summed, and without the loss scale."""
-        keys, values = self.trainer.sums(self.keys, self.values, scale)
-        return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
-
-    def _train(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
-        if self.is_summed:
-            self.trainer.train_sums(keys, values)
-        else:
-            self.trainer.train(keys, values, scale)
-        if self.is_own:
-            self.trainer.advance()
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -98,10 +76,20 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     Options, as in Keras, but over touched rows: clipping of the summed gradient, `global_clipnorm`
     with dense variables and tables together; `weight_decay` and `use_ema` change a row only in
     steps that touch it, and the end of `fit` puts the averages in place of all rows;
-    `gradient_accumulation_steps`; `loss_scale_factor`. For mixed_float16 give a
-    keras.optimizers.LossScaleOptimizer to this one, and compile with `auto_scale_loss=False`.
+    `gradient_accumulation_steps`; `loss_scale_factor`. A NaN or infinite gradient does to the rows
+    of its step what it does to a dense variable of them; other rows stay finite, which those of a
+    dense variable of all rows may not. Clip by these options: tf.clip_by_global_norm takes the norm
+    of each use of a key, before they are summed, and in a table-batched layer that of what it has
+    pooled. For mixed_float16 give a keras.optimizers.LossScaleOptimizer to this one, and compile
+    with `auto_scale_loss=False`.
 
-    As any Keras optimizer it is for one thread at a time.
+    A table that comes after the first step joins with the first one that names it. Dense variables
+    must be there when the optimizer is built, as in Keras.
+
+    Threads may train a table together, by an optimizer each or by one, and no update of a row is
+    lost. A rule that runs in the table changes each row in its place; any other reads rows and
+    writes them back, and such steps take turns on the table. The step, `iterations`, and dense
+    variables are as safe as Keras leaves them.
 
     Under tf.distribute.MirroredStrategy a table makes one step of the gradients of all replicas.
     The optimizer must then be one whose rule runs in the table, without `global_clipnorm`,
@@ -109,9 +97,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     Args:
         keras_optimizer: A Keras optimizer or its name. Not MultiOptimizer.
-        bp_v2: Stored. A rule that runs in the table changes each row in its place, with bp_v2 and
-            without: threads with an optimizer each lose no update. Any other optimizer reads rows
-            and writes them back, so only one thread may train a table by it.
+        bp_v2: Whether other optimizers train the tables too, such as one in each thread. Slots that
+            they have made are kept then, and shared by optimizers of one kind. By default a new
+            optimizer's tables begin with new slots.
         synchronous: Stored. There is one process so far.
         name: Name of the optimizer.
 
@@ -143,13 +131,16 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         keras_optimizer = optimizer_of(keras_optimizer)
         check_optimizer(_rule_optimizer(keras_optimizer))
-        super().__init__(learning_rate=0.0, name=name or "dynamic_embedding_optimizer")
+        name = "dynamic_embedding_optimizer" if name is None else arguments.name_of(name)
+        super().__init__(learning_rate=0.0, name=name)
         self._inner_optimizer = keras_optimizer
-        self.bp_v2 = bool(bp_v2)
-        self.synchronous = bool(synchronous)
+        self.bp_v2 = arguments.flag(bp_v2, "bp_v2")
+        self.synchronous = arguments.flag(synchronous, "synchronous")
         self._tables = _Tables()
         self._split: _Split | None = None
 
+    # In a tf.function that it is the first step of, AutoGraph would take both ways at each `if`.
+    @tf.autograph.experimental.do_not_convert
     def build(self, variables: list[Any]) -> None:
         """Makes the optimizer's variables and chooses the rule of each table.
 
@@ -192,7 +183,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             is_new = int(tf.convert_to_tensor(step_variable(rule_optimizer))) == 0
         for trainer in trainers:
             trainer.bind()
-            if is_new:  # as dense variables, the tables have nothing of an optimizer before
+            if is_new and not self.bp_v2:  # as dense variables, nothing of an optimizer before
                 trainer.table.drop_slots()
         self._tables.anchors.extend(split.anchors)
         self._tables.trainers.extend(trainers)
@@ -208,12 +199,13 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                 optimizer was built with.
 
         Raises:
+            TypeError: An argument is no list, or has something else in it.
             ValueError: A gradient of a table is not a tf.IndexedSlices, the optimizer was built
-                without this table, or an anchor has two gradients. One that stands twice, as it
-                does for two names of a variable's lookups, with the one gradient that a tape gives
-                for it, is trained once.
+                without a dense variable, or an anchor has two gradients. One that stands twice, as
+                it does for two names of a variable's lookups, with the one gradient that a tape
+                gives for it, is trained once.
         """
-        grads = list(grads)
+        grads = items_in(grads, "grads")
         if not grads:
             return
         if trainable_variables is None:
@@ -223,7 +215,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
                     "trainable_variables=None"
                 )
             trainable_variables = self._split.variables
-        trainable_variables = list(trainable_variables)
+        trainable_variables = variables_in(trainable_variables, "trainable_variables")
         if len(grads) != len(trainable_variables):
             raise ValueError(
                 "`grads` must have one gradient for each of `trainable_variables`. Received: "
@@ -235,8 +227,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             raise ValueError("`grads` must have a gradient for some variable. Received: only None")
         dense: list[Any] = []
         dense_grads: list[Any] = []
-        tables: list[_TableGradient] = []
-        for gradient, variable in _each_anchor_once(grads, trainable_variables):
+        tables: list[TableGradient] = []
+        for gradient, variable in each_anchor_once(grads, trainable_variables):
             if not isinstance(variable, Anchor):
                 dense_grads.append(gradient)
                 dense.append(variable)
@@ -245,8 +237,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             if gradient is None and (variable.own_trainer or not trainer.needs_every_step):
                 continue
             keys, values = variable.slices_of(variable.no_rows() if gradient is None else gradient)
-            tables.append(_TableGradient(variable, trainer, keys, values))
-        tables = _one_for_each_table(tables)
+            tables.append(TableGradient(variable, trainer, keys, values))
+        tables = one_for_each_table(tables)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:  # it may be built elsewhere
             self._check_strategy(
                 [table.anchor for table in tables],
@@ -258,7 +250,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         scale = self.inner_optimizer.loss_scale_factor or 1.0
         if self._rule_optimizer.global_clipnorm:
             tables, dense_grads = self._clip_together(tables, dense_grads, scale)
-        _train(tables, scale)
+        train_all(tables, scale)
         if any(gradient is not None for gradient in dense_grads):
             self.inner_optimizer.apply(dense_grads, dense)
         else:
@@ -266,7 +258,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
         """As `apply`, from pairs. Gives `iterations`."""
-        pairs = list(grads_and_vars)
+        pairs = pairs_in(grads_and_vars, "grads_and_vars")
         self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.iterations
 
@@ -284,6 +276,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             `iterations`.
 
         Raises:
+            TypeError: An argument is of another type.
             ValueError: The loss is a tensor and there is no tape.
 
         Example:
@@ -296,19 +289,22 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             >>> v.lookup([3]).numpy().tolist()
             [[-0.5]]
         """
+        check_tape(tape)
         if callable(loss):
             tape = tf.GradientTape() if tape is None else tape
             with tape:
-                loss = loss()
-                variables = list(var_list() if callable(var_list) else var_list)
+                given, loss = loss, loss()
+                check_loss(loss, given)
+                variables = variables_in(var_list() if callable(var_list) else var_list, "var_list")
                 loss = self.scale_loss(loss)
         elif tape is None:
             raise ValueError(
                 "`tape` must be given where `loss` is no callable: the tf.GradientTape that saw "
-                f"how it was made. Received: loss={loss!r}, tape=None"
+                f"how it was made. Received: loss={arguments.shown(loss)}, tape=None"
             )
         else:
-            variables = list(var_list() if callable(var_list) else var_list)
+            check_loss(loss, loss)
+            variables = variables_in(var_list() if callable(var_list) else var_list, "var_list")
             with tape:
                 loss = self.scale_loss(loss)
         return self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
@@ -318,8 +314,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return self.inner_optimizer.scale_loss(loss)
 
     def _clip_together(
-        self, tables: list[_TableGradient], dense_grads: list[Any], scale: Any
-    ) -> tuple[list[_TableGradient], list[Any]]:
+        self, tables: list[TableGradient], dense_grads: list[Any], scale: Any
+    ) -> tuple[list[TableGradient], list[Any]]:
         """Clips gradients by the norm of all of them together.
 
         Those of tables come out summed and without the loss scale. What the inner optimizer then
@@ -345,7 +341,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         ]
 
     def _apply_loss_scaled(
-        self, tables: list[_TableGradient], dense_grads: list[Any], dense: list[Any]
+        self, tables: list[TableGradient], dense_grads: list[Any], dense: list[Any]
     ) -> None:
         """A step of a LossScaleOptimizer: none where some gradient is not finite.
 
@@ -361,7 +357,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         if self._rule_optimizer.global_clipnorm:
             tables, dense_grads = self._clip_together(tables, dense_grads, scale)
         run_if(
-            tf.logical_and(tables_finite, dense_finite), functools.partial(_train, tables, scale)
+            tf.logical_and(tables_finite, dense_finite), functools.partial(train_all, tables, scale)
         )
         guard_grad = tf.where(tables_finite, 0.0, float("nan"))
         guard = self._split.guard  # type: ignore[union-attr]
@@ -370,13 +366,31 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def _trainer_of(self, anchor: Anchor) -> TableTrainer:
         if anchor.own_trainer is not None:
             return anchor.own_trainer  # type: ignore[return-value]
-        for trainer in self.table_trainers:
-            if trainer.table is anchor.table:
-                return trainer
-        raise ValueError(
-            f"The optimizer {self.name!r} was built without the table {anchor.table_name!r}: make "
-            "another one, or build it with all variables."
-        )
+        trainer = self._trainer_of_table(anchor.table)
+        return self._join(anchor) if trainer is None else trainer
+
+    def _trainer_of_table(self, table: Table) -> TableTrainer | None:
+        trainers = (one for one in self.table_trainers if one.table is table)
+        return next(trainers, None)
+
+    @tf.autograph.experimental.do_not_convert
+    def _join(self, anchor: Anchor) -> TableTrainer:
+        """Makes the trainer of a table that the optimizer was built without."""
+        trainer = TableTrainer(anchor, self._rule_optimizer)
+        self._check_strategy([anchor], [trainer])
+        trainer.catch_up(next(iter(self.table_trainers), None))
+        # Slots of a table that nothing has trained in this process are those of a checkpoint.
+        is_new = trainer.table.is_bound and not trainer.has_trained_before
+        with _joining:
+            known = self._trainer_of_table(anchor.table)  # by another thread meanwhile
+            if known is not None:
+                return known
+            trainer.bind()
+            if is_new and not self.bp_v2:
+                trainer.table.drop_slots()
+            self._tables.anchors.append(anchor)
+            self._tables.trainers.append(trainer)
+        return trainer
 
     def _check_strategy(self, anchors: list[Anchor], trainers: list[TableTrainer]) -> None:
         """Refuses several replicas for tables, and those of them that have no own optimizer."""
@@ -396,10 +410,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
 
         None where it does not train the table.
         """
-        for trainer in self.table_trainers:
-            if trainer.table is table:
-                return trainer.slots
-        return []
+        trainer = self._trainer_of_table(table)
+        return [] if trainer is None else trainer.slots
 
     @property
     def table_trainers(self) -> list[TableTrainer]:
@@ -464,8 +476,9 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """What Keras calls when training ends: averages take the place of weights, if so asked."""
         self.inner_optimizer.finalize_variable_values(_split(var_list).dense)
         for anchor in _split(var_list).anchors:
-            if anchor.own_trainer is None and not anchor.frozen:
-                self._trainer_of(anchor).finalize()
+            trainer = self._trainer_of_table(anchor.table)
+            if trainer is not None and anchor.own_trainer is None and not anchor.frozen:
+                trainer.finalize()
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the step, and what is kept for tables besides their rows and slots.
@@ -474,6 +487,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         arrays = {"step": step_variable(self._rule_optimizer).numpy()}
         for i, trainer in enumerate(self.table_trainers):
+            arrays[f"table_{i}_name"] = _name_number(trainer)
             arrays.update(trainer.arrays(f"table_{i}_"))
         stored_rows.write(store, arrays)
 
@@ -490,7 +504,14 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         model = _loading_model(self)
         if model is not None and not self.built:
             self.build(model.trainable_variables)
-        for i, trainer in enumerate(self.table_trainers):
+        trainers = self.table_trainers
+        # Tables may have joined in another order. Names that are alike tell nothing.
+        saved = {int(arrays.get(f"table_{i}_name", -1)): i for i in range(len(trainers))}
+        names = [int(_name_number(trainer)) for trainer in trainers]
+        numbers = [saved[name] for name in names] if set(names) == set(saved) else []
+        if len(set(numbers)) != len(trainers):
+            numbers = list(range(len(trainers)))
+        for i, trainer in zip(numbers, trainers, strict=True):
             trainer.load(arrays, f"table_{i}_")
 
     def get_config(self) -> dict[str, Any]:
@@ -520,57 +541,6 @@ def _rule_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-def _train(tables: list[_TableGradient], scale: Any) -> None:
-    """One step of each table, by the gradients of all replicas."""
-
-    def train(all_keys: list[tf.Tensor], all_values: list[tf.Tensor]) -> None:
-        for table, keys, values in zip(tables, all_keys, all_values, strict=True):
-            table.train_unless_frozen(keys, values, scale)
-
-    keys = [table.keys for table in tables]
-    values = [table.values for table in tables]
-    if tables:
-        once_for_all_replicas(train, keys, values)
-
-
-def _each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, Any]]:
-    """Pairs of gradients and variables, without those that say again what another has said.
-
-    Raises:
-        ValueError: An anchor has two gradients, of which none is known to have the other in it.
-    """
-    pairs = []
-    gradient_of: dict[int, Any] = {}
-    for gradient, variable in zip(grads, variables, strict=True):
-        if isinstance(variable, Anchor):
-            if id(variable) not in gradient_of:
-                gradient_of[id(variable)] = gradient
-            elif gradient_of[id(variable)] is gradient:
-                continue
-            else:
-                raise ValueError(
-                    f"{variable.table.options.name!r} must stand once in `trainable_variables`, "
-                    "whatever its lookups are called: its gradient is that of all of them. "
-                    "Received: two gradients for it"
-                )
-        pairs.append((gradient, variable))
-    return pairs
-
-
-def _one_for_each_table(gradients: list[_TableGradient]) -> list[_TableGradient]:
-    """The gradients of each table's anchors together, for a step is one step."""
-    by_table: dict[int, _TableGradient] = {}
-    for gradient in gradients:
-        first = by_table.setdefault(id(gradient.anchor.table), gradient)
-        if first is not gradient:
-            by_table[id(gradient.anchor.table)] = dataclasses.replace(
-                first,
-                keys=tf.concat([first.keys, gradient.keys], 0),
-                values=tf.concat([first.values, gradient.values], 0),
-            )
-    return list(by_table.values())
-
-
 def _split(variables: Any) -> _Split:
     variables = list(variables)
     anchors = {id(one.table): one for one in reversed(variables) if isinstance(one, Anchor)}
@@ -579,6 +549,11 @@ def _split(variables: Any) -> _Split:
         anchors=list(reversed(anchors.values())),
         dense=[variable for variable in variables if not isinstance(variable, Anchor)],
     )
+
+
+def _name_number(trainer: TableTrainer) -> np.ndarray:
+    """What tells a table's name from those of others, in a file."""
+    return np.asarray(zlib.crc32(trainer.table.options.name.encode()), np.int64)
 
 
 def _loading_model(optimizer: keras.optimizers.Optimizer) -> keras.Model | None:

@@ -49,12 +49,14 @@ def clip(optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor) -> tf.Tenso
     norm, global_norm, value = _clipping(optimizer)
     if norm or global_norm:
         squares = tf.reduce_sum(tf.square(gradient))
-        return gradient * tf.cast(norm_factor(squares, norm or global_norm), gradient.dtype)
+        if norm:  # an infinite norm leaves 0 of what is finite, unlike an infinite global norm
+            return gradient * norm / tf.maximum(tf.sqrt(squares), norm)
+        return gradient * tf.cast(norm_factor(squares, global_norm), gradient.dtype)
     return tf.clip_by_value(gradient, -value, value)
 
 
 def norm_factor(squares: tf.Tensor, largest: float) -> tf.Tensor:
-    """What a gradient is multiplied with so that its norm is at most `largest`.
+    """What gradients are multiplied with so that their global norm is at most `largest`.
 
     Args:
         squares: Sum of the squares of the gradient, scalar. Where it is infinite or NaN, so is the

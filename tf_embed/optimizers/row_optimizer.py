@@ -216,12 +216,38 @@ class RowOptimizer:
     @property
     def slot_names(self) -> list[str]:
         """What the optimizer calls its slots, in the order of the rule's groups."""
-        return [slot.name.removeprefix("embeddings_") for slot in self._copy.slots]
+        # One that bears the name of the variable itself is called as the optimizer's list of it.
+        lists: dict[int, str] = {
+            id(one): name.strip("_")
+            for name, value in vars(self._copy.optimizer).items()
+            if isinstance(value, list) and name != "_row_slots" and not name.endswith("variables")
+            for one in value
+        }
+        names = [str(slot.name) for slot in self._copy.slots]
+        return [
+            lists.get(id(slot), name) if name == "embeddings" else name.removeprefix("embeddings_")
+            for slot, name in zip(self._copy.slots, names, strict=True)
+        ]
 
     @property
     def state(self) -> list[Any]:
         """What it keeps for the whole table; Keras variables."""
         return list(self._state)
+
+    def catch_up(self, other: RowOptimizer | None) -> None:
+        """Takes over the numbers of the whole table, which are those of the optimizer's steps.
+
+        Such as Nadam's product of momenta. What has columns is of rows, and stays.
+
+        Args:
+            other: That of another table; None: the optimizer.
+        """
+        mine = vars(self._copy.optimizer)
+        theirs = vars(self._optimizer if other is None else other._copy.optimizer)
+        state = {id(one) for one in self._state if not one.ndim}
+        for name, number in mine.items():
+            if id(number) in state and isinstance(theirs.get(name), keras.Variable):
+                number.assign(theirs[name])
 
     def step(self, rows: tf.Tensor, slots: tf.Tensor, gradients: tf.Tensor) -> tuple[Any, Any]:
         """One step.

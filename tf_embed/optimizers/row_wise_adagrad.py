@@ -7,6 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import arguments
+from tf_embed.definitions import as_learning_rate, as_number
+
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 class RowWiseAdagrad(keras.optimizers.Optimizer):
@@ -26,7 +29,8 @@ class RowWiseAdagrad(keras.optimizers.Optimizer):
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
-        ValueError: `initial_accumulator_value` or `epsilon` is negative.
+        TypeError: An argument is of another type.
+        ValueError: `initial_accumulator_value` or `epsilon` is negative, or a number is not finite.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -49,9 +53,18 @@ class RowWiseAdagrad(keras.optimizers.Optimizer):
         name: str = "row_wise_adagrad",
         **kwargs: Any,
     ) -> None:
+        if name is not None:
+            arguments.name_of(name)
         super().__init__(
-            learning_rate=learning_rate, weight_decay=weight_decay, name=name, **kwargs
+            learning_rate=as_learning_rate(learning_rate, "learning_rate"),
+            weight_decay=None if weight_decay is None else as_number(weight_decay, "weight_decay"),
+            name=name,
+            **kwargs,
         )
+        initial_accumulator_value = as_number(
+            initial_accumulator_value, "initial_accumulator_value"
+        )
+        epsilon = as_number(epsilon, "epsilon")
         if initial_accumulator_value < 0.0:
             raise ValueError(
                 "`initial_accumulator_value` must not be negative. Received: "

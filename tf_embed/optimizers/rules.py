@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed import arguments
 from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
 from tf_embed.optimizers.tbe_adagrad import ExactAdagrad, ExactSGD, RowwiseAdagrad
 from tf_embed.optimizers.tbe_adam import (
@@ -63,10 +64,20 @@ _ONE_PER_ROW = {"rowwise_adagrad"}
 
 
 def optimizer_of(identifier: Any) -> Any:
-    """The optimizer that `keras.optimizers.get` gives, or the RowWiseAdagrad of that name."""
+    """The optimizer that `keras.optimizers.get` gives, or the RowWiseAdagrad of that name.
+
+    Raises:
+        ValueError: There is none.
+    """
     if isinstance(identifier, str) and identifier.lower().replace("_", "") == "rowwiseadagrad":
         return RowWiseAdagrad()
-    return keras.optimizers.get(identifier)
+    try:
+        return keras.optimizers.get(identifier)
+    except Exception as error:
+        raise ValueError(
+            "`optimizer` must be a Keras optimizer, or its name or config. Received: optimizer="
+            f"{arguments.shown(identifier)}: {error}"
+        ) from error
 
 
 def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:

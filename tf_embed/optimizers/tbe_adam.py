@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed.definitions import as_bool
 from tf_embed.optimizers.tbe_optimizer import Rows, Slot, TbeOptimizer
 
 
@@ -131,7 +132,9 @@ class TbeAdam(_RowAdam):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
-        self.use_rowwise_bias_correction = self._counts = bool(use_rowwise_bias_correction)
+        self.use_rowwise_bias_correction = self._counts = as_bool(
+            use_rowwise_bias_correction, "use_rowwise_bias_correction"
+        )
 
     @property
     def rule(self) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
-from tf_embed.definitions import Definition, as_enum
+from tf_embed.arguments import shown
+from tf_embed.definitions import Definition, as_enum, as_learning_rate
 from tf_embed.optimizers.tbe_adagrad import ExactAdagrad, ExactSGD, RowwiseAdagrad
 from tf_embed.optimizers.tbe_adam import (
     LarsSGD,
@@ -56,8 +58,8 @@ class TbeSettings(Definition):
         extra_optimizer_config: `use_rowwise_bias_correction` is of ADAM.
 
     Raises:
-        TypeError: A definition is of another type.
-        ValueError: `weight_decay_mode` is none.
+        TypeError: A setting is of another type.
+        ValueError: `weight_decay_mode` is none, or a number is not finite.
     """
 
     learning_rate: Any = 0.01
@@ -87,6 +89,8 @@ class TbeSettings(Definition):
             ("extra_optimizer_config", UserEnabledConfigDefinition),
         ):
             self._take_definition(name, kind)
+        self._take(as_learning_rate, "learning_rate")
+        self._check_numbers("eps", "momentum", "weight_decay", "eta", "beta1", "beta2", "max_norm")
 
     def differing(self) -> list[str]:
         """Names of the settings that are not at their defaults."""
@@ -140,20 +144,20 @@ _DEFINITION_OF_MODE = {
 
 
 def as_optim_type(optimizer: Any) -> EmbOptimType | None:
-    """An OptimType, or the one of that value; None stays None.
+    """An OptimType, or the one of that name or value; None stays None.
 
     Raises:
         TypeError: It is neither.
-        ValueError: No OptimType has that value.
+        ValueError: No OptimType has that name or value.
     """
     if optimizer is None or isinstance(optimizer, EmbOptimType):
         return optimizer
-    if isinstance(optimizer, str):
+    if isinstance(optimizer, (str, enum.Enum)):
         return as_enum(optimizer, "optimizer", EmbOptimType)
     raise TypeError(
-        "`optimizer` must be a tf_embed.OptimType, the value of one, or None, which leaves "
+        "`optimizer` must be a tf_embed.OptimType, the name or value of one, or None, which leaves "
         "training to the model's optimizer: wrap that in tf_embed.DynamicEmbeddingOptimizer. "
-        f"Received: optimizer={optimizer!r}"
+        f"Received: optimizer={shown(optimizer)}"
     )
 
 
@@ -161,7 +165,7 @@ def optimizer_of_type(optim_type: Any, settings: TbeSettings) -> TbeOptimizer | 
     """Makes the optimizer of a type.
 
     Args:
-        optim_type: An OptimType, the value of one, or None.
+        optim_type: An OptimType, the name or value of one, or None.
         settings: Its settings, and the defaults of all others.
 
     Returns:
@@ -225,7 +229,7 @@ def _check_decay(owner: str, used: tuple[str, ...], settings: TbeSettings) -> No
         if (mode == wanted) != (definition is not None):
             raise ValueError(
                 f"`{name}` and weight_decay_mode=WeightDecayMode.{wanted.name} must be set "
-                f"together. Received: {name}={definition!r}, "
+                f"together. Received: {name}={shown(definition)}, "
                 f"weight_decay_mode=WeightDecayMode.{mode.name}"
             )
     if mode == WeightDecayMode.NONE and settings.weight_decay:
@@ -234,7 +238,7 @@ def _check_decay(owner: str, used: tuple[str, ...], settings: TbeSettings) -> No
 
 def _refuse(owner: str, name: str, settings: TbeSettings, where: str = "") -> None:
     raise ValueError(
-        f"{owner} does not use `{name}`{where}. Received: {name}={getattr(settings, name)!r}"
+        f"{owner} does not use `{name}`{where}. Received: {name}={shown(getattr(settings, name))}"
     )
 
 

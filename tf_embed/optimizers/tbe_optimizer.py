@@ -11,10 +11,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.definitions import as_learning_rate, as_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +79,25 @@ class TbeOptimizer(keras.optimizers.Optimizer, abc.ABC):
     max_counter_every: int | None = None
 
     def __init__(self, learning_rate: Any, name: str, weight_decay: Any, **kwargs: Any) -> None:
+        learning_rate = as_learning_rate(learning_rate, "learning_rate")
+        if name is not None:
+            arguments.name_of(name)
         # Keras's own weight decay, which would come before the rule, has no part in this.
         super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
-        self.decay = self.check("weight_decay", weight_decay or 0.0)
+        self.decay = self.check("weight_decay", 0.0 if weight_decay is None else weight_decay)
         self._numbers: list[Any] = []
+        self._slots_of: Callable[[Any], list[Any]] | None = None
+
+    def keep_slots(self, slots_of: Callable[[Any], list[Any]]) -> None:
+        """Says where `slot_variables` are of the tables that it trains on its own."""
+        self._slots_of = slots_of
+
+    def slot_variables(self, table: Any) -> list[Any]:
+        """What it keeps beside the rows of a table of its layer, see `Variable.get_slot_variables`.
+
+        None of a table that it does not train, or that a wrapper of it trains.
+        """
+        return [] if self._slots_of is None else self._slots_of(table)
 
     @property
     def looks_at_all_rows(self) -> bool:
@@ -238,16 +257,20 @@ class TbeOptimizer(keras.optimizers.Optimizer, abc.ABC):
         """A number of the optimizer's, in its range.
 
         Raises:
+            TypeError: It is no number.
             ValueError: It is outside.
         """
-        wanted, good = "at least 0", value >= 0
+        number = as_number(value, name)
+        wanted, good = "at least 0", number >= 0
         if name in ("beta1", "beta2"):
-            wanted, good = "at least 0 and less than 1", 0 <= value < 1
+            wanted, good = "at least 0 and less than 1", 0 <= number < 1
         elif name == "lower_bound":
-            wanted, good = "from 0 to 1", 0 <= value <= 1
+            wanted, good = "from 0 to 1", 0 <= number <= 1
         if not good:
-            raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}")
-        return float(value)
+            raise ValueError(
+                f"`{name}` must be {wanted}. Received: {name}={arguments.shown(value)}"
+            )
+        return number
 
     def refuse(self, name: str, value: Any, default: Any, where: str = "") -> None:
         """Raises where a setting that this optimizer does not use is set.
@@ -257,7 +280,8 @@ class TbeOptimizer(keras.optimizers.Optimizer, abc.ABC):
         """
         if value != default:
             raise ValueError(
-                f"{type(self).__name__} does not use `{name}`{where}. Received: {name}={value!r}"
+                f"{type(self).__name__} does not use `{name}`{where}. Received: {name}="
+                f"{arguments.shown(value)}"
             )
 
     def _step_touched(self, everything: Rows, gradients: Any, touched: Any) -> Rows:

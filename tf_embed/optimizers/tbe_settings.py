@@ -7,7 +7,7 @@ import enum
 
 import keras
 
-from tf_embed.definitions import Definition
+from tf_embed.definitions import Definition, as_bool, as_int
 
 
 class EmbOptimType(enum.Enum):
@@ -86,10 +86,17 @@ class TailIdThreshold(Definition):
     Args:
         val: The count; or, where `is_ratio`, its share of the largest count of all rows.
         is_ratio: Which of the two it is.
+
+    Raises:
+        TypeError: An argument is of another type.
     """
 
     val: float = 0
     is_ratio: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_numbers("val")
+        self._take(as_bool, "is_ratio")
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -110,9 +117,12 @@ class CounterBasedRegularizationDefinition(Definition):
         learning_rate_mode: For rows whose n is above `tail_id_threshold`.
         grad_sum_decay: `NO_DECAY`.
         tail_id_threshold: A TailIdThreshold.
-        max_counter_update_freq: How many steps apart the largest n of all rows is looked up.
+        max_counter_update_freq: How many steps apart the largest n of all rows is looked up: of the
+            rows of a table, or of all tables of a `tf_embed.layers.TableBatchedEmbeddingBags` that
+            trains itself.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: An argument is out of range.
     """
 
@@ -126,12 +136,13 @@ class CounterBasedRegularizationDefinition(Definition):
     max_counter_update_freq: int = 1000
 
     def __post_init__(self) -> None:
-        if isinstance(self.tail_id_threshold, dict):
-            threshold = TailIdThreshold.from_config(self.tail_id_threshold)
-            object.__setattr__(self, "tail_id_threshold", threshold)
         self._take_enum("counter_weight_decay_mode", CounterWeightDecayMode)
         self._take_enum("learning_rate_mode", LearningRateMode)
         self._take_enum("grad_sum_decay", GradSumDecay)
+        self._take_definition("tail_id_threshold", TailIdThreshold)
+        self._check("tail_id_threshold", "a TailIdThreshold", self.tail_id_threshold is not None)
+        self._take(as_int, "counter_halflife", "adjustment_iter", "max_counter_update_freq")
+        self._check_numbers("adjustment_ub")
         self._check(
             "grad_sum_decay",
             "GradSumDecay.NO_DECAY, as no optimizer uses another",
@@ -163,6 +174,7 @@ class CowClipDefinition(Definition):
         lower_bound: See above.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: An argument is out of range.
 
     Reference:
@@ -177,6 +189,8 @@ class CowClipDefinition(Definition):
 
     def __post_init__(self) -> None:
         self._take_enum("counter_weight_decay_mode", CounterWeightDecayMode)
+        self._take(as_int, "counter_halflife")
+        self._check_numbers("weight_norm_coefficient", "lower_bound")
         self._check(
             "counter_weight_decay_mode",
             "NONE, L2 or DECOUPLE",
@@ -196,6 +210,7 @@ class GlobalWeightDecayDefinition(Definition):
         lower_bound: What the steps left out leave of a weight at least, from 0 to 1.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: An argument is out of range.
     """
 
@@ -203,6 +218,8 @@ class GlobalWeightDecayDefinition(Definition):
     lower_bound: float = 0.0
 
     def __post_init__(self) -> None:
+        self._take(as_int, "start_iter")
+        self._check_numbers("lower_bound")
         self._check("lower_bound", "from 0 to 1", 0 <= self.lower_bound <= 1)
 
 
@@ -219,6 +236,7 @@ class EnsembleModeDefinition(Definition):
         step_mode: With StepMode.NONE, an average begins at 0 again once it was taken.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: An argument is out of range.
     """
 
@@ -230,6 +248,7 @@ class EnsembleModeDefinition(Definition):
 
     def __post_init__(self) -> None:
         self._take_enum("step_mode", StepMode)
+        self._check_numbers("step_ema", "step_swap", "step_start", "step_ema_coef")
         for name in ("step_ema", "step_swap"):
             self._check(name, "at least 1", getattr(self, name) >= 1)
         self._check("step_ema_coef", "from 0 to 1", 0 <= self.step_ema_coef <= 1)
@@ -246,6 +265,7 @@ class EmainplaceModeDefinition(Definition):
         step_ema_coef: How much of the difference it makes up for.
 
     Raises:
+        TypeError: An argument is of another type.
         ValueError: An argument is out of range.
     """
 
@@ -254,5 +274,6 @@ class EmainplaceModeDefinition(Definition):
     step_ema_coef: float = 0.6
 
     def __post_init__(self) -> None:
+        self._check_numbers("step_ema", "step_start", "step_ema_coef")
         self._check("step_ema", "at least 1", self.step_ema >= 1)
         self._check("step_ema_coef", "from 0 to 1", 0 <= self.step_ema_coef <= 1)

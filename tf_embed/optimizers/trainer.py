@@ -9,6 +9,7 @@ average.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -194,8 +195,23 @@ class TableTrainer(tf.Module):
         return self._parts.table
 
     def bind(self) -> None:
-        """Tells the table which rule it will be trained with."""
+        """Tells the table which rule it will be trained with, and by whom."""
         self._parts.table.bind_rule(self.rule)
+        self._parts.table.trainers.add(self)
+
+    @property
+    def has_trained_before(self) -> bool:
+        """Whether another trainer of the same optimizer has this table."""
+        return any(one.optimizer is self.optimizer for one in self.table.trainers)
+
+    def catch_up(self, other: TableTrainer | None) -> None:
+        """Takes over what steps without this table have made of its whole-table numbers.
+
+        Args:
+            other: A trainer that has made these steps; None: the optimizer itself has.
+        """
+        if self._parts.rows is not None:
+            self._parts.rows.catch_up(None if other is None else other._parts.rows)
 
     @property
     def needs_every_step(self) -> bool:
@@ -256,7 +272,8 @@ class TableTrainer(tf.Module):
         steps = self._parts.optimizer.gradient_accumulation_steps
         accumulator = self.accumulator
         if steps and accumulator is not None:
-            self._accumulate(accumulator, keys, gradients, scale, steps)
+            with self.table.turn():
+                self._accumulate(accumulator, keys, gradients, scale, steps)
         elif self._parts.rows is None and not row_gradients.clips(self._parts.optimizer):
             if not isinstance(scale, float) or scale != 1.0:
                 dtype = self._parts.table.options.slot_dtype
@@ -281,7 +298,8 @@ class TableTrainer(tf.Module):
         A row that was never trained keeps its weights.
         """
         if self._parts.optimizer.use_ema:
-            self._take_averages()
+            with self.table.turn():
+                self._take_averages()
 
     def _take_averages(self) -> None:
         table, rows = self._parts.table, self._parts.rows
@@ -345,7 +363,8 @@ class TableTrainer(tf.Module):
         def update() -> None:
             waiting = accumulator.export(with_slots=False)
             accumulator.clear()
-            self._run_rule(waiting.keys, self._clipped(waiting.values / steps), distinct=True)
+            sums = self._clipped(waiting.values / steps)
+            self._run_rule(waiting.keys, sums, distinct=True, has_turn=True)
 
         run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
 
@@ -353,10 +372,14 @@ class TableTrainer(tf.Module):
         optimizer = self._parts.optimizer
         return row_gradients.clip(optimizer, sums) if row_gradients.clips(optimizer) else sums
 
-    def _run_rule(self, keys: tf.Tensor, gradients: tf.Tensor, *, distinct: bool) -> None:
+    def _run_rule(
+        self, keys: tf.Tensor, gradients: tf.Tensor, *, distinct: bool, has_turn: bool = False
+    ) -> None:
         if self._parts.rows is None:
             self._run_fused(keys, gradients, distinct)
-        else:
+            return
+        # Between the reading of rows and their writing another step would be lost.
+        with contextlib.nullcontext() if has_turn else self.table.turn():
             self._run_on_rows(self._parts.rows, keys, gradients)
 
     def _run_fused(self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool) -> None:

@@ -13,10 +13,10 @@ from tf_embed.anchor import Anchor
 from tf_embed.distributed.sharding import PartitionFn
 from tf_embed.keras.layers.reduction import combiner_of, reduce_bags
 from tf_embed.layers.pooling import COMBINERS, Embedder
-from tf_embed.layers.table_layer import TableLayer, serialized
-from tf_embed.lookup import clipped
+from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
+from tf_embed.lookup import MOST_NORM, clipped
 from tf_embed.ops import compute_dtype
-from tf_embed.policies import TablePolicy
+from tf_embed.policies import MOST_ROWS, TablePolicy
 from tf_embed.storage import GpuStorage
 from tf_embed.variable import Variable
 
@@ -111,9 +111,10 @@ class Embedding(TableLayer):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):
-            kwargs["dtype"] = tf.as_dtype(value_dtype).name
+            value_dtype = arguments.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
+            kwargs["dtype"] = value_dtype.name
         super().__init__(
-            arguments.positive_int(embedding_size, "embedding_size"),
+            arguments.positive_int(embedding_size, "embedding_size", most=arguments.MOST_DIM),
             key_dtype,
             value_dtype,
             keras.initializers.RandomNormal() if initializer is None else initializer,
@@ -122,7 +123,9 @@ class Embedding(TableLayer):
             devices=devices,
             partitioner=partitioner,
             restrict_policy=restrict_policy,
-            init_size=arguments.positive_int(init_capacity, "init_capacity", least=0),
+            init_size=arguments.positive_int(
+                init_capacity, "init_capacity", least=0, most=MOST_ROWS
+            ),
             kv_creator=kv_creator,
             bp_v2=bp_v2,
             unknown_value=unknown_value,
@@ -135,10 +138,17 @@ class Embedding(TableLayer):
         )
         self.embedding_size = self.dim
         self.combiner = combiner_of(combiner)
-        self.with_unique = bool(with_unique)
-        self.short_file_name = bool(short_file_name)
-        self.max_norm = _norm(max_norm)
-        self.keep_distribution = bool(keep_distribution)
+        self.with_unique = arguments.flag(with_unique, "with_unique")
+        self.short_file_name = arguments.flag(short_file_name, "short_file_name")
+        if max_norm is not None:
+            max_norm = arguments.positive_number(max_norm, "max_norm", most=MOST_NORM)
+        self.max_norm = max_norm
+        self.keep_distribution = arguments.flag(keep_distribution, "keep_distribution")
+        if not isinstance(distribute_strategy, (tf.distribute.Strategy, type(None))):
+            raise TypeError(
+                "`distribute_strategy` must be None or a tf.distribute.Strategy. Received: "
+                f"distribute_strategy={arguments.shown(distribute_strategy)}"
+            )
         if distribute_strategy is None:
             self._make_table()
         else:
@@ -231,7 +241,9 @@ class Embedding(TableLayer):
         if self.padding_id is not None:
             counts = tf.logical_not(self._is_padding(keys))
             keys, bags = tf.boolean_mask(keys, counts), tf.boolean_mask(bags, counts)
-        return reduce_bags(self._clipped_rows(keys, training), bags, num_bags, self.combiner)
+        return reduce_bags(
+            self._clipped_rows(keys, training), bags, num_bags, self.combiner, self.name
+        )
 
 
 BasicEmbedding = Embedding
@@ -239,19 +251,3 @@ BasicEmbedding = Embedding
 
 def _is_mixed(policy: keras.dtype_policies.DTypePolicy) -> bool:
     return policy.compute_dtype != policy.variable_dtype
-
-
-def _norm(max_norm: Any) -> float | None:
-    """The argument `max_norm`.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is not above 0.
-    """
-    if max_norm is None:
-        return None
-    if isinstance(max_norm, bool) or not isinstance(max_norm, (int, float)):
-        raise TypeError(f"`max_norm` must be a number. Received: max_norm={max_norm!r}")
-    if not max_norm > 0:
-        raise ValueError(f"`max_norm` must be above 0. Received: max_norm={max_norm}")
-    return float(max_norm)

@@ -67,12 +67,9 @@ class FieldWiseEmbedding(Embedding):
             with_unique,
             **kwargs,
         )
-        self.nslots = arguments.positive_int(nslots, "nslots")
-        self.slot_map_fn = deserialized(slot_map_fn)
-        if not callable(self.slot_map_fn):
-            raise TypeError(
-                f"`slot_map_fn` must be callable. Received: slot_map_fn={slot_map_fn!r}"
-            )
+        self.nslots = arguments.positive_int(nslots, "nslots", most=2**31 - 1)
+        self.slot_map_fn = deserialized(slot_map_fn, "slot_map_fn")
+        arguments.function_of(self.slot_map_fn, "slot_map_fn")
 
     def call(self, ids: Any, training: bool | None = None) -> Any:
         """Looks ids up and combines the rows of each field of each example.
@@ -125,7 +122,8 @@ class FieldWiseEmbedding(Embedding):
 
     def _fields(self, keys: tf.Tensor) -> tf.Tensor:
         """The field of each key, int64 [n]; 0 for padding, which no bag counts."""
-        fields = tf.convert_to_tensor(self.slot_map_fn(keys))
+        fields = arguments.call_of(self.slot_map_fn, "slot_map_fn", self.name, keys)
+        fields = arguments.as_tensor(fields, "slot_map_fn(keys)", self.name)
         if not fields.dtype.is_integer:
             raise TypeError(
                 f"`slot_map_fn` of {self.name!r} must give integers. Received: "

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.layers.table_layer import deserialized
 
 Combiner = str | Callable[..., Any]
 
@@ -49,25 +51,29 @@ def combiner_of(combiner: Any) -> Combiner:
         TypeError: It is none of these.
         ValueError: There is no combiner of that name.
     """
-    if isinstance(combiner, dict):
-        combiner = keras.saving.deserialize_keras_object(combiner)
-    if callable(combiner):
+    combiner = deserialized(combiner, "combiner")
+    if callable(combiner) and not isinstance(combiner, type):
         return combiner
     if not isinstance(combiner, str):
         raise TypeError(
-            f"`combiner` must be a name or a function of rows and axis. Received: {combiner!r}"
+            "`combiner` must be a name or a function of rows and axis. Received: combiner="
+            f"{arguments.shown(combiner)}"
         )
     name = _ALIASES.get(combiner, combiner)
     if name not in _BY_NAME:
         raise ValueError(
             f"`combiner` must be one of {', '.join(_BY_NAME)}, or a function of rows and axis, "
-            f"such as tf.reduce_logsumexp. Received: combiner={combiner!r}"
+            f"such as tf.reduce_logsumexp. Received: combiner={arguments.shown(combiner)}"
         )
     return name
 
 
 def reduce_bags(
-    rows: tf.Tensor, bags: tf.Tensor, num_bags: tf.Tensor, combiner: Combiner
+    rows: tf.Tensor,
+    bags: tf.Tensor,
+    num_bags: tf.Tensor,
+    combiner: Combiner,
+    owner: str = "reduce_bags",
 ) -> tf.Tensor:
     """Makes one row of those of each bag.
 
@@ -77,12 +83,14 @@ def reduce_bags(
         num_bags: int64 scalar.
         combiner: What `combiner_of` gave. A function gets a tf.RaggedTensor [num_bags, (m), dim]
             and `axis=1`.
+        owner: The layer, for messages.
 
     Returns:
         [num_bags, dim]; zeros where a bag is empty.
 
     Raises:
-        ValueError: A function gave something else than one row a bag.
+        TypeError: A function gave no tensor.
+        ValueError: A function failed, or gave something else than one row a bag.
 
     Example:
         >>> import tensorflow as tf
@@ -97,20 +105,22 @@ def reduce_bags(
         lists = tf.RaggedTensor.from_value_rowids(
             tf.gather(rows, order), tf.gather(bags, order), num_bags, validate=False
         )
-        reduced = one_row_each(combiner(lists, axis=1), rows.shape[-1], combiner)
+        reduced = one_row_each(combiner, lists, rows.shape[-1], owner)
     counts = tf.math.unsorted_segment_sum(tf.ones_like(bags), bags, num_bags)
     return tf.where((counts > 0)[:, tf.newaxis], reduced, tf.zeros_like(reduced))
 
 
-def one_row_each(reduced: Any, dim: int, combiner: Callable[..., Any]) -> tf.Tensor:
-    """What a function gave for bags, if it is a row for each.
+def one_row_each(combiner: Callable[..., Any], rows: Any, dim: int, owner: str) -> tf.Tensor:
+    """What a function gives for the rows of bags, if it is a row for each.
 
     Raises:
-        ValueError: It is not.
+        TypeError: It is no tensor.
+        ValueError: It is another shape, or the function failed.
     """
+    reduced = arguments.call_of(combiner, "combiner", owner, rows, axis=1)
     if isinstance(reduced, tf.RaggedTensor):
         reduced = reduced.to_tensor()
-    reduced = tf.convert_to_tensor(reduced)
+    reduced = arguments.as_tensor(reduced, "combiner(rows, axis=1)", owner)
     if not reduced.shape.is_compatible_with([None, dim]):
         raise ValueError(
             f"`combiner` must reduce rows [bags, ids, {dim}] over axis 1 to [bags, {dim}]. "

@@ -82,5 +82,5 @@ class SquashedEmbedding(Embedding):
             )(keys)
         if isinstance(keys, tf.Tensor) and callable(self.combiner) and self.padding_id is None:
             rows = self._clipped_rows(keys, training)
-            return one_row_each(self.combiner(rows, axis=1), self.dim, self.combiner)
+            return one_row_each(self.combiner, rows, self.dim, self.name)
         return self._reduced(*listed(keys), training)

@@ -1,0 +1,203 @@
+"""Saves that claim far more than they hold: called damaged, before memory is taken for it.
+
+Every checksum in them is right.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+from typing import Any
+
+import h5py
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from row_files_test import FilesTestCase, as_dict
+
+import tf_embed
+from tf_embed import stored_rows
+
+_EXTERNAL = 12  # the kind of a rule that runs outside of a table
+_FIXED = 7  # numbers of a header before those of the rule
+_TABLE = [0] * 256
+for _byte in range(256):
+    _crc = _byte
+    for _ in range(8):
+        _crc = (_crc >> 1) ^ (0x82F63B78 if _crc & 1 else 0)
+    _TABLE[_byte] = _crc
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ _TABLE[(crc ^ byte) & 255]
+    return crc ^ 0xFFFFFFFF
+
+
+class RowFile:
+    """A file of rows, taken apart; see cc/core/row_file.h."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        (self.path,) = folder.glob("*.rows")
+        (self._manifest,) = folder.glob("*.manifest")
+        data = self.path.read_bytes()
+        (length,) = struct.unpack("<Q", data[16:24])
+        self._start = data[:16]
+        body = list(struct.unpack(f"<{length // 8}q", data[24 : 24 + length]))
+        self.fixed, self.meta = body[:_FIXED], body[_FIXED : _FIXED + body[6]]
+        self.policy = body[_FIXED + body[6] :]
+        self.blocks, self.tail = data[24 + length + 4 : -24], b""
+
+    def write(self) -> None:
+        """Puts it together, with checksums and a manifest that are right."""
+        body = [*self.fixed[:6], len(self.meta), *self.meta, *self.policy]
+        start = self._start + struct.pack(f"<Q{len(body)}q", 8 * len(body), *body)
+        crc = struct.pack("<I", crc32c(start))
+        of_all, rows, count, at = crc, 0, 0, 0
+        while at < len(self.blocks):
+            (some, size) = struct.unpack("<IQ", self.blocks[at + 4 : at + 16])
+            at += 16 + size + 4
+            of_all += self.blocks[at - 4 : at]
+            rows, count = rows + some, count + 1
+        footer = struct.pack("<IIQI", ord("e"), count, rows, crc32c(of_all))
+        footer += struct.pack("<I", crc32c(footer))
+        self.path.write_bytes(start + crc + self.blocks + (self.tail or footer))
+        lines = self._manifest.read_text().splitlines()[:-2]
+        checksum = crc32c(of_all + footer[-4:])
+        name = self.path.name
+        lines.append(f"file {name} {self.path.stat().st_size} {rows} {checksum:08x}")
+        self.write_manifest("\n".join(lines) + "\n")
+
+    def write_manifest(self, text: str) -> None:
+        self._manifest.write_text(text + f"checksum {crc32c(text.encode()):08x}\n")
+
+
+class CraftedFilesTest(FilesTestCase):
+    def saved(self, keys: int = 3, **options: Any) -> tuple[pathlib.Path, RowFile]:
+        folder = pathlib.Path(self.folder())
+        v = tf_embed.Variable(dim=2, name="v", **options)
+        v.upsert(range(keys), np.ones([keys, 2]))
+        v.save_to_file_system(folder)
+        return folder, RowFile(folder)
+
+    def check_refused(self, folder: pathlib.Path, words: str, **options: Any) -> None:
+        v = tf_embed.Variable(dim=2, name="v", **options)
+        v.upsert([9], [[7.0, 7.0]])
+        with self.assertRaisesRegex(tf.errors.DataLossError, words):
+            v.load_from_file_system(folder)
+        self.assertEqual(as_dict(v), {9: [7.0, 7.0]})
+
+    def test_what_is_put_together_unchanged_is_loaded(self):
+        folder, file = self.saved()
+        file.write()
+        v = tf_embed.Variable(dim=2, name="v")
+        v.load_from_file_system(folder)
+        self.assertLen(as_dict(v), 3)
+
+    def with_slots(self, width: int, groups: int = 1) -> pathlib.Path:
+        """A save of no rows, each of which would have so many slots."""
+        folder, file = self.saved(keys=0)
+        file.meta[3], file.meta[4] = _EXTERNAL, 1
+        file.meta[7], file.meta[8] = width * groups, groups
+        file.meta += [width, 0] * groups
+        file.write()
+        return folder
+
+    @parameterized.parameters((2**30, 1), (2**31 - 1, 16), (65537, 1), (4097, 16))
+    def test_no_rows_of_more_slots_than_a_rule_may_have_are_damage(self, width, groups):
+        folder = self.with_slots(width, groups)
+        self.check_refused(folder, r"rows' is damaged: .*no more slots than a rule may have")
+
+    def test_no_rows_of_many_slots_are_loaded(self):
+        v = tf_embed.Variable(dim=2, name="v")
+        v.upsert([1], [[1.0, 1.0]])
+        v.load_from_file_system(self.with_slots(4096, 16))
+        self.assertEqual(as_dict(v), {1: [1.0, 1.0]})
+
+    @parameterized.parameters(2**63 - 1, 2**64 - 1, 2**64 - 16, 2**32, 1, 0)
+    def test_a_block_that_is_longer_than_the_file_is_damage(self, length):
+        folder, file = self.saved()
+        for rows in (0, 1, 2**32 - 1):
+            file.tail = struct.pack("<IIQQ", ord("r"), rows, length, 0)
+            file.write()
+            self.check_refused(
+                folder, r"rows' is damaged: the block at byte \d+ has a wrong length"
+            )
+
+    @parameterized.parameters(
+        ([16, 64, 1e-300, 1],),
+        ([16, 64 * 20, 1e-9, 1],),
+        ([1, 2**62, 0.01, 1],),
+        ([2**32 + 1, 64, 0.01, 1],),
+        ([1, 1, 5e-324, 64],),
+        ([1, 1, float("nan"), 1],),
+        ([16, 1, 0.01, 2**40],),
+    )
+    def test_a_filter_that_is_longer_than_its_numbers_is_damage(self, numbers):
+        policy = tf_embed.TablePolicy(admission=tf_embed.BloomAdmission(3, 0.01))
+        folder, file = self.saved(policy=policy)
+        cell_bits, capacity, error_rate, filters = numbers
+        (error_bits,) = struct.unpack("<q", struct.pack("<d", error_rate))
+        kind_and_threshold = file.policy[3:5]
+        claimed = [cell_bits, capacity, error_bits, filters]
+        file.policy = [*file.policy[:3], *kind_and_threshold, *claimed, *[0] * 20]
+        file.write()
+        v = tf_embed.Variable(dim=2, name="v", policy=policy)
+        with self.assertRaisesRegex(tf.errors.DataLossError, r"rows' is damaged: .*admission"):
+            v.load_from_file_system(folder)
+        self.assertEqual(int(v.size()), 0)
+
+    def test_a_manifest_of_more_files_or_bytes_than_a_save_has_is_damage(self):
+        folder, file = self.saved()
+        (manifest,) = folder.glob("*.manifest")
+        lines = manifest.read_text().splitlines()[:-1]
+        file.write_manifest("\n".join([*lines[:-1], *[lines[-1]] * 65_537]) + "\n")
+        self.check_refused(folder, "manifest' is damaged")
+        with open(manifest, "r+b") as whole:
+            whole.truncate(2**40)  # a file of holes
+        self.check_refused(folder, "manifest' is damaged: it has 1099511627776 bytes")
+
+
+class CraftedArraysTest(FilesTestCase):
+    """What Keras's files and checkpoints have: arrays."""
+
+    def import_with(self, **changes: Any) -> None:
+        table = tf_embed.Variable(dim=2, name="v").table
+        exported = {**table.export()._asdict(), **changes}
+        table.import_(**exported)
+
+    def test_meta_numbers_that_claim_too_many_slots_are_refused(self):
+        meta = [2, 0, 0, _EXTERNAL, 1, 0, 2, 2**30, 1, 2**30, 0]
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "no more slots than a rule"):
+            self.import_with(meta=tf.constant(meta, tf.int64), slots=tf.zeros([0, 2**30]))
+
+    @parameterized.parameters(-1, 2**62, 4)
+    def test_lengths_of_strings_that_are_not_those_of_the_bytes_are_damage(self, length):
+        v = tf_embed.Variable("string", dim=1, name="v")
+        v.upsert(["abc", "de"], [[1.0], [2.0]])
+        arrays = {name: np.asarray(one) for name, one in stored_rows.arrays_of(v.table).items()}
+        arrays["key_lengths"] = np.array([3, length], np.int64)
+        with self.assertRaisesRegex(ValueError, "of 'v' is damaged.*strings are of 5 bytes"):
+            stored_rows.import_into(v.table, arrays)
+        self.assertEqual(int(v.size()), 2)
+
+    def test_an_array_that_is_not_in_the_file_is_damage(self):
+        path = self.folder("rows.h5")
+        v = tf_embed.Variable(dim=2, name="v")
+        pathlib.Path(path).parent.mkdir(exist_ok=True)
+        with h5py.File(path, "w") as store:
+            stored_rows.write(store, stored_rows.arrays_of(v.table))
+            del store["keys"]
+            store.create_dataset("keys", [2**40], "i8", chunks=(1024,))  # of no chunks
+        with (
+            h5py.File(path) as store,
+            self.assertRaisesRegex(
+                ValueError, "of 'v' is damaged.*'keys' is of 8796093022208 bytes, and 0 are"
+            ),
+        ):
+            stored_rows.load(v.table, store)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,93 @@
+"""What the steps of DynamicEmbeddingOptimizer may be called with."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+import tf_embed
+
+
+class StepArgumentsTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.table = tf_embed.Variable(dim=2, name="t")
+        self.table.upsert([1], [[1.0, 2.0]])
+        self.optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+        self.anchors = self.table.trainable_variables
+
+    def loss(self):
+        return tf.reduce_sum(tf_embed.embedding_lookup(self.table, [1]))
+
+    def assert_row(self, *row):
+        np.testing.assert_array_equal(self.table.lookup([1]), [row])
+
+    @parameterized.parameters(
+        (tf.constant([[1.0, 1.0]]), tf.constant([1.5]), "'t' must have keys.*dtype float32"),
+        (tf.constant([[1.0, 1.0]]), tf.constant([True]), "'t' must have keys.*dtype bool"),
+        (np.array([[1.0, 1.0]]), np.array([1.5]), "'t' must have keys.*dtype float64"),
+        (tf.constant([["a", "b"]]), tf.constant([1]), "'t' must have floats.*dtype string"),
+        (tf.constant([[1, 1]]), tf.constant([1]), "'t' must have floats.*dtype int32"),
+    )
+    def test_a_gradient_of_other_dtypes_is_refused(self, values, keys, words):
+        with self.assertRaisesRegex(TypeError, words):
+            self.optimizer.apply([tf.IndexedSlices(values, keys)], self.anchors)
+        self.assert_row(1.0, 2.0)
+
+    @parameterized.parameters(
+        (tf.constant([[1.0, 1.0]]), tf.constant([1])),
+        (tf.constant([[1.0, 1.0]]), tf.constant([1], tf.int64)),
+        (tf.constant([[1.0, 1.0]]), [1]),
+    )
+    def test_slices_of_a_users_own_making_train(self, values, keys):
+        self.optimizer.apply([tf.IndexedSlices(values, keys)], self.anchors)
+        self.assert_row(0.5, 1.5)
+
+    @parameterized.parameters(tuple, list, iter)
+    def test_gradients_and_pairs_may_come_one_by_one(self, kind):
+        def slices():
+            return tf.IndexedSlices(tf.constant([[1.0, 1.0]]), tf.constant([1]))
+
+        self.optimizer.apply(kind([slices()]), kind(self.anchors))
+        self.assert_row(0.5, 1.5)
+        self.optimizer.apply_gradients(kind([(slices(), self.anchors[0])]))
+        self.assert_row(0.0, 1.0)
+
+    def test_tables_are_no_variables(self):
+        for one in (self.table, 3, tf.ones([2])):
+            kind = type(one).__name__
+            with self.assertRaisesRegex(TypeError, f"`var_list` must have var.*of type .*{kind}"):
+                self.optimizer.minimize(self.loss, [one])
+        self.assert_row(1.0, 2.0)
+
+    @parameterized.product(value=("ab", b"ab", {}, 3, tf.ones([2]), np.ones(2), keras.Variable))
+    def test_what_is_no_list_is_refused(self, value):
+        with self.assertRaisesRegex(TypeError, "`grads` must be a list"):
+            self.optimizer.apply(value, self.anchors)
+        with self.assertRaisesRegex(TypeError, "`trainable_variables` must be a list"):
+            self.optimizer.apply([None], value)
+        with self.assertRaisesRegex(TypeError, "`grads_and_vars` must be a list"):
+            self.optimizer.apply_gradients(value)
+
+    @parameterized.product(value=("ab", 3, (1, 2, 3)))
+    def test_what_is_no_pair_is_refused(self, value):
+        with self.assertRaisesRegex(TypeError, "`grads_and_vars` must have pairs"):
+            self.optimizer.apply_gradients([value])
+
+    def test_a_loss_is_a_tensor_and_a_tape_is_one(self):
+        for loss in (lambda: None, lambda: 1.0, int):
+            with self.assertRaisesRegex(TypeError, "`loss` must be a tensor, or a callable"):
+                self.optimizer.minimize(loss, self.anchors)
+        with tf.GradientTape() as tape:
+            self.loss()
+        with self.assertRaisesRegex(TypeError, "`loss` must be a tensor.*3"):
+            self.optimizer.minimize(3, self.anchors, tape)
+        with self.assertRaisesRegex(TypeError, "`tape` must be a tf.GradientTape.*'x'"):
+            self.optimizer.minimize(self.loss, self.anchors, "x")
+        self.assert_row(1.0, 2.0)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,53 @@
+"""Ids that a model declared ragged or sparse, and gets dense.
+
+`model.export` makes a signature for dense ids of them, for TensorFlow's signatures are of tensors.
+What fills the short lines of a dense batch would be looked up as an id like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class DeclaredInputs:
+    """What a layer was called with while a functional model was made."""
+
+    def __init__(self) -> None:
+        self._shapes: set[Any] = set()
+
+    def declare(self, ids: Any, feature: int = 0) -> None:
+        """Keeps the shape of symbolic ids that are ragged or sparse.
+
+        Args:
+            ids: A keras.KerasTensor, or anything else, which is not kept.
+            feature: The number of the feature that they are of.
+        """
+        if getattr(ids, "ragged", False) or getattr(ids, "sparse", False):
+            self._shapes.add((feature, tuple(ids.shape)))
+
+    def check(self, ids: Any, owner: str, feature: int = 0) -> None:
+        """Refuses dense ids in a graph, of the shape in which ragged or sparse ones were declared.
+
+        In eager execution, and in `fit` with arrays, their shape is another: it has no unknown
+        lengths.
+
+        Args:
+            ids: What the layer is called with, without a padding id.
+            owner: The name of the layer.
+            feature: As in `declare`.
+
+        Raises:
+            ValueError: They are such.
+        """
+        if tf.executing_eagerly() or not isinstance(ids, tf.Tensor) or ids.shape.rank is None:
+            return
+        shape = tuple(ids.shape)
+        if (feature, shape) in self._shapes:
+            raise ValueError(
+                f"`padding_id` of {owner!r} must be set for dense ids in place of the ragged or "
+                "sparse ones of its keras.Input, as in the signature that `model.export` makes: "
+                "without it, what fills short lines is looked up as an id. Received: "
+                f"padding_id=None, ids of shape={shape}"
+            )

@@ -1,0 +1,87 @@
+"""What the wrapper's steps are called with: gradients, variables, losses and tapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed.anchor import Anchor
+from tf_embed.arguments import shown
+
+
+def items_in(value: Any, argument: str) -> list[Any]:
+    """The items of a list, or of what else gives them one by one, such as a zip.
+
+    Raises:
+        TypeError: It is something else, such as a tensor, which would give its rows.
+    """
+    is_one = isinstance(value, (str, bytes, Mapping, Set)) or hasattr(value, "dtype")
+    if is_one or isinstance(value, type) or not isinstance(value, Iterable):
+        raise TypeError(
+            f"`{argument}` must be a list. Received: {argument}={shown(value)} of type "
+            f"{type(value).__name__}"
+        )
+    return list(value)
+
+
+def variables_in(value: Any, argument: str) -> list[Any]:
+    """The variables and anchors of a list.
+
+    Raises:
+        TypeError: It is no list, or there is something else in it.
+    """
+    variables = items_in(value, argument)
+    for one in variables:
+        if not isinstance(one, (keras.Variable, tf.Variable, Anchor)):
+            raise TypeError(
+                f"`{argument}` must have variables, and the `trainable_variables` of layers and "
+                f"tables. Received: {shown(one)} of type {type(one).__name__}"
+            )
+    return variables
+
+
+def pairs_in(value: Any, argument: str) -> list[tuple[Any, Any]]:
+    """The pairs of gradients and variables of a list.
+
+    Raises:
+        TypeError: It is no list, or there is something else in it.
+    """
+    pairs = items_in(value, argument)
+    for one in pairs:
+        if not isinstance(one, (tuple, list)) or len(one) != 2:
+            raise TypeError(
+                f"`{argument}` must have pairs of a gradient and a variable. Received: "
+                f"{shown(one)} of type {type(one).__name__}"
+            )
+    variables = variables_in([variable for _, variable in pairs], argument)
+    return list(zip([gradient for gradient, _ in pairs], variables, strict=True))
+
+
+def check_tape(tape: Any) -> None:
+    """Refuses what is neither a tape nor None.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if tape is not None and not isinstance(tape, tf.GradientTape):
+        raise TypeError(f"`tape` must be a tf.GradientTape. Received: tape={shown(tape)}")
+
+
+def check_loss(loss: Any, given: Any) -> None:
+    """Refuses a loss that is no tensor.
+
+    Args:
+        loss: The loss.
+        given: The argument that it is, or that gave it.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not tf.is_tensor(loss):
+        raise TypeError(
+            "`loss` must be a tensor, or a callable without arguments that gives one. Received: "
+            f"loss={shown(given)}, which is or gave {shown(loss)} of type {type(loss).__name__}"
+        )

@@ -1,0 +1,108 @@
+"""The gradients of tables at one step of an optimizer of several tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.anchor import Anchor, once_for_all_replicas
+from tf_embed.optimizers.trainer import TableTrainer
+
+
+@dataclasses.dataclass(frozen=True)
+class TableGradient:
+    """The gradient of one table at a step."""
+
+    anchor: Anchor
+    trainer: TableTrainer
+    keys: tf.Tensor
+    values: tf.Tensor
+    is_summed: bool = False  # keys are distinct, and nothing is to be done but the rule
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the table has an optimizer of its own, which counts its steps itself."""
+        return self.anchor.own_trainer is not None
+
+    def train_unless_frozen(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
+        """One step, by these keys and values, which are those of all replicas.
+
+        Of a frozen table there are none, but what counts steps for all tables goes on.
+        """
+        step = functools.partial(self._train, keys, values, scale)
+        trainer = self.trainer
+        if not self.is_own and trainer.needs_every_step and not trainer.changes_every_row:
+            step()
+        else:
+            self.anchor.unless_frozen(step)
+
+    def summed(self, scale: Any) -> TableGradient:
+        """With the gradients of equal keys summed, and without the loss scale."""
+        keys, values = self.trainer.sums(self.keys, self.values, scale)
+        return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
+
+    def _train(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
+        if self.is_summed:
+            self.trainer.train_sums(keys, values)
+        else:
+            self.trainer.train(keys, values, scale)
+        if self.is_own:
+            self.trainer.advance()
+
+
+def train_all(tables: list[TableGradient], scale: Any) -> None:
+    """One step of each table, by the gradients of all replicas."""
+
+    def train(all_keys: list[tf.Tensor], all_values: list[tf.Tensor]) -> None:
+        for table, keys, values in zip(tables, all_keys, all_values, strict=True):
+            table.train_unless_frozen(keys, values, scale)
+
+    keys = [table.keys for table in tables]
+    values = [table.values for table in tables]
+    if tables:
+        once_for_all_replicas(train, keys, values)
+
+
+def each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, Any]]:
+    """Pairs of gradients and variables, without those that say again what another has said.
+
+    Raises:
+        ValueError: An anchor has two gradients, of which none is known to have the other in it.
+    """
+    pairs = []
+    gradient_of: dict[int, Any] = {}
+    for gradient, variable in zip(grads, variables, strict=True):
+        if isinstance(variable, Anchor):
+            if id(variable) not in gradient_of:
+                gradient_of[id(variable)] = gradient
+            elif gradient_of[id(variable)] is gradient:
+                continue
+            else:
+                raise ValueError(
+                    f"{variable.table.options.name!r} must stand once in `trainable_variables`, "
+                    "whatever its lookups are called: its gradient is that of all of them. "
+                    "Received: two gradients for it"
+                )
+        pairs.append((gradient, variable))
+    return pairs
+
+
+def one_for_each_table(gradients: list[TableGradient]) -> list[TableGradient]:
+    """The gradients of each table's anchors together, for a step is one step.
+
+    In the order in which the tables were made: steps of several optimizers that take turns on some
+    tables then never wait for each other in a circle, whatever orders the steps of a graph.
+    """
+    by_table: dict[int, TableGradient] = {}
+    for gradient in gradients:
+        first = by_table.setdefault(id(gradient.anchor.table), gradient)
+        if first is not gradient:
+            by_table[id(gradient.anchor.table)] = dataclasses.replace(
+                first,
+                keys=tf.concat([first.keys, gradient.keys], 0),
+                values=tf.concat([first.values, gradient.values], 0),
+            )
+    return sorted(by_table.values(), key=lambda one: one.anchor.table.number)
