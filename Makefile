@@ -60,6 +60,8 @@ help:
 	@echo 'make test-gpu    tests of tables on a GPU, with the host for a GPU; a part of make test'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
+	@echo 'make test-locks  the order of locks, checked while many threads run; a part of make test'
+	@echo 'make campaigns   random and hostile calls, threads and leaks, for long'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'
@@ -113,7 +115,29 @@ examples: library $(VENV)/.demo
 test: configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/...
 	$(VENV)/bin/pytest $(PYTEST_ARGS)
-	$(MAKE) test-gpu
+	$(MAKE) test-gpu test-locks
+
+# The package with a library that checks the order of locks, for the CPU alone: nvcc does not get
+# the options of the other compiler.
+LOCKS := build/locks
+.PHONY: test-locks
+test-locks: configured $(VENV)/.ready
+	$(BAZEL) test --config=locks //tests/cc/core/...
+	@mkdir -p $(LOCKS)
+	@PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(LOCKS)/bazelrc
+	$(BAZEL) --bazelrc=$(LOCKS)/bazelrc build --config=locks //:_tf_embed.so
+	@rm -rf $(LOCKS)/tf_embed && cp -r tf_embed $(LOCKS)/
+	@cp -f "$$($(BAZEL) info bazel-bin)/_tf_embed.so" $(LOCKS)/tf_embed/
+	PYTHONPATH=$(LOCKS) $(VENV)/bin/python tests/campaigns/stress.py $(STRESS_ARGS)
+
+# Each prints its figures and fails on what it finds.
+.PHONY: campaigns
+campaigns: library $(VENV)/.ready
+	$(MAKE) test-locks STRESS_ARGS=--seconds=600
+	$(VENV)/bin/python tests/campaigns/stress.py --seconds=1800
+	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
+	$(VENV)/bin/python tests/campaigns/hostile_calls.py
+	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000
 
 .PHONY: test-slow
 test-slow: library $(VENV)/.ready

@@ -1,0 +1,48 @@
+"""How a public name is called with hostile values, and the variable that most calls need."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from hostile_values import Kind
+
+import tf_embed as te
+
+
+def _nothing(made: Any) -> None:
+    del made
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """How a public name is called.
+
+    Attributes:
+        make: Gives what is called.
+        good: Gives the good arguments.
+        kinds: The kind of each argument.
+        then: The first use of what was made.
+        apart: Arguments that get no hostile values.
+        says: Words by which a message may name what is wrong, besides the argument's name.
+    """
+
+    make: Callable[[], Callable[..., Any]]
+    good: Callable[[], dict[str, Any]]
+    kinds: Mapping[str, Kind]
+    then: Callable[[Any], Any] = _nothing
+    apart: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+
+    def run(self, argument: str, value: Any) -> Any:
+        """Calls it with a hostile value."""
+        return self.make()(**{**self.good(), argument: value})
+
+
+def variable(**options: Any) -> te.Variable:
+    """A variable with a row."""
+    v = te.Variable(**{"dim": 2, "name": "hostile_table", **options})
+    v.upsert(["x" if v.key_dtype == tf.string else 1], [[1.0, 2.0]])
+    return v

@@ -1,0 +1,186 @@
+"""The layers, models and optimizers, with the kind of each argument; see `hostile_cases`."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import hostile_kinds as k
+import keras
+import tensorflow as tf
+from hostile_call import Call
+
+import tf_embed as te
+
+OF_LAYER = {
+    "key_dtype": k.KEY_DTYPE,
+    "value_dtype": k.VALUE_DTYPE,
+    "initializer": k.INITIALIZER,
+    "devices": k.DEVICES,
+    "restrict_policy": k.RESTRICT,
+    "partitioner": k.CALLABLE.optional(),
+    "kv_creator": k.CREATOR,
+    "optimizer": k.OPTIMIZER.optional(),
+    "padding_id": k.PADDING,
+    "unknown_value": k.UNKNOWN,
+    "policy": k.POLICY,
+    "storage": k.STORAGE,
+    "bp_v2": k.FLAG,
+    "name": k.LAYER_NAME,
+}
+OF_EMBEDDING = {
+    **OF_LAYER,
+    "embedding_size": k.POSITIVE_INT,
+    "combiner": k.COMBINER_OR_FUNCTION,
+    "with_unique": k.FLAG,
+    "short_file_name": k.FLAG,
+    "init_capacity": k.NOT_NEGATIVE,
+    "max_norm": k.LAYER_NORM,
+    "checkpoint": k.FLAG,
+    "distribute_strategy": k.IGNORED,
+    "keep_distribution": k.FLAG,
+}
+
+
+def _use_layer(layer: Any) -> None:
+    ids = tf.constant([["a"]]) if layer.key_dtype == "string" else tf.constant([[1]])
+    layer(ids)
+    layer.get_config()
+
+
+def _layer(kind: Any, **options: Any) -> Any:
+    layer = kind(2, name="hostile_layer", **options)
+    layer.build()
+    return layer
+
+
+def _model() -> keras.Model:
+    ids = keras.Input((2,), dtype="int64")
+    return keras.Model(ids, te.layers.DynamicEmbedding(2, name="hostile_layer")(ids))
+
+
+LAYER_CALLS: dict[str, Call] = {
+    "layers.DynamicEmbedding": Call(
+        lambda: te.layers.DynamicEmbedding,
+        lambda: {"dim": 2, "name": "hostile_layer"},
+        {
+            **OF_LAYER,
+            "dim": k.POSITIVE_INT,
+            "combiner": k.COMBINER.optional(),
+            "init_size": k.NOT_NEGATIVE,
+        },
+        _use_layer,
+    ),
+    "layers.DynamicEmbedding()": Call(
+        lambda: _layer(te.layers.DynamicEmbedding, combiner="sum"),
+        lambda: {"ids": tf.constant([[1, 2]])},
+        {"ids": k.IDS, "weights": k.ID_WEIGHTS, "training": k.LAYER_TRAINING},
+    ),
+    "keras.layers.Embedding": Call(
+        lambda: te.keras.layers.Embedding,
+        lambda: {"embedding_size": 2, "name": "hostile_layer"},
+        OF_EMBEDDING,
+        _use_layer,
+    ),
+    "keras.layers.Embedding()": Call(
+        lambda: _layer(te.keras.layers.Embedding),
+        lambda: {"ids": tf.constant([[1, 2]])},
+        {"ids": k.ONE_ID, "training": k.LAYER_TRAINING},
+    ),
+    "keras.layers.SquashedEmbedding": Call(
+        lambda: te.keras.layers.SquashedEmbedding,
+        lambda: {"embedding_size": 2, "name": "hostile_layer"},
+        OF_EMBEDDING,
+        _use_layer,
+    ),
+    "keras.layers.SquashedEmbedding()": Call(
+        lambda: _layer(te.keras.layers.SquashedEmbedding),
+        lambda: {"ids": tf.constant([[1, 2]])},
+        {"ids": k.IDS, "training": k.LAYER_TRAINING},
+    ),
+    "keras.layers.FieldWiseEmbedding": Call(
+        lambda: te.keras.layers.FieldWiseEmbedding,
+        lambda: {
+            "embedding_size": 2,
+            "nslots": 3,
+            "slot_map_fn": lambda keys: keys % 3,
+            "name": "hostile_layer",
+        },
+        {
+            **{
+                name: OF_EMBEDDING[name]
+                for name in (
+                    "embedding_size",
+                    "key_dtype",
+                    "value_dtype",
+                    "combiner",
+                    "initializer",
+                    "devices",
+                    "name",
+                    "with_unique",
+                )
+            },
+            "nslots": k.POSITIVE_INT,
+            "slot_map_fn": k.CALLABLE,
+        },
+        lambda layer: layer.get_config(),
+    ),
+    "keras.layers.LayerNormalization": Call(
+        lambda: te.keras.layers.LayerNormalization,
+        dict,
+        {},
+        apart=(
+            "axis",
+            "epsilon",
+            "center",
+            "scale",
+            "beta_initializer",
+            "gamma_initializer",
+            "beta_regularizer",
+            "gamma_regularizer",
+            "beta_constraint",
+            "gamma_constraint",
+        ),
+    ),
+    "keras.callbacks.ModelCheckpoint": Call(
+        lambda: te.keras.callbacks.ModelCheckpoint,
+        lambda: {"filepath": "a.keras"},
+        {"filepath": k.OBJECT, "options": k.NONE, "signatures": k.NONE},
+    ),
+    "keras.models.load_model": Call(
+        lambda: te.keras.models.load_model,
+        lambda: {"filepath": "/nowhere/a.keras"},
+        {"filepath": k.OBJECT},
+        apart=("custom_objects", "compile", "safe_mode"),
+    ),
+    "keras.models.save_model": Call(
+        lambda: te.keras.models.save_model,
+        lambda: {"model": _model(), "filepath": tempfile.mkdtemp() + "/a.keras"},
+        {
+            "model": k.OBJECT,
+            "filepath": k.MODEL_PATH,
+            "overwrite": k.FLAG,
+            "include_optimizer": k.TRUE,
+            "signatures": k.NONE,
+            "options": k.NONE,
+            "save_traces": k.TRUE,
+        },
+    ),
+    "quantized_rows.quantize": Call(
+        lambda: te.quantized_rows.quantize, dict, {"rows": k.FLOAT_ROWS}
+    ),
+    "quantized_rows.dequantize": Call(
+        lambda: te.quantized_rows.dequantize, dict, {"rows": k.OBJECT}
+    ),
+    "DynamicEmbeddingOptimizer": Call(
+        lambda: te.DynamicEmbeddingOptimizer,
+        lambda: {"keras_optimizer": "adam"},
+        {
+            "keras_optimizer": k.OPTIMIZER,
+            "bp_v2": k.FLAG,
+            "synchronous": k.FLAG,
+            "name": k.LAYER_NAME,
+        },
+        says=("optimizer",),
+    ),
+}

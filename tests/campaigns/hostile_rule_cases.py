@@ -1,0 +1,96 @@
+"""The rules of `tf_embed.optimizers`, with the kind of each argument; see `hostile_cases`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import hostile_kinds as k
+import keras
+import numpy as np
+from hostile_batch_cases import (
+    BELOW_ONE,
+    BOOL,
+    FROM_ZERO,
+    LEARNING_RATE,
+    NUMBER,
+    members,
+)
+from hostile_call import Call
+from hostile_values import Kind
+
+import tf_embed as te
+
+
+def _use(optimizer: Any) -> None:
+    """Makes a step, and saves what there is then."""
+    rows = keras.Variable(np.ones([3, 2], np.float32))
+    optimizer.apply([np.ones([3, 2], np.float32)], [rows])
+    if not np.isfinite(rows.numpy()).all():
+        raise AssertionError(f"Rows are not finite: {rows}")
+    json.dumps(keras.saving.serialize_keras_object(optimizer))
+
+
+def _rule(name: str, good: dict[str, Any] | None = None, **kinds: Kind) -> Call:
+    return Call(
+        lambda: getattr(te.optimizers, name),
+        lambda: dict(good or {}),
+        {"learning_rate": LEARNING_RATE, "name": k.LAYER_NAME, **kinds},
+        _use,
+        says=("counter_based_regularization",),  # which goes with the mode
+    )
+
+
+DECAY = FROM_ZERO.optional()
+OF_ADAM = {"eps": FROM_ZERO, "beta1": BELOW_ONE, "beta2": BELOW_ONE, "weight_decay": DECAY}
+OF_ROWS = {
+    "eps": FROM_ZERO,
+    "weight_decay": DECAY,
+    "weight_decay_mode": members("0, 3"),
+    "max_norm": FROM_ZERO,
+}
+
+RULE_CALLS: dict[str, Call] = {
+    "optimizers.ExactSGD": _rule("ExactSGD"),
+    "optimizers.ExactAdagrad": _rule("ExactAdagrad", eps=FROM_ZERO),
+    "optimizers.RowWiseAdagrad": _rule(
+        "RowWiseAdagrad",
+        initial_accumulator_value=FROM_ZERO,
+        epsilon=FROM_ZERO,
+        weight_decay=NUMBER.optional(),
+    ),
+    "optimizers.RowwiseAdagrad": _rule(
+        "RowwiseAdagrad",
+        **OF_ROWS,
+        counter_based_regularization=k.NONE,
+        cowclip_regularization=k.NONE,
+        global_weight_decay=k.NONE,
+    ),
+    "optimizers.RowwiseAdagrad [counter]": _rule(
+        "RowwiseAdagrad",
+        {
+            "weight_decay_mode": "COUNTER",
+            "counter_based_regularization": te.CounterBasedRegularizationDefinition(
+                counter_weight_decay_mode="L2"
+            ),
+        },
+        counter_based_regularization=k.kind({"all at their defaults": "{}"}),
+        weight_decay=DECAY,
+        weight_decay_mode=members("3"),
+    ),
+    "optimizers.EmaInplaceRowwiseAdagrad": _rule(
+        "EmaInplaceRowwiseAdagrad",
+        **OF_ROWS,
+        emainplace_mode=k.kind({"all at their defaults": "None, {}"}),
+    ),
+    "optimizers.EnsembleRowwiseAdagrad": _rule(
+        "EnsembleRowwiseAdagrad",
+        **OF_ROWS,
+        ensemble_mode=k.kind({"all at their defaults": "None, {}"}),
+    ),
+    "optimizers.LarsSGD": _rule("LarsSGD", momentum=FROM_ZERO, eta=FROM_ZERO, weight_decay=DECAY),
+    "optimizers.PartialRowwiseAdam": _rule("PartialRowwiseAdam", **OF_ADAM),
+    "optimizers.PartialRowwiseLamb": _rule("PartialRowwiseLamb", **OF_ADAM),
+    "optimizers.TbeAdam": _rule("TbeAdam", **OF_ADAM, use_rowwise_bias_correction=BOOL),
+    "optimizers.TbeLamb": _rule("TbeLamb", **OF_ADAM),
+}
