@@ -74,11 +74,11 @@ def create_table(
     Args:
         shared_name: The name by which a graph finds its table again each time that it runs. None in
             eager execution, where each call creates a table: TensorFlow keeps a kernel for each
-            set of attributes, 42 KB for each name.
+            set of attributes, 42 KB, so names and numbers are inputs there.
         init_size: Rows that each shard makes room for.
         label: The name that error messages use.
         initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
-        policy: Further attributes, by which rows come and leave; None for no policy.
+        policy: Further settings, by which rows come and leave; None for no policy.
         storage: Further ones, on the memory of a table on a GPU.
     """
     attributes = {
@@ -87,28 +87,57 @@ def create_table(
         "dim": dim,
         "num_shards": num_shards,
         "initializer": initializer,
+    }
+    settings = {
+        "label": label,
+        "init_size": init_size,
+        "seed": seed,
+        "table_id": table_id,
+        **_NO_POLICY,
         **(policy or {}),
+        **_NO_STORAGE,
         **(storage or {}),
     }
     if shared_name is None:
-        # Arrays, since TensorFlow keeps a tensor for each Python number that it has met.
         return _raw.tf_embed_new_table(
-            label=label,
-            init_size=np.asarray(init_size, np.int64),
-            seed=np.asarray(seed, np.int64),
-            table_id=np.asarray(table_id, np.int64),
             initializer_values=np.asarray(initializer_values, np.float64),
+            **{name: _input_of(setting) for name, setting in settings.items()},
             **attributes,
         )
     return _raw.tf_embed_table(
         shared_name=shared_name,
-        label=label,
-        init_size=init_size,
-        seed=seed,
-        table_id=table_id,
         initializer_values=decimal_numbers(initializer_values),
+        **settings,
         **attributes,
     )
+
+
+# The settings of a table without a policy, and of one with all the memory there is.
+_NO_POLICY = {
+    "max_rows": 0,
+    "eviction": "lru",
+    "steps_per_epoch": 0,
+    "ttl_milliseconds": 0,
+    "admission": "none",
+    "admission_threshold": 1,
+    "admission_error_rate": 0.01,
+    "admission_max_keys": 0,
+    "statistics": 0,
+    "log_evicted": False,
+}
+_NO_STORAGE = {
+    "max_gpu_bytes": -1,
+    "max_gpu_row_bytes": -1,
+    "max_pinned_bytes": 0,
+    "evict_by_bytes": False,
+}
+
+
+def _input_of(setting: Any) -> Any:
+    """An array of a number, since TensorFlow keeps a tensor for each Python number that it met."""
+    if isinstance(setting, str):
+        return setting
+    return np.asarray(setting, np.float32 if isinstance(setting, float) else None)
 
 
 def find(

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cc/kernels/settings.h"
 #include "cc/kernels/table_resource.h"
 
 namespace tf_embed {
@@ -37,11 +38,11 @@ int GpuOf(tf::OpKernelConstruction* construction) {
   return info != nullptr ? info->gpu_id : construction->device()->parsed_name().id;
 }
 
-absl::Status GpuStorage::Read(tf::OpKernelConstruction* construction) {
-  TF_RETURN_IF_ERROR(construction->GetAttr("max_gpu_bytes", &max_bytes));
-  TF_RETURN_IF_ERROR(construction->GetAttr("max_gpu_row_bytes", &max_row_bytes));
-  TF_RETURN_IF_ERROR(construction->GetAttr("max_pinned_bytes", &max_pinned_bytes));
-  return construction->GetAttr("evict_by_bytes", &evict_by_bytes);
+absl::Status GpuStorage::Read(const Settings& settings) {
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_gpu_bytes", -1, &max_bytes));
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_gpu_row_bytes", -1, &max_row_bytes));
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_pinned_bytes", -1, &max_pinned_bytes));
+  return settings.Get("evict_by_bytes", &evict_by_bytes);
 }
 
 DeviceOptions GpuStorage::ForShard(int64_t num_shards, int gpu) const {

@@ -3,6 +3,7 @@
 // in.
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "cc/core/shard_split.h"
@@ -50,14 +51,14 @@ class OpenSavedRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    std::unique_ptr<Folder> folder;
+    SavePlace place;
     std::shared_ptr<SavedRows> rows;
     tf::Tensor *variant, *num_blocks, *by_key;
-    TF_RETURN_IF_ERROR(attributes_.FolderOf(context->input(1), &folder));
+    TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
     TF_RETURN_IF_ERROR(context->allocate_output(2, {}, &by_key));
-    TF_RETURN_IF_ERROR(SavedRows::Open(*folder, attributes_, whole_, *table, &rows));
+    TF_RETURN_IF_ERROR(SavedRows::Open(place, whole_, *table, &rows));
     TF_RETURN_IF_ERROR(Prepare(*rows, table));
     num_blocks->scalar<int64_t>()() = static_cast<int64_t>(rows->num_blocks());
     by_key->scalar<bool>()() = rows->by_key();
@@ -198,6 +199,9 @@ class LoadSavedRowsOp : public TableOp {
     ExecContext exec = ThreadPoolOf(context, table);
     exec.restoring = true;
 
+    // There may be more rows than the bound until the statistics say which of them leave: nobody
+    // saves or exports the table meanwhile.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     TextAccess texts(table, KeyUse::kWrite);
     Buffer<int64_t> key_numbers(table->allocator());
     Buffer<int64_t> value_numbers(table->allocator());
@@ -268,7 +272,8 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedKeys").Device(tf::DEVICE_CPU), SavedKe
 REGISTER_KERNEL_BUILDER(Name("TfEmbedLoadSavedRows").Device(tf::DEVICE_CPU), LoadSavedRowsOp);
 
 const OnGpu<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
-                                             {"table", "folder", "rows", "num_blocks", "by_key"});
+                                             {"table", "folder", "file_name", "rows", "num_blocks",
+                                              "by_key"});
 const OnGpu<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
 const OnGpu<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
                                              {"table", "rows", "block", "owners"});

@@ -13,6 +13,7 @@
 #include "cc/kernels/gpu_tables.h"
 #include "cc/kernels/on_gpu.h"
 #include "cc/kernels/op_inputs.h"
+#include "cc/kernels/settings.h"
 #include "cc/kernels/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -27,15 +28,19 @@ class NewTableOp : public tf::OpKernel {
   explicit NewTableOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
     OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
     OP_REQUIRES_OK(construction, construction->GetAttr("initializer", &initializer_));
-    OP_REQUIRES_OK(construction, storage_.Read(construction));
     if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
   }
 
   void Compute(tf::OpKernelContext* context) override {
+    const InputSettings settings(context);
+    TableResource::Signature signature = signature_;
     TableOptions options;
-    OP_REQUIRES_OK(context, ReadOptions(context, &options));
+    GpuStorage storage;
+    OP_REQUIRES_OK(context, signature.policy.Read(settings, signature.num_shards));
+    OP_REQUIRES_OK(context, ReadOptions(context, settings, &options));
+    OP_REQUIRES_OK(context, storage.Read(settings));
     TableResource* resource;
-    OP_REQUIRES_OK(context, TableResource::Create(signature_, options, storage_, gpu_, &resource));
+    OP_REQUIRES_OK(context, TableResource::Create(signature, options, storage, gpu_, &resource));
     tf::ResourceMgr* const manager = context->resource_manager();
     static std::atomic<uint64_t> count{0};
     const std::string name = absl::StrCat("tf_embed_new/", count.fetch_add(1));
@@ -46,36 +51,50 @@ class NewTableOp : public tf::OpKernel {
   }
 
  private:
-  absl::Status ReadOptions(tf::OpKernelContext* context, TableOptions* options) const {
-    tf::tstring label;
+  absl::Status ReadOptions(tf::OpKernelContext* context, const Settings& settings,
+                           TableOptions* options) const {
+    std::string label;
     int64_t init_size, seed, table_id;
-    const tf::Tensor& values = context->input(4);
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(0), "label", &label));
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "init_size", &init_size));
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "seed", &seed));
-    TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "table_id", &table_id));
-    TF_RETURN_IF_ERROR(CheckRank(values, "initializer_values", 1));
-    if (init_size < 0) {
-      return InvalidArgumentError("`init_size` of table '", std::string(label),
-                                  "' must be 0 or more. Received: init_size=", init_size, ".");
-    }
-    const double* const first = values.flat<double>().data();
-    std::vector<double> numbers(first, first + values.NumElements());
-    TF_RETURN_IF_ERROR(
-        TableResource::NewOptions(signature_, std::string(label), init_size, options));
+    const tf::Tensor* values;
+    TF_RETURN_IF_ERROR(settings.Get("label", &label));
+    TF_RETURN_IF_ERROR(settings.GetNumber("init_size", 0, &init_size));
+    TF_RETURN_IF_ERROR(settings.Get("seed", &seed));
+    TF_RETURN_IF_ERROR(settings.Get("table_id", &table_id));
+    TF_RETURN_IF_ERROR(context->input("initializer_values", &values));
+    TF_RETURN_IF_ERROR(CheckRank(*values, "initializer_values", 1));
+    const double* const first = values->flat<double>().data();
+    std::vector<double> numbers(first, first + values->NumElements());
+    TF_RETURN_IF_ERROR(TableResource::NewOptions(signature_, std::move(label), init_size, options));
     return NewInitializer(initializer_, std::move(numbers), signature_.dim, seed, table_id,
                           &options->initializer);
   }
 
-  TableResource::Signature signature_;
+  TableResource::Signature signature_;  // without a policy
   std::string initializer_;
-  GpuStorage storage_;
   int gpu_ = -1;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedNewTable").Device(tf::DEVICE_CPU), NewTableOp);
-const OnGpu<NewTableOp> on_gpu("TfEmbedNewTable", {"label", "init_size", "initializer_values",
-                                                   "seed", "table_id", "table"});
+const OnGpu<NewTableOp> on_gpu("TfEmbedNewTable", {"label",
+                                                   "init_size",
+                                                   "seed",
+                                                   "table_id",
+                                                   "initializer_values",
+                                                   "max_rows",
+                                                   "eviction",
+                                                   "steps_per_epoch",
+                                                   "ttl_milliseconds",
+                                                   "admission",
+                                                   "admission_threshold",
+                                                   "admission_error_rate",
+                                                   "admission_max_keys",
+                                                   "statistics",
+                                                   "log_evicted",
+                                                   "max_gpu_bytes",
+                                                   "max_gpu_row_bytes",
+                                                   "max_pinned_bytes",
+                                                   "evict_by_bytes",
+                                                   "table"});
 
 }  // namespace
 }  // namespace tf_embed

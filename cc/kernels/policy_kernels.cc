@@ -9,6 +9,7 @@
 #include "cc/core/restrict.h"
 #include "cc/kernels/on_gpu.h"
 #include "cc/kernels/op_inputs.h"
+#include "cc/kernels/settings.h"
 #include "cc/kernels/table_op.h"
 
 namespace tf_embed {
@@ -19,7 +20,8 @@ namespace tf = ::tensorflow;
 class RestrictOp : public TableOp {
  public:
   explicit RestrictOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadEvictionOrder(construction, "order", &order_));
+    OP_REQUIRES_OK(construction,
+                   ReadEvictionOrder(AttributeSettings(construction), "order", &order_));
   }
 
  private:

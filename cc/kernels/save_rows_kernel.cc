@@ -42,15 +42,14 @@ struct NumberedTexts {
 // One save, under way.
 class RowSave {
  public:
-  RowSave(const Folder& folder, const SaveAttributes& attributes, size_t block_bytes,
-          TableResource* table)
-      : folder_(folder), names_(attributes.file_name), block_bytes_(block_bytes), table_(table) {
+  RowSave(const SavePlace& place, size_t block_bytes, TableResource* table)
+      : folder_(*place.folder), names_(place.file_name), block_bytes_(block_bytes), table_(table) {
     manifest_.save = NewSaveNumber();
     manifest_.key_type = StoredTypeOf(table->signature().key_dtype);
     manifest_.value_type = StoredTypeOf(table->signature().value_dtype);
     manifest_.dim = table->dim();
-    manifest_.rank = attributes.rank;
-    manifest_.processes = attributes.processes;
+    manifest_.rank = place.rank;
+    manifest_.processes = place.processes;
   }
 
   absl::Status Run() {
@@ -217,11 +216,11 @@ class SaveRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    std::unique_ptr<Folder> folder;
-    TF_RETURN_IF_ERROR(attributes_.FolderOf(context->input(1), &folder));
+    SavePlace place;
+    TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
     // One after the other, or one would remove what the other has half written.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    return RowSave(*folder, attributes_, static_cast<size_t>(buffer_bytes_), table).Run();
+    return RowSave(place, static_cast<size_t>(buffer_bytes_), table).Run();
   }
 
   SaveAttributes attributes_;
@@ -230,7 +229,7 @@ class SaveRowsOp : public TableOp {
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRows").Device(tf::DEVICE_CPU), SaveRowsOp);
 
-const OnGpu<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder"});
+const OnGpu<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder", "file_name"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "cc/kernels/op_inputs.h"
 
 namespace tf_embed {
 namespace {
@@ -28,8 +29,7 @@ absl::Status CheckKind(const TableResource& table, const std::string& file, Stor
                               ", and the rows in the file have ", present, ".");
 }
 
-absl::Status NoSave(const Folder& folder, const SaveAttributes& attributes,
-                    const SavedRanks& ranks) {
+absl::Status NoSave(const SavePlace& place, const SavedRanks& ranks) {
   std::string present;
   for (const auto& [processes, some] : ranks) {
     for (const uint32_t rank : some) {
@@ -37,11 +37,10 @@ absl::Status NoSave(const Folder& folder, const SaveAttributes& attributes,
     }
   }
   return absl::NotFoundError(absl::StrCat(
-      "'", folder.path(), "' holds no whole save of '", attributes.file_name, "'. ",
-      present.empty()
-          ? "It has no manifest of one."
-          : absl::StrCat("It has the parts of the processes ", present, ", and this is ",
-                         attributes.rank, " of ", attributes.processes, ".")));
+      "'", place.folder->path(), "' holds no whole save of '", place.file_name, "'. ",
+      present.empty() ? "It has no manifest of one."
+                      : absl::StrCat("It has the parts of the processes ", present,
+                                     ", and this is ", place.rank, " of ", place.processes, ".")));
 }
 
 // When the first part of a save was written.
@@ -57,9 +56,10 @@ absl::Status TimeOf(const Folder& folder, const RowFileNames& names,
 }
 
 // The manifests of the parts that a process takes.
-absl::Status FindParts(const Folder& folder, const SaveAttributes& attributes, bool whole,
-                       bool* by_key, std::vector<RowManifest>* parts) {
-  const RowFileNames names(attributes.file_name);
+absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
+                       std::vector<RowManifest>* parts) {
+  const Folder& folder = *place.folder;
+  const RowFileNames names(place.file_name);
   std::vector<std::string> files;
   const absl::Status listed = folder.List(&files);
   if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
@@ -78,15 +78,15 @@ absl::Status FindParts(const Folder& folder, const SaveAttributes& attributes, b
     }
   }
   std::vector<uint32_t> wanted;
-  const auto own = ranks.find(attributes.processes);
+  const auto own = ranks.find(place.processes);
   if (processes == 0 && !whole && own != ranks.end() &&
-      std::count(own->second.begin(), own->second.end(), attributes.rank) > 0) {
-    processes = attributes.processes;  // each process has a folder of its own
+      std::count(own->second.begin(), own->second.end(), place.rank) > 0) {
+    processes = place.processes;  // each process has a folder of its own
   }
-  if (processes == 0) return NoSave(folder, attributes, ranks);
-  *by_key = !whole && processes != attributes.processes && attributes.processes > 1;
-  if (!whole && processes == attributes.processes) {
-    wanted = {attributes.rank};
+  if (processes == 0) return NoSave(place, ranks);
+  *by_key = !whole && processes != place.processes && place.processes > 1;
+  if (!whole && processes == place.processes) {
+    wanted = {place.rank};
   } else {
     wanted = ranks.at(processes);
   }
@@ -115,31 +115,31 @@ StoredType StoredTypeOf(tf::DataType type) {
 
 absl::Status SaveAttributes::Read(tf::OpKernelConstruction* construction) {
   int64_t number, count;
-  TF_RETURN_IF_ERROR(construction->GetAttr("file_name", &file_name));
-  TF_RETURN_IF_ERROR(construction->GetAttr("folder_variable", &folder_variable));
+  TF_RETURN_IF_ERROR(construction->GetAttr("folder_variable", &folder_variable_));
   TF_RETURN_IF_ERROR(construction->GetAttr("rank", &number));
   TF_RETURN_IF_ERROR(construction->GetAttr("processes", &count));
   if (count < 1 || count > INT32_MAX || number < 0 || number >= count) {
     return InvalidArgumentError("`rank` must be from 0 to `processes`. Received: rank=", number,
                                 ", processes=", count, ".");
   }
-  rank = static_cast<uint32_t>(number);
-  processes = static_cast<uint32_t>(count);
+  rank_ = static_cast<uint32_t>(number);
+  processes_ = static_cast<uint32_t>(count);
   return absl::OkStatus();
 }
 
-absl::Status SaveAttributes::FolderOf(const tf::Tensor& input,
-                                      std::unique_ptr<Folder>* folder) const {
-  if (input.dims() != 0) {
-    return InvalidArgumentError(
-        "`dirpath` must be a scalar. Received shape: ", input.shape().DebugString(), ".");
-  }
+absl::Status SaveAttributes::PlaceOf(tf::OpKernelContext* context, SavePlace* place) const {
+  tf::tstring folder, file_name;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "dirpath", &folder));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "file_name", &file_name));
   const char* const other =
-      folder_variable.empty() ? nullptr : std::getenv(folder_variable.c_str());
+      folder_variable_.empty() ? nullptr : std::getenv(folder_variable_.c_str());
   std::string path = other != nullptr ? other : "";
-  if (path.empty()) path = input.scalar<tf::tstring>()();
+  if (path.empty()) path = std::string(folder);
   if (path.empty()) return InvalidArgumentError("`dirpath` must name a folder. Received: ''.");
-  *folder = std::make_unique<Folder>(std::move(path));
+  place->folder = std::make_unique<Folder>(std::move(path));
+  place->file_name = std::string(file_name);
+  place->rank = rank_;
+  place->processes = processes_;
   return absl::OkStatus();
 }
 
@@ -183,15 +183,15 @@ absl::Status SavedRows::File::Damaged(const absl::Status& status) const {
   return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: ", status.message()));
 }
 
-absl::Status SavedRows::Open(const Folder& folder, const SaveAttributes& attributes, bool whole,
-                             const TableResource& table, std::shared_ptr<SavedRows>* rows) {
+absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableResource& table,
+                             std::shared_ptr<SavedRows>* rows) {
   absl::Status status;
   for (int tries = 0; tries < kTries; ++tries) {
     std::vector<RowManifest> parts;
     rows->reset(new SavedRows(table.allocator()));
-    status = FindParts(folder, attributes, whole, &(*rows)->by_key_, &parts);
+    status = FindParts(place, whole, &(*rows)->by_key_, &parts);
     for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
-      status = (*rows)->OpenPart(folder, parts[i], table);
+      status = (*rows)->OpenPart(*place.folder, parts[i], table);
     }
     if (!absl::IsNotFound(status)) break;
   }

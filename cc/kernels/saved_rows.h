@@ -23,16 +23,25 @@ namespace tf_embed {
 
 StoredType StoredTypeOf(tensorflow::DataType type);
 
-// The attributes of the ops that save and load: whose rows, and which process asks.
-struct SaveAttributes {
+// Where a save is, and whose.
+struct SavePlace {
+  std::unique_ptr<Folder> folder;
   std::string file_name;
-  std::string folder_variable;  // an environment variable; where it is set, it is the folder
-  uint32_t rank = 0;
+  uint32_t rank = 0;  // of the process that asks
   uint32_t processes = 1;
+};
 
+// The attributes of the ops that save and load.
+class SaveAttributes {
+ public:
   absl::Status Read(tensorflow::OpKernelConstruction* construction);
-  // The folder: an op's input, unless the environment has another.
-  absl::Status FolderOf(const tensorflow::Tensor& input, std::unique_ptr<Folder>* folder) const;
+  // With the inputs `folder`, unless the environment has another, and `file_name`.
+  absl::Status PlaceOf(tensorflow::OpKernelContext* context, SavePlace* place) const;
+
+ private:
+  std::string folder_variable_;  // an environment variable; if it is set, it is the folder
+  uint32_t rank_ = 0;
+  uint32_t processes_ = 1;
 };
 
 // The ranks of which a folder has manifests, by their number of processes.
@@ -59,8 +68,8 @@ class SavedRows {
   };
 
   // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.
-  static absl::Status Open(const Folder& folder, const SaveAttributes& attributes, bool whole,
-                           const TableResource& table, std::shared_ptr<SavedRows>* rows);
+  static absl::Status Open(const SavePlace& place, bool whole, const TableResource& table,
+                           std::shared_ptr<SavedRows>* rows);
 
   const std::vector<std::unique_ptr<File>>& files() const { return files_; }
   // Whether a process has to pick its rows by their keys: they were saved by another number.

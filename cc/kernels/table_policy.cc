@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cc/kernels/settings.h"
 #include "cc/kernels/table_resource.h"
 
 namespace tf_embed {
@@ -30,32 +31,34 @@ constexpr OrderName kOrderNames[] = {
 
 }  // namespace
 
-absl::Status ReadEvictionOrder(tf::OpKernelConstruction* construction, const char* attribute,
-                               EvictionOrder* order) {
-  std::string name;
-  TF_RETURN_IF_ERROR(construction->GetAttr(attribute, &name));
+absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order) {
+  std::string wanted;
+  TF_RETURN_IF_ERROR(settings.Get(name, &wanted));
   for (const OrderName& known : kOrderNames) {
-    if (name == known.name) {
+    if (wanted == known.name) {
       *order = known.order;
       return absl::OkStatus();
     }
   }
-  return InvalidArgumentError("`", attribute, "` must be a known order. Received: ", name, ".");
+  return InvalidArgumentError("`", name, "` must be a known order. Received: ", wanted, ".");
 }
 
-absl::Status PolicyAttributes::Read(tf::OpKernelConstruction* construction) {
-  int64_t statistic_bits, num_shards;
-  TF_RETURN_IF_ERROR(construction->GetAttr("max_rows", &max_rows));
-  TF_RETURN_IF_ERROR(ReadEvictionOrder(construction, "eviction", &eviction));
-  TF_RETURN_IF_ERROR(construction->GetAttr("steps_per_epoch", &steps_per_epoch));
-  TF_RETURN_IF_ERROR(construction->GetAttr("ttl_milliseconds", &ttl_milliseconds));
-  TF_RETURN_IF_ERROR(construction->GetAttr("admission", &admission));
-  TF_RETURN_IF_ERROR(construction->GetAttr("admission_threshold", &admission_threshold));
-  TF_RETURN_IF_ERROR(construction->GetAttr("admission_error_rate", &admission_error_rate));
-  TF_RETURN_IF_ERROR(construction->GetAttr("admission_max_keys", &admission_max_keys));
-  TF_RETURN_IF_ERROR(construction->GetAttr("statistics", &statistic_bits));
-  TF_RETURN_IF_ERROR(construction->GetAttr("log_evicted", &log_evicted));
-  TF_RETURN_IF_ERROR(construction->GetAttr("num_shards", &num_shards));
+absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) {
+  int64_t statistic_bits;
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_rows", 0, &max_rows));
+  TF_RETURN_IF_ERROR(ReadEvictionOrder(settings, "eviction", &eviction));
+  TF_RETURN_IF_ERROR(settings.GetNumber("steps_per_epoch", 0, &steps_per_epoch));
+  TF_RETURN_IF_ERROR(settings.GetNumber("ttl_milliseconds", 0, &ttl_milliseconds));
+  TF_RETURN_IF_ERROR(settings.Get("admission", &admission));
+  TF_RETURN_IF_ERROR(settings.GetNumber("admission_threshold", 1, &admission_threshold));
+  TF_RETURN_IF_ERROR(settings.Get("admission_error_rate", &admission_error_rate));
+  TF_RETURN_IF_ERROR(settings.GetNumber("admission_max_keys", 0, &admission_max_keys));
+  TF_RETURN_IF_ERROR(settings.GetNumber("statistics", 0, &statistic_bits));
+  TF_RETURN_IF_ERROR(settings.Get("log_evicted", &log_evicted));
+  if (admission != "none" && admission != "counter" && admission != "bloom") {
+    return InvalidArgumentError(
+        "`admission` must be 'none', 'counter' or 'bloom'. Received: ", admission, ".");
+  }
   statistics = StatisticSet::OfBits(static_cast<uint8_t>(statistic_bits));
   if (statistic_bits != statistics.bits()) {
     return InvalidArgumentError("`statistics` must be from 0 to 31. Received: ", statistic_bits,
@@ -77,7 +80,7 @@ absl::Status PolicyAttributes::Read(tf::OpKernelConstruction* construction) {
   return absl::OkStatus();
 }
 
-std::string PolicyAttributes::DebugString() const {
+std::string PolicySettings::DebugString() const {
   return absl::StrCat(
       "max_rows ", max_rows, ", eviction ", kOrderNames[static_cast<size_t>(eviction)].name,
       ", steps_per_epoch ", steps_per_epoch, ", ttl_milliseconds ", ttl_milliseconds,
@@ -85,12 +88,12 @@ std::string PolicyAttributes::DebugString() const {
       admission_max_keys, "), statistics ", statistics.bits(), ", log_evicted ", log_evicted);
 }
 
-bool PolicyAttributes::operator==(const PolicyAttributes& other) const {
+bool PolicySettings::operator==(const PolicySettings& other) const {
   return DebugString() == other.DebugString();
 }
 
-absl::Status PolicyAttributes::NewAdmission(Allocator* allocator,
-                                            std::shared_ptr<Admission>* made) const {
+absl::Status PolicySettings::NewAdmission(Allocator* allocator,
+                                          std::shared_ptr<Admission>* made) const {
   made->reset();
   if (admission == "none") return absl::OkStatus();
   const uint32_t threshold = static_cast<uint32_t>(admission_threshold);
@@ -102,8 +105,8 @@ absl::Status PolicyAttributes::NewAdmission(Allocator* allocator,
   return ResourceExhaustedError("No memory to count the keys that wait for a row.");
 }
 
-RowPolicy PolicyAttributes::ForShard(int64_t shard, int64_t num_shards,
-                                     std::shared_ptr<Admission> shared, EvictionSink* sink) const {
+RowPolicy PolicySettings::ForShard(int64_t shard, int64_t num_shards,
+                                   std::shared_ptr<Admission> shared, EvictionSink* sink) const {
   RowPolicy policy;
   policy.statistics = statistics;
   policy.max_rows =
@@ -159,7 +162,7 @@ absl::Status SavedPolicy::Decode(const int64_t* numbers, size_t count, SavedPoli
   return absl::OkStatus();
 }
 
-bool SavedPolicy::CountsFor(const PolicyAttributes& policy) const {
+bool SavedPolicy::CountsFor(const PolicySettings& policy) const {
   if (admission.empty()) return false;
   if (admission[0] == static_cast<int64_t>(Admission::Kind::kCounter)) {
     return policy.admission == "counter";

@@ -20,14 +20,14 @@
 
 namespace tf_embed {
 
+class Settings;
 class TableResource;
 
-// Reads the attribute of that name, an order as TfEmbedTable's `eviction` names it.
-absl::Status ReadEvictionOrder(tensorflow::OpKernelConstruction* construction,
-                               const char* attribute, EvictionOrder* order);
+// Reads the setting of that name, an order as TfEmbedTable's `eviction` names it.
+absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order);
 
-// The attributes of TfEmbedTable about rows that come and go.
-struct PolicyAttributes {
+// The settings of a table about rows that come and go.
+struct PolicySettings {
   int64_t max_rows = 0;
   EvictionOrder eviction = EvictionOrder::kLru;
   int64_t steps_per_epoch = 0;
@@ -39,9 +39,9 @@ struct PolicyAttributes {
   StatisticSet statistics;
   bool log_evicted = false;
 
-  absl::Status Read(tensorflow::OpKernelConstruction* construction);
+  absl::Status Read(const Settings& settings, int64_t num_shards);
   std::string DebugString() const;
-  bool operator==(const PolicyAttributes& other) const;
+  bool operator==(const PolicySettings& other) const;
 
   // Makes what counts the keys that wait for a row; null where none does.
   absl::Status NewAdmission(Allocator* allocator, std::shared_ptr<Admission>* made) const;
@@ -108,8 +108,8 @@ struct SavedPolicy {
   std::vector<int64_t> Encode() const;
   // Reads what Encode gave. Whatever else the numbers are, they are refused.
   static absl::Status Decode(const int64_t* numbers, size_t count, SavedPolicy* saved);
-  // Whether a table with these attributes can go on counting from `admission`.
-  bool CountsFor(const PolicyAttributes& policy) const;
+  // Whether a table with these settings can go on counting from `admission`.
+  bool CountsFor(const PolicySettings& policy) const;
 };
 
 // Rows that left, until somebody asks for them; and for a table of strings, the keys whose texts

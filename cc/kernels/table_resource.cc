@@ -12,6 +12,7 @@
 #include "cc/kernels/gpu_tables.h"
 #include "cc/kernels/on_gpu.h"
 #include "cc/kernels/op_inputs.h"
+#include "cc/kernels/settings.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
 
 namespace tf_embed {
@@ -36,9 +37,11 @@ class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
  public:
   explicit TableHandleOp(tf::OpKernelConstruction* construction)
       : tf::ResourceOpKernel<TableResource>(construction) {
+    const AttributeSettings settings(construction);
     OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
+    OP_REQUIRES_OK(construction, signature_.policy.Read(settings, signature_.num_shards));
     OP_REQUIRES_OK(construction, TableResource::ReadOptions(construction, signature_, &options_));
-    OP_REQUIRES_OK(construction, storage_.Read(construction));
+    OP_REQUIRES_OK(construction, storage_.Read(settings));
     if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
   }
 
@@ -152,8 +155,8 @@ std::string TableResource::Signature::DebugString() const {
   return absl::StrCat("a table of ", tf::DataTypeString(key_dtype), " keys, ",
                       tf::DataTypeString(value_dtype), " values, dim ", dim, ", in ", num_shards,
                       num_shards == 1 ? " shard" : " shards",
-                      policy == PolicyAttributes() ? "" : ", ",
-                      policy == PolicyAttributes() ? "" : policy.DebugString());
+                      policy == PolicySettings() ? "" : ", ",
+                      policy == PolicySettings() ? "" : policy.DebugString());
 }
 
 bool TableResource::Signature::operator==(const Signature& other) const {
@@ -166,10 +169,8 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
   TF_RETURN_IF_ERROR(construction->GetAttr("key_dtype", &signature->key_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
-  TF_RETURN_IF_ERROR(ReadNumber(construction, "num_shards", 1,
-                                static_cast<int64_t>(RowManifest::kMostFiles),
-                                &signature->num_shards));
-  return signature->policy.Read(construction);
+  return ReadNumber(construction, "num_shards", 1, static_cast<int64_t>(RowManifest::kMostFiles),
+                    &signature->num_shards);
 }
 
 absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
@@ -207,7 +208,7 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
                                   signature.num_shards, " shards.");
   }
   tf::core::RefCountPtr<TableResource> created(new TableResource(signature, gpu));
-  const PolicyAttributes& policy = signature.policy;
+  const PolicySettings& policy = signature.policy;
   std::shared_ptr<Admission> admission;
   TF_RETURN_IF_ERROR(policy.NewAdmission(options.allocator, &admission));
   if (policy.log_evicted || signature.key_dtype == tf::DT_STRING) {

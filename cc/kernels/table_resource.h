@@ -61,12 +61,13 @@ class TableResource : public tensorflow::ResourceBase {
     tensorflow::DataType value_dtype = tensorflow::DT_INVALID;
     int64_t dim = 0;
     int64_t num_shards = 0;
-    PolicyAttributes policy;
+    PolicySettings policy;
 
     std::string DebugString() const;
     bool operator==(const Signature& other) const;
   };
 
+  // The types and sizes, which are attributes. The policy's settings are read by themselves.
   static absl::Status ReadSignature(tensorflow::OpKernelConstruction* construction,
                                     Signature* signature);
   static absl::Status ReadOptions(tensorflow::OpKernelConstruction* construction,

@@ -7,6 +7,7 @@
 
 #include "cc/kernels/on_gpu.h"
 #include "cc/kernels/op_inputs.h"
+#include "cc/kernels/settings.h"
 #include "cc/kernels/table_op.h"
 #include "cc/kernels/whole_table.h"
 
@@ -165,7 +166,8 @@ class ExportOp : public TableOp {
 class ExportScoresOp : public TableOp {
  public:
   explicit ExportScoresOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadEvictionOrder(construction, "order", &order_));
+    OP_REQUIRES_OK(construction,
+                   ReadEvictionOrder(AttributeSettings(construction), "order", &order_));
   }
 
  private:

@@ -10,11 +10,11 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status NewTableShape(InferenceContext* c) {
+  constexpr int kInitializerValues = 4;
   ShapeHandle unused;
-  for (int input = 0; input < 4; ++input) {
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 0, &unused));
+  for (int input = 0; input < c->num_inputs(); ++input) {
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(input), input == kInitializerValues ? 1 : 0, &unused));
   }
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &unused));
   c->set_output(0, c->Scalar());
   return absl::OkStatus();
 }
@@ -27,35 +27,32 @@ REGISTER_OP("TfEmbedNewTable")
     .Input("seed: int64")
     .Input("table_id: int64")
     .Input("initializer_values: double")
+    .Input("max_rows: int64")
+    .Input("eviction: string")
+    .Input("steps_per_epoch: int64")
+    .Input("ttl_milliseconds: int64")
+    .Input("admission: string")
+    .Input("admission_threshold: int64")
+    .Input("admission_error_rate: float")
+    .Input("admission_max_keys: int64")
+    .Input("statistics: int64")
+    .Input("log_evicted: bool")
+    .Input("max_gpu_bytes: int64")
+    .Input("max_gpu_row_bytes: int64")
+    .Input("max_pinned_bytes: int64")
+    .Input("evict_by_bytes: bool")
     .Output("table: resource")
     .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
     .Attr("num_shards: int >= 1 = 1")
     .Attr("initializer: {'constant', 'row', 'uniform', 'normal', 'truncated_normal'} = 'constant'")
-    .Attr("max_rows: int >= 0 = 0")
-    .Attr("eviction: {'lru', 'lfu', 'ttl', 'score', 'epoch_lru', 'epoch_lfu'} = 'lru'")
-    .Attr("steps_per_epoch: int >= 0 = 0")
-    .Attr("ttl_milliseconds: int >= 0 = 0")
-    .Attr("admission: {'none', 'counter', 'bloom'} = 'none'")
-    .Attr("admission_threshold: int >= 1 = 1")
-    .Attr("admission_error_rate: float = 0.01")
-    .Attr("admission_max_keys: int >= 0 = 0")
-    .Attr("statistics: int >= 0 = 0")
-    .Attr("log_evicted: bool = false")
-    .Attr("max_gpu_bytes: int >= -1 = -1")
-    .Attr("max_gpu_row_bytes: int >= -1 = -1")
-    .Attr("max_pinned_bytes: int >= -1 = 0")
-    .Attr("evict_by_bytes: bool = false")
     .SetIsStateful()
     .SetShapeFn(NewTableShape)
     .Doc(R"doc(
 Creates a table with each call. TfEmbedTable has a name for it instead, by which a graph finds it again.
 
-label: As the attribute of TfEmbedTable.
-init_size: As the attribute of TfEmbedTable.
-seed: As the attribute of TfEmbedTable.
-table_id: As the attribute of TfEmbedTable.
-initializer_values: The numbers of that attribute of TfEmbedTable.
+initializer_values: The numbers of that attribute of TfEmbedTable. The other inputs are as its
+  attributes of the same names.
 table: The handle.
 )doc");

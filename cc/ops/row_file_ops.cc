@@ -17,27 +17,27 @@ absl::Status Scalars(InferenceContext* c, int count) {
   return absl::OkStatus();
 }
 
-absl::Status TwoScalars(InferenceContext* c) { return Scalars(c, 2); }
+absl::Status PlaceShape(InferenceContext* c) { return Scalars(c, 3); }
 
 }  // namespace
 
 REGISTER_OP("TfEmbedSaveRows")
     .Input("table: resource")
     .Input("folder: string")
-    .Attr("file_name: string")
+    .Input("file_name: string")
     .Attr("folder_variable: string = ''")
     .Attr("rank: int = 0")
     .Attr("processes: int = 1")
     .Attr("buffer_bytes: int >= 1 = 4194304")
     .SetIsStateful()
-    .SetShapeFn(TwoScalars)
+    .SetShapeFn(PlaceShape)
     .Doc(R"doc(
 Writes all rows to files, as they are at one moment. Writers wait until the rows are written, readers
 do not. A save of the same name, rank and number of processes is replaced when the new one is whole.
 
 folder: Where the files are put, a path of any file system that TensorFlow knows. It is made.
 file_name: What the files are named after.
-folder_variable: An environment variable; where it is set when the op runs, it is the folder.
+folder_variable: An environment variable; if it is set when the op runs, it is the folder.
 rank: Which process this is, of `processes`. Each saves its own rows.
 buffer_bytes: How long a block of rows in a file is, about.
 )doc");
@@ -45,17 +45,17 @@ buffer_bytes: How long a block of rows in a file is, about.
 REGISTER_OP("TfEmbedOpenSavedRows")
     .Input("table: resource")
     .Input("folder: string")
+    .Input("file_name: string")
     .Output("rows: variant")
     .Output("num_blocks: int64")
     .Output("by_key: bool")
-    .Attr("file_name: string")
     .Attr("folder_variable: string = ''")
     .Attr("rank: int = 0")
     .Attr("processes: int = 1")
     .Attr("whole: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      TF_RETURN_IF_ERROR(TwoScalars(c));
+      TF_RETURN_IF_ERROR(PlaceShape(c));
       for (int output = 0; output < 3; ++output) c->set_output(output, c->Scalar());
       return absl::OkStatus();
     })

@@ -202,11 +202,15 @@ class RowCalls:
         arguments = self.right_table(draw)
         del arguments["shared_name"], arguments["container"]
         values = [0.5] if arguments["initializer"] == "constant" else [0.0, 1.0]
+        attributes = ("key_dtype", "value_dtype", "dim", "num_shards", "initializer")
+        inputs = {
+            name: tf.constant(value, tf.int64 if type(value) is int else None)
+            for name, value in arguments.items()
+            if name not in attributes
+        }
         return {
-            **arguments,
-            "init_size": tf.constant(arguments["init_size"], tf.int64),
-            "seed": tf.constant(arguments["seed"], tf.int64),
-            "table_id": tf.constant(arguments["table_id"], tf.int64),
+            **{name: arguments[name] for name in attributes},
+            **inputs,
             "initializer_values": tf.constant(values, tf.float64),
         }
 

@@ -110,11 +110,15 @@ class ScalarsTest(RefusedTestCase):
                 {"table": table.handle, **clock},
                 ("table", *clock),
             ),
-            "save_rows": (RAW.tf_embed_save_rows, {"table": table.handle, **folder}, ("folder",)),
+            "save_rows": (
+                RAW.tf_embed_save_rows,
+                {"table": table.handle, **folder},
+                ("folder", "file_name"),
+            ),
             "open_saved_rows": (
                 RAW.tf_embed_open_saved_rows,
                 {"table": table.handle, **folder},
-                ("folder",),
+                ("folder", "file_name"),
             ),
             "saved_keys": (
                 RAW.tf_embed_saved_keys,
