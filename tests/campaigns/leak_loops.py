@@ -38,6 +38,20 @@ def sharded(folder: str) -> Cycle:
     return cycle
 
 
+def settings(folder: str) -> Cycle:
+    """Variables of ever new numbers."""
+
+    def cycle(i: int) -> None:
+        admission = tf_embed.BloomAdmission(2, 0.01 + i * 1e-6, 1000 + i)
+        policy = tf_embed.TablePolicy(
+            max_rows=300 + i, eviction="epoch_lru", steps_per_epoch=1 + i, admission=admission
+        )
+        v = tf_embed.Variable(dim=DIM, name="v", policy=policy, init_size=100 + i)
+        v.upsert(KEYS, ROWS)
+
+    return cycle
+
+
 def policies(folder: str) -> Cycle:
     policy = tf_embed.TablePolicy(
         max_rows=300, log_evicted=True, admission=tf_embed.CounterAdmission(2, 100)
@@ -92,12 +106,13 @@ def strings(folder: str) -> Cycle:
 
 
 def files(folder: str) -> Cycle:
-    saved = tf_embed.Variable(dim=DIM, name="v")
-    saved.upsert(KEYS, ROWS)
-
     def cycle(i: int) -> None:
+        saved = tf_embed.Variable(dim=DIM, name=f"v{i}")
+        saved.upsert(KEYS, ROWS)
         saved.save_to_file_system(folder)
-        tf_embed.Variable(dim=DIM, name="v").load_from_file_system(folder)
+        tf_embed.Variable(dim=DIM, name=f"v{i}").load_from_file_system(folder)
+        for name in os.listdir(folder):
+            os.remove(os.path.join(folder, name))
 
     return cycle
 
@@ -194,6 +209,31 @@ def _model(is_plain: bool) -> keras.Model:
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
     model.compile("adam", "mse")
     return model
+
+
+def wrapped_models(folder: str) -> Cycle:
+    """Models that one optimizer trains, rows and all."""
+
+    def cycle(i: int) -> None:
+        layer = tf_embed.layers.DynamicEmbedding(DIM, combiner="mean")
+        model = keras.Sequential([layer, keras.layers.Dense(1)])
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
+        model.compile(optimizer, "mse")
+        model.fit(EXAMPLES, np.ones(64), verbose=0)
+        keras.backend.clear_session()
+
+    return cycle
+
+
+def plain_trained_models(folder: str) -> Cycle:
+    def cycle(i: int) -> None:
+        layers = [keras.layers.Embedding(1000, DIM), keras.layers.GlobalAveragePooling1D()]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        model.fit(EXAMPLES, np.ones(64), verbose=0)
+        keras.backend.clear_session()
+
+    return cycle
 
 
 def _models(is_plain: bool) -> Cycle:

@@ -50,6 +50,7 @@ class Kind:
 KINDS = {
     "variables": Kind(),
     "sharded": Kind(),
+    "settings": Kind(),
     "policies": Kind(),
     "drain": Kind(),
     "restrict": Kind(),
@@ -63,6 +64,7 @@ KINDS = {
     "table_batched": Kind(0.25),
     "weights": Kind(0.1, "plain_weights"),
     "models": Kind(0.02, "plain_models"),
+    "wrapped_models": Kind(0.05, "plain_trained_models"),
 }
 
 

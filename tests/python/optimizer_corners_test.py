@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -255,6 +257,31 @@ class ReplicasTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"MirroredStrategy.*{name}"):
             tf.function(lambda: strategy.run(replica))()
         self.assertEqual(int(layer.variable.size()), 0)
+
+
+class MemoryTest(tf.test.TestCase):
+    def test_a_traced_step_goes_with_its_function(self):
+        v, dense = table(), keras.Variable(1.0)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizers.Adam())
+        variables = [*v.trainable_variables, dense]
+        optimizer.build(variables)
+
+        def graph_of_a_step() -> weakref.ref:
+            @tf.function
+            def step(keys: tf.Tensor) -> None:
+                with tf.GradientTape() as tape:
+                    rows = tf_embed.embedding_lookup(v, keys)
+                    loss = tf.reduce_sum(rows) + dense * 2.0
+                optimizer.apply(tape.gradient(loss, variables), variables)
+
+            keys = tf.constant([1, 2], tf.int64)
+            step(keys)
+            return weakref.ref(step.get_concrete_function(keys).graph)
+
+        graph = graph_of_a_step()
+        gc.collect()
+        self.assertIsNone(graph())
+        self.assertEqual(int(optimizer.iterations), 1)
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             tables, dense_grads = self._clip_together(tables, dense_grads, scale)
         train_all(tables, scale)
         if any(gradient is not None for gradient in dense_grads):
-            self.inner_optimizer.apply(dense_grads, dense)
+            self._apply_dense(dense_grads, dense)
         else:
             step_variable(self._rule_optimizer).assign_add(1)
 
@@ -339,6 +339,18 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         return tables, [
             None if one is None else row_gradients.scaled(one, factor) for one in dense_grads
         ]
+
+    def _apply_dense(self, grads: list[Any], variables: list[Any]) -> None:
+        """The inner optimizer's step.
+
+        Keras sums gradients over replicas, also if there is one; TensorFlow's gradient of that sum
+        keeps the whole graph of a traced step for ever. Within a merge call there is no such sum.
+        """
+        replica = tf.distribute.get_replica_context()
+        if replica is None or tf.distribute.has_strategy():
+            self.inner_optimizer.apply(grads, variables)
+            return
+        replica.merge_call(lambda _: self.inner_optimizer.apply(grads, variables))
 
     def _apply_loss_scaled(
         self, tables: list[TableGradient], dense_grads: list[Any], dense: list[Any]
