@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "cc/core/host_table.h"
@@ -13,7 +14,7 @@
 #include "cc/kernels/on_gpu.h"
 #include "cc/kernels/op_inputs.h"
 #include "cc/kernels/settings.h"
-#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 
 namespace tf_embed {
 namespace {
@@ -33,10 +34,15 @@ absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim
   return NewInitializer(kind, std::move(numbers), dim, seed, table_id, initializer);
 }
 
-class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
+// Finds a table by its name, or creates it.
+//
+// The table lives as long as somebody has its handle, or a kernel that gave one: in a session the
+// kernels live as long as the session, which runs them anew each time. So the table of a SavedModel
+// that Python loads goes with what was loaded, and that of a session with the session. The manager
+// only knows the name.
+class TableHandleOp : public tf::OpKernel {
  public:
-  explicit TableHandleOp(tf::OpKernelConstruction* construction)
-      : tf::ResourceOpKernel<TableResource>(construction) {
+  explicit TableHandleOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
     const AttributeSettings settings(construction);
     OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
     OP_REQUIRES_OK(construction, signature_.policy.Read(settings, signature_.num_shards));
@@ -45,22 +51,49 @@ class TableHandleOp : public tf::ResourceOpKernel<TableResource> {
     if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
   }
 
- private:
-  absl::Status CreateResource(TableResource** resource) override {
-    return TableResource::Create(signature_, options_, storage_, gpu_, resource);
+  void Compute(tf::OpKernelContext* context) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (table_ == nullptr) OP_REQUIRES_OK(context, FindOrCreate(context->resource_manager()));
+    tf::Tensor* handle;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
+    table_->Ref();  // the handle's
+    handle->scalar<tf::ResourceHandle>()() = tf::ResourceHandle::MakeRefCountingHandle(
+        table_.get(), context->device()->attributes().name());
   }
 
-  absl::Status VerifyResource(TableResource* resource) override {
-    if (resource->signature() == signature_) return absl::OkStatus();
-    return InvalidArgumentError("Table '", resource->name(), "' is ",
-                                resource->signature().DebugString(), " and can't be opened as ",
-                                signature_.DebugString(), ".");
+ private:
+  absl::Status FindOrCreate(tf::ResourceMgr* manager) {
+    static std::mutex one_at_a_time;
+    std::lock_guard<std::mutex> lock(one_at_a_time);
+    tf::ContainerInfo info;
+    TF_RETURN_IF_ERROR(info.Init(manager, def()));
+    tf::core::RefCountPtr<TableResource> table;
+    if (TableResource* found; manager->Lookup(info.container(), info.name(), &found).ok()) {
+      table.reset(found);
+      if (!(table->signature() == signature_)) {
+        return InvalidArgumentError("Table '", table->name(), "' is ",
+                                    table->signature().DebugString(), " and can't be opened as ",
+                                    signature_.DebugString(), ".");
+      }
+      table_ = std::move(table);
+      return absl::OkStatus();
+    }
+    TableResource* created;
+    TF_RETURN_IF_ERROR(TableResource::Create(signature_, options_, storage_, gpu_, &created));
+    table.reset(created);
+    // The name of one that is gone stays until it is deleted.
+    manager->Delete<TableResource>(info.container(), info.name()).IgnoreError();
+    TF_RETURN_IF_ERROR(manager->CreateUnowned(info.container(), info.name(), created));
+    table_ = std::move(table);
+    return absl::OkStatus();
   }
 
   TableResource::Signature signature_;
   TableOptions options_;
   GpuStorage storage_;
   int gpu_ = -1;
+  std::mutex mutex_;
+  tf::core::RefCountPtr<TableResource> table_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);

@@ -211,6 +211,35 @@ def _model(is_plain: bool) -> keras.Model:
     return model
 
 
+class _Lookup(tf.Module):
+    """What a SavedModel holds: a table, and the function that reads it."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = table
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def lookup(self, keys: tf.Tensor) -> tf.Tensor:
+        return self.table.lookup(keys)
+
+
+def _loaded(folder: str, table: Any) -> Cycle:
+    tf.saved_model.save(_Lookup(table), folder)
+    return lambda i: tf.saved_model.load(folder).lookup(KEYS)
+
+
+def loaded(folder: str) -> Cycle:
+    v = tf_embed.Variable(dim=DIM, name="v")
+    v.upsert(KEYS, ROWS)
+    return _loaded(folder, v)
+
+
+def plain_loaded(folder: str) -> Cycle:
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, [0.0] * DIM)
+    table.insert(KEYS, ROWS)
+    return _loaded(folder, table)
+
+
 def wrapped_models(folder: str) -> Cycle:
     """Models that one optimizer trains, rows and all."""
 

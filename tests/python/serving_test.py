@@ -206,6 +206,27 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         tf.saved_model.save(one, again)
         self.assertAllEqual(tf.saved_model.load(again).lookup(ids), one.lookup(ids))
 
+    def test_a_function_of_a_loaded_savedmodel_keeps_its_table(self):
+        path, module = self.path(), filled()
+        tf.saved_model.save(module, path)
+        lookup = tf.saved_model.load(path).signatures["serving_default"]
+        gc.collect()
+        (rows,) = lookup(ids=tf.constant(IDS)).values()
+        self.assertAllEqual(rows, module.lookup(tf.constant(IDS)))
+
+    def test_each_run_of_a_session_has_the_rows(self):
+        path, module = self.path(), filled()
+        tf.saved_model.save(module, path)
+        wanted = module.lookup(tf.constant(IDS)).numpy()
+        for _ in range(2):
+            with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+                meta = tf.compat.v1.saved_model.load(session, ["serve"], path)
+                signature = meta.signature_def["serving_default"]
+                (ids,), (rows,) = signature.inputs.values(), signature.outputs.values()
+                for _ in range(3):
+                    gc.collect()
+                    self.assertAllEqual(session.run(rows.name, {ids.name: IDS}), wanted)
+
     def test_ids_that_are_new_when_serving_get_the_initial_rows_of_training(self):
         module = Lookup(initializer=keras.initializers.RandomUniform(seed=3))
         path = self.path()
@@ -276,7 +297,6 @@ class MemoryTest(tf.test.TestCase):
 
         self.assertLess(self.growth_mb(fill_and_clear), 80)
 
-    @pytest.mark.xfail(reason="TensorFlow frees no resource of a loaded SavedModel for us")
     def test_the_memory_of_a_loaded_savedmodel_goes_with_it(self):
         module = Lookup(dim=self.DIM)
         self.fill(module.v)
