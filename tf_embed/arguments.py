@@ -440,33 +440,6 @@ def check_rows(keys: tf.Tensor, rows: tf.Tensor, dim: int, argument: str, owner:
         )
 
 
-def checked_sparse(ids: tf.SparseTensor, argument: str) -> tf.SparseTensor:
-    """Sparse ids that are there once it is known that they lie within their dense_shape.
-
-    TensorFlow takes any numbers for both, and ends the process where it makes a tensor of a
-    negative size.
-
-    Args:
-        ids: The ids.
-        argument: What messages call them.
-
-    Raises:
-        tf.errors.InvalidArgumentError: When it runs, for a negative size, or an id elsewhere.
-    """
-    message = (
-        f"{argument} must have a dense_shape of numbers from 0, and indices within their "
-        "dense_shape"
-    )
-    checks = [
-        tf.debugging.assert_non_negative(ids.dense_shape, message),
-        tf.debugging.assert_non_negative(ids.indices, message),
-        tf.debugging.assert_less(ids.indices, ids.dense_shape, message),
-    ]
-    return tf.SparseTensor(
-        after(ids.indices, *checks), after(ids.values, *checks), after(ids.dense_shape, *checks)
-    )
-
-
 def flat_weights(
     ids: tf.SparseTensor | tf.RaggedTensor,
     weights: tf.SparseTensor | tf.RaggedTensor | None,

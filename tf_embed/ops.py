@@ -140,6 +140,18 @@ def _input_of(setting: Any) -> Any:
     return np.asarray(setting, np.float32 if isinstance(setting, float) else None)
 
 
+def checked_sparse(ids: tf.SparseTensor, label: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The parts of sparse ids, there once it is known that they lie within their dense_shape.
+
+    TensorFlow takes any numbers for both, and ends the process where it makes a tensor of a
+    negative size.
+
+    Args:
+        label: What messages call them.
+    """
+    return _raw.tf_embed_check_sparse(ids.indices, ids.values, ids.dense_shape, label)
+
+
 def find(
     handle: tf.Tensor,
     keys: tf.Tensor,

@@ -220,7 +220,7 @@ def _bagged(
             f"{ids.shape}"
         )
     if isinstance(ids, tf.SparseTensor):
-        ids = arguments.checked_sparse(ids, f"`{names[0]}`")
+        ids = tf.SparseTensor(*ops.checked_sparse(ids, f"`{names[0]}`"))
     flat_weights = arguments.flat_weights(ids, weights, *(f"`{name}`" for name in names))
     of_container = _of_sparse if isinstance(ids, tf.SparseTensor) else _of_ragged
     bagged = of_container(ids, flat_weights, of_first_axis)

@@ -160,7 +160,10 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         of_tokens = [gradient_of_token(tokens[0], packed, column, 1, packed=True)]
     elif tokens:
         distinct, sums = _raw.tf_embed_sum_by_key_tables(
-            **batch, gradient=gradient, num_tables=count, sum_dtypes=op.get_attr("row_dtypes")
+            **batch,
+            gradient=gradient,
+            distinct_dtypes=[tf.int64] * count,
+            sum_dtypes=op.get_attr("row_dtypes"),
         )
         rows = op.get_attr("rows") or [-1] * count
         of_tokens = [

@@ -11,6 +11,13 @@ void HeldTables::ForEach(const Do& act) const {
   for (size_t i = 0; i < count_; ++i) act(tables_[i]->gates());
 }
 
+template <typename Do>
+void HeldTables::ForEachPlanned(const Do& act) const {
+  for (size_t i = 0; i < count_; ++i) {
+    if (tables_[i]->options().policy.plans_writes()) act(tables_[i]->gates());
+  }
+}
+
 Status HeldTables::Take(const Table* const* tables, size_t count, Held held) {
   TF_EMBED_RETURN_IF_ERROR(tables_.Resize(count));
   std::copy_n(tables, count, tables_.data());
@@ -31,7 +38,7 @@ Status HeldTables::Take(const Table* const* tables, size_t count, Held held) {
     case Held::kWriting:
       ForEach([&](const TableGates& gates) { lock(gates, &gates.writers); });
       ForEach([&](const TableGates& gates) { lock(gates, &gates.content); });
-      ForEach([](const TableGates& gates) { gates.policy.lock(); });
+      ForEachPlanned([](const TableGates& gates) { gates.policy.lock(); });
       break;
     case Held::kPaused:
       ForEach([](const TableGates& gates) { gates.writers.lock(); });
@@ -51,7 +58,7 @@ void HeldTables::Release() {
       ForEach([](const TableGates& gates) { gates.content.unlock_shared(); });
       break;
     case Held::kWriting:
-      ForEach([](const TableGates& gates) { gates.policy.unlock(); });
+      ForEachPlanned([](const TableGates& gates) { gates.policy.unlock(); });
       ForEach([&](const TableGates& gates) { unlock(gates, &gates.content); });
       ForEach([&](const TableGates& gates) { unlock(gates, &gates.writers); });
       for (size_t i = 0; i < count_; ++i) tables_[i]->DropOutgrown();

@@ -41,7 +41,7 @@ struct TableGates {
   mutable OperationGate writers;
   // Shared by all verbs; exclusive to those that replace or rearrange everything.
   mutable OperationGate content;
-  // Of verbs that write, where writes are planned.
+  // Of verbs that write, in a table that plans its writes.
   mutable OrderedMutex policy;
 
  private:
@@ -114,6 +114,8 @@ class HeldTables {
  private:
   template <typename Do>
   void ForEach(const Do& act) const;
+  template <typename Do>
+  void ForEachPlanned(const Do& act) const;  // of those whose writes are planned
 
   Buffer<const Table*> tables_;
   size_t count_ = 0;

@@ -21,9 +21,8 @@ absl::Status LookUpTable(tf::OpKernelContext* context, const tf::Tensor& tensor,
 }
 
 absl::Status AddAxis(int64_t size, tf::TensorShape* shape) {
-  const std::string present = shape->DebugString();
-  if (shape->AddDimWithStatus(size).ok()) return absl::OkStatus();
-  return InvalidArgumentError("There is no tensor of shape ", present, " with one more axis, of ",
+  if (shape->AddDimWithStatus(size).ok()) return absl::OkStatus();  // else it is as it was
+  return InvalidArgumentError("There is no tensor of shape ", shape->DebugString(), " with one more axis, of ",
                               size, ": it would have too many elements, or axes.");
 }
 

@@ -258,22 +258,24 @@ TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(co
   OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
   OP_REQUIRES_OK(construction, CheckListLengths(construction));
   OP_REQUIRES_OK(construction, construction->GetAttr("dims", &dims_));
-  int num_tables;
-  OP_REQUIRES_OK(construction, construction->GetAttr("num_tables", &num_tables));
-  OP_REQUIRES(construction, dims_.size() == static_cast<size_t>(num_tables),
-              InvalidArgumentError("`dims` must have one for each of ", num_tables,
-                                   " tables. Received: ", dims_.size(), "."));
+  if (construction->HasAttr("num_tables")) {
+    int64_t num_tables;
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_tables", &num_tables));
+    OP_REQUIRES(construction, static_cast<int64_t>(dims_.size()) == num_tables,
+                InvalidArgumentError("`dims` must have one for each of ", num_tables,
+                                     " tables. Received: ", dims_.size(), "."));
+  }
   for (const int64_t dim : dims_) {
     OP_REQUIRES(construction, dim >= 1 && dim <= TableMeta::kMostDim,
                 InvalidArgumentError("`dims` must be from 1 to ", TableMeta::kMostDim,
                                      ". Received: ", dim, "."));
   }
-  for (const char* const name : {"row_dtypes", "sum_dtypes"}) {
+  for (const char* const name : {"row_dtypes", "sum_dtypes", "distinct_dtypes"}) {
     if (!construction->HasAttr(name)) continue;
     tf::DataTypeVector types;
     OP_REQUIRES_OK(construction, construction->GetAttr(name, &types));
     OP_REQUIRES(construction, types.size() == dims_.size(),
-                InvalidArgumentError("`", name, "` must have one for each of ", num_tables,
+                InvalidArgumentError("`", name, "` must have one for each of ", dims_.size(),
                                      " tables. Received: ", types.size(), "."));
   }
   combiner_ = combiner == "mean" ? Combiner::kMeanOfCount : Combiner::kSum;

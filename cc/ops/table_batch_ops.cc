@@ -121,29 +121,33 @@ of_weights: [n]; of each index the product of its row, as it is now, with the gr
   with mean divided by the number of indices in the bag.
 )doc");
 
+// No attribute says how many outputs there are: TensorFlow would make room for whatever it says, and
+// keep a graph locked for ever if there is none.
 REGISTER_OP("TfEmbedSumByKeyTables")
     .Input("indices: int64")
     .Input("offsets: int64")
     .Input("pieces: int64")
     .Input("gradient: float")
     .Input("weights: num_weights * float")
-    .Output("distinct: num_tables * int64")
+    .Output("distinct: distinct_dtypes")
     .Output("sums: sum_dtypes")
-    .Attr("num_tables: int >= 1")
     .Attr("num_weights: int >= 0 = 0")
+    .Attr("distinct_dtypes: list({int64}) >= 1")
     .Attr("sum_dtypes: list({float, half, bfloat16}) >= 1")
     .Attr("dims: list(int) >= 1")
     .Attr("combiner: {'sum', 'mean'}")
     .SetShapeFn([](InferenceContext* c) -> Status {
-      int num_tables;
       std::vector<int64_t> dims;
-      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      tensorflow::DataTypeVector distinct_dtypes;
       TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
+      TF_RETURN_IF_ERROR(c->GetAttr("distinct_dtypes", &distinct_dtypes));
+      const int num_tables = static_cast<int>(dims.size());
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(CheckBatch(c, 0));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &unused));
-      if (dims.size() != static_cast<size_t>(num_tables) || c->num_outputs() != 2 * num_tables) {
-        return absl::InvalidArgumentError("`dims` and `sum_dtypes` must have one for each table.");
+      if (distinct_dtypes.size() != dims.size() || c->num_outputs() != 2 * num_tables) {
+        return absl::InvalidArgumentError(
+            "`dims`, `distinct_dtypes` and `sum_dtypes` must have one for each table.");
       }
       for (int i = 0; i < num_tables; ++i) {
         if (dims[static_cast<size_t>(i)] < 1) {

@@ -88,6 +88,15 @@ class RightCalls(RowCalls):
             "tables": draw_one(draw, ([], [table.handle])),
         }
 
+    def right_check_sparse(self, draw: random.Random) -> Arguments:
+        count, rank = draw.randrange(4), draw.randint(1, 3)
+        return {
+            "indices": tf.constant([[draw.randrange(3)] * rank] * count, tf.int64, [count, rank]),
+            "values": tf.zeros([count], draw_one(draw, (tf.int64, tf.int32, tf.string))),
+            "dense_shape": tf.constant([3] * rank, tf.int64),
+            "label": "ids",
+        }
+
     def right_token(self, draw: random.Random) -> Arguments:
         dtype, dim = draw_one(draw, FLOATING), draw.randint(1, 5)
         return {
@@ -174,7 +183,7 @@ class RightCalls(RowCalls):
             "dims": two["dims"],
             "combiner": two["combiner"],
             "gradient": numbers_of(draw, "float32", (size,)),
-            "num_tables": 2,
+            "distinct_dtypes": [tf.int64] * 2,
             "sum_dtypes": [tf.float32, tf.float16],
         }
 

@@ -280,5 +280,21 @@ class PolicyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(layer.variable.lookup([3]), np.full([1, 2], 1.0 - 0.25 * (1 + 2.0**-7)))
 
 
+class SharedLayerTest(tf.test.TestCase):
+    def test_one_layer_serves_ragged_ids_and_dense_ids_of_the_same_shape(self):
+        item = DynamicEmbedding(4, combiner="mean", optimizer="adam", initializer="ones")
+        history = keras.Input([None], dtype="int64", ragged=True)
+        candidates = keras.Input([None], dtype="int64")
+        rows = keras.layers.Concatenate()([item(history), item(candidates)])
+        model = keras.Model([history, candidates], keras.layers.Dense(1)(rows))
+        model.compile("sgd", "mse")
+        ids = tf.ragged.constant([[1, 2, 3], [4]], dtype=tf.int64)
+        dense = tf.constant([[1, 2], [3, 5]], tf.int64)
+        wanted = model([ids, dense])
+        self.assertAllClose(tf.function(model)([ids, dense]), wanted)
+        model.fit(tf.data.Dataset.from_tensors(((ids, dense), tf.ones([2, 1]))), verbose=0)
+        self.assertEqual(int(item.variable.size()), 5)
+
+
 if __name__ == "__main__":
     tf.test.main()

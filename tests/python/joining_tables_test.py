@@ -200,5 +200,27 @@ class LateOptimizerTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(names, ["u/adafactor/r", "u/adafactor/velocity"])
 
 
+class TracedTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(0, 3)
+    def test_a_table_that_joins_in_a_traced_step_takes_over_once(self, dense_steps):
+        rows = []
+        for in_graph in (False, True):
+            v, dense = table("v"), keras.Variable(np.ones([2], np.float32))
+            optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizers.Nadam(0.1))
+            optimizer.build([dense])
+            for _ in range(dense_steps):
+                optimizer.apply([tf.ones([2])], [dense])
+
+            def step(values: tf.Tensor, v: Any = v, optimizer: Any = optimizer) -> None:
+                gradient = tf.IndexedSlices(values, tf.constant(KEYS, tf.int64))
+                optimizer.apply([gradient], [v.anchor])
+
+            run = tf.function(step) if in_graph else step
+            for number in (1.0, 2.0, -3.0, 0.5, 0.5):
+                run(tf.fill([len(KEYS), DIM], number))
+            rows.append(v.lookup(KEYS))
+        self.assertAllEqual(*rows)
+
+
 if __name__ == "__main__":
     tf.test.main()

@@ -279,7 +279,7 @@ class BatchesTest(RefusedTestCase):
             **{name: int64(value) for name, value in BATCH.items()},
             "gradient": tf.ones([6]),
             "weights": [],
-            "num_tables": 2,
+            "distinct_dtypes": [tf.int64] * 2,
             "dims": [2, 2],
             "combiner": "sum",
             "sum_dtypes": [tf.float32] * 2,

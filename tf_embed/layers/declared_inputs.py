@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 
@@ -16,22 +17,25 @@ class DeclaredInputs:
 
     def __init__(self) -> None:
         self._shapes: set[Any] = set()
+        self._dense_shapes: set[Any] = set()
 
     def declare(self, ids: Any, feature: int = 0) -> None:
-        """Keeps the shape of symbolic ids that are ragged or sparse.
+        """Keeps the shape of symbolic ids.
 
         Args:
             ids: A keras.KerasTensor, or anything else, which is not kept.
             feature: The number of the feature that they are of.
         """
-        if getattr(ids, "ragged", False) or getattr(ids, "sparse", False):
-            self._shapes.add((feature, tuple(ids.shape)))
+        if not isinstance(ids, keras.KerasTensor):
+            return
+        is_dense = not getattr(ids, "ragged", False) and not getattr(ids, "sparse", False)
+        (self._dense_shapes if is_dense else self._shapes).add((feature, tuple(ids.shape)))
 
     def check(self, ids: Any, owner: str, feature: int = 0) -> None:
         """Refuses dense ids in a graph, of the shape in which ragged or sparse ones were declared.
 
-        In eager execution, and in `fit` with arrays, their shape is another: it has no unknown
-        lengths.
+        Unless dense ones were declared of that shape too: a layer may serve several inputs. In
+        eager execution the shape is another, for it has no unknown lengths.
 
         Args:
             ids: What the layer is called with, without a padding id.
@@ -44,7 +48,7 @@ class DeclaredInputs:
         if tf.executing_eagerly() or not isinstance(ids, tf.Tensor) or ids.shape.rank is None:
             return
         shape = tuple(ids.shape)
-        if (feature, shape) in self._shapes:
+        if (feature, shape) in self._shapes - self._dense_shapes:
             raise ValueError(
                 f"`padding_id` of {owner!r} must be set for dense ids in place of the ragged or "
                 "sparse ones of its keras.Input, as in the signature that `model.export` makes: "

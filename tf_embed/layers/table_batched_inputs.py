@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import _library, arguments
+from tf_embed import _library, arguments, ops
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids
 
@@ -471,7 +471,8 @@ def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
     if isinstance(feature, tf.SparseTensor):
         if feature.shape.rank != 2:
             raise ValueError(_wrong_feature(owner, feature.shape))
-        feature = tf.sparse.reorder(arguments.checked_sparse(feature, f"`ids` of {owner!r}"))
+        parts = ops.checked_sparse(feature, f"`ids` of {owner!r}")
+        feature = tf.sparse.reorder(tf.SparseTensor(*parts))
         lengths = tf.math.unsorted_segment_sum(
             tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]
         )

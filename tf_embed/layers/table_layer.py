@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments, stored_rows
+from tf_embed import arguments, ops, stored_rows
 from tf_embed.creators import policy_of, storage_of
 from tf_embed.devices import device_names
 from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
@@ -272,9 +272,8 @@ class TableLayer(keras.layers.Layer):
             self._declared.check(ids, self.name)
         key_dtype = tf.as_dtype(self.key_dtype)
         if isinstance(ids, tf.SparseTensor):
-            ids = arguments.checked_sparse(ids, f"`ids` of {self.name!r}")
-            values = cast_ids(ids.values, key_dtype, self.name)
-            return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+            indices, values, shape = ops.checked_sparse(ids, f"`ids` of {self.name!r}")
+            return tf.SparseTensor(indices, cast_ids(values, key_dtype, self.name), shape)
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(cast_ids(ids.flat_values, key_dtype, self.name))
         return cast_ids(tf.convert_to_tensor(ids), key_dtype, self.name)

@@ -391,12 +391,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         trainer = TableTrainer(anchor, self._rule_optimizer)
         self._check_strategy([anchor], [trainer])
         trainer.catch_up(next(iter(self.table_trainers), None))
-        # Slots of a table that nothing has trained in this process are those of a checkpoint.
-        is_new = trainer.table.is_bound and not trainer.has_trained_before
         with _joining:
             known = self._trainer_of_table(anchor.table)  # by another thread meanwhile
             if known is not None:
                 return known
+            # Slots of a table that nothing has trained in this process are those of a checkpoint.
+            is_new = trainer.table.is_bound and not trainer.has_trained_before
             trainer.bind()
             if is_new and not self.bp_v2:
                 trainer.table.drop_slots()

@@ -245,9 +245,10 @@ class RowOptimizer:
         mine = vars(self._copy.optimizer)
         theirs = vars(self._optimizer if other is None else other._copy.optimizer)
         state = {id(one) for one in self._state if not one.ndim}
-        for name, number in mine.items():
-            if id(number) in state and isinstance(theirs.get(name), keras.Variable):
-                number.assign(theirs[name])
+        with tf.init_scope():  # now, and not with each run of a step that is being traced
+            for name, number in mine.items():
+                if id(number) in state and isinstance(theirs.get(name), keras.Variable):
+                    number.assign(theirs[name])
 
     def step(self, rows: tf.Tensor, slots: tf.Tensor, gradients: tf.Tensor) -> tuple[Any, Any]:
         """One step.
