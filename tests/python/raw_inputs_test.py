@@ -289,7 +289,7 @@ class BatchesTest(RefusedTestCase):
     @parameterized.parameters(
         ({"dims": [-2, 2]}, "`dims` must be from 1 to 2147483647. Received: -2"),
         ({"dims": [2**40, 2]}, "`dims` must be from 1 to"),
-        ({"dims": [2]}, "`dims` must have one for each"),
+        ({"dims": [2]}, "must have one for each"),
         ({"gradient": (1, 6)}, "`gradient` must be a vector"),
         ({"indices": (3, 1)}, "`indices` must be a vector"),
         ({"offsets": (1, 4)}, "`offsets` must be a vector"),
