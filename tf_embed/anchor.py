@@ -233,7 +233,7 @@ class Anchor(keras.Variable):
                 f"{gradient!r}"
             )
         self._check_dtypes(gradient)
-        keys = ops.keys_of(gradient, self._table.options.key_dtype)
+        keys = ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
         count = tf.where(self._is_trained, tf.size(keys), 0)
         return keys[:count], gradient.values[:count]
 

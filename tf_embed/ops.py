@@ -529,8 +529,16 @@ def unpack_row_gradients(
     )
 
 
-def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
-    """The keys that a gradient of an anchor is about."""
+def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType, owner: str) -> tf.Tensor:
+    """The keys that a gradient of an anchor is about.
+
+    Args:
+        owner: Name of the table, for messages.
+
+    Raises:
+        TypeError: They are strings, and the keys are not; or the other way round.
+        tf.errors.InvalidArgumentError: When it runs, for one that is no key of the table's dtype.
+    """
     keys = gradient.indices
     if not tf.is_tensor(keys):  # slices of a user's own making
         keys = tf.convert_to_tensor(keys, key_dtype)
@@ -538,10 +546,16 @@ def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType) -> tf.Tensor:
         return tf.bitcast(keys, tf.uint64)
     if (key_dtype == tf.string) != (keys.dtype == tf.string):
         raise TypeError(
-            f"The gradient of a table with {key_dtype.name} keys must have them as its indices. "
+            f"The gradient of {owner!r} must have its {key_dtype.name} keys as its indices. "
             f"Received: indices of dtype {keys.dtype.name}"
         )
-    return tf.cast(keys, key_dtype)
+    cast = tf.cast(keys, key_dtype)
+    if keys.dtype.size <= key_dtype.size:
+        return cast
+    message = f"The gradient of {owner!r} must have {key_dtype.name} keys as its indices."
+    check = tf.debugging.assert_equal(tf.cast(cast, keys.dtype), keys, message)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(cast)
 
 
 def decimal_numbers(numbers: Sequence[float]) -> str:

@@ -1,4 +1,6 @@
-"""Gradients that are infinite, NaN, or too large to be squared, clipped as Keras clips them."""
+"""Gradients that are infinite, NaN, or too large to be squared, clipped as Keras clips them; and
+those of keys that a table can't have.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +54,29 @@ class UnusualGradientsTest(tf.test.TestCase, parameterized.TestCase):
                     v.lookup(KEYS), dense.numpy(), rtol=2e-5, atol=2e-6, err_msg=f"{value}"
                 )
             self.assertAllEqual(v.lookup([UNTOUCHED]), [[0.5, 0.5]])
+
+
+class KeysTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(key_dtype=["int32", "uint32"], in_graph=[False, True])
+    def test_a_key_that_does_not_fit_is_refused_and_no_row_changes(self, key_dtype, in_graph):
+        v = tf_embed.Variable(key_dtype=key_dtype, dim=2, name="narrow")
+        v.upsert([5], [[1.0, 1.0]])
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+        optimizer.build(v.trainable_variables)
+
+        def step(keys: tf.Tensor) -> None:
+            optimizer.apply([tf.IndexedSlices(tf.ones([1, 2]), keys)], [v.anchor])
+
+        run = tf.function(step) if in_graph else step
+        for key in (2**32 + 5, -(2**32) + 5):
+            with self.assertRaisesRegex(
+                tf.errors.InvalidArgumentError, "narrow.*must have .*int32 keys"
+            ):
+                run(tf.constant([key], tf.int64))
+        self.assertAllEqual(v.lookup([5]), [[1.0, 1.0]])
+        self.assertEqual(int(v.size()), 1)
+        run(tf.constant([5], tf.int64))
+        self.assertAllEqual(v.lookup([5]), [[0.5, 0.5]])
 
 
 if __name__ == "__main__":
