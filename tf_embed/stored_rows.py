@@ -12,10 +12,11 @@ them in memory than Keras and TensorFlow make.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -206,6 +207,33 @@ def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
     if name == "values" and options.value_dtype == tf.bfloat16:
         array = array.view(tf.bfloat16.as_numpy_dtype)
     return tf.constant(array, tf.string) if array.dtype == object else tf.constant(array)
+
+
+class LoadAttempts:
+    """What went wrong when Keras loaded a layer.
+
+    Keras tries again wherever else it meets the layer, where the file has nothing of it, and tells
+    the last error alone.
+    """
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    @contextlib.contextmanager
+    def attempt(self, store: Any) -> Iterator[None]:
+        """A load from a store.
+
+        Raises:
+            ValueError: The store is empty, and a load before this one failed: that one's error.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._first is not None and not store.keys():
+                raise ValueError(f"{error} Before that: {self._first}") from self._first
+            self._first = error
+            raise
+        self._first = None
 
 
 def _checksum(checksum: int, name: str, array: np.ndarray) -> int:

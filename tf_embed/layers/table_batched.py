@@ -40,6 +40,7 @@ from tf_embed.optimizers.tbe_settings import (
     WeightDecayMode,
 )
 from tf_embed.policies import TablePolicy
+from tf_embed.stored_rows import LoadAttempts
 from tf_embed.tbe_types import (
     BoundsCheckMode,
     CacheAlgorithm,
@@ -280,6 +281,7 @@ class TableBatchedEmbeddingBags(
             arguments.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
+        self._loads = LoadAttempts()
         described = arguments.items_of(embedding_specs, "embedding_specs")
         if not described:
             raise ValueError(

@@ -21,7 +21,7 @@ class TableBatchedSaving:
 
     name: Any
     built: bool
-    _load_error: Exception | None = None
+    _loads: stored_rows.LoadAttempts
 
     settings: TbeSettings
     feature_table_map: tuple[int, ...]
@@ -64,19 +64,10 @@ class TableBatchedSaving:
         """
         if not self.built and not store.keys():
             return  # saved before it was built
-        try:
+        with self._loads.attempt(store):
             arrays = stored_rows.read(store, self.name)
             tables = [variable.table for variable in self.tables]
             stored_rows.import_all(tables, arrays, [f"table_{i}_" for i in range(len(tables))])
-        except Exception as error:
-            # Keras tries again wherever else it meets the layer, where the file has nothing of it,
-            # and tells the last error alone.
-            before, self._load_error = self._load_error, error
-            if before is not None and not store.keys():
-                self._load_error = before
-                raise ValueError(f"{error} Before that: {before}") from before
-            raise
-        self._load_error = None
         if self._trainer is not None:
             self._trainer.load(arrays, _TRAINER)
 

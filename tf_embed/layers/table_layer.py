@@ -101,7 +101,7 @@ class TableLayer(keras.layers.Layer):
         self._declared = DeclaredInputs()
         self._variable: Variable | None = None
         self._trainer: TableTrainer | None = None
-        self._load_error: Exception | None = None
+        self._loads = stored_rows.LoadAttempts()
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the table. Its shape does not depend on that of the ids."""
@@ -211,17 +211,8 @@ class TableLayer(keras.layers.Layer):
         if self._variable is None and not store.keys():
             return  # saved before it was built
         self.build()
-        try:
+        with self._loads.attempt(store):
             beside = stored_rows.load(self.variable.table, store)
-        except Exception as error:
-            # Keras tries again wherever else it meets the layer, where the file has nothing of it,
-            # and tells the last error alone.
-            before, self._load_error = self._load_error, error
-            if before is not None and not store.keys():
-                self._load_error = before
-                raise ValueError(f"{error} Before that: {before}") from before
-            raise
-        self._load_error = None
         # Keras loads the optimizer too, but not into one that has a schedule where the other has
         # a number, or the other way round.
         if self._trainer is not None and "step" in beside:
