@@ -495,7 +495,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
     if (!SameRuleAndInitialValues(content_->rule, rule.slots)) {
       if (context.held != Held::kNothing) return OtherRule();
       writing.Release();
-      TF_EMBED_RETURN_IF_ERROR(SetRule(rule.slots));
+      TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), rule.slots));
       continue;  // another thread may have set yet another rule meanwhile
     }
     const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;

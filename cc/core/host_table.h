@@ -63,7 +63,7 @@ class HostTable final : public Table {
   Status FinishStep(const ExecContext& context, const Rule& rule) override;
   double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
-  Status Clear() override;
+  Status Clear(const ExecContext& context) override;
   Status Shrink(const ExecContext& context) override;
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
                         bool* exists) const override;
@@ -76,13 +76,13 @@ class HostTable final : public Table {
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
   TableStats Stats() const override;
-  Status SetRule(const RuleSlots& rule) override;
+  Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
   const TableGates& gates() const override { return gates_; }
   void DropOutgrown() const override;
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
-  void TakeContent(Table* other) override;
+  void TakeContent(const ExecContext& context, Table* other) override;
 
  private:
   using Shared = std::shared_lock<OperationGate>;

@@ -29,10 +29,9 @@ Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content
   }
 }
 
-Status HostTable::Clear() {
+Status HostTable::Clear(const ExecContext& context) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  Shared writer(gates_.writers);
-  Alone gate(gates_.content);
+  const ReplacingGates replacing(gates_, context);
   victims_.Clear();
   if (NewContent(options_.init_size, &content).ok()) {
     content_.swap(content);
@@ -68,9 +67,8 @@ void HostTable::SetInitializer(const RowInitializer& initializer) {
   content_->initializer = initializer;
 }
 
-Status HostTable::SetRule(const RuleSlots& rule) {
-  Shared writer(gates_.writers);
-  Alone gate(gates_.content);
+Status HostTable::SetRule(const ExecContext& context, const RuleSlots& rule) {
+  const ReplacingGates replacing(gates_, context);
   if (!SameRule(content_->rule, rule)) {
     TF_EMBED_RETURN_IF_ERROR(ReplaceSlots(rule));
   } else if (!SameSlotTypes(content_->rule, rule)) {
@@ -219,10 +217,9 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
   }
 }
 
-void HostTable::TakeContent(Table* other) {
+void HostTable::TakeContent(const ExecContext& context, Table* other) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  Shared writer(gates_.writers);
-  Alone gate(gates_.content);
+  const ReplacingGates replacing(gates_, context);
   victims_.Clear();
   content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
 }

@@ -215,7 +215,8 @@ class Table {
   virtual Status Erase(const ExecContext& context, const KeyBatch& batch) = 0;
 
   // Removes all keys and gives the memory back.
-  virtual Status Clear() = 0;
+  virtual Status Clear(const ExecContext& context) = 0;
+  Status Clear() { return Clear(ExecContext::Serial()); }
 
   // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
   virtual Status Shrink(const ExecContext& context) = 0;
@@ -250,7 +251,8 @@ class Table {
   // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
   // with other initial values, only new rows get these; with other types, rows keep their slots in
   // these. A table in the memory of a device has no types but the compute type.
-  virtual Status SetRule(const RuleSlots& rule) = 0;
+  virtual Status SetRule(const ExecContext& context, const RuleSlots& rule) = 0;
+  Status SetRule(const RuleSlots& rule) { return SetRule(ExecContext::Serial(), rule); }
 
   // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the
   // cursor. About `max_rows`; more where the table can't stop earlier. Each key comes once while no
@@ -270,7 +272,8 @@ class Table {
                                           const RowInitializer& initializer) const = 0;
 
   // Takes the whole content of `other`, made by NewEmpty, at one moment. Can't fail.
-  virtual void TakeContent(Table* other) = 0;
+  virtual void TakeContent(const ExecContext& context, Table* other) = 0;
+  void TakeContent(Table* other) { TakeContent(ExecContext::Serial(), other); }
 };
 
 // What every table refuses, and in which words.

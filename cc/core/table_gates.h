@@ -81,6 +81,19 @@ class WritingGates {
   std::shared_lock<OperationGate> content_;
 };
 
+// A verb that replaces the content, and waits until nobody is inside.
+class ReplacingGates {
+ public:
+  ReplacingGates(const TableGates& gates, const ExecContext& context) {
+    if (context.held != Held::kPaused) writers_ = std::shared_lock<OperationGate>(gates.writers);
+    content_ = std::unique_lock<OperationGate>(gates.content);
+  }
+
+ private:
+  std::shared_lock<OperationGate> writers_;
+  std::unique_lock<OperationGate> content_;
+};
+
 // A verb that keeps out those that write; readers go on.
 class PausingGates {
  public:

@@ -165,7 +165,7 @@ class CopyingTable final : public Table {
     const KeyBatch keys = Keys(&arrays, batch, batch.Places());
     return arrays.Finish([&] { return table_->Erase(context, keys); });
   }
-  Status Clear() override { return table_->Clear(); }
+  Status Clear(const ExecContext& context) override { return table_->Clear(context); }
   Status Shrink(const ExecContext& context) override { return table_->Shrink(context); }
 
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
@@ -200,7 +200,9 @@ class CopyingTable final : public Table {
     return table_->CollectRanks(context, order, one_in, low, high, ranks, below);
   }
   TableStats Stats() const override { return table_->Stats(); }
-  Status SetRule(const RuleSlots& rule) override { return table_->SetRule(rule); }
+  Status SetRule(const ExecContext& context, const RuleSlots& rule) override {
+    return table_->SetRule(context, rule);
+  }
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override {
     return table_->ExportBatch(max_rows, cursor, rows);
   }
@@ -210,8 +212,8 @@ class CopyingTable final : public Table {
                                   const RowInitializer& initializer) const override {
     return NewCopyingTable(table_->NewEmpty(init_size, initializer), memory_);
   }
-  void TakeContent(Table* other) override {
-    table_->TakeContent(static_cast<CopyingTable*>(other)->table_.get());
+  void TakeContent(const ExecContext& context, Table* other) override {
+    table_->TakeContent(context, static_cast<CopyingTable*>(other)->table_.get());
   }
 
  private:

@@ -119,8 +119,7 @@ Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
 }
 
 template <class Device>
-Status DeviceTable<Device>::Clear() {
-  const ExecContext context = ExecContext::Serial();
+Status DeviceTable<Device>::Clear(const ExecContext& context) {
   const Writing writing(this, context);
   content_->Clear(context);
   // Whoever clears a table may have no memory left; then it grows later.
@@ -173,8 +172,7 @@ Status DeviceTable<Device>::ChangeRule(const ExecContext& context, const RuleSlo
 }
 
 template <class Device>
-Status DeviceTable<Device>::SetRule(const RuleSlots& rule) {
-  const ExecContext context = ExecContext::Serial();
+Status DeviceTable<Device>::SetRule(const ExecContext& context, const RuleSlots& rule) {
   const Writing writing(this, context);
   return ChangeRule(context, rule);
 }
@@ -344,8 +342,7 @@ std::unique_ptr<Table> DeviceTable<Device>::NewEmpty(size_t init_size,
 }
 
 template <class Device>
-void DeviceTable<Device>::TakeContent(Table* other) {
-  const ExecContext context = ExecContext::Serial();
+void DeviceTable<Device>::TakeContent(const ExecContext& context, Table* other) {
   auto* const from = static_cast<DeviceTable*>(other);
   const Writing writing(this, context);
   from->order_.BeginWrite(context);

@@ -91,7 +91,7 @@ class DeviceTable final : public TableOnDevice {
   Status ApplyBags(const ExecContext& context, const float* gradients, const BagGradients* batches,
                    size_t count, Combiner combiner, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
-  Status Clear() override;
+  Status Clear(const ExecContext& context) override;
   Status Shrink(const ExecContext& context) override;
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
                         bool* exists) const override;
@@ -104,12 +104,12 @@ class DeviceTable final : public TableOnDevice {
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
   TableStats Stats() const override;
-  Status SetRule(const RuleSlots& rule) override;
+  Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
   const TableGates& gates() const override { return gates_; }
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
-  void TakeContent(Table* other) override;
+  void TakeContent(const ExecContext& context, Table* other) override;
 
  private:
   using Content = DeviceContent<Device>;

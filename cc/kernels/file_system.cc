@@ -90,6 +90,23 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
   return Status();
 }
 
+absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* bytes) {
+  // Read until it ends: a size that is asked for by name may be that of another file.
+  constexpr size_t kChunk = size_t{1} << 16;
+  std::unique_ptr<tf::RandomAccessFile> file;
+  TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
+  std::string chunk(kChunk, '\0');
+  for (bytes->clear(); bytes->size() <= most;) {
+    absl::string_view read;
+    const absl::Status status = file->Read(bytes->size(), kChunk, &read, chunk.data());
+    if (!status.ok() && !absl::IsOutOfRange(status)) return status;
+    bytes->append(read.data(), read.size());
+    if (read.size() < kChunk) return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("'", path, "' is damaged: it has more than ", most, " bytes."));
+}
+
 std::string Folder::PathOf(const std::string& file) const { return tf::io::JoinPath(path_, file); }
 
 absl::Status Folder::Create() const { return tf::Env::Default()->RecursivelyCreateDir(path_); }

@@ -48,6 +48,10 @@ class FileSource final : public ByteSource {
   const uint64_t size_;
 };
 
+// Reads a whole file that others may put another one in place of: all bytes are of one of them.
+// Refuses more than `most` bytes.
+absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* bytes);
+
 // A folder of files that begin to be at once and whole, or not at all.
 class Folder {
  public:

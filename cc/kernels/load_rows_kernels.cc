@@ -111,12 +111,7 @@ class OpenSavedRowsOp : public TableOp {
 
   static absl::Status TakeRule(const SavedRows::File& file, TableResource* table) {
     const RuleSlots& rule = file.reader.header().meta.rule;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      Table* const shard = table->shard(number);
-      if (SameRule(shard->rule(), rule)) continue;
-      TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rule)));
-    }
-    return absl::OkStatus();
+    return HasRule(*table, rule) ? absl::OkStatus() : SetRuleOfAll(rule, table);
   }
 
   // What a table without rows goes on from: rows of absent keys are those of the saved table, and

@@ -11,8 +11,8 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// While a save replaces another, files of the old one may go away between two looks.
-constexpr int kTries = 3;
+// While saves replace one another, files may go away between two looks, as often as that.
+constexpr int kMostTries = 1000;
 
 std::string KindOf(StoredType keys, StoredType values, uint64_t dim) {
   return absl::StrCat("key ", NameOf(keys), ", value ", NameOf(values), ", dim ", dim);
@@ -160,15 +160,7 @@ absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint3
   const std::string name = names.Manifest(rank, processes);
   const std::string path = folder.PathOf(name);
   std::string text;
-  std::unique_ptr<FileSource> source;
-  TF_RETURN_IF_ERROR(FileSource::Open(path, &source));
-  if (source->size() > RowManifest::kMostBytes) {
-    return absl::DataLossError(absl::StrCat("'", path, "' is damaged: it has ", source->size(),
-                                            " bytes, and a manifest has at most ",
-                                            RowManifest::kMostBytes, "."));
-  }
-  text.resize(source->size());
-  TF_RETURN_IF_ERROR(ToTensorFlow(source->Read(0, text.size(), text.data())));
+  TF_RETURN_IF_ERROR(ReadWholeFile(path, RowManifest::kMostBytes, &text));
   TF_RETURN_IF_ERROR(ToTensorFlow(RowManifest::Decode(text, path, manifest)));
   if (manifest->rank != rank || manifest->processes != processes) {
     return absl::DataLossError(absl::StrCat("'", path, "' is the manifest of process ",
@@ -186,14 +178,19 @@ absl::Status SavedRows::File::Damaged(const absl::Status& status) const {
 absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableResource& table,
                              std::shared_ptr<SavedRows>* rows) {
   absl::Status status;
-  for (int tries = 0; tries < kTries; ++tries) {
+  std::vector<uint64_t> saves, last_saves;
+  for (int tries = 0; tries < kMostTries; ++tries) {
     std::vector<RowManifest> parts;
     rows->reset(new SavedRows(table.allocator()));
     status = FindParts(place, whole, &(*rows)->by_key_, &parts);
+    saves.clear();
+    for (const RowManifest& part : parts) saves.push_back(part.save);
     for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
       status = (*rows)->OpenPart(*place.folder, parts[i], table);
     }
-    if (!absl::IsNotFound(status)) break;
+    // What is missing of a save that is still the last one will not come.
+    if (!absl::IsNotFound(status) || (tries > 0 && saves == last_saves)) break;
+    last_saves.swap(saves);
   }
   return status;
 }

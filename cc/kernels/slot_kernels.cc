@@ -8,6 +8,7 @@
 #include "cc/kernels/op_inputs.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
+#include "cc/kernels/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -55,12 +56,7 @@ class FindSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, slots_shape, &slots));
     TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      Table* const shard = table->shard(number);
-      // Asked first, because setting a rule waits for all who read and write.
-      if (SameRuleAndInitialValues(shard->rule(), rule_)) continue;
-      TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rule_)));
-    }
+    TF_RETURN_IF_ERROR(SetRuleOfAll(rule_, table));
     // A part of a step: an expired row starts anew here already.
     const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
     bool* const flags = exists->flat<bool>().data();
@@ -117,9 +113,8 @@ class AssignSlotsOp : public TableOp {
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 5));
     // Nothing was read for a fused rule, as FindSlots does for an external one: a table that its
     // rule has not trained yet takes it now.
-    for (size_t number = 0; number < table->num_shards() && !rule_.is_external(); ++number) {
-      Table* const shard = table->shard(number);
-      if (!SameRule(shard->rule(), rule)) TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rule)));
+    if (!rule_.is_external() && !HasRule(*table, rule)) {
+      TF_RETURN_IF_ERROR(SetRuleOfAll(rule, table));
     }
     // All shards are asked before one is written to. Each looks again when it writes.
     for (size_t number = 0; number < table->num_shards(); ++number) {

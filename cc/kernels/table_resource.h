@@ -119,7 +119,7 @@ class TableResource : public tensorflow::ResourceBase {
   std::vector<Table*> shards() const;
 
   StepClock* clock() { return &clock_; }
-  // Held by operations on all shards that must not meet half of one another: saves, exports,
+  // Held by operations on all shards that must not meet half of one another: saves, exports, loads,
   // imports, clears.
   OrderedMutex* save_mutex() { return &save_mutex_; }
   // Of steps that read rows and write them back.

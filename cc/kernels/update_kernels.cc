@@ -3,6 +3,7 @@
 #include "cc/kernels/op_inputs.h"
 #include "cc/kernels/rule_attributes.h"
 #include "cc/kernels/table_op.h"
+#include "cc/kernels/whole_table.h"
 
 namespace tf_embed {
 namespace {
@@ -88,11 +89,18 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadStep(context->input(5), &rule));
     rule.stochastic_rounding = stochastic_rounding_;
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
+    // A single shard takes the rule by itself.
+    const auto set_rule = [&] {
+      return table->num_shards() == 1 ? absl::OkStatus() : SetRuleOfAll(rule.slots, table);
+    };
+    TF_RETURN_IF_ERROR(set_rule());
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
     TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     }));
+    // Again, for an import may have come between two shards: those behind it have the rule.
+    TF_RETURN_IF_ERROR(set_rule());
     return ForEachShard(
         *table, keys, [&](Table* shard, const KeyBatch&) { return shard->FinishStep(exec, rule); });
   }

@@ -9,25 +9,38 @@
 
 namespace tf_embed {
 
-namespace {
-
-bool HaveOneRule(const std::vector<Table*>& shards) {
-  const RuleSlots rule = shards[0]->rule();
-  return std::all_of(shards.begin() + 1, shards.end(),
-                     [&](const Table* shard) { return SameRule(shard->rule(), rule); });
+bool HasRule(const TableResource& table, const RuleSlots& rule) {
+  for (size_t number = 0; number < table.num_shards(); ++number) {
+    if (!SameRule(table.shard(number)->rule(), rule)) return false;
+  }
+  return true;
 }
-
-}  // namespace
 
 absl::Status PauseWriters(const TableResource& table, HeldTables* paused) {
   constexpr int kMostTries = 10000;
   const std::vector<Table*> shards = table.shards();
   for (int tries = 1;; ++tries) {
     TF_RETURN_IF_ERROR(ToTensorFlow(paused->Take(shards.data(), shards.size(), Held::kPaused)));
-    if (tries == kMostTries || HaveOneRule(shards)) return absl::OkStatus();
+    if (tries == kMostTries || HasRule(table, shards[0]->rule())) return absl::OkStatus();
     paused->Release();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+}
+
+absl::Status SetRuleOfAll(const RuleSlots& rule, TableResource* table) {
+  const auto has_it = [&](const Table* shard) {
+    return SameRuleAndInitialValues(shard->rule(), rule);
+  };
+  const std::vector<Table*> shards = table->shards();
+  // Asked first, because setting a rule waits for all who read and write.
+  if (std::all_of(shards.begin(), shards.end(), has_it)) return absl::OkStatus();
+  HeldTables paused(table->allocator());
+  TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(shards.data(), shards.size(), Held::kPaused)));
+  const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
+  for (Table* const shard : shards) {
+    if (!has_it(shard)) TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(exec, rule)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta) {
@@ -38,14 +51,10 @@ absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta
   meta->dim = table.dim();
   if (!with_slots) return absl::OkStatus();
   meta->rule = table.shard(0)->rule();
-  for (size_t number = 0; number < table.num_shards(); ++number) {
-    if (!SameRule(table.shard(number)->rule(), meta->rule)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("Table '", table.name(),
-                       "' is changing from one optimizer to another. Save it after the step."));
-    }
-  }
-  return absl::OkStatus();
+  if (HasRule(table, meta->rule)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Table '", table.name(),
+                   "' is changing from one optimizer to another. Save it after the step."));
 }
 
 absl::Status PolicyOf(TableResource* table, SavedPolicy* policy) {

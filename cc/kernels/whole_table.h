@@ -12,6 +12,12 @@ namespace tf_embed {
 // of its rule, waits for it to reach the others, a second at most.
 absl::Status PauseWriters(const TableResource& table, HeldTables* paused);
 
+// Whether all shards have a rule; its initial values may be others.
+bool HasRule(const TableResource& table, const RuleSlots& rule);
+
+// Gives all shards a rule, at one moment, if one has another, or other initial values of slots.
+absl::Status SetRuleOfAll(const RuleSlots& rule, TableResource* table);
+
 // What the table is besides its rows; without slots, as if it had no rule. Nobody writes meanwhile.
 absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta);
 

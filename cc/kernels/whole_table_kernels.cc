@@ -27,8 +27,11 @@ class ClearOp : public TableOp {
     // One after the other, so that none meets some shards before and some after.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     TextAccess texts(table, KeyUse::kErase);
+    HeldTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear()));
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear(exec)));
     }
     if (table->key_texts() != nullptr) table->key_texts()->Clear();
     if (table->value_texts() != nullptr) table->value_texts()->Clear();
@@ -286,8 +289,13 @@ class ImportOp : public TableOp {
     // One after the other, so that none meets some shards before and some after.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     TextAccess texts(table, KeyUse::kErase);
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      table->shard(number)->TakeContent(fresh[number].get());
+    {
+      HeldTables paused(table->allocator());
+      TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+      const ExecContext holding = ExecContext::Serial().Holding(Held::kPaused);
+      for (size_t number = 0; number < table->num_shards(); ++number) {
+        table->shard(number)->TakeContent(holding, fresh[number].get());
+      }
     }
     table->ReplaceTexts(&key_texts, &value_texts);
     table->clock()->SetStep(exec.now.step);
