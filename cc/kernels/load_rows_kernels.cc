@@ -22,9 +22,10 @@ bool HasSlots(const SavedRows::File& file) {
   return file.reader.header().meta.rule.slots_per_row() > 0;
 }
 
-// Reads the inputs `rows` and `block` of an op.
-absl::Status ReadBlockInput(tf::OpKernelContext* context, int input, SavedRows** rows,
-                            size_t* block) {
+// Reads the inputs `rows` and `block` of an op. The rows may have been opened for another table, so
+// they are checked against this one.
+absl::Status ReadBlockInput(tf::OpKernelContext* context, int input, const TableResource& table,
+                            SavedRows** rows, size_t* block) {
   const tf::Tensor& variant = context->input(input);
   const tf::Tensor& number = context->input(input + 1);
   const SavedRowsVariant* const saved =
@@ -39,7 +40,7 @@ absl::Status ReadBlockInput(tf::OpKernelContext* context, int input, SavedRows**
                                 ". Received: ", number.DebugString(), ".");
   }
   *block = static_cast<size_t>(wanted);
-  return absl::OkStatus();
+  return (*rows)->FileOf(*block).CheckFits(table);
 }
 
 class OpenSavedRowsOp : public TableOp {
@@ -153,7 +154,7 @@ class SavedKeysOp : public TableOp {
     size_t number;
     std::shared_ptr<const RowBlock> block;
     tf::Tensor* keys;
-    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, &saved, &number));
+    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, *table, &saved, &number));
     TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
     if (output_type(0) != table->signature().key_dtype) {
       return InvalidArgumentError("`keys` must be ",
@@ -181,7 +182,7 @@ class LoadSavedRowsOp : public TableOp {
     SavedRows* saved;
     size_t number;
     std::shared_ptr<const RowBlock> block;
-    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, &saved, &number));
+    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, *table, &saved, &number));
     TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
     const tf::Tensor& owners = context->input(3);
     TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));

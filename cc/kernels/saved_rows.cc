@@ -175,6 +175,11 @@ absl::Status SavedRows::File::Damaged(const absl::Status& status) const {
   return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: ", status.message()));
 }
 
+absl::Status SavedRows::File::CheckFits(const TableResource& table) const {
+  const RowFileHeader& header = reader.header();
+  return CheckKind(table, source->name(), header.key_type, header.value_type, header.meta.dim);
+}
+
 absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableResource& table,
                              std::shared_ptr<SavedRows>* rows) {
   absl::Status status;
@@ -216,9 +221,8 @@ absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manife
     const RowManifest::File& named = manifest.files[number - begin];
     File& file = *files_[number];
     TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
+    TF_RETURN_IF_ERROR(file.CheckFits(table));
     const RowFileHeader& header = file.reader.header();
-    TF_RETURN_IF_ERROR(
-        CheckKind(table, file.source->name(), header.key_type, header.value_type, header.meta.dim));
     if (file.reader.checksum() != named.checksum || file.reader.rows() != named.rows ||
         header.save != manifest.save || header.shard != number - begin ||
         header.num_shards != manifest.files.size() ||

@@ -65,6 +65,8 @@ class SavedRows {
 
     // What is wrong with numbers of the file, with its name.
     absl::Status Damaged(const absl::Status& status) const;
+    // Refuses a table whose rows are of other types, or of another dim.
+    absl::Status CheckFits(const TableResource& table) const;
   };
 
   // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.

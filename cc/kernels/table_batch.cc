@@ -243,7 +243,7 @@ absl::Status TableBatch::CheckPiece(const Piece& piece, const std::vector<int64_
   const int64_t dim = of_a_table ? dims[static_cast<size_t>(piece.table)] : 0;
   const bool has_bags =
       piece.first_bag >= 0 && piece.num_bags >= 0 && piece.first_bag <= num_bags_ - piece.num_bags;
-  const bool has_room = piece.begin >= 0 && piece.stride >= dim && dim >= 1 &&
+  const bool has_room = has_bags && piece.begin >= 0 && piece.stride >= dim && dim >= 1 &&
                         piece.begin <= size_ - dim &&
                         piece.num_bags - 1 <= (size_ - dim - piece.begin) / piece.stride;
   if (of_a_table && has_bags && (has_room || piece.num_bags == 0)) return absl::OkStatus();

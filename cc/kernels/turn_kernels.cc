@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "cc/kernels/on_gpu.h"
+#include "cc/kernels/op_inputs.h"
 #include "cc/kernels/table_op.h"
 #include "tensorflow/core/framework/cancellation.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
@@ -77,8 +77,7 @@ class TakeTurnOp : public tf::AsyncOpKernel {
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     TablePtr table;
-    OP_REQUIRES_OK_ASYNC(
-        context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &table), done);
+    OP_REQUIRES_OK_ASYNC(context, LookUpTable(context, context->input(0), "table", &table), done);
     tf::Tensor* output;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, {}, &output), done);
     try {

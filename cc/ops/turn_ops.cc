@@ -16,7 +16,12 @@ REGISTER_OP("TfEmbedTakeTurn")
     .Input("table: resource")
     .Output("turn: variant")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .SetShapeFn([](InferenceContext* c) -> Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      c->set_output(0, c->Scalar());
+      return Status();
+    })
     .Doc(R"doc(
 Waits for the turn of a table, first come, first served, and blocks no thread of the runtime.
 
@@ -33,6 +38,7 @@ REGISTER_OP("TfEmbedEndTurn")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
       return Status();
     })

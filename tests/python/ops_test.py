@@ -282,6 +282,12 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(table.export()[2].shape, (2, slots))
         self.assertEqual(table.export(with_slots=False)[2].shape, (2, 0))
 
+    def test_a_step_with_keys_of_one_shard_gives_all_shards_its_rule(self):
+        table = RawTable(num_shards=2)
+        table.assign([0, 1], np.ones([2, 2]))
+        table.apply([0], np.ones([1, 2]), "adam")
+        self.assertEqual(table.export().slots.shape, [2, 4])
+
     def test_another_rule_replaces_the_slots_and_keeps_the_weights(self):
         table = RawTable(2)
         table.apply([1, 2], np.ones([2, 2]), "adagrad")

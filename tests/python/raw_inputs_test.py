@@ -271,6 +271,41 @@ class ShapesTest(RefusedTestCase):
             )
 
 
+class SavedRowsTest(RefusedTestCase):
+    """Rows that were opened for one table, and are given to the ops of another."""
+
+    @parameterized.parameters(
+        ({"dim": 2}, {"dim": 64}),
+        ({"dim": 2}, {"dim": 2, "value_dtype": "float64"}),
+        ({"dim": 2}, {"dim": 2, "value_dtype": "string"}),
+        ({"dim": 2, "value_dtype": "string"}, {"dim": 2}),
+        ({"dim": 2}, {"dim": 2, "key_dtype": "string"}),
+        ({"dim": 2, "key_dtype": "string"}, {"dim": 2}),
+    )
+    def test_rows_of_another_kind_of_table_are_refused(self, saved, other):
+        tables = [RawTable(**saved), RawTable(**other)]
+        keys = ["1", "2"] if "key_dtype" in saved else [1, 2]
+        tables[0].assign(keys, [["a", "b"]] * 2 if "value_dtype" in saved else [[1.0, 2.0]] * 2)
+        folder = {"folder": tf.constant(self.get_temp_dir()), "file_name": "rows"}
+        RAW.tf_embed_save_rows(table=tables[0].handle, **folder)
+        rows, _, _ = RAW.tf_embed_open_saved_rows(table=tables[0].handle, **folder)
+        words = "can't load '.*': it has key .*, and the rows in the file have key"
+        self.load(tables[0], rows)
+        for op in (self.read_keys, self.load):
+            with self.subTest(op.__name__), self.refused(words):
+                op(tables[1], rows)
+
+    def read_keys(self, table: RawTable, rows: tf.Tensor) -> None:
+        RAW.tf_embed_saved_keys(
+            table=table.handle, rows=rows, block=int64(0), key_dtype=table.keys_as
+        )
+
+    def load(self, table: RawTable, rows: tf.Tensor) -> None:
+        RAW.tf_embed_load_saved_rows(
+            table=table.handle, rows=rows, block=int64(0), owners=NO_OWNERS
+        )
+
+
 class BatchesTest(RefusedTestCase):
     """What ops of many tables take."""
 

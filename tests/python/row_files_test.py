@@ -425,6 +425,34 @@ class MomentTest(FilesTestCase):
                 thread.join()
         self.assertEmpty(failures)
 
+    def test_loads_beside_saves_in_one_folder_meet_whole_saves_alone(self):
+        # The lengths of their manifests are different.
+        folder, stop, failures = self.folder(), threading.Event(), []
+        few, many = (tf_embed.Variable(dim=2, name="v", devices=CPU * 2) for _ in range(2))
+        few.upsert(range(5), np.ones([5, 2]))
+        many.upsert(range(5000), np.ones([5000, 2]))
+        few.save_to_file_system(folder)
+
+        def save() -> None:
+            try:
+                while not stop.is_set():
+                    many.save_to_file_system(folder)
+                    few.save_to_file_system(folder)
+            except Exception as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=save)
+        thread.start()
+        try:
+            for _ in range(150):
+                v = tf_embed.Variable(dim=2, name="v")
+                v.load_from_file_system(folder)
+                self.assertIn(int(v.size()), (5, 5000))
+        finally:
+            stop.set()
+            thread.join()
+        self.assertEmpty(failures)
+
     def test_saves_of_many_threads_leave_one_that_is_whole(self):
         folder = self.folder()
         v = tf_embed.Variable(dim=8, name="v", devices=CPU * 2)
