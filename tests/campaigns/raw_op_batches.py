@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 
@@ -257,6 +258,16 @@ class RightCalls(RowCalls):
     def right_saved_keys(self, draw: random.Random) -> Arguments:
         table, block = self._block(draw)
         return {**block, "key_dtype": tf.as_dtype(table.key_dtype)}
+
+    # Turns.
+
+    def right_take_turn(self, draw: random.Random) -> Arguments:
+        gc.collect()  # what is left of a tf.function keeps the turns that it took
+        return {"table": self._some(draw).handle}
+
+    def right_end_turn(self, draw: random.Random) -> Arguments:
+        table = self.right_take_turn(draw)["table"]
+        return {"table": table, "turn": RAW.tf_embed_take_turn(table=table)}
 
     def right_load_saved_rows(self, draw: random.Random) -> Arguments:
         _, block = self._block(draw)

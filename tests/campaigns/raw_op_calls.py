@@ -238,8 +238,7 @@ class Block(RightCalls):
         return draw_one(
             draw,
             (
-                one,
-                one,
+                *([one] * 4),
                 self.others[0].resource_handle,
                 self.others[1].handle,
                 tf.reshape(one, [1]),
@@ -264,6 +263,7 @@ class Block(RightCalls):
         return draw_one(
             draw,
             (
+                *([self._rows_of_a_file(draw)] * 2),
                 element,
                 gradients,
                 packed,
@@ -275,6 +275,11 @@ class Block(RightCalls):
                 tf.raw_ops.Empty(shape=[], dtype=tf.variant, init=True),
             ),
         )
+
+    def _rows_of_a_file(self, draw: random.Random) -> tf.Tensor:
+        """Rows that were saved, of any table."""
+        _, place = self._saved(draw)
+        return RAW.tf_embed_open_saved_rows(**place)[0]
 
     def _anything(self, draw: random.Random) -> Any:
         kind = draw.randrange(8)

@@ -112,6 +112,20 @@ class RowCalls:
                 admission_threshold=2,
             ),
         ]
+        for table in self.tables:
+            self._fill(table)
+
+    def _fill(self, table: SomeTable) -> None:
+        """Gives a table the rows of all keys that calls draw."""
+        keys = tensor_of(table.key_dtype, (6,), list(range(6)))
+        RAW.tf_embed_insert_or_assign(
+            table=table.handle,
+            keys=keys,
+            owners=tf.zeros([0], tf.int32),
+            values=numbers_of(self._draw, table.value_dtype, (6, table.dim)),
+            scores=[],
+            dim=table.dim,
+        )
 
     def close(self) -> None:
         """Frees the tables."""

@@ -83,6 +83,7 @@ def make_calls(arguments: argparse.Namespace) -> None:
                     block.close()
                 # Where a child begins within a block, its tables are as at the block's begin.
                 block = Block(arguments.seed, number // CALLS_IN_BLOCK, folder)
+            call = None  # the last one's turns end
             try:
                 call = block.call(arguments.seed, number)
             except tf.errors.OpError as error:  # another call has left a table without memory

@@ -63,6 +63,8 @@ class ScalarsTest(RefusedTestCase):
         clock = {name: int64(1) for name in ("step", "milliseconds", "epoch")}
         gradients = RAW.tf_embed_row_gradients(keys=int64([1]), values=tf.ones([1, 2]))
         types = {"key_dtype": tf.int64, "value_dtype": tf.float32, "dim": 2}
+        taken = RawTable(2)
+        turn = {"table": taken.handle, "turn": RAW.tf_embed_take_turn(table=taken.handle)}
         return {
             "find_pooled_tables": (
                 RAW.tf_embed_find_pooled_tables,
@@ -132,6 +134,8 @@ class ScalarsTest(RefusedTestCase):
             ),
             "clear": (RAW.tf_embed_clear, {"table": table.handle}, ("table",)),
             "stats": (RAW.tf_embed_stats, {"table": table.handle}, ("table",)),
+            "take_turn": (RAW.tf_embed_take_turn, {"table": table.handle}, ("table",)),
+            "end_turn": (RAW.tf_embed_end_turn, turn, ("table", "turn")),
             "unpack_row_gradients": (
                 RAW.tf_embed_unpack_row_gradients,
                 {"gradients": gradients, **types},
@@ -160,6 +164,21 @@ class ScalarsTest(RefusedTestCase):
             for handle in (tf.reshape(good, [1]), tf.stack([good, good])):
                 with self.subTest(op), self.refused("`tables` must be a scalar"):
                     function(**{**arguments, "tables": [good, handle]})
+
+    def test_a_turn_is_taken_by_no_empty_tensor_of_handles(self):
+        # Eagerly TensorFlow itself refuses those. In this graph nothing says how many there are.
+        handles = tf.stack([RawTable(2).handle] * 2)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+        def take(shape: tf.Tensor) -> tf.Tensor:
+            table = tf.gather(handles, tf.zeros(shape, tf.int32))
+            with tf.control_dependencies([RAW.tf_embed_take_turn(table=table)]):
+                return tf.constant(0)
+
+        for shape in ([0], [1], [2], [0, 3]):
+            with self.refused("`table` must be a scalar"):
+                take(tf.constant(shape))
+        take(tf.constant([], tf.int32))
 
 
 class ShapesTest(RefusedTestCase):
