@@ -22,8 +22,9 @@ absl::Status LookUpTable(tf::OpKernelContext* context, const tf::Tensor& tensor,
 
 absl::Status AddAxis(int64_t size, tf::TensorShape* shape) {
   if (shape->AddDimWithStatus(size).ok()) return absl::OkStatus();  // else it is as it was
-  return InvalidArgumentError("There is no tensor of shape ", shape->DebugString(), " with one more axis, of ",
-                              size, ": it would have too many elements, or axes.");
+  return InvalidArgumentError("There is no tensor of shape ", shape->DebugString(),
+                              " with one more axis, of ", size,
+                              ": it would have too many elements, or axes.");
 }
 
 absl::Status ReadNumber(tf::OpKernelConstruction* construction, const char* name, int64_t least,

@@ -68,7 +68,7 @@ class TableHandleOp : public tf::OpKernel {
     tf::ContainerInfo info;
     TF_RETURN_IF_ERROR(info.Init(manager, def()));
     tf::core::RefCountPtr<TableResource> table;
-    if (TableResource* found; manager->Lookup(info.container(), info.name(), &found).ok()) {
+    if (TableResource * found; manager->Lookup(info.container(), info.name(), &found).ok()) {
       table.reset(found);
       if (!(table->signature() == signature_)) {
         return InvalidArgumentError("Table '", table->name(), "' is ",

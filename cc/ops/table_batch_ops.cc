@@ -121,8 +121,8 @@ of_weights: [n]; of each index the product of its row, as it is now, with the gr
   with mean divided by the number of indices in the bag.
 )doc");
 
-// No attribute says how many outputs there are: TensorFlow would make room for whatever it says, and
-// keep a graph locked for ever if there is none.
+// No attribute says how many outputs there are: TensorFlow would make room for whatever it says,
+// and keep a graph locked for ever if there is none.
 REGISTER_OP("TfEmbedSumByKeyTables")
     .Input("indices: int64")
     .Input("offsets: int64")
