@@ -93,7 +93,6 @@ Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Co
   constexpr size_t kCopyCost = 100;  // ns a row
   const size_t size = content_->index.size();
   const RowLayout& layout = content_->rows.layout();
-  const size_t statistics_bytes = layout.statistics_per_row * sizeof(RowStatistics::Word);
   FirstFailure failure;
   const auto copy_stripes = [&](size_t begin, size_t end) {
     // Some keys at a time, so that the misses of their rows overlap.
@@ -118,9 +117,12 @@ Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Co
           return;
         }
         std::memcpy(copy->rows.Row(to), content_->rows.Row(slots[i]), layout.stride);
-        if (statistics_bytes > 0) {
-          std::memcpy(static_cast<void*>(copy->rows.Statistics(to)),
-                      content_->rows.Statistics(slots[i]), statistics_bytes);
+        // Readers go on using rows.
+        const RowStatistics::Word* const words = content_->rows.Statistics(slots[i]);
+        RowStatistics::Word* const copied = copy->rows.Statistics(to);
+        for (size_t word = 0; word < layout.statistics_per_row; ++word) {
+          copied[word].store(words[word].load(std::memory_order_relaxed),
+                             std::memory_order_relaxed);
         }
         status = copy->index.Insert(keys[i], HashKey(keys[i]), to);
       }

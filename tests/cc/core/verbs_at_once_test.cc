@@ -74,7 +74,9 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
   class Caller {
    public:
     Caller(VerbsAtOnce* test, size_t number)
-        : test_(test), random_(number), rows_(kBatch * kDim * sizeof(double)) {}
+        : test_(test), random_(number), rows_(kBatch * kDim * sizeof(double)) {
+      for (std::vector<char>& pooled : pooled_) pooled.resize(rows_.size());
+    }
 
     void CallOne() {
       context_ = test_->pool_.Context();
@@ -165,7 +167,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
       for (size_t i = 0; i < kTables; ++i) {
         finds[i].keys = {keys_.keys.data(), nullptr, false, &all[i], 1};
         finds[i].bags = &bags;
-        finds[i].pooled = rows_.data();
+        finds[i].pooled = pooled_[i].data();
         finds[i].stride = kDim;
       }
       return FindPooled(context_, finds, 1 + random_() % kTables);
@@ -224,6 +226,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
     Batch keys_{0};
     Table* table_ = nullptr;
     std::vector<char> rows_;
+    std::array<std::vector<char>, kTables> pooled_;
     std::array<bool, kBatch> flags_{};
   };
 
