@@ -388,7 +388,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         v = tf_embed.Variable(tf.string, dim=1)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
         slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([3]))
-        with self.assertRaisesRegex(TypeError, "a table with string keys must have them as its in"):
+        with self.assertRaisesRegex(TypeError, "must have its string keys as its indices"):
             optimizer.apply([slices], v.trainable_variables)
 
 
