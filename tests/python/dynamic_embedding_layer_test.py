@@ -291,7 +291,10 @@ class SharedLayerTest(tf.test.TestCase):
         ids = tf.ragged.constant([[1, 2, 3], [4]], dtype=tf.int64)
         dense = tf.constant([[1, 2], [3, 5]], tf.int64)
         wanted = model([ids, dense])
-        self.assertAllClose(tf.function(model)([ids, dense]), wanted)
+        of_any_length = tf.TensorSpec([None, None], tf.int64)
+        specs = [tf.RaggedTensorSpec([None, None], tf.int64), of_any_length]
+        serve = tf.function(lambda *inputs: model(list(inputs)), input_signature=specs)
+        self.assertAllClose(serve(ids, dense), wanted)
         model.fit(tf.data.Dataset.from_tensors(((ids, dense), tf.ones([2, 1]))), verbose=0)
         self.assertEqual(int(item.variable.size()), 5)
 
