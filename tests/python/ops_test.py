@@ -282,11 +282,17 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(table.export()[2].shape, (2, slots))
         self.assertEqual(table.export(with_slots=False)[2].shape, (2, 0))
 
-    def test_a_step_with_keys_of_one_shard_gives_all_shards_its_rule(self):
-        table = RawTable(num_shards=2)
-        table.assign([0, 1], np.ones([2, 2]))
-        table.apply([0], np.ones([1, 2]), "adam")
-        self.assertEqual(table.export().slots.shape, [2, 4])
+    def test_an_import_beside_a_step_leaves_all_shards_one_rule(self):
+        table, keys = RawTable(num_shards=2), np.arange(20000)
+        table.assign(keys, np.ones([20000, 2]))
+        without_a_rule = table.export()
+        gradients = np.ones([20000, 2])
+        for _ in range(40):
+            step = threading.Thread(target=table.apply, args=(keys, gradients, "sgd"))
+            step.start()
+            ops.import_(table.handle, without_a_rule.keys, NO_OWNERS, *without_a_rule[1:])
+            step.join()
+            self.assertLen(table.export().keys, 20000)
 
     def test_another_rule_replaces_the_slots_and_keeps_the_weights(self):
         table = RawTable(2)
