@@ -122,7 +122,7 @@ test: configured library $(VENV)/.ready
 LOCKS := build/locks
 .PHONY: test-locks
 test-locks: configured $(VENV)/.ready
-	$(BAZEL) test --config=locks //tests/cc/core/...
+	$(BAZEL) test --config=locks //tests/cc/...
 	@mkdir -p $(LOCKS)
 	@PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(LOCKS)/bazelrc
 	$(BAZEL) --bazelrc=$(LOCKS)/bazelrc build --config=locks //:_tf_embed.so
@@ -239,18 +239,18 @@ tables: $(VENV)/.ready wheel-tf216
 
 # What runs on a GPU without TensorFlow, and needs nothing but nvcc, the g++ that it calls, and for
 # the tests GoogleTest (Debian's libgtest-dev). Bazel takes the same options. Those that keep rows
-# the same as on the CPU are explained in cc/core/initializer.h. NVCC_ARCHS says for which GPUs;
+# the same as on the CPU are explained in cc/core/rows/initializer.h. NVCC_ARCHS says for which GPUs;
 # CUDA_RUN what the programs run under, such as compute-sanitizer.
 NVCC ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-NVCC_ARCHS ?= --options-file=cc/cuda/gpus.nvcc
-NVCC_FLAGS := --options-file=cc/cuda/flags.nvcc -I. -MMD
+NVCC_ARCHS ?= --options-file=cc/device/gpus.nvcc
+NVCC_FLAGS := --options-file=cc/device/flags.nvcc -I. -MMD
 NVCC_CC_FLAGS := -std=c++17 -O3 -I. -MMD -Xcompiler=-fPIC,-ffp-contract=off,-fno-math-errno,-Wall
 CUDA_OUT := build/cuda
 CUDA_RUN ?=
 CUDA_CORE := $(patsubst %.cc,$(CUDA_OUT)/%.o,$(wildcard cc/core/*.cc))
-CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/cuda/device_table.cu.o
-CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/copying_table.o \
-    $(CUDA_OUT)/cc/cuda/device_table_on_host.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
+CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/device/device_table.cu.o
+CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/device/copying_table.o \
+    $(CUDA_OUT)/cc/device/device_table_on_host.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
     core/table_admission_test core/table_contract_test core/table_pass_test \
     core/table_policy_test core/table_scores_test core/table_slots_test \
     cuda/bounded_device_table_test cuda/device_key_sums_test cuda/device_split_test cuda/gpu_test \
@@ -262,7 +262,7 @@ $(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx
 nvcc:
 	@[ -n "$(NVCC)" ] || { echo "There is no nvcc: install the CUDA toolkit, 12 or 13, or set NVCC." >&2; exit 1; }
 
-$(CUDA_OUT)/%.cu.o: %.cu cc/cuda/flags.nvcc cc/cuda/gpus.nvcc | nvcc
+$(CUDA_OUT)/%.cu.o: %.cu cc/device/flags.nvcc cc/device/gpus.nvcc | nvcc
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) $(NVCC_ARCHS) $(NVCC_SET) -c $< -o $@
 
@@ -273,14 +273,14 @@ $(CUDA_OUT)/%.o: %.cc | nvcc
 -include $(wildcard $(CUDA_OUT)/*/*.d $(CUDA_OUT)/*/*/*.d $(CUDA_OUT)/*/*/*/*.d)
 
 .PHONY: cuda
-cuda: $(CUDA_OUT)/cc/cuda/device_table.cu.o
+cuda: $(CUDA_OUT)/cc/device/device_table.cu.o
 
-# The C interface (cc/cuda/device_table_c.h); examples/device_table.py drives it.
+# The C interface (cc/device/device_table_c.h); examples/device_table.py drives it.
 .PHONY: cuda-library
 cuda-library: $(CUDA_OUT)/libtf_embed_device.so
 
-$(CUDA_OUT)/libtf_embed_device.so: $(CUDA_TABLE) $(CUDA_OUT)/cc/cuda/device_table_on_host.o \
-    $(CUDA_OUT)/cc/cuda/device_table_c.o
+$(CUDA_OUT)/libtf_embed_device.so: $(CUDA_TABLE) $(CUDA_OUT)/cc/device/device_table_on_host.o \
+    $(CUDA_OUT)/cc/device/device_table_c.o
 	$(NVCC) -shared $^ -lpthread -o $@
 
 $(CUDA_OUT)/gpu_test: $(CUDA_TEST)

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/core/exec_context.h"
-#include "cc/cuda/device_table.h"
+#include "cc/core/base/exec_context.h"
+#include "cc/device/device_table.h"
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>

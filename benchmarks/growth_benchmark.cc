@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "benchmarks/pool.h"
-#include "cc/core/hash.h"
-#include "cc/core/host_table.h"
+#include "cc/core/base/hash.h"
+#include "cc/host/host_table.h"
 
 namespace {
 

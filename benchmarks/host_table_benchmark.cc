@@ -22,9 +22,9 @@
 
 #include "benchmarks/pool.h"
 #include "benchmarks/rule.h"
-#include "cc/core/hash.h"
-#include "cc/core/host_table.h"
-#include "cc/core/row_copy.h"
+#include "cc/core/base/hash.h"
+#include "cc/core/rows/row_copy.h"
+#include "cc/host/host_table.h"
 
 namespace tf_embed {
 namespace {

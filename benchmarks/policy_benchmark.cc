@@ -21,7 +21,7 @@
 
 #include "benchmarks/pool.h"
 #include "benchmarks/rule.h"
-#include "cc/core/host_table.h"
+#include "cc/host/host_table.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/core/exec_context.h"
+#include "cc/core/base/exec_context.h"
 
 namespace tf_embed {
 

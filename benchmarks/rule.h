@@ -2,7 +2,7 @@
 #ifndef TF_EMBED_BENCHMARKS_RULE_H_
 #define TF_EMBED_BENCHMARKS_RULE_H_
 
-#include "cc/core/optimizer_rule.h"
+#include "cc/core/rules/optimizer_rule.h"
 
 namespace tf_embed {
 

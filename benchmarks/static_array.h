@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "benchmarks/device_machine.h"
-#include "cc/core/optimizer_rule.h"
+#include "cc/core/rules/optimizer_rule.h"
 
 #if defined(__CUDACC__)
 #include <cub/device/device_radix_sort.cuh>

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_embed
 from peers.verbs import Verbs
+from tf_embed import tbe
 
 OPTIMIZERS = {
     "Adam": lambda: keras.optimizers.Adam(1e-3),
@@ -18,13 +19,13 @@ OPTIMIZERS = {
     "Adagrad from 0": lambda: keras.optimizers.Adagrad(
         1e-2, initial_accumulator_value=0.0, epsilon=1e-7
     ),
-    "row-wise Adagrad from 0": lambda: tf_embed.optimizers.RowWiseAdagrad(1e-2, epsilon=1e-7),
+    "row-wise Adagrad from 0": lambda: tf_embed.optimizers.RowwiseAdagrad(1e-2, epsilon=1e-7),
 }
 # Those that a layer of many tables trains by itself.
 OPTIM_TYPES = {
-    "SGD": tf_embed.OptimType.EXACT_SGD,
-    "Adagrad": tf_embed.OptimType.EXACT_ADAGRAD,
-    "row-wise Adagrad": tf_embed.OptimType.EXACT_ROWWISE_ADAGRAD,
+    "SGD": tbe.OptimType.EXACT_SGD,
+    "Adagrad": tbe.OptimType.EXACT_ADAGRAD,
+    "row-wise Adagrad": tbe.OptimType.EXACT_ROWWISE_ADAGRAD,
 }
 
 
@@ -91,11 +92,11 @@ class TablesTrainer:
     """Many tables in one layer that trains them; arrays, or where `rows` is None, dynamic ones."""
 
     def __init__(self, optimizer: str, tables: int, rows: int | None, dim: int, bags: int) -> None:
-        self.layer = tf_embed.layers.TableBatchedEmbeddingBags(
+        self.layer = tbe.TableBatchedEmbeddingBags(
             [(rows, dim)] * tables,
             optimizer=OPTIM_TYPES[optimizer],
             learning_rate=1e-2,
-            bounds_check_mode=tf_embed.BoundsCheckMode.NONE,
+            bounds_check_mode=tbe.BoundsCheckMode.NONE,
             **({} if optimizer == "SGD" else {"eps": 1e-7}),
         )
         self.layer.build()

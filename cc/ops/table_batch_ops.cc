@@ -71,7 +71,7 @@ REGISTER_OP("TfEmbedFindPooledTables")
 Looks rows up in many tables, pools those of each bag, and changes no row.
 
 tables: Tables of int64 keys, and rows of float, half, bfloat16; or int8, which are dim codes with a
-  scale and a bias behind them (cc/core/quantized_row.h): tables of dim + 8.
+  scale and a bias behind them (cc/core/rows/quantized_row.h): tables of dim + 8.
 indices: [n].
 offsets: [bags + 1], from 0 to n.
 pieces: Which bags are of which table, see above.

@@ -285,7 +285,7 @@ hyper: Hyper-parameters of the rule.
   rmsprop and its variants: [learning_rate, weight_decay, rho, momentum, epsilon].
   ftrl: [learning_rate, weight_decay, initial_accumulator_value, learning_rate_power, l1, l2,
     l2_shrinkage, beta].
-  FBGEMM's rules (cc/core/row_rule.h), where weight_decay is Keras's, before the rule, and decay the
+  FBGEMM's rules (cc/core/rules/row_rule.h), where weight_decay is Keras's, before the rule, and decay the
   rule's own:
   exact_adagrad: [learning_rate, weight_decay, epsilon].
   rowwise_adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon, decay,

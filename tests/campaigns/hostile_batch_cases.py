@@ -35,7 +35,7 @@ def members(names: str) -> Kind:
 
 def _layer(**options: Any) -> Any:
     given = {"embedding_specs": [(3, 2), (None, 2)], "name": "hostile_layer"}
-    return te.layers.TableBatchedEmbeddingBags(**{**given, **options})
+    return te.tbe.TableBatchedEmbeddingBags(**{**given, **options})
 
 
 def _make_layer(**good: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ SPECS = kind(
         "[(3.0, 2)]": lambda: [(3.0, 2)],
         "[(3, 2, 9)]": lambda: [(3, 2, 9)],
         "[(3, 2, None)]": lambda: [(3, 2, None)],
-        "[(3, 2, MTIA)]": lambda: [(3, 2, te.EmbeddingLocation.MTIA)],
+        "[(3, 2, MTIA)]": lambda: [(3, 2, te.tbe.EmbeddingLocation.MTIA)],
         "[(3, 2, 3, 7)]": lambda: [(3, 2, 3, 7)],
         "[(3, 2, 3, 0, 1)]": lambda: [(3, 2, 3, 0, 1)],
         "[{3, 2}]": lambda: [{3, 2}],
@@ -144,9 +144,9 @@ STATE_DTYPES = kind(
         "[('momentum1', 'fp16')]": lambda: [("momentum1", "fp16")],
         "{'momentum1': None}": lambda: {"momentum1": None},
         "{'momentum1': 'x'}": lambda: {"momentum1": "x"},
-        "{'momentum1': INT8}": lambda: {"momentum1": te.SparseType.INT8},
-        "{'momentum9': FP16}": lambda: {"momentum9": te.SparseType.FP16},
-        "{1: FP16}": lambda: {1: te.SparseType.FP16},
+        "{'momentum1': INT8}": lambda: {"momentum1": te.tbe.SparseType.INT8},
+        "{'momentum9': FP16}": lambda: {"momentum9": te.tbe.SparseType.FP16},
+        "{1: FP16}": lambda: {1: te.tbe.SparseType.FP16},
     },
 )
 
@@ -240,7 +240,7 @@ OF_LAYER = {
 def _layer_of(use: Any = use_layer, **good: Any) -> Callable[..., Call]:
     def call(**kinds: Kind) -> Call:
         return Call(
-            lambda: te.layers.TableBatchedEmbeddingBags, lambda: _make_layer(**good), kinds, use
+            lambda: te.tbe.TableBatchedEmbeddingBags, lambda: _make_layer(**good), kinds, use
         )
 
     return call
@@ -311,19 +311,19 @@ def _call(layer: Callable[[], Any], **good: Any) -> Callable[..., Call]:
 
 
 BATCH_CALLS: dict[str, Call] = {
-    "layers.TableBatchedEmbeddingBags": _layer_of()(**OF_LAYER),
-    "layers.TableBatchedEmbeddingBags [dynamic]": _layer_of(embedding_specs=[(None, 2)])(
+    "tbe.TableBatchedEmbeddingBags": _layer_of()(**OF_LAYER),
+    "tbe.TableBatchedEmbeddingBags [dynamic]": _layer_of(embedding_specs=[(None, 2)])(
         initializer=INITIALIZER.taking(ONE_EACH, "[None]"),
         policy=k.POLICY.taking(ONE_EACH, "[None]"),
         name=k.LAYER_NAME,
     ),
-    "layers.TableBatchedEmbeddingBags [bytes]": _layer_of(optimizer=None, weights_precision="int8")(
+    "tbe.TableBatchedEmbeddingBags [bytes]": _layer_of(optimizer=None, weights_precision="int8")(
         initializer=k.NONE, optimizer=k.NONE
     ),
-    "layers.TableBatchedEmbeddingBags [clips]": _layer_of(gradient_clipping=True)(
+    "tbe.TableBatchedEmbeddingBags [clips]": _layer_of(gradient_clipping=True)(
         max_gradient=ABOVE_ZERO
     ),
-    "layers.TableBatchedEmbeddingBags [adam]": _layer_of(optimizer="ADAM")(
+    "tbe.TableBatchedEmbeddingBags [adam]": _layer_of(optimizer="ADAM")(
         learning_rate=LEARNING_RATE,
         eps=FROM_ZERO,
         beta1=BELOW_ONE,
@@ -332,16 +332,16 @@ BATCH_CALLS: dict[str, Call] = {
         extra_optimizer_config=OF_LAYER["extra_optimizer_config"],
         optimizer_state_dtypes=STATE_DTYPES,
     ),
-    "layers.TableBatchedEmbeddingBags [lars]": _layer_of(optimizer="LARS_SGD")(
+    "tbe.TableBatchedEmbeddingBags [lars]": _layer_of(optimizer="LARS_SGD")(
         momentum=FROM_ZERO, eta=FROM_ZERO
     ),
-    "layers.TableBatchedEmbeddingBags [row-wise]": _layer_of(optimizer="EXACT_ROWWISE_ADAGRAD")(
+    "tbe.TableBatchedEmbeddingBags [row-wise]": _layer_of(optimizer="EXACT_ROWWISE_ADAGRAD")(
         max_norm=FROM_ZERO, weight_decay=kind({k.DEFAULT: "0"}), weight_decay_mode=members("0")
     ),
-    "layers.TableBatchedEmbeddingBags [averages]": _layer_of(optimizer="ENSEMBLE_ROWWISE_ADAGRAD")(
+    "tbe.TableBatchedEmbeddingBags [averages]": _layer_of(optimizer="ENSEMBLE_ROWWISE_ADAGRAD")(
         ensemble_mode=kind({k.DEFAULT: "None, {}"})
     ),
-    "layers.TableBatchedEmbeddingBags()": _call(
+    "tbe.TableBatchedEmbeddingBags()": _call(
         _array_layer, indices=tf.constant([0, 1]), offsets=tf.constant([0, 1, 2])
     )(
         indices=INDICES,
@@ -351,7 +351,7 @@ BATCH_CALLS: dict[str, Call] = {
         total_unique_indices=k.IGNORED,
         training=k.LAYER_TRAINING,
     ),
-    "layers.TableBatchedEmbeddingBags() [weights]": _call(
+    "tbe.TableBatchedEmbeddingBags() [weights]": _call(
         _array_layer,
         indices=tf.constant([0, 1]),
         offsets=tf.constant([0, 1, 2]),
@@ -361,7 +361,7 @@ BATCH_CALLS: dict[str, Call] = {
             "one number", "[1], [-1], [1.5], array of 1.5, tensor [1.5], tf.Variable"
         )
     ),
-    "layers.TableBatchedEmbeddingBags() [containers]": _call(
+    "tbe.TableBatchedEmbeddingBags() [containers]": _call(
         _array_layer, indices=[tf.ragged.constant([[1], [2]], dtype=tf.int64)]
     )(
         indices=k.SPARSE_IDS.taking("ids in a container", "RaggedTensor, SparseTensor")
@@ -372,19 +372,19 @@ BATCH_CALLS: dict[str, Call] = {
             k.SYMBOLIC, "KerasTensor"
         ),
     ),
-    "layers.TableBatchedEmbeddingBags.set_learning_rate": Call(
+    "tbe.TableBatchedEmbeddingBags.set_learning_rate": Call(
         _method("set_learning_rate"), dict, {"lr": NUMBER}
     ),
-    "layers.TableBatchedEmbeddingBags.set_optimizer_step": Call(
+    "tbe.TableBatchedEmbeddingBags.set_optimizer_step": Call(
         _method("set_optimizer_step"), dict, {"step": k.LARGE_OR_ZERO}
     ),
-    "layers.TableBatchedEmbeddingBags.update_hyper_parameters": Call(
+    "tbe.TableBatchedEmbeddingBags.update_hyper_parameters": Call(
         _method("update_hyper_parameters", optimizer="adam"),
         dict,
         {"params_dict": ADJUSTED},
         says=("lr", "eps", "beta1", "lower_bound"),
     ),
-    "layers.TableBatchedEmbeddingBags.init_embedding_weights_uniform": Call(
+    "tbe.TableBatchedEmbeddingBags.init_embedding_weights_uniform": Call(
         _method("init_embedding_weights_uniform", embedding_specs=[(3, 2)]),
         lambda: {"min_val": -1.0, "max_val": 1.0},
         {
@@ -393,7 +393,7 @@ BATCH_CALLS: dict[str, Call] = {
             "seed": INT.optional(),
         },
     ),
-    "layers.TableBatchedEmbeddingBags.reset_embedding_weight_momentum": Call(
+    "tbe.TableBatchedEmbeddingBags.reset_embedding_weight_momentum": Call(
         _method("reset_embedding_weight_momentum", optimizer="exact_row_wise_adagrad"),
         lambda: {
             "pruned_indices": [1, 2],
@@ -416,7 +416,7 @@ BATCH_CALLS: dict[str, Call] = {
         },
         says=("buffer_ids",),
     ),
-    "layers.TableBatchedEmbeddingBags.prefetch": Call(
+    "tbe.TableBatchedEmbeddingBags.prefetch": Call(
         _method("prefetch", embedding_specs=[(3, 2)]),
         lambda: {"indices": [0, 1], "offsets": [0, 1, 2]},
         {
@@ -426,9 +426,9 @@ BATCH_CALLS: dict[str, Call] = {
             "batch_size_per_feature_per_rank": k.IGNORED,
         },
     ),
-    "TailIdThreshold": _settings(te.TailIdThreshold, val=NUMBER, is_ratio=BOOL),
-    "CounterBasedRegularizationDefinition": _settings(
-        te.CounterBasedRegularizationDefinition,
+    "tbe.TailIdThreshold": _settings(te.tbe.TailIdThreshold, val=NUMBER, is_ratio=BOOL),
+    "tbe.CounterBasedRegularizationDefinition": _settings(
+        te.tbe.CounterBasedRegularizationDefinition,
         counter_weight_decay_mode=members("0, 3"),
         counter_halflife=INT,
         adjustment_iter=INT,
@@ -438,37 +438,37 @@ BATCH_CALLS: dict[str, Call] = {
         tail_id_threshold=kind({"all at their defaults": "{}"}),
         max_counter_update_freq=k.LARGE_INT,
     ),
-    "CowClipDefinition": _settings(
-        te.CowClipDefinition,
+    "tbe.CowClipDefinition": _settings(
+        te.tbe.CowClipDefinition,
         counter_weight_decay_mode=members("0"),
         counter_halflife=INT,
         weight_norm_coefficient=FROM_ZERO,
         lower_bound=FROM_ZERO,
     ),
-    "GlobalWeightDecayDefinition": _settings(
-        te.GlobalWeightDecayDefinition, start_iter=INT, lower_bound=SHARE
+    "tbe.GlobalWeightDecayDefinition": _settings(
+        te.tbe.GlobalWeightDecayDefinition, start_iter=INT, lower_bound=SHARE
     ),
-    "EnsembleModeDefinition": _settings(
-        te.EnsembleModeDefinition,
+    "tbe.EnsembleModeDefinition": _settings(
+        te.tbe.EnsembleModeDefinition,
         step_ema=FROM_ONE,
         step_swap=FROM_ONE,
         step_start=NUMBER,
         step_ema_coef=SHARE,
         step_mode=members("0"),
     ),
-    "EmainplaceModeDefinition": _settings(
-        te.EmainplaceModeDefinition, step_ema=FROM_ONE, step_start=NUMBER, step_ema_coef=SHARE
+    "tbe.EmainplaceModeDefinition": _settings(
+        te.tbe.EmainplaceModeDefinition, step_ema=FROM_ONE, step_start=NUMBER, step_ema_coef=SHARE
     ),
-    "RecordCacheMetrics": _settings(
-        te.RecordCacheMetrics, record_cache_miss_counter=BOOL, record_tablewise_cache_miss=BOOL
+    "tbe.RecordCacheMetrics": _settings(
+        te.tbe.RecordCacheMetrics, record_cache_miss_counter=BOOL, record_tablewise_cache_miss=BOOL
     ),
-    "TBEStatsReporterConfig": _settings(te.TBEStatsReporterConfig, interval=INT),
-    "MultiPassPrefetchConfig": _settings(
-        te.MultiPassPrefetchConfig,
+    "tbe.TBEStatsReporterConfig": _settings(te.tbe.TBEStatsReporterConfig, interval=INT),
+    "tbe.MultiPassPrefetchConfig": _settings(
+        te.tbe.MultiPassPrefetchConfig,
         num_passes=k.LARGE_INT,
         min_splitable_pass_size=k.LARGE_INT,
     ),
-    "UserEnabledConfigDefinition": _settings(
-        te.UserEnabledConfigDefinition, use_rowwise_bias_correction=BOOL
+    "tbe.UserEnabledConfigDefinition": _settings(
+        te.tbe.UserEnabledConfigDefinition, use_rowwise_bias_correction=BOOL
     ),
 }

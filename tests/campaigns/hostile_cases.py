@@ -38,7 +38,7 @@ EXEMPT = {
 
 # Names of a thing that has its cases under another name.
 SAME = {
-    "keras.layers.BasicEmbedding": "keras.layers.Embedding",
+    "tfra.keras.layers.BasicEmbedding": "keras.layers.Embedding",
     "optimizers.DynamicEmbeddingOptimizer": "DynamicEmbeddingOptimizer",
     "optimizers.DynamicEmbeddingOptimizer.apply": "DynamicEmbeddingOptimizer.apply",
     "optimizers.DynamicEmbeddingOptimizer.apply_gradients": (
@@ -91,7 +91,7 @@ OF_VARIABLE = {
 
 
 def _forget(made: te.Variable) -> None:
-    te.forget_variable(made.name)
+    te.tfra.forget_variable(made.name)
 
 
 OF_LOOKUP = {
@@ -169,10 +169,13 @@ CALLS: dict[str, Call] = {
     "Variable": Call(
         lambda: te.Variable, lambda: {"dim": 2, "name": "hostile_table"}, OF_VARIABLE, _use_variable
     ),
-    "get_variable": Call(
-        lambda: te.get_variable, lambda: {"dim": 2, "name": "hostile_table"}, OF_VARIABLE, _forget
+    "tfra.get_variable": Call(
+        lambda: te.tfra.get_variable,
+        lambda: {"dim": 2, "name": "hostile_table"},
+        OF_VARIABLE,
+        _forget,
     ),
-    "forget_variable": Call(lambda: te.forget_variable, dict, {"name": k.OLD_NAME}),
+    "tfra.forget_variable": Call(lambda: te.tfra.forget_variable, dict, {"name": k.OLD_NAME}),
     "Variable.upsert": Call(
         _method("upsert"),
         lambda: {"keys": [1], "values": [[1.0, 2.0]]},
@@ -288,14 +291,14 @@ CALLS: dict[str, Call] = {
     "safe_embedding_lookup_sparse": Call(
         _lookup(te.safe_embedding_lookup_sparse), _safe_good, {**OF_SAFE, **MORE_OF_SPARSE}
     ),
-    "ragged_embedding_ops.embedding_lookup_sparse": Call(
-        _lookup(te.ragged_embedding_ops.embedding_lookup_sparse), _sparse_good, OF_SPARSE
+    "tfra.ragged_embedding_ops.embedding_lookup_sparse": Call(
+        _lookup(te.tfra.ragged_embedding_ops.embedding_lookup_sparse), _sparse_good, OF_SPARSE
     ),
-    "ragged_embedding_ops.safe_embedding_lookup_sparse": Call(
-        _lookup(te.ragged_embedding_ops.safe_embedding_lookup_sparse), _safe_good, OF_SAFE
+    "tfra.ragged_embedding_ops.safe_embedding_lookup_sparse": Call(
+        _lookup(te.tfra.ragged_embedding_ops.safe_embedding_lookup_sparse), _safe_good, OF_SAFE
     ),
-    "shadow_ops.ShadowVariable": Call(
-        lambda: te.shadow_ops.ShadowVariable,
+    "tfra.shadow_ops.ShadowVariable": Call(
+        lambda: te.tfra.shadow_ops.ShadowVariable,
         lambda: {"params": variable()},
         {
             "params": k.PARAMS,
@@ -304,11 +307,11 @@ CALLS: dict[str, Call] = {
             "trainable": k.FLAG,
             "distribute_strategy": k.IGNORED,
         },
-        lambda shadow: te.shadow_ops.embedding_lookup(shadow, [1]),
+        lambda shadow: te.tfra.shadow_ops.embedding_lookup(shadow, [1]),
     ),
-    "shadow_ops.embedding_lookup": Call(
-        lambda: te.shadow_ops.embedding_lookup,
-        lambda: {"shadow": te.shadow_ops.ShadowVariable(variable()), "ids": [1]},
+    "tfra.shadow_ops.embedding_lookup": Call(
+        lambda: te.tfra.shadow_ops.embedding_lookup,
+        lambda: {"shadow": te.tfra.shadow_ops.ShadowVariable(variable()), "ids": [1]},
         {
             "shadow": k.OBJECT,
             "ids": k.KEYS,
@@ -317,10 +320,10 @@ CALLS: dict[str, Call] = {
             "validate_indices": k.IGNORED,
         },
     ),
-    "shadow_ops.embedding_lookup_unique": Call(
-        lambda: te.shadow_ops.embedding_lookup_unique,
+    "tfra.shadow_ops.embedding_lookup_unique": Call(
+        lambda: te.tfra.shadow_ops.embedding_lookup_unique,
         lambda: {
-            "shadow": te.shadow_ops.ShadowVariable(variable()),
+            "shadow": te.tfra.shadow_ops.ShadowVariable(variable()),
             "ids": [1],
             "embedding_size": 2,
         },
@@ -414,8 +417,8 @@ CALLS: dict[str, Call] = {
         },
         lambda storage: _use_variable(te.Variable(dim=2, storage=storage)),
     ),
-    "HkvHashTableConfig": Call(
-        lambda: te.HkvHashTableConfig,
+    "tfra.HkvHashTableConfig": Call(
+        lambda: te.tfra.HkvHashTableConfig,
         dict,
         {
             "init_capacity": k.POSITIVE_INT.optional(),
@@ -426,33 +429,35 @@ CALLS: dict[str, Call] = {
             "gen_scores_fn": k.CALLABLE.optional(),
             "reserved_key_start_bit": k.NOT_NEGATIVE,
         },
-        lambda config: _use_variable(te.Variable(dim=2, kv_creator=te.HkvHashTableCreator(config))),
+        lambda config: _use_variable(
+            te.Variable(dim=2, kv_creator=te.tfra.HkvHashTableCreator(config))
+        ),
     ),
-    "HkvHashTableCreator": Call(
-        lambda: te.HkvHashTableCreator,
+    "tfra.HkvHashTableCreator": Call(
+        lambda: te.tfra.HkvHashTableCreator,
         dict,
         {"config": k.OBJECT.optional(), "saver": k.OBJECT.optional()},
     ),
-    "CuckooHashTableCreator": Call(
-        lambda: te.CuckooHashTableCreator,
+    "tfra.CuckooHashTableCreator": Call(
+        lambda: te.tfra.CuckooHashTableCreator,
         dict,
         {"config": k.OBJECT.optional(), "saver": k.OBJECT.optional()},
     ),
-    "RedisTableCreator": Call(
-        lambda: te.RedisTableCreator,
+    "tfra.RedisTableCreator": Call(
+        lambda: te.tfra.RedisTableCreator,
         dict,
         {"config": k.OBJECT.optional(), "saver": k.OBJECT.optional()},
     ),
-    "RedisTableConfig": Call(
-        lambda: te.RedisTableConfig,
+    "tfra.RedisTableConfig": Call(
+        lambda: te.tfra.RedisTableConfig,
         dict,
         {"redis_config_abs_dir": k.STORED, "redis_config_abs_dir_env": k.STORED},
     ),
-    "KVCreator": Call(
-        lambda: te.KVCreator, dict, {"config": k.STORED, "saver": k.OBJECT.optional()}
+    "tfra.KVCreator": Call(
+        lambda: te.tfra.KVCreator, dict, {"config": k.STORED, "saver": k.OBJECT.optional()}
     ),
-    "FileSystemSaver": Call(
-        lambda: te.FileSystemSaver,
+    "tfra.FileSystemSaver": Call(
+        lambda: te.tfra.FileSystemSaver,
         lambda: {"proc_size": 2, "proc_rank": 0},
         {
             "proc_size": k.LARGE_INT,

@@ -10,6 +10,7 @@ import tensorflow as tf
 from hostile_values import TEXTS, kind
 
 import tf_embed
+from tf_embed import tfra
 
 DEFAULT = "the default"
 RANGE = "a number in range"
@@ -150,10 +151,10 @@ STORAGE = kind({DEFAULT: "None"}, {"class GpuStorage": lambda: tf_embed.GpuStora
 CREATOR = kind(
     {DEFAULT: "None"},
     {
-        "class": lambda: tf_embed.HkvHashTableCreator,
-        "KVCreator()": lambda: tf_embed.KVCreator(),
-        "Redis": lambda: tf_embed.RedisTableCreator(),
-        "config": lambda: tf_embed.HkvHashTableConfig(),
+        "class": lambda: tfra.HkvHashTableCreator,
+        "KVCreator()": lambda: tfra.KVCreator(),
+        "Redis": lambda: tfra.RedisTableCreator(),
+        "config": lambda: tfra.HkvHashTableConfig(),
     },
 )
 

@@ -76,30 +76,30 @@ LAYER_CALLS: dict[str, Call] = {
         lambda: {"ids": tf.constant([[1, 2]])},
         {"ids": k.IDS, "weights": k.ID_WEIGHTS, "training": k.LAYER_TRAINING},
     ),
-    "keras.layers.Embedding": Call(
-        lambda: te.keras.layers.Embedding,
+    "tfra.keras.layers.Embedding": Call(
+        lambda: te.tfra.keras.layers.Embedding,
         lambda: {"embedding_size": 2, "name": "hostile_layer"},
         OF_EMBEDDING,
         _use_layer,
     ),
-    "keras.layers.Embedding()": Call(
-        lambda: _layer(te.keras.layers.Embedding),
+    "tfra.keras.layers.Embedding()": Call(
+        lambda: _layer(te.tfra.keras.layers.Embedding),
         lambda: {"ids": tf.constant([[1, 2]])},
         {"ids": k.ONE_ID, "training": k.LAYER_TRAINING},
     ),
-    "keras.layers.SquashedEmbedding": Call(
-        lambda: te.keras.layers.SquashedEmbedding,
+    "tfra.keras.layers.SquashedEmbedding": Call(
+        lambda: te.tfra.keras.layers.SquashedEmbedding,
         lambda: {"embedding_size": 2, "name": "hostile_layer"},
         OF_EMBEDDING,
         _use_layer,
     ),
-    "keras.layers.SquashedEmbedding()": Call(
-        lambda: _layer(te.keras.layers.SquashedEmbedding),
+    "tfra.keras.layers.SquashedEmbedding()": Call(
+        lambda: _layer(te.tfra.keras.layers.SquashedEmbedding),
         lambda: {"ids": tf.constant([[1, 2]])},
         {"ids": k.IDS, "training": k.LAYER_TRAINING},
     ),
-    "keras.layers.FieldWiseEmbedding": Call(
-        lambda: te.keras.layers.FieldWiseEmbedding,
+    "tfra.keras.layers.FieldWiseEmbedding": Call(
+        lambda: te.tfra.keras.layers.FieldWiseEmbedding,
         lambda: {
             "embedding_size": 2,
             "nslots": 3,
@@ -125,8 +125,8 @@ LAYER_CALLS: dict[str, Call] = {
         },
         lambda layer: layer.get_config(),
     ),
-    "keras.layers.LayerNormalization": Call(
-        lambda: te.keras.layers.LayerNormalization,
+    "tfra.keras.layers.LayerNormalization": Call(
+        lambda: te.tfra.keras.layers.LayerNormalization,
         dict,
         {},
         apart=(
@@ -142,19 +142,19 @@ LAYER_CALLS: dict[str, Call] = {
             "gamma_constraint",
         ),
     ),
-    "keras.callbacks.ModelCheckpoint": Call(
-        lambda: te.keras.callbacks.ModelCheckpoint,
+    "tfra.keras.callbacks.ModelCheckpoint": Call(
+        lambda: te.tfra.keras.callbacks.ModelCheckpoint,
         lambda: {"filepath": "a.keras"},
         {"filepath": k.OBJECT, "options": k.NONE, "signatures": k.NONE},
     ),
-    "keras.models.load_model": Call(
-        lambda: te.keras.models.load_model,
+    "tfra.keras.models.load_model": Call(
+        lambda: te.tfra.keras.models.load_model,
         lambda: {"filepath": "/nowhere/a.keras"},
         {"filepath": k.OBJECT},
         apart=("custom_objects", "compile", "safe_mode"),
     ),
-    "keras.models.save_model": Call(
-        lambda: te.keras.models.save_model,
+    "tfra.keras.models.save_model": Call(
+        lambda: te.tfra.keras.models.save_model,
         lambda: {"model": _model(), "filepath": tempfile.mkdtemp() + "/a.keras"},
         {
             "model": k.OBJECT,
@@ -166,11 +166,11 @@ LAYER_CALLS: dict[str, Call] = {
             "save_traces": k.TRUE,
         },
     ),
-    "quantized_rows.quantize": Call(
-        lambda: te.quantized_rows.quantize, dict, {"rows": k.FLOAT_ROWS}
+    "tbe.quantized_rows.quantize": Call(
+        lambda: te.tbe.quantized_rows.quantize, dict, {"rows": k.FLOAT_ROWS}
     ),
-    "quantized_rows.dequantize": Call(
-        lambda: te.quantized_rows.dequantize, dict, {"rows": k.OBJECT}
+    "tbe.quantized_rows.dequantize": Call(
+        lambda: te.tbe.quantized_rows.dequantize, dict, {"rows": k.OBJECT}
     ),
     "DynamicEmbeddingOptimizer": Call(
         lambda: te.DynamicEmbeddingOptimizer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from typing import Any
 
 import hostile_kinds as k
@@ -33,7 +34,7 @@ def _use(optimizer: Any) -> None:
 
 def _rule(name: str, good: dict[str, Any] | None = None, **kinds: Kind) -> Call:
     return Call(
-        lambda: getattr(te.optimizers, name),
+        lambda: operator.attrgetter(name)(te),
         lambda: dict(good or {}),
         {"learning_rate": LEARNING_RATE, "name": k.LAYER_NAME, **kinds},
         _use,
@@ -51,26 +52,26 @@ OF_ROWS = {
 }
 
 RULE_CALLS: dict[str, Call] = {
-    "optimizers.ExactSGD": _rule("ExactSGD"),
-    "optimizers.ExactAdagrad": _rule("ExactAdagrad", eps=FROM_ZERO),
-    "optimizers.RowWiseAdagrad": _rule(
-        "RowWiseAdagrad",
+    "tbe.SGD": _rule("tbe.SGD"),
+    "tbe.Adagrad": _rule("tbe.Adagrad", eps=FROM_ZERO),
+    "optimizers.RowwiseAdagrad": _rule(
+        "optimizers.RowwiseAdagrad",
         initial_accumulator_value=FROM_ZERO,
         epsilon=FROM_ZERO,
         weight_decay=NUMBER.optional(),
     ),
-    "optimizers.RowwiseAdagrad": _rule(
-        "RowwiseAdagrad",
+    "tbe.RowwiseAdagrad": _rule(
+        "tbe.RowwiseAdagrad",
         **OF_ROWS,
         counter_based_regularization=k.NONE,
         cowclip_regularization=k.NONE,
         global_weight_decay=k.NONE,
     ),
-    "optimizers.RowwiseAdagrad [counter]": _rule(
-        "RowwiseAdagrad",
+    "tbe.RowwiseAdagrad [counter]": _rule(
+        "tbe.RowwiseAdagrad",
         {
             "weight_decay_mode": "COUNTER",
-            "counter_based_regularization": te.CounterBasedRegularizationDefinition(
+            "counter_based_regularization": te.tbe.CounterBasedRegularizationDefinition(
                 counter_weight_decay_mode="L2"
             ),
         },
@@ -78,19 +79,19 @@ RULE_CALLS: dict[str, Call] = {
         weight_decay=DECAY,
         weight_decay_mode=members("3"),
     ),
-    "optimizers.EmaInplaceRowwiseAdagrad": _rule(
-        "EmaInplaceRowwiseAdagrad",
+    "tbe.EmaInplaceRowwiseAdagrad": _rule(
+        "tbe.EmaInplaceRowwiseAdagrad",
         **OF_ROWS,
         emainplace_mode=k.kind({"all at their defaults": "None, {}"}),
     ),
-    "optimizers.EnsembleRowwiseAdagrad": _rule(
-        "EnsembleRowwiseAdagrad",
+    "tbe.EnsembleRowwiseAdagrad": _rule(
+        "tbe.EnsembleRowwiseAdagrad",
         **OF_ROWS,
         ensemble_mode=k.kind({"all at their defaults": "None, {}"}),
     ),
-    "optimizers.LarsSGD": _rule("LarsSGD", momentum=FROM_ZERO, eta=FROM_ZERO, weight_decay=DECAY),
-    "optimizers.PartialRowwiseAdam": _rule("PartialRowwiseAdam", **OF_ADAM),
-    "optimizers.PartialRowwiseLamb": _rule("PartialRowwiseLamb", **OF_ADAM),
-    "optimizers.TbeAdam": _rule("TbeAdam", **OF_ADAM, use_rowwise_bias_correction=BOOL),
-    "optimizers.TbeLamb": _rule("TbeLamb", **OF_ADAM),
+    "tbe.LARS": _rule("tbe.LARS", momentum=FROM_ZERO, eta=FROM_ZERO, weight_decay=DECAY),
+    "tbe.PartialRowwiseAdam": _rule("tbe.PartialRowwiseAdam", **OF_ADAM),
+    "tbe.PartialRowwiseLAMB": _rule("tbe.PartialRowwiseLAMB", **OF_ADAM),
+    "tbe.Adam": _rule("tbe.Adam", **OF_ADAM, use_rowwise_bias_correction=BOOL),
+    "tbe.LAMB": _rule("tbe.LAMB", **OF_ADAM),
 }

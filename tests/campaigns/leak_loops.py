@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_embed
+from tf_embed import tbe
 
 DIM = 8
 KEYS = np.arange(500)
@@ -184,7 +185,7 @@ def table_batched(folder: str) -> Cycle:
     indices, offsets = tf.constant(KEYS), tf.constant(np.arange(0, 501, 5))
 
     def cycle(i: int) -> None:
-        layer = tf_embed.layers.TableBatchedEmbeddingBags([(1000, DIM)], name="t")
+        layer = tbe.TableBatchedEmbeddingBags([(1000, DIM)], name="t")
         layer(indices, offsets)
 
     return cycle

@@ -23,6 +23,8 @@ HOOKS = {
     "update_step",
 }
 
+PACKAGES = ("layers", "optimizers", "tbe", "tfra")
+
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Names of the arguments that a user can give."""
@@ -59,7 +61,10 @@ def _members(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
 def public_names(module: types.ModuleType = tf_embed, prefix: str = "") -> dict[str, Any]:
     """Functions and classes by dotted name, and the methods of classes that have arguments."""
     found: dict[str, Any] = {}
-    for name, value in _members(module):
+    members = dict(_members(module))
+    if module is tf_embed:  # whose `__all__` is without its packages
+        members |= {name: getattr(tf_embed, name) for name in PACKAGES}
+    for name, value in members.items():
         if isinstance(value, types.ModuleType):
             found.update(public_names(value, f"{prefix}{name}."))
         elif isinstance(value, type):

@@ -1,7 +1,8 @@
 """Reads every import and every include, and fails where one points upward.
 
-The order of the layers is the architecture: what stands lower knows nothing of what stands above.
-A new module needs a place in PYTHON_LAYERS before this test passes.
+The order of the rooms is the architecture: a lower room knows nothing of the rooms above it, and
+within a room no modules import each other in a circle. A new room needs a place in PYTHON_ROOMS or
+CC_ROOMS before this test passes.
 """
 
 from __future__ import annotations
@@ -15,48 +16,42 @@ from absl.testing import absltest, parameterized
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Lowest first. A module may import from lower layers and from its own package only.
-PYTHON_LAYERS = (
-    {"_version"},
-    {"_library"},
-    {"ops", "policy_ops", "row_file_ops"},
-    {"slot_ops"},
-    {"lookup_gradient"},
-    {"pooled_gradient", "table_batch"},
-    {"arguments", "table_meta", "math", "data_flow", "model_mode"},
-    {"definitions"},
-    {"initializers", "policies", "quantized_rows", "storage", "tbe_types"},
-    {"restrict_policies", "creators", "devices"},
-    {"distributed"},
-    {"table_options"},
-    {"table"},
-    {"snapshot", "stored_rows", "shard", "slot_variable"},
-    {"anchor"},
-    {"batch_anchor"},
-    {"tfra_files"},
-    {"file_methods", "policy_methods", "training_methods"},
-    {"variable"},
-    {"row_array", "variable_store"},
-    {"lookup"},
-    {"shadow_variable", "sparse_lookup"},
-    {"shadow_ops"},
-    {"ragged_embedding_ops"},
-    {"optimizers"},
-    {"layers"},
-    {"keras"},
-    {"checkpoint", "export"},
-    {"__init__"},
+# Lowest first. A module may import from lower rooms, and within its own without a circle.
+PYTHON_ROOMS = (
+    "_version",
+    "_library",
+    "ops",
+    "arguments",
+    "definitions",
+    "table",
+    "saving",
+    "variable",
+    "optimizers",
+    "layers",
+    "tbe",
+    "tfra",
+    "__init__",
 )
-PYTHON_LEVEL = {name: level for level, names in enumerate(PYTHON_LAYERS) for name in names}
+PYTHON_LEVEL = {name: level for level, name in enumerate(PYTHON_ROOMS)}
 
 PRIVATE_PYTHON = ("tensorflow.python", "keras.src")
 
+# The wings of cc/core, lowest first. Bazel holds the same order, by the wings' dependencies.
+CORE_WINGS = (
+    *("base", "rules", "rows", "batch", "index", "policy"),
+    *("loops", "table", "shards", "pooling", "files"),
+)
+
 # What a room of cc/ may include besides the standard library. No other may include cc/ops.
 CC_ROOMS = {
-    "core": ("cc/core/",),
-    "cuda": ("cc/core/", "cc/cuda/", "cub/", "cuda", "thrust/"),
+    **{
+        f"core/{wing}": tuple(f"cc/core/{lower}/" for lower in CORE_WINGS[: level + 1])
+        for level, wing in enumerate(CORE_WINGS)
+    },
+    "host": ("cc/core/", "cc/host/"),
+    "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
     "ops": ("absl/", "cc/ops/", "tensorflow/"),
-    "kernels": ("absl/", "cc/core/", "cc/cuda/", "cc/kernels/", "tensorflow/", "tsl/", "xla/"),
+    "tf": ("absl/", "cc/core/", "cc/device/", "cc/host/", "cc/tf/", "tensorflow/", "tsl/", "xla/"),
 }
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
 SYSTEM_HEADERS = {"fcntl.h", "immintrin.h", "sched.h", "stddef.h", "stdint.h", "unistd.h"}
@@ -68,7 +63,7 @@ MOST_LINES = 600
 
 
 def top_name(module: str) -> str:
-    """The module's name in PYTHON_LAYERS: "tf_embed.layers.pooled" is in "layers"."""
+    """The module's room: "tf_embed.layers.pooled" is in "layers"."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
@@ -95,7 +90,7 @@ def python_violations(source: str, module: str, is_package: bool = False) -> lis
     tree = ast.parse(source)
     own = top_name(module)
     if own not in PYTHON_LEVEL:
-        return [f"{module} has no place in PYTHON_LAYERS"]
+        return [f"{module} has no place in PYTHON_ROOMS"]
     found = []
     for name in imported_modules(tree, module, is_package):
         if name.startswith(PRIVATE_PYTHON):
@@ -113,6 +108,24 @@ def python_violations(source: str, module: str, is_package: bool = False) -> lis
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in {"tf.python", "keras.src"}:
             found.append(f"{module} uses the private {ast.unparse(node)}")
     return found
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, in its order; none where there is no circle."""
+    done: set[str] = set()
+
+    def walk(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return path[path.index(module) :]
+        if module in done:
+            return []
+        for other in sorted(imports.get(module, ())):
+            if found := walk(other, [*path, module]):
+                return found
+        done.add(module)
+        return []
+
+    return next((found for module in sorted(imports) if (found := walk(module, []))), [])
 
 
 def cc_violations(source: str, room: str, path: str) -> list[str]:
@@ -141,10 +154,28 @@ class TreeTest(absltest.TestCase):
         self.assertNotEmpty(modules)
         self.assertEmpty(found, "\n".join(found))
 
+    def test_no_modules_import_each_other_in_a_circle(self):
+        paths = {}
+        for path in (ROOT / "tf_embed").rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[-1] != "__init__":
+                paths[".".join(parts)] = path
+        imports = {
+            module: {
+                known
+                for name in imported_modules(ast.parse(path.read_text()), module, False)
+                for known in (name, name.rpartition(".")[0])
+                if known in paths
+            }
+            for module, path in paths.items()
+        }
+        self.assertGreater(sum(map(len, imports.values())), 100)
+        self.assertEmpty(circle(imports))
+
     def test_cc_includes_stay_within_their_room(self):
         found, files = [], []
         for room in CC_ROOMS:
-            for path in sorted((ROOT / "cc" / room).glob("**/*")):
+            for path in sorted((ROOT / "cc" / room).glob("*")):
                 if path.suffix in {".cc", ".cu", ".h"}:
                     files.append(path)
                     name = str(path.relative_to(ROOT))
@@ -153,8 +184,10 @@ class TreeTest(absltest.TestCase):
         self.assertEmpty(found, "\n".join(found))
 
     def test_cc_has_only_known_rooms(self):
-        rooms = {path.name for path in (ROOT / "cc").iterdir() if path.is_dir()}
-        self.assertContainsSubset(rooms, set(CC_ROOMS))
+        folders = {path.parent for path in (ROOT / "cc").rglob("*.h")}
+        folders |= {path.parent for path in (ROOT / "cc").rglob("*.cc")}
+        rooms = {str(path.relative_to(ROOT / "cc")) for path in folders}
+        self.assertEqual(rooms, set(CC_ROOMS))
 
     def test_no_file_is_longer_than_600_lines(self):
         long = []
@@ -176,12 +209,12 @@ class PlantedTest(parameterized.TestCase):
         ("import tf_embed.variable", "tf_embed.table"),
         ("import tf_embed", "tf_embed.table"),
         ("from tf_embed import Variable", "tf_embed.table"),
-        ("from tf_embed import table", "tf_embed.distributed.sharding"),
-        ("from tf_embed.storage import Disk", "tf_embed.policies"),
-        ("from .variable import Variable", "tf_embed.table"),
+        ("from tf_embed.table import table", "tf_embed.ops.table_ops"),
+        ("from tf_embed.layers import ids", "tf_embed.optimizers.trainer"),
+        ("from ..variable.variable import Variable", "tf_embed.table.table"),
         ("from ..layers import pooled", "tf_embed.optimizers.wrapper"),
         ("from . import Variable", "tf_embed.table"),
-        ("def f():\n  from tf_embed import export", "tf_embed.layers.dynamic_embedding"),
+        ("def f():\n  from tf_embed import tfra", "tf_embed.layers.dynamic_embedding"),
         ("from tensorflow.python.framework import ops", "tf_embed.ops"),
         ("from tensorflow import python", "tf_embed.ops"),
         ("import keras.src.backend", "tf_embed.ops"),
@@ -203,29 +236,39 @@ class PlantedTest(parameterized.TestCase):
     def test_a_good_module_passes(self, source, module):
         self.assertEmpty(python_violations(source, module))
 
+    def test_a_circle_is_found(self):
+        imports = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}
+        self.assertEqual(circle(imports), ["b", "c"])
+        self.assertEmpty(circle({"a": {"b", "c"}, "b": {"c"}}))
+
     def test_the_package_may_import_everything(self):
-        source = "from tf_embed.layers import DynamicEmbedding\nfrom . import export"
+        source = "from tf_embed.layers import DynamicEmbedding\nfrom . import tfra"
         self.assertEmpty(python_violations(source, "tf_embed", is_package=True))
 
     @parameterized.parameters(
-        ("core", '#include "tensorflow/core/framework/op.h"'),
-        ("core", "#include <cuda_runtime.h>"),
-        ("core", '#include "absl/status/status.h"'),
-        ("core", '#  include "cc/kernels/table_op.h"'),
-        ("cuda", '#include "cc/kernels/table_op.h"'),
-        ("cuda", '#include "tensorflow/core/framework/op.h"'),
-        ("ops", '#include "cc/core/table.h"'),
-        ("kernels", '#include "cc/ops/table_ops.h"'),
-        ("kernels", "#include <cc/ops/table_ops.h>"),
+        ("core/base", '#include "tensorflow/core/framework/op.h"'),
+        ("core/table", "#include <cuda_runtime.h>"),
+        ("core/batch", '#include "absl/status/status.h"'),
+        ("core/table", '#  include "cc/tf/table_op.h"'),
+        ("core/rows", '#include "cc/core/policy/row_policy.h"'),
+        ("host", '#include "cc/device/device_table.h"'),
+        ("device", '#include "cc/tf/table_op.h"'),
+        ("device", '#include "tensorflow/core/framework/op.h"'),
+        ("ops", '#include "cc/core/table/table.h"'),
+        ("tf", '#include "cc/ops/table_ops.h"'),
+        ("tf", "#include <cc/ops/table_ops.h>"),
     )
     def test_a_bad_include_is_found(self, room, source):
         self.assertLen(cc_violations(source, room, "planted.cc"), 1)
 
     @parameterized.parameters(
-        ("core", '#include <vector>\n#include <sys/mman.h>\n#include "cc/core/table.h"'),
-        ("cuda", '#include <cub/cub.cuh>\n#include "cc/core/row_layout.h"'),
+        (
+            "core/table",
+            '#include <vector>\n#include <sys/mman.h>\n#include "cc/core/table/table.h"',
+        ),
+        ("device", '#include <cub/cub.cuh>\n#include "cc/core/rows/row_layout.h"'),
         ("ops", '#include "tensorflow/core/framework/op.h"'),
-        ("kernels", '#include "cc/core/table.h"\n#include "tensorflow/core/framework/op.h"'),
+        ("tf", '#include "cc/core/table/table.h"\n#include "tensorflow/core/framework/op.h"'),
     )
     def test_a_good_include_passes(self, room, source):
         self.assertEmpty(cc_violations(source, room, "good.cc"))

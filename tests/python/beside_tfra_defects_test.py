@@ -194,10 +194,10 @@ class InterfaceTest(tf.test.TestCase, parameterized.TestCase):
         name = unused_name()
         tfra.get_variable(name, dim=2)
         self.assertEqual(tfra.get_variable(name, dim=5).dim, 2)
-        tf_embed.get_variable(name, dim=2)
+        tf_embed.tfra.get_variable(name, dim=2)
         with self.assertRaisesRegex(ValueError, "`dim`"):
-            tf_embed.get_variable(name, dim=5)
-        tf_embed.forget_variable(name)
+            tf_embed.tfra.get_variable(name, dim=5)
+        tf_embed.tfra.forget_variable(name)
 
     def test_variables_of_one_name_share_slots_and_status_by_name(self):
         name = unused_name()

@@ -16,7 +16,7 @@ from absl.testing import parameterized
 from row_files_test import FilesTestCase, as_dict
 
 import tf_embed
-from tf_embed import stored_rows
+from tf_embed.saving import stored_rows
 
 _EXTERNAL = 12  # the kind of a rule that runs outside of a table
 _FIXED = 7  # numbers of a header before those of the rule
@@ -36,7 +36,7 @@ def crc32c(data: bytes) -> int:
 
 
 class RowFile:
-    """A file of rows, taken apart; see cc/core/row_file.h."""
+    """A file of rows, taken apart; see cc/core/files/row_file.h."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         (self.path,) = folder.glob("*.rows")

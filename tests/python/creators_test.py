@@ -15,7 +15,7 @@ from reference import SEED
 from scores_test import score_of, scores_by_key
 
 import tf_embed as de
-from tf_embed import HkvEvictStrategy, HkvHashTableConfig, HkvHashTableCreator
+from tf_embed.tfra import HkvEvictStrategy, HkvHashTableConfig, HkvHashTableCreator
 
 ORDER = {
     HkvEvictStrategy.LRU: "lru",
@@ -144,7 +144,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         (
             lambda: HkvHashTableCreator(de.CuckooHashTableConfig()),
             TypeError,
-            "must be a tf_embed.HkvHashTableConfig",
+            "must be a tf_embed.tfra.HkvHashTableConfig",
         ),
         (lambda: HkvHashTableCreator(saver="/tmp"), TypeError, "`saver` must be"),
         (lambda: hkv(init_capacity=0), ValueError, "`init_capacity` must be at least 1"),

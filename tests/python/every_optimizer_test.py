@@ -59,7 +59,7 @@ LAZY_STEPS = 5
 LAZY = (
     *("SGD, nesterov", "RMSprop, centered, momentum", "AdamW", "Ftrl, l1, l2, shrinkage, beta"),
     *("Adadelta", "Adamax", "Adafactor", "Nadam", "Lion", "Muon", "ScheduleFreeAdamW, warmup"),
-    *("RowWiseAdagrad", "a subclass of Optimizer"),
+    *("RowwiseAdagrad", "a subclass of Optimizer"),
 )
 INSIDE = tuple(name for name, option in OPTIONS.items() if option.wraps != "outside")
 LAZY_OPTIONS = {

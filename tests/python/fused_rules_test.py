@@ -13,7 +13,7 @@ from absl.testing import parameterized
 from ops_test import NO_OWNERS, RawTable
 from reference import SEED
 
-from tf_embed import ops
+from tf_embed.ops import table_ops
 
 STEPS, ROWS, DIM = 20, 6, 5
 
@@ -152,7 +152,7 @@ class FusedRulesTest(tf.test.TestCase, parameterized.TestCase):
 
 class GradientDtypeTest(tf.test.TestCase, parameterized.TestCase):
     def apply(self, table: RawTable, keys: Any, gradients: tf.Tensor) -> None:
-        ops.apply(
+        table_ops.apply(
             table.handle,
             table.keys(keys),
             NO_OWNERS,

@@ -17,10 +17,12 @@ from table_batch_steps_test import Bags, apply, make_tables
 from table_batch_steps_test import rows_of as table_rows
 
 import tf_embed
-from tf_embed import ops
-from tf_embed.batch_anchor import BatchAnchor
-from tf_embed.layers import DynamicEmbedding, TableBatchedEmbeddingBags
-from tf_embed.lookup_gradient import token_of
+from tf_embed import tbe
+from tf_embed.layers import DynamicEmbedding
+from tf_embed.ops import table_ops
+from tf_embed.ops.lookup_gradient import token_of
+from tf_embed.tbe import TableBatchedEmbeddingBags
+from tf_embed.tbe.batch_anchor import BatchAnchor
 
 pytestmark = NEEDS_GPU
 
@@ -80,7 +82,7 @@ class BagsTest(tf.test.TestCase, parameterized.TestCase):
         factors = np.random.default_rng(SEED).normal(size=24)
         outputs = []
         for layer in self.layers(combiner=combiner, value_dtype=value_dtype, padding_id=1):
-            weights = like(ids, factors, ops.compute_dtype(tf.as_dtype(value_dtype)))
+            weights = like(ids, factors, table_ops.compute_dtype(tf.as_dtype(value_dtype)))
 
             def pool(layer=layer, weights=weights):
                 return layer(ids), layer(ids, weights=weights), layer(ids, training=True)
@@ -100,7 +102,7 @@ class BagsTest(tf.test.TestCase, parameterized.TestCase):
         self, combiner, container, value_dtype, in_graph, weighted
     ):
         ids = bags_of(container, "int64")
-        dtype = ops.compute_dtype(tf.as_dtype(value_dtype))
+        dtype = table_ops.compute_dtype(tf.as_dtype(value_dtype))
         factors = like(ids, np.random.default_rng(SEED).normal(size=24), dtype)
         weights = {"weights": factors} if weighted else {}
         outputs = []
@@ -254,19 +256,19 @@ class TableBatchedLayerTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_it_is_on_the_gpu_where_no_table_wants_the_host(self):
-        for location in tf_embed.EmbeddingLocation:
-            if location == tf_embed.EmbeddingLocation.MTIA:
+        for location in tbe.EmbeddingLocation:
+            if location == tbe.EmbeddingLocation.MTIA:
                 continue
-            wanted = CPU if location == tf_embed.EmbeddingLocation.HOST else GPU
+            wanted = CPU if location == tbe.EmbeddingLocation.HOST else GPU
             for table in self.layer(location).tables:
                 self.assertEqual(table.devices, [wanted])
-        device, host = tf_embed.EmbeddingLocation.DEVICE, tf_embed.EmbeddingLocation.HOST
+        device, host = tbe.EmbeddingLocation.DEVICE, tbe.EmbeddingLocation.HOST
         layers = [
             TableBatchedEmbeddingBags([(5, 4, device), (5, 4, host)]),
             self.layer(
                 device,
-                optimizer=tf_embed.OptimType.PARTIAL_ROWWISE_ADAM,
-                optimizer_state_dtypes={"momentum1": tf_embed.SparseType.BF16},
+                optimizer=tbe.OptimType.PARTIAL_ROWWISE_ADAM,
+                optimizer_state_dtypes={"momentum1": tbe.SparseType.BF16},
             ),
         ]
         for layer in layers:
@@ -285,13 +287,16 @@ class TableBatchedLayerTest(tf.test.TestCase, parameterized.TestCase):
         ]
         y = rng.normal(size=[8, 16]).astype("f")
         outputs = []
-        for location in (tf_embed.EmbeddingLocation.DEVICE, tf_embed.EmbeddingLocation.HOST):
+        for location in (
+            tbe.EmbeddingLocation.DEVICE,
+            tbe.EmbeddingLocation.HOST,
+        ):
             options = {} if optimizer != "NONE" else {"learning_rate": 0.01}
             layer = self.layer(
                 location,
-                optimizer=tf_embed.OptimType[optimizer] if optimizer != "NONE" else None,
-                pooling_mode=tf_embed.PoolingMode[pooling],
-                weights_precision=tf_embed.SparseType[precision],
+                optimizer=tbe.OptimType[optimizer] if optimizer != "NONE" else None,
+                pooling_mode=tbe.PoolingMode[pooling],
+                weights_precision=tbe.SparseType[precision],
                 initializer=keras.initializers.RandomNormal(seed=4),
                 **options,
             )
@@ -310,17 +315,20 @@ class TableBatchedLayerTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_ids_out_of_bounds_and_bytes_are_as_on_the_cpu(self):
         outputs = []
-        for location in (tf_embed.EmbeddingLocation.DEVICE, tf_embed.EmbeddingLocation.HOST):
+        for location in (
+            tbe.EmbeddingLocation.DEVICE,
+            tbe.EmbeddingLocation.HOST,
+        ):
             layer = self.layer(
                 location,
-                optimizer=tf_embed.OptimType.NONE,
-                weights_precision=tf_embed.SparseType.INT8,
-                bounds_check_mode=tf_embed.BoundsCheckMode.IGNORE,
+                optimizer=tbe.OptimType.NONE,
+                weights_precision=tbe.SparseType.INT8,
+                bounds_check_mode=tbe.BoundsCheckMode.IGNORE,
                 learning_rate=0.01,
             )
             rng = np.random.default_rng(SEED)
             for table, dim in zip(layer.tables, (4, 6), strict=True):
-                rows = tf_embed.quantized_rows.quantize(rng.normal(size=[20, dim]).astype("f"))
+                rows = tbe.quantized_rows.quantize(rng.normal(size=[20, dim]).astype("f"))
                 table.upsert(tf.range(20, dtype=tf.int64), rows)
             indices = tf.constant(rng.integers(-20, 80, 30))
             outputs.append(layer(indices, tf.range(0, 31, 5)))

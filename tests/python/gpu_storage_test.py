@@ -17,8 +17,9 @@ from absl.testing import parameterized
 from reference import SEED
 
 import tf_embed
-from tf_embed import ops
+from tf_embed import tbe, tfra
 from tf_embed.layers import DynamicEmbedding
+from tf_embed.ops import table_ops
 
 GPU, CPU = "/GPU:0", "/CPU:0"
 DIM = 8
@@ -26,7 +27,7 @@ ROW_BYTES = 4 * DIM
 ON_HOST = tf_embed.GpuStorage(max_row_bytes=0, max_host_bytes=None)
 
 needs_gpu = pytest.mark.skipif(
-    not (tf.config.list_physical_devices("GPU") and ops.has_gpu_tables()),
+    not (tf.config.list_physical_devices("GPU") and table_ops.has_gpu_tables()),
     reason="TensorFlow has no GPU, or this build no support for one",
 )
 
@@ -91,7 +92,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_layers_are_saved_with_it(self):
         storage = tf_embed.GpuStorage(max_bytes=10**9, max_row_bytes=10**6, max_host_bytes=10**7)
-        for make in (DynamicEmbedding, tf_embed.keras.layers.Embedding):
+        for make in (DynamicEmbedding, tfra.keras.layers.Embedding):
             layer = make(DIM, storage=storage)
             copied = type(layer).from_config(layer.get_config())
             self.assertEqual(copied.storage, storage)
@@ -104,12 +105,12 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(loaded.layers[-1].variable.storage, storage)
 
     def test_a_creator_has_one(self):
-        config = tf_embed.HkvHashTableConfig(max_hbm_for_values=10**6)
-        creator = tf_embed.HkvHashTableCreator(config)
+        config = tfra.HkvHashTableConfig(max_hbm_for_values=10**6)
+        creator = tfra.HkvHashTableCreator(config)
         wanted = tf_embed.GpuStorage(max_row_bytes=10**6, max_host_bytes=None)
         self.assertEqual(variable(kv_creator=creator).storage, wanted)
         self.assertEqual(variable(ON_HOST, kv_creator=creator).storage, ON_HOST)
-        self.assertIsNone(variable(kv_creator=tf_embed.CuckooHashTableCreator()).storage)
+        self.assertIsNone(variable(kv_creator=tfra.CuckooHashTableCreator()).storage)
         self.assertIsNone(variable().storage)
 
 
@@ -196,8 +197,8 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_max_hbm_for_values_bounds_rows_of_the_gpu(self):
         for bytes_there, on_host in ((2**30, False), (0, True)):
-            config = tf_embed.HkvHashTableConfig(max_hbm_for_values=bytes_there)
-            v = variable(devices=GPU, kv_creator=tf_embed.HkvHashTableCreator(config))
+            config = tfra.HkvHashTableConfig(max_hbm_for_values=bytes_there)
+            v = variable(devices=GPU, kv_creator=tfra.HkvHashTableCreator(config))
             fill(v, 1000)
             self.assertEqual(v.stats()["pinned_bytes"] > 0, on_host)
 
@@ -230,11 +231,11 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(loaded.rows(keys), module.v.lookup(keys))
 
     def test_rows_of_a_managed_location_are_on_the_host(self):
-        location = tf_embed.EmbeddingLocation
-        layer = tf_embed.layers.TableBatchedEmbeddingBags(
+        location = tbe.EmbeddingLocation
+        layer = tbe.TableBatchedEmbeddingBags(
             [(500, 4, location.DEVICE), (500, 4, location.MANAGED), (500, 4, location.MANAGED)]
         )
-        wanted = tf_embed.layers.TableBatchedEmbeddingBags([(500, 4)] * 3)
+        wanted = tbe.TableBatchedEmbeddingBags([(500, 4)] * 3)
         ids = np.random.default_rng(SEED).integers(0, 500, 90)
         for one in (layer, wanted):
             for number, table in enumerate(one.tables):

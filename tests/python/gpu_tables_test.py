@@ -19,8 +19,8 @@ from absl.testing import parameterized
 from reference import SEED
 
 import tf_embed
-from tf_embed import ops
 from tf_embed.layers import DynamicEmbedding
+from tf_embed.ops import table_ops
 
 GPU, CPU = "/GPU:0", "/CPU:0"
 DIM = 5
@@ -29,7 +29,7 @@ KEYS = np.array([3, -1, 7, 3, 2**62, 0, -(2**63)])
 NEEDS_GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="TensorFlow has no GPU"),
-    pytest.mark.skipif(not ops.has_gpu_tables(), reason="this build has no GPU support"),
+    pytest.mark.skipif(not table_ops.has_gpu_tables(), reason="this build has no GPU support"),
 ]
 pytestmark = NEEDS_GPU
 

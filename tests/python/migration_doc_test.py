@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from tf_embed import tfra
 
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_tfra.md"
 
@@ -82,7 +83,7 @@ def names_for(folder: str) -> dict[str, Any]:
 class MigrationTest(tf.test.TestCase, parameterized.TestCase):
     def tearDown(self):
         for name in ("v", "users"):
-            tf_embed.forget_variable(name)
+            tfra.forget_variable(name)
         super().tearDown()
 
     @parameterized.parameters(*ROWS)
@@ -131,14 +132,14 @@ class MigrationTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("ids", "exists", "read_value", "prefetch_values", "size")
     def test_what_it_says_a_shadow_lacks_is_not_there(self, name):
-        shadow = tf_embed.shadow_ops.ShadowVariable(tf_embed.Variable(dim=2))
+        shadow = tfra.shadow_ops.ShadowVariable(tf_embed.Variable(dim=2))
         self.assertFalse(hasattr(shadow, name))
         self.assertEqual(shadow.value.shape, (0, 2))
         self.assertIn(f"`{name}`", DOC.read_text())
 
     def test_what_the_creator_of_redis_is_refused_with_is_one_sentence(self):
         with self.assertRaisesRegex(ValueError, "Redis"):
-            tf_embed.Variable(kv_creator=tf_embed.RedisTableCreator())
+            tf_embed.Variable(kv_creator=tfra.RedisTableCreator())
 
 
 # Those which the second column replaces by something else.

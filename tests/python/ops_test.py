@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from reference import EXTREME_KEYS, SEED
 
-from tf_embed import ops, slot_ops
+from tf_embed.ops import slot_ops, table_ops
 
 KEY_DTYPES = ("int64", "int32", "uint64", "uint32")
 VALUE_DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "int32", "int64", "bool")
@@ -23,7 +23,7 @@ RULES = {
     "sgd": ([0.5, 0.0], reference.SGD()),
     "momentum": ([0.5, 0.0, 0.9, 1.0], reference.SGD(0.9, nesterov=True)),
     "adagrad": ([0.5, 0.0, 0.1, 1e-7], reference.Adagrad()),
-    "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0], reference.RowWiseAdagrad()),
+    "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0], reference.RowwiseAdagrad()),
     "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
     "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
     "rmsprop": ([0.1, 0.0, 0.9, 0.0, 1e-7], reference.RMSprop()),
@@ -55,7 +55,7 @@ class RawTable:
         self.dim, self.num_shards = dim, num_shards
         self.keys_as, self.values_as = tf.as_dtype(key_dtype), tf.as_dtype(value_dtype)
         self.slots_as = tf.float64 if value_dtype == "float64" else tf.float32
-        self.handle = ops.create_table(
+        self.handle = table_ops.create_table(
             **{
                 "shared_name": uuid.uuid4().hex,
                 "key_dtype": self.keys_as,
@@ -79,21 +79,23 @@ class RawTable:
         return tf.constant(np.asarray(rows).astype(self.values_as.as_numpy_dtype))
 
     def find(self, keys: Any, defaults: Any = (), owners: Any = NO_OWNERS) -> tuple:
-        return ops.find(
+        return table_ops.find(
             self.handle, self.keys(keys), owners, self.rows(defaults), None, dim=self.dim
         )
 
     def find_or_insert(self, keys: Any, defaults: Any = ()) -> tuple:
-        return ops.find_or_insert(
+        return table_ops.find_or_insert(
             self.handle, self.keys(keys), NO_OWNERS, self.rows(defaults), dim=self.dim
         )
 
     def assign(self, keys: Any, rows: Any, owners: Any = NO_OWNERS) -> None:
-        ops.insert_or_assign(self.handle, self.keys(keys), owners, self.rows(rows), dim=self.dim)
+        table_ops.insert_or_assign(
+            self.handle, self.keys(keys), owners, self.rows(rows), dim=self.dim
+        )
 
     def accum(self, keys: Any, rows: Any, exists: Any) -> None:
         rows = self.rows(rows)
-        ops.accum(
+        table_ops.accum(
             self.handle,
             self.keys(keys),
             NO_OWNERS,
@@ -106,7 +108,7 @@ class RawTable:
     def apply(
         self, keys: Any, gradients: Any, rule: str = "sgd", hyper: Any = None, step: Any = 1
     ) -> None:
-        ops.apply(
+        table_ops.apply(
             self.handle,
             self.keys(keys),
             NO_OWNERS,
@@ -118,13 +120,13 @@ class RawTable:
         )
 
     def erase(self, keys: Any) -> None:
-        ops.erase(self.handle, self.keys(keys), NO_OWNERS)
+        table_ops.erase(self.handle, self.keys(keys), NO_OWNERS)
 
     def size(self, shard: int = -1) -> int:
-        return int(ops.size(self.handle, shard))
+        return int(table_ops.size(self.handle, shard))
 
     def export(self, with_slots: bool = True) -> tuple:
-        return ops.export(
+        return table_ops.export(
             self.handle,
             key_dtype=self.keys_as,
             value_dtype=self.values_as,
@@ -205,7 +207,7 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
         table = RawTable()
         table.assign([4, 5], [[4, 4], [5, 5]])
         find = tf.function(
-            lambda keys: ops.find(
+            lambda keys: table_ops.find(
                 table.handle, keys, NO_OWNERS, np.zeros([0], np.float32), None, dim=2
             )[0]
         )
@@ -290,7 +292,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         for _ in range(40):
             step = threading.Thread(target=table.apply, args=(keys, gradients, "sgd"))
             step.start()
-            ops.import_(table.handle, without_a_rule.keys, NO_OWNERS, *without_a_rule[1:])
+            table_ops.import_(table.handle, without_a_rule.keys, NO_OWNERS, *without_a_rule[1:])
             step.join()
             self.assertLen(table.export().keys, 20000)
 
@@ -337,10 +339,10 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         table = RawTable(1, num_shards=2)
         table.assign(range(1000), np.arange(1000)[:, None])
         table.erase(range(10, 1000))
-        ops.shrink(table.handle)
+        table_ops.shrink(table.handle)
         self.assertAllEqual(table.content()[0], range(10))
         self.assertAllEqual(table.find(range(10))[0], np.arange(10)[:, None])
-        ops.clear(table.handle)
+        table_ops.clear(table.handle)
         self.assertEqual(table.size(), 0)
         table.assign([5], [[6]])
         self.assertAllEqual(table.find([5])[0], [[6]])
@@ -358,7 +360,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
             other = RawTable(2, key_dtype, value_dtype, num_shards=shards)
             other.assign([17], [[1, 1]])
             exported = one.export()
-            ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+            table_ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
             self.assertAllEqual(other.content()[0], one.content()[0])
             self.assertAllEqual(other.find(keys)[0], one.find(keys)[0])
             for ours, theirs in zip(one.export()[1:3], other.export()[1:3], strict=True):
@@ -373,7 +375,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         other = RawTable(4, **uniform, seed=13, table_id=14)
         self.assertNotAllClose(one.find([1])[0], other.find([1])[0])
         exported = one.export()
-        ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+        table_ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
         self.assertAllEqual(one.find([1])[0], other.find([1])[0])
 
     def test_import_refuses_what_does_not_fit_and_changes_nothing(self):
@@ -388,7 +390,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
             if number in (1, 2, 10, 12):  # seed, table id and the values of new slots are free
                 continue
             with self.assertRaises(errors):
-                ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
+                table_ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
         for wrong in (
             ([1, 1], values, slots, meta),
             (keys, values[:1], slots, meta),
@@ -399,7 +401,7 @@ class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
         ):
             with self.assertRaises(errors):
                 wrong_keys = np.asarray(wrong[0], np.int64)
-                ops.import_(table.handle, wrong_keys, NO_OWNERS, *wrong[1:], *policy)
+                table_ops.import_(table.handle, wrong_keys, NO_OWNERS, *wrong[1:], *policy)
         self.assertAllEqual(table.content()[0], [5])
         self.assertAllEqual(table.content()[1], [[5, 5]])
 
@@ -458,10 +460,10 @@ class RandomVerbsTest(tf.test.TestCase, parameterized.TestCase):
             elif verb == 3:
                 self.assertAllEqual(table.find_or_insert(keys)[0], oracle.find_or_insert(keys)[0])
             elif verb == 4 and rng.random() < 0.1:
-                ops.clear(table.handle)
+                table_ops.clear(table.handle)
                 oracle.clear()
             elif verb == 5:
-                ops.shrink(table.handle)
+                table_ops.shrink(table.handle)
             else:
                 table.apply(keys, rows, step=3)
                 oracle.apply(keys, rows, reference.SGD(), 3, 0.5)
@@ -480,13 +482,17 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     def test_another_dtype_or_dim_than_the_tables_is_refused_by_name(self):
         table = RawTable(2)
         with self.refused("`keys` of table 'raw' must be int64. Received: int32"):
-            ops.find(table.handle, tf.constant([1]), NO_OWNERS, table.rows([]), None, dim=2)
+            table_ops.find(table.handle, tf.constant([1]), NO_OWNERS, table.rows([]), None, dim=2)
         with self.refused("holds float. Asked for: double"):
-            ops.find(table.handle, table.keys([1]), NO_OWNERS, np.zeros(0), None, dim=2)
+            table_ops.find(table.handle, table.keys([1]), NO_OWNERS, np.zeros(0), None, dim=2)
         with self.refused(r"`values` of table 'raw' must have shape \[1,2\].*\[1,3\]"):
-            ops.insert_or_assign(table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=2)
+            table_ops.insert_or_assign(
+                table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=2
+            )
         with self.refused("`dim` of table 'raw' must be 2. Received: dim=3"):
-            ops.insert_or_assign(table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=3)
+            table_ops.insert_or_assign(
+                table.handle, table.keys([1]), NO_OWNERS, tf.ones([1, 3]), dim=3
+            )
         with self.refused(r"`exists` of table 'raw' must have the shape of the keys, \[2\]"):
             table.accum([1, 2], np.ones([2, 2]), [True])
 
@@ -517,7 +523,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_handle_of_something_else_is_refused(self):
         other = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
         with self.assertRaises((tf.errors.InvalidArgumentError, tf.errors.NotFoundError)):
-            ops.size(other.resource_handle, -1)
+            table_ops.size(other.resource_handle, -1)
 
     def test_a_table_is_not_opened_as_one_of_another_kind(self):
         RawTable(2, shared_name="same")
@@ -534,12 +540,12 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
             handle = tf.compat.v1.placeholder(tf.resource, [])
             keys = tf.compat.v1.placeholder(tf.int64, [None, 3])
             empty = tf.zeros([0])
-            values, exists = ops.find(handle, keys, NO_OWNERS, empty, None, dim=2)
+            values, exists = table_ops.find(handle, keys, NO_OWNERS, empty, None, dim=2)
             self.assertEqual(values.shape.as_list(), [None, 3, 2])
             self.assertEqual(exists.shape.as_list(), [None, 3])
             with self.assertRaisesRegex(ValueError, "must be equal"):
-                ops.insert_or_assign(handle, keys, NO_OWNERS, tf.ones([4, 3, 5]), dim=2)
-            exported = ops.export(
+                table_ops.insert_or_assign(handle, keys, NO_OWNERS, tf.ones([4, 3, 5]), dim=2)
+            exported = table_ops.export(
                 handle,
                 key_dtype=tf.int64,
                 value_dtype=tf.float32,

@@ -20,6 +20,7 @@ import tensorflow as tf
 from optimizer_oracle import History, Step
 
 import tf_embed
+from tf_embed import tbe
 
 STEPS = 20
 ACCUMULATION = 3
@@ -119,7 +120,7 @@ def _kinds() -> dict[str, Callable[..., Any]]:
         "Muon, embeddings too": _kind(k.Muon, 0.02, exclude_embeddings=False),
         "ScheduleFreeAdamW": _kind(k.ScheduleFreeAdamW, 0.05),
         "ScheduleFreeAdamW, warmup": _kind(k.ScheduleFreeAdamW, 0.05, warmup_steps=5),
-        "RowWiseAdagrad": _kind(tf_embed.optimizers.RowWiseAdagrad, 0.1),
+        "RowwiseAdagrad": _kind(tf_embed.optimizers.RowwiseAdagrad, 0.1),
         **_kinds_of_fbgemm(),
         "MultiOptimizer": _multi,
         "a subclass of Adam": _kind(HalfAdam, 0.05),
@@ -128,45 +129,45 @@ def _kinds() -> dict[str, Callable[..., Any]]:
 
 
 def _kinds_of_fbgemm() -> dict[str, Callable[..., Any]]:
-    o, modes = tf_embed.optimizers, tf_embed.WeightDecayMode
-    counter = tf_embed.CounterBasedRegularizationDefinition(
-        tf_embed.CounterWeightDecayMode.DECOUPLE,
+    o, modes = tbe, tbe.WeightDecayMode
+    counter = tbe.CounterBasedRegularizationDefinition(
+        tbe.CounterWeightDecayMode.DECOUPLE,
         3,
-        learning_rate_mode=tf_embed.LearningRateMode.TAIL_ID_LR_INCREASE,
+        learning_rate_mode=tbe.LearningRateMode.TAIL_ID_LR_INCREASE,
         max_counter_update_freq=4,
     )
-    clip = tf_embed.CowClipDefinition(tf_embed.CounterWeightDecayMode.L2, -1, 0.05, 0.1)
-    average = tf_embed.EnsembleModeDefinition(2, 4, 2)
+    clip = tbe.CowClipDefinition(tbe.CounterWeightDecayMode.L2, -1, 0.05, 0.1)
+    average = tbe.EnsembleModeDefinition(2, 4, 2)
     decays = {"weight_decay": 0.1}
     return {
-        "ExactSGD": _kind(o.ExactSGD, 0.05),
-        "ExactAdagrad": _kind(o.ExactAdagrad, 0.1),
-        "RowwiseAdagrad": _kind(o.RowwiseAdagrad, 0.1),
-        "RowwiseAdagrad, l2, max_norm": _kind(
+        "tbe.SGD": _kind(o.SGD, 0.05),
+        "tbe.Adagrad": _kind(o.Adagrad, 0.1),
+        "tbe.RowwiseAdagrad": _kind(o.RowwiseAdagrad, 0.1),
+        "tbe.RowwiseAdagrad, l2, max_norm": _kind(
             o.RowwiseAdagrad, 0.1, weight_decay_mode=modes.L2, max_norm=1.5, **decays
         ),
-        "RowwiseAdagrad, counter": _kind(
+        "tbe.RowwiseAdagrad, counter": _kind(
             o.RowwiseAdagrad,
             0.1,
             weight_decay_mode=modes.COUNTER,
             counter_based_regularization=counter,
             **decays,
         ),
-        "RowwiseAdagrad, cowclip": _kind(
+        "tbe.RowwiseAdagrad, cowclip": _kind(
             o.RowwiseAdagrad,
             0.1,
             weight_decay_mode=modes.COWCLIP,
             cowclip_regularization=clip,
             **decays,
         ),
-        "EnsembleRowwiseAdagrad": _kind(o.EnsembleRowwiseAdagrad, 0.1, ensemble_mode=average),
-        "EmaInplaceRowwiseAdagrad": _kind(o.EmaInplaceRowwiseAdagrad, 0.1),
-        "TbeAdam": _kind(o.TbeAdam, 0.05),
-        "TbeAdam, by row": _kind(o.TbeAdam, 0.05, use_rowwise_bias_correction=True),
-        "PartialRowwiseAdam": _kind(o.PartialRowwiseAdam, 0.05),
-        "TbeLamb": _kind(o.TbeLamb, 0.05),
-        "PartialRowwiseLamb": _kind(o.PartialRowwiseLamb, 0.05),
-        "LarsSGD": _kind(o.LarsSGD, 0.5, eta=0.1),
+        "tbe.EnsembleRowwiseAdagrad": _kind(o.EnsembleRowwiseAdagrad, 0.1, ensemble_mode=average),
+        "tbe.EmaInplaceRowwiseAdagrad": _kind(o.EmaInplaceRowwiseAdagrad, 0.1),
+        "tbe.Adam": _kind(o.Adam, 0.05),
+        "tbe.Adam, by row": _kind(o.Adam, 0.05, use_rowwise_bias_correction=True),
+        "tbe.PartialRowwiseAdam": _kind(o.PartialRowwiseAdam, 0.05),
+        "tbe.LAMB": _kind(o.LAMB, 0.05),
+        "tbe.PartialRowwiseLAMB": _kind(o.PartialRowwiseLAMB, 0.05),
+        "tbe.LARS": _kind(o.LARS, 0.5, eta=0.1),
     }
 
 

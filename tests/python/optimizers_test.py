@@ -37,8 +37,8 @@ KINDS = {
         0.1,
     ),
     "rowwise_adagrad": (
-        lambda: tf_embed.optimizers.RowWiseAdagrad(0.1, 0.01),
-        reference.RowWiseAdagrad(0.01),
+        lambda: tf_embed.optimizers.RowwiseAdagrad(0.1, 0.01),
+        reference.RowwiseAdagrad(0.01),
         0.1,
     ),
     "adam": (lambda: optimizers.Adam(0.05), reference.Adam(), 0.05),
@@ -273,7 +273,7 @@ class RefusalTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_the_wrapper_takes_the_name_of_our_optimizer_too(self):
         optimizer = tf_embed.DynamicEmbeddingOptimizer("rowwise_adagrad")
-        self.assertIsInstance(optimizer.inner_optimizer, tf_embed.optimizers.RowWiseAdagrad)
+        self.assertIsInstance(optimizer.inner_optimizer, tf_embed.optimizers.RowwiseAdagrad)
 
     def test_the_wrapper_counts_steps_also_where_all_tables_have_their_own_optimizer(self):
         layer = DynamicEmbedding(1, optimizer="sgd")
@@ -397,8 +397,8 @@ class OwnOptimizerTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_name_is_an_optimizer(self):
         for name, kind in (
             ("adam", optimizers.Adam),
-            ("rowwise_adagrad", tf_embed.optimizers.RowWiseAdagrad),
-            ("RowWiseAdagrad", tf_embed.optimizers.RowWiseAdagrad),
+            ("rowwise_adagrad", tf_embed.optimizers.RowwiseAdagrad),
+            ("RowwiseAdagrad", tf_embed.optimizers.RowwiseAdagrad),
         ):
             self.assertIs(type(DynamicEmbedding(1, optimizer=name).optimizer), kind)
 
@@ -487,12 +487,12 @@ class RowWiseAdagradTest(tf.test.TestCase, parameterized.TestCase):
         rng = np.random.default_rng(SEED)
         start = rng.normal(size=shape).astype(np.float32)
         dense = keras.Variable(start)
-        optimizer = tf_embed.optimizers.RowWiseAdagrad(0.1, 0.01)
+        optimizer = tf_embed.optimizers.RowwiseAdagrad(0.1, 0.01)
         dim = shape[-1] if shape else 1
         oracle = reference.Table(dim)
         keys = range(start.size // dim)
         oracle.upsert(keys, start)
-        rule = reference.RowWiseAdagrad(0.01)
+        rule = reference.RowwiseAdagrad(0.01)
         for t in range(1, STEPS + 1):
             gradient = rng.normal(size=shape).astype(np.float32)
             optimizer.apply([tf.constant(gradient)], [dense])
@@ -500,14 +500,14 @@ class RowWiseAdagradTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(dense.value, np.reshape(oracle.find(keys)[0], shape), **CLOSE)
 
     def test_it_is_serialized_and_checks_its_arguments(self):
-        optimizer = tf_embed.optimizers.RowWiseAdagrad(0.5, 0.25, 0.125, weight_decay=0.5)
+        optimizer = tf_embed.optimizers.RowwiseAdagrad(0.5, 0.25, 0.125, weight_decay=0.5)
         again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
         self.assertEqual(again.get_config(), optimizer.get_config())
         for options in ({"initial_accumulator_value": -1.0}, {"epsilon": -1.0}):
             with self.assertRaisesRegex(
                 ValueError, f"`{next(iter(options))}` must not be negative"
             ):
-                tf_embed.optimizers.RowWiseAdagrad(**options)
+                tf_embed.optimizers.RowwiseAdagrad(**options)
 
 
 if __name__ == "__main__":

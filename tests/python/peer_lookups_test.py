@@ -13,7 +13,8 @@ from absl.testing import parameterized
 from optimizer_cases import CLOSE, KINDS
 
 import tf_embed
-from tf_embed import shadow_ops
+from tf_embed import tfra
+from tf_embed.tfra import shadow_ops
 
 DIM = 4  # even, as EmaInplaceRowwiseAdagrad halves rows
 ROWS = 7
@@ -97,7 +98,7 @@ class NamesTest(parameterized.TestCase):
 
     def test_the_mode_is_kept_and_changes_no_graph(self):
         v = tf_embed.Variable(dim=1)
-        self.assertEqual(tf_embed.get_model_mode(), tf_embed.ModelMode.TRAIN)
+        self.assertEqual(tfra.get_model_mode(), tfra.ModelMode.TRAIN)
 
         def operations() -> list[str]:
             @tf.function
@@ -108,28 +109,28 @@ class NamesTest(parameterized.TestCase):
             return [operation.type for operation in graph.get_operations()]
 
         before = operations()
-        tf_embed.enable_inference_mode()
+        tfra.enable_inference_mode()
         try:
-            self.assertEqual(tf_embed.get_model_mode(), "inference")
+            self.assertEqual(tfra.get_model_mode(), "inference")
             self.assertEqual(operations(), before)
             self.assertNotIn("AssignVariableOp", before)
         finally:
-            tf_embed.enable_train_mode()
-        self.assertEqual(tf_embed.ModelMode.CURRENT_SETTING, "train")
+            tfra.enable_train_mode()
+        self.assertEqual(tfra.ModelMode.CURRENT_SETTING, "train")
 
     def test_what_is_tensorflows_is_handed_on(self):
-        sums = tf_embed.math.sparse_segment_sum(
+        sums = tfra.math.sparse_segment_sum(
             tf.constant([[1.0], [2.0], [4.0]]), [0, 2, 1], [0, 0, 2], num_segments=4
         )
         self.assertAllEqualLists(sums.numpy(), [[5.0], [0.0], [2.0], [0.0]])
         ids = tf.SparseTensor([[1, 0]], [7], [2, 2])
-        filled, empty = tf_embed.math.sparse_fill_empty_rows(ids, 3)
+        filled, empty = tfra.math.sparse_fill_empty_rows(ids, 3)
         self.assertEqual(filled.values.numpy().tolist(), [3, 7])
         self.assertEqual(empty.numpy().tolist(), [True, False])
-        self.assertEqual(tf_embed.math.sparse_reshape(ids, [4]).indices.numpy().tolist(), [[2]])
-        parts = tf_embed.data_flow.dynamic_partition([10, 20, 30], [1, 0, 1], 2)
+        self.assertEqual(tfra.math.sparse_reshape(ids, [4]).indices.numpy().tolist(), [[2]])
+        parts = tfra.data_flow.dynamic_partition([10, 20, 30], [1, 0, 1], 2)
         self.assertEqual([part.numpy().tolist() for part in parts], [[20], [10, 30]])
-        stitched = tf_embed.data_flow.dynamic_stitch([[1], [0, 2]], [[20], [10, 30]], False)
+        stitched = tfra.data_flow.dynamic_stitch([[1], [0, 2]], [[20], [10, 30]], False)
         self.assertEqual(stitched.numpy().tolist(), [10, 20, 30])
 
     def assertAllEqualLists(self, found: Any, wanted: Any) -> None:  # noqa: N802
@@ -203,7 +204,7 @@ class DenseIdsTest(tf.test.TestCase, parameterized.TestCase):
             tf_embed.embedding_lookup(whole, [1], max_norm=1.0)
 
     @parameterized.parameters(
-        tf_embed.embedding_lookup, tf_embed.embedding_lookup_unique, tf_embed.shadow_ops
+        tf_embed.embedding_lookup, tf_embed.embedding_lookup_unique, tfra.shadow_ops
     )
     def test_rows_whose_squares_are_beyond_float16_are_scaled_down(self, lookup):
         v = tf_embed.Variable(dim=2, value_dtype=tf.float16, initializer=[300.0, 400.0])
@@ -317,7 +318,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
             rows[6],
         ])  # fmt: skip
         self.assertAllEqual(sums.row_splits, ids.row_splits)
-        of_first = tf_embed.ragged_embedding_ops.embedding_lookup_sparse(v, ids, combiner="sum")
+        of_first = tfra.ragged_embedding_ops.embedding_lookup_sparse(v, ids, combiner="sum")
         self.assertAllClose(
             of_first, [rows[0] + rows[1], tf.zeros([DIM]), tf.reduce_sum(rows[2:], 0)]
         )

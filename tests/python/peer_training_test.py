@@ -15,7 +15,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed import shadow_ops
+from tf_embed import tfra
+from tf_embed.tfra import shadow_ops
 
 UNSEEN = 12345
 
@@ -32,7 +33,7 @@ class TellsNothing(keras.initializers.Initializer):
 
 class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
     def tearDown(self):
-        tf_embed.forget_variable("users")
+        tfra.forget_variable("users")
         super().tearDown()
 
     @pytest.mark.smoke
@@ -41,16 +42,16 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
 
         @tf.function
         def rows(ids):
-            found.append(tf_embed.get_variable("users", dim=2, initializer=1.0))
+            found.append(tfra.get_variable("users", dim=2, initializer=1.0))
             return found[-1].lookup(ids)
 
         self.assertAllEqual(rows(tf.constant([3], tf.int64)), [[1.0, 1.0]])
         self.assertAllEqual(rows(tf.constant([3, 4], tf.int64)), [[1.0, 1.0]] * 2)
-        v = tf_embed.get_variable("users", dim=2, initializer=tf.constant(1.0))
+        v = tfra.get_variable("users", dim=2, initializer=tf.constant(1.0))
         self.assertTrue(all(one is v for one in found))
         self.assertEqual(v.name, "users")
         v.upsert([1], [[2.0, 3.0]])
-        self.assertEqual(int(tf_embed.get_variable("users", dim=2, initializer=1).size()), 1)
+        self.assertEqual(int(tfra.get_variable("users", dim=2, initializer=1).size()), 1)
 
     @parameterized.parameters(
         ({"dim": 3}, "`dim` must be that of the variable 'users' that is there already, 2"),
@@ -63,9 +64,9 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
         ({"initializer": lambda shape, dtype: tf.ones(shape, dtype)}, "`initializer`"),
     )
     def test_another_variable_under_that_name_is_refused(self, wrong, words):
-        tf_embed.get_variable("users", dim=2, initializer=1.0)
+        tfra.get_variable("users", dim=2, initializer=1.0)
         with self.assertRaisesRegex(ValueError, words):
-            tf_embed.get_variable("users", **{"dim": 2, "initializer": 1.0, **wrong})
+            tfra.get_variable("users", **{"dim": 2, "initializer": 1.0, **wrong})
 
     @parameterized.parameters(
         (lambda: "he_normal", True),
@@ -78,38 +79,38 @@ class NamedVariablesTest(tf.test.TestCase, parameterized.TestCase):
         (lambda: lambda shape, dtype: tf.ones(shape, dtype), False),
     )
     def test_the_same_initializer_is_the_same(self, make, same):
-        v = tf_embed.get_variable("users", dim=2, initializer=make())
+        v = tfra.get_variable("users", dim=2, initializer=make())
         if same:
-            self.assertIs(tf_embed.get_variable("users", dim=2, initializer=make()), v)
+            self.assertIs(tfra.get_variable("users", dim=2, initializer=make()), v)
         else:
             with self.assertRaises(ValueError):
-                tf_embed.get_variable("users", dim=2, initializer=make())
+                tfra.get_variable("users", dim=2, initializer=make())
 
     @parameterized.parameters(keras.initializers.RandomNormal(0.0, 0.1), "uniform")
     def test_initializers_of_other_numbers_or_seeds_are_others(self, other):
         seeded = keras.initializers.RandomNormal(seed=3)
-        tf_embed.get_variable("users", dim=2, initializer=seeded)
+        tfra.get_variable("users", dim=2, initializer=seeded)
         for wrong in (other, keras.initializers.RandomNormal(seed=4)):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
-                tf_embed.get_variable("users", dim=2, initializer=wrong)
+                tfra.get_variable("users", dim=2, initializer=wrong)
 
     def test_another_initializer_of_tensorflow_is_another(self):
-        tf_embed.get_variable("users", dim=2, initializer=tf.random_normal_initializer(0.0, 0.1))
+        tfra.get_variable("users", dim=2, initializer=tf.random_normal_initializer(0.0, 0.1))
         for wrong in (tf.random_normal_initializer(0.0, 0.2), tf.zeros_initializer()):
             with self.assertRaisesRegex(ValueError, "`initializer`"):
-                tf_embed.get_variable("users", dim=2, initializer=wrong)
+                tfra.get_variable("users", dim=2, initializer=wrong)
 
     def test_a_forgotten_one_is_freed_and_made_anew(self):
-        v = tf_embed.get_variable("users", dim=2)
+        v = tfra.get_variable("users", dim=2)
         v.upsert([1], [[1.0, 2.0]])
         alive = weakref.ref(v.table)
-        tf_embed.forget_variable("users")
-        tf_embed.forget_variable("users")
+        tfra.forget_variable("users")
+        tfra.forget_variable("users")
         self.assertEqual(int(v.size()), 1)
         del v
         gc.collect()
         self.assertIsNone(alive())
-        self.assertEqual(int(tf_embed.get_variable("users", dim=5).size()), 0)
+        self.assertEqual(int(tfra.get_variable("users", dim=5).size()), 0)
 
 
 def step_of(optimizer: Any, sources: list[Any], loss_of: Any) -> Any:
@@ -168,7 +169,7 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(tape.gradient(loss, v.anchor).indices, [2])
 
     def test_the_anchor_itself_is_one(self):
-        layer = tf_embed.keras.layers.Embedding(2, initializer="ones")
+        layer = tfra.keras.layers.Embedding(2, initializer="ones")
         ids = tf.constant([3, 3], tf.int64)
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(shadow_ops.embedding_lookup(layer.shadow, ids))
@@ -268,10 +269,10 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
         ("Adam", {"amsgrad": True}),
         ("RMSprop", {"centered": True, "momentum": 0.5}),
         ("Adam", {"use_ema": True}),
-        ("RowWiseAdagrad", {}),
+        ("RowwiseAdagrad", {}),
     )
     def test_they_are_the_slots_of_a_dense_variable(self, kind, options):
-        ours = tf_embed.optimizers.RowWiseAdagrad if kind == "RowWiseAdagrad" else None
+        ours = tf_embed.optimizers.RowwiseAdagrad if kind == "RowwiseAdagrad" else None
         make = ours or getattr(keras.optimizers, kind)
         v = tf_embed.Variable(dim=2, name="users", initializer=1.0, devices=["/CPU:0"] * 2)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(make(0.1, **options))

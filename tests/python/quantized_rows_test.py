@@ -9,7 +9,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed import quantized_rows, table_batch
+from tf_embed.ops import table_batch_ops
+from tf_embed.tbe import quantized_rows
 
 EPSILON = 2.0**-23
 
@@ -129,7 +130,7 @@ class PooledTest(tf.test.TestCase, parameterized.TestCase):
         self.pieces = [[i, 4 * i, 4, start, 24] for i, start in enumerate(starts)]
 
     def pooled(self, combiner: str, weights: Any, **kwargs: Any) -> tf.Tensor:
-        return table_batch.find_pooled_tables(
+        return table_batch_ops.find_pooled_tables(
             [table.table.resource_handle for table in self.tables],
             tf.constant(self.indices),
             tf.constant(self.offsets),

@@ -1,8 +1,9 @@
 """The oracle: what a table is, in a dict and NumPy, and what optimizers and initializers do.
 
 Nothing here is taken from tf_embed. The optimizers are Keras's formulas on the rows of a step
-alone (lazy), in float64. The initializers follow the words of cc/core/initializer.h: SplitMix64
-in Python's integers, the normal quantile from Python's standard library.
+alone (lazy), in float64. The initializers follow the words of
+cc/core/rows/initializer.h: SplitMix64 in Python's integers, the normal quantile from Python's
+standard library.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Adagrad:
         w -= h * g / np.sqrt(s + self.epsilon)
 
 
-class RowWiseAdagrad(Adagrad):
+class RowwiseAdagrad(Adagrad):
     def __init__(self, initial: float = 0.0, epsilon: float = 1e-8) -> None:
         super().__init__(initial, epsilon)
 

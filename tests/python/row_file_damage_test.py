@@ -40,7 +40,7 @@ class DamageTest(FilesTestCase):
         self.assertEqual(content(v), before)
 
     def test_a_damaged_file_is_named_and_nothing_changes(self):
-        # tests/cc/core/row_file_test.cc flips every bit; here each file, in some places.
+        # tests/cc/core/files/row_file_test.cc flips every bit; here each file, in some places.
         folder = self.saved()
         for path in sorted(folder.iterdir()):
             good = path.read_bytes()

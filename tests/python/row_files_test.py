@@ -18,7 +18,7 @@ from dtype_pairs_test import KEYS, VALUES, as_dict, rows_of
 from reference import SEED
 
 import tf_embed
-from tf_embed import file_methods
+from tf_embed.variable import file_methods
 
 CPU = ["/CPU:0"]
 

@@ -13,12 +13,12 @@ from absl.testing import parameterized
 from ops_test import FLOATING, KEY_DTYPES, NO_OWNERS, RawTable
 from reference import EXTREME_KEYS, SEED
 
-from tf_embed import ops, slot_ops
-from tf_embed.initializers import RowInitializer
-from tf_embed.slot_ops import ExternalRule
-from tf_embed.table import Table
-from tf_embed.table_meta import TableMeta
-from tf_embed.table_options import TableOptions
+from tf_embed.ops import slot_ops, table_ops
+from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.table.initializers import RowInitializer
+from tf_embed.table.table import Table
+from tf_embed.table.table_meta import TableMeta
+from tf_embed.table.table_options import TableOptions
 
 RULE = ExternalRule(id=-77, widths=(2, 1), initial_values=(0.5, -1.0))
 
@@ -234,7 +234,7 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
         for shards in (1, 2):
             other = RawTable(2, value_dtype=value_dtype, num_shards=shards)
             exported = one.export()
-            ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
+            table_ops.import_(other.handle, exported[0], NO_OWNERS, *exported[1:])
             self.assertAllEqual(other.export()[3], exported[3])
             self.assertEqual(int(slot_ops.rows_of_other_rule(other.handle, rule=rule)), 0)
             for mine, theirs in zip(
@@ -267,7 +267,7 @@ class ExternalStateTest(tf.test.TestCase, parameterized.TestCase):
                 if number in free or (wrong == meta).all():
                     continue
                 with self.assertRaises(tf.errors.InvalidArgumentError):
-                    ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
+                    table_ops.import_(table.handle, keys, NO_OWNERS, values, slots, wrong, *policy)
         self.assertAllEqual(table.content()[0], [5])
 
 

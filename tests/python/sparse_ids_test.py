@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
+from tf_embed import tbe, tfra
 
 WORDS = "must have a dense_shape of numbers from 0, and indices within their dense_shape"
 
@@ -19,7 +20,7 @@ def _lookup(name: str) -> Callable[[tf.SparseTensor], Any]:
 
 
 def _table_batched() -> Callable[[tf.SparseTensor], Any]:
-    layer = tf_embed.layers.TableBatchedEmbeddingBags([(5, 2)])
+    layer = tbe.TableBatchedEmbeddingBags([(5, 2)])
     return lambda ids: layer([ids])
 
 
@@ -29,9 +30,9 @@ ENTRANCES: dict[str, Callable[[], Callable[[tf.SparseTensor], Any]]] = {
     "DynamicEmbedding, pooled": lambda: tf_embed.layers.DynamicEmbedding(2, combiner="sum"),
     "DynamicEmbedding": lambda: tf_embed.layers.DynamicEmbedding(2),
     "TableBatchedEmbeddingBags": _table_batched,
-    "keras.Embedding": lambda: tf_embed.keras.layers.Embedding(2),
-    "keras.SquashedEmbedding": lambda: tf_embed.keras.layers.SquashedEmbedding(2),
-    "keras.FieldWiseEmbedding": lambda: tf_embed.keras.layers.FieldWiseEmbedding(
+    "keras.Embedding": lambda: tfra.keras.layers.Embedding(2),
+    "keras.SquashedEmbedding": lambda: tfra.keras.layers.SquashedEmbedding(2),
+    "keras.FieldWiseEmbedding": lambda: tfra.keras.layers.FieldWiseEmbedding(
         2, 1, lambda keys: tf.zeros_like(keys, tf.int32)
     ),
 }

@@ -38,14 +38,14 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """Mix64 of cc/core/hash.h."""
+    """Mix64 of cc/core/base/hash.h."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def colliding(count: int, length: int = 16) -> list[bytes]:
-    """Different ASCII texts, all of one 64-bit hash, as cc/core/text_batch.h has it.
+    """Different ASCII texts, all of one 64-bit hash, as cc/core/batch/text_batch.h has it.
 
     A block is xored into the state, so whatever the first one does to it the second can undo.
     """

@@ -10,9 +10,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed import table_batch
-from tf_embed.batch_anchor import BatchAnchor
-from tf_embed.lookup_gradient import token_of
+from tf_embed.ops import table_batch_ops
+from tf_embed.ops.lookup_gradient import token_of
+from tf_embed.tbe.batch_anchor import BatchAnchor
 
 DIMS = (3, 1, 5)
 DTYPES = (tf.float32, tf.bfloat16, tf.float32)
@@ -52,7 +52,7 @@ class Bags:
         self.gradient = rng.normal(size=num_bags * self.width).astype("f")
 
     def find(self, tables: list[Any], combiner: str, **options: Any) -> tf.Tensor:
-        return table_batch.find_pooled_tables(
+        return table_batch_ops.find_pooled_tables(
             [table.table.resource_handle for table in tables],
             tf.constant(self.indices),
             tf.constant(self.offsets),
@@ -97,7 +97,7 @@ def packed(bags: Bags, tables: list[Any], combiner: str) -> tf.IndexedSlices:
 
 
 def apply(tables: list[Any], slices: tf.IndexedSlices, combiner: str, step: int = 1) -> None:
-    table_batch.apply_tables(
+    table_batch_ops.apply_tables(
         [table.table.resource_handle for table in tables],
         slices.indices,
         tf.reshape(slices.values, [-1]),

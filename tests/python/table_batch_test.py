@@ -10,8 +10,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed import table_batch
-from tf_embed.lookup import gradient_token
+from tf_embed.ops import table_batch_ops
+from tf_embed.variable.lookup import gradient_token
 
 FEATURES = (1, 0, 2, 0)  # the table of each
 DIMS = (3, 1, 5)
@@ -70,7 +70,7 @@ class Batch:
         tensors = {
             name: tf.constant(changes.get(name, value), tf.int64) for name, value in inputs.items()
         }
-        return table_batch.find_pooled_tables(
+        return table_batch_ops.find_pooled_tables(
             [table.table.resource_handle for table in self.tables],
             **tensors,
             weights=weights,
@@ -166,7 +166,7 @@ class PooledTablesTest(tf.test.TestCase, parameterized.TestCase):
         offsets = tf.constant(np.concatenate([[0], np.cumsum(lengths)]), tf.int64)
         indices = tf.constant(rng.integers(0, 50, lengths.sum()))
         with tf.GradientTape() as tape:
-            values = table_batch.find_pooled_tables(
+            values = table_batch_ops.find_pooled_tables(
                 [table.table.resource_handle for table in tables],
                 indices,
                 offsets,
@@ -224,7 +224,7 @@ class PooledTablesTest(tf.test.TestCase, parameterized.TestCase):
             batch.pooled("sum", tf.zeros([len(batch.indices) + 1]))
         batch.tables[0] = tf_embed.Variable(key_dtype=tf.int32, dim=3, trainable=False)
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must have int64 keys"):
-            table_batch.find_pooled_tables(
+            table_batch_ops.find_pooled_tables(
                 [batch.tables[0].table.resource_handle],
                 tf.constant([1], tf.int64),
                 tf.constant([0, 1], tf.int64),

@@ -29,12 +29,12 @@ from table_batched_cases import (
     train,
 )
 
-import tf_embed
-from tf_embed.layers import TableBatchedEmbeddingBags
-from tf_embed.layers import table_batched_settings as settings
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
+from tf_embed.tbe import settings as settings
 
-POOLING, BOUNDS = tf_embed.PoolingMode, tf_embed.BoundsCheckMode
-OPTIM, DECAY = tf_embed.OptimType, tf_embed.WeightDecayMode
+POOLING, BOUNDS = tbe.PoolingMode, tbe.BoundsCheckMode
+OPTIM, DECAY = tbe.OptimType, tbe.WeightDecayMode
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 DROPPING = (BOUNDS.WARNING, BOUNDS.IGNORE, BOUNDS.NONE)
 FATAL = (BOUNDS.FATAL, BOUNDS.V2_FATAL)
@@ -354,8 +354,11 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"embedding_specs": [(3, 0)]}, "0"),
         ({"embedding_specs": [(3, None)]}, "None"),
         ({"embedding_specs": [(3, 4, 17)]}, "17"),
-        ({"embedding_specs": [(3, 4, tf_embed.ComputeDevice.CPU)]}, "EmbeddingLocation.*CPU"),
-        ({"embedding_specs": [(3, 4, 0, tf_embed.EmbeddingLocation.DEVICE)]}, "ComputeDev.*DEVICE"),
+        ({"embedding_specs": [(3, 4, tbe.ComputeDevice.CPU)]}, "EmbeddingLocation.*CPU"),
+        (
+            {"embedding_specs": [(3, 4, 0, tbe.EmbeddingLocation.DEVICE)]},
+            "ComputeDev.*DEVICE",
+        ),
         ({"cache_algorithm": "zzz"}, "`cache_algorithm` must be of CacheAlgorithm.*zzz"),
         ({"cache_load_factor": -3}, "`cache_load_factor` must be positive.*-3"),
         ({"cache_load_factor": "3"}, "`cache_load_factor` must be a number.*'3'"),
@@ -391,8 +394,8 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"uvm_host_mapped": []}, "`uvm_host_mapped` must be a bool"),
         ({"optimizer": OPTIM.ADAM, "eps": "small"}, "`eps` must be a number.*'small'"),
         ({"optimizer": OPTIM.ADAM, "beta1": True}, "`beta1` must be a number.*True"),
-        ({"embedding_specs": [(3, 4, tf_embed.EmbeddingLocation.MTIA)]}, "MTIA"),
-        ({"embedding_specs": [(3, 4, 0, tf_embed.ComputeDevice.MTIA)]}, "MTIA"),
+        ({"embedding_specs": [(3, 4, tbe.EmbeddingLocation.MTIA)]}, "MTIA"),
+        ({"embedding_specs": [(3, 4, 0, tbe.ComputeDevice.MTIA)]}, "MTIA"),
         ({"embedding_specs": 3}, "`embedding_specs` must be a list.*3"),
         ({"embedding_specs": [{3, 4}]}, r"`embedding_specs\[0\]` must be .*{3, 4}"),
         ({"embedding_specs": [(3, 2**31)]}, r"`embedding_specs\[0\]` must be at most"),
@@ -420,9 +423,9 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         ({"pooling_mode": POOLING.NONE}, "NONE"),
         ({"max_gradient": 2.0}, "`max_gradient`.*`gradient_clipping`"),
         ({"gradient_clipping": True, "max_gradient": -1.0}, "`max_gradient`"),
-        ({"weights_precision": tf_embed.SparseType.INT4}, "int4"),
-        ({"weights_precision": tf_embed.SparseType.FP8}, "fp8"),
-        ({"output_dtype": tf_embed.SparseType.INT8}, "int8"),
+        ({"weights_precision": tbe.SparseType.INT4}, "int4"),
+        ({"weights_precision": tbe.SparseType.FP8}, "fp8"),
+        ({"output_dtype": tbe.SparseType.INT8}, "int8"),
         ({"nothing": 3}, "nothing"),
         ({"optimizer": 3}, "`optimizer`"),
         ({"optimizer": "rmsprop"}, "`optimizer`"),
@@ -445,18 +448,25 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_what_has_no_effect_is_accepted(self):
         layer = TableBatchedEmbeddingBags(
-            [(3, 4, tf_embed.EmbeddingLocation.MANAGED_CACHING, tf_embed.ComputeDevice.CUDA)],
-            cache_algorithm=tf_embed.CacheAlgorithm.LFU,
+            [
+                (
+                    3,
+                    4,
+                    tbe.EmbeddingLocation.MANAGED_CACHING,
+                    tbe.ComputeDevice.CUDA,
+                )
+            ],
+            cache_algorithm=tbe.CacheAlgorithm.LFU,
             cache_load_factor=0.5,
             cache_sets=3,
             cache_reserved_memory=1.0,
             enforce_hbm=True,
-            record_cache_metrics=tf_embed.RecordCacheMetrics(),
+            record_cache_metrics=tbe.RecordCacheMetrics(),
             device="/CPU:0",
             uvm_non_rowwise_momentum=True,
             use_experimental_tbe=True,
-            stats_reporter_config=tf_embed.TBEStatsReporterConfig(3),
-            multipass_prefetch_config=tf_embed.MultiPassPrefetchConfig(),
+            stats_reporter_config=tbe.TBEStatsReporterConfig(3),
+            multipass_prefetch_config=tbe.MultiPassPrefetchConfig(),
             uvm_host_mapped=True,
         )
         self.assertEqual(layer(np.array([1]), np.array([0, 1])).shape, (1, 4))
@@ -487,12 +497,12 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_the_log_names_locations(self):
         for location in (
-            tf_embed.EmbeddingLocation.DEVICE,
-            tf_embed.EmbeddingLocation.MANAGED_CACHING,
+            tbe.EmbeddingLocation.DEVICE,
+            tbe.EmbeddingLocation.MANAGED_CACHING,
         ):
             settings._say_once.cache_clear()
             with self.assertLogs(level="WARNING") as logs:
-                TableBatchedEmbeddingBags([(3, 4, location, tf_embed.ComputeDevice.CUDA)])
+                TableBatchedEmbeddingBags([(3, 4, location, tbe.ComputeDevice.CUDA)])
             self.assertRegex(logs.output[0], f"EmbeddingLocation.{location.name} means ")
 
     def test_tables_of_many_rows_take_no_room(self):

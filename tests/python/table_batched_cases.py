@@ -13,9 +13,8 @@ from reference import SEED
 from table_batched_oracle import Oracle
 from tbe_cases import Case
 
-import tf_embed
-from tf_embed import optimizers
-from tf_embed.layers import TableBatchedEmbeddingBags
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
 
 # Two features share the first table, and do not stand side by side.
 SPECS = [(7, 4), (5, 2), (9, 6)]
@@ -192,16 +191,16 @@ def factors_of(rng: np.random.Generator, shape: Any) -> np.ndarray:
 
 
 TYPES = {
-    optimizers.ExactSGD: tf_embed.OptimType.EXACT_SGD,
-    optimizers.ExactAdagrad: tf_embed.OptimType.EXACT_ADAGRAD,
-    optimizers.RowwiseAdagrad: tf_embed.OptimType.EXACT_ROWWISE_ADAGRAD,
-    optimizers.TbeAdam: tf_embed.OptimType.ADAM,
-    optimizers.TbeLamb: tf_embed.OptimType.LAMB,
-    optimizers.LarsSGD: tf_embed.OptimType.LARS_SGD,
-    optimizers.PartialRowwiseAdam: tf_embed.OptimType.PARTIAL_ROWWISE_ADAM,
-    optimizers.PartialRowwiseLamb: tf_embed.OptimType.PARTIAL_ROWWISE_LAMB,
-    optimizers.EnsembleRowwiseAdagrad: tf_embed.OptimType.ENSEMBLE_ROWWISE_ADAGRAD,
-    optimizers.EmaInplaceRowwiseAdagrad: tf_embed.OptimType.EMAINPLACE_ROWWISE_ADAGRAD,
+    tbe.SGD: tbe.OptimType.EXACT_SGD,
+    tbe.Adagrad: tbe.OptimType.EXACT_ADAGRAD,
+    tbe.RowwiseAdagrad: tbe.OptimType.EXACT_ROWWISE_ADAGRAD,
+    tbe.Adam: tbe.OptimType.ADAM,
+    tbe.LAMB: tbe.OptimType.LAMB,
+    tbe.LARS: tbe.OptimType.LARS_SGD,
+    tbe.PartialRowwiseAdam: tbe.OptimType.PARTIAL_ROWWISE_ADAM,
+    tbe.PartialRowwiseLAMB: tbe.OptimType.PARTIAL_ROWWISE_LAMB,
+    tbe.EnsembleRowwiseAdagrad: tbe.OptimType.ENSEMBLE_ROWWISE_ADAGRAD,
+    tbe.EmaInplaceRowwiseAdagrad: tbe.OptimType.EMAINPLACE_ROWWISE_ADAGRAD,
 }
 
 
@@ -209,7 +208,7 @@ def settings_of(case: Case, learning_rate: float = 0.05) -> dict[str, Any]:
     """A layer's arguments that are the optimizer of a case."""
     settings = dict(case.options)
     if settings.pop("use_rowwise_bias_correction", False):
-        settings["extra_optimizer_config"] = tf_embed.UserEnabledConfigDefinition(True)
+        settings["extra_optimizer_config"] = tbe.UserEnabledConfigDefinition(True)
     return {"optimizer": TYPES[case.cls], "learning_rate": learning_rate, **settings}
 
 

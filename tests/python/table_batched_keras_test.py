@@ -21,14 +21,16 @@ from table_batched_cases import content, settings_of
 from tbe_cases import CASES
 
 import tf_embed
-from tf_embed.layers import DynamicEmbedding, TableBatchedEmbeddingBags
+from tf_embed import tbe
+from tf_embed.layers import DynamicEmbedding
+from tf_embed.tbe import TableBatchedEmbeddingBags
 
-OPTIM, POOLING = tf_embed.OptimType, tf_embed.PoolingMode
+OPTIM, POOLING = tbe.OptimType, tbe.PoolingMode
 SPECS, FEATURES, NAMES = [(20, 4), (None, 2)], [0, 1, 0], ["user", "item", "tag"]
 LINES, BATCH, ROWS = 24, 8, 20
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 # Slots of every sort, numbers beside the table, and passes over all rows.
-SAVED = ("ExactSGD", "TbeAdam, by row", "counter, share", "RowwiseAdagrad, global", "Ensemble")
+SAVED = ("SGD", "Adam, by row", "counter, share", "RowwiseAdagrad, global", "Ensemble")
 
 
 def data(ragged: bool = True, seed: int = SEED) -> tuple[dict[str, Any], np.ndarray]:
@@ -62,7 +64,7 @@ def start() -> list[np.ndarray]:
     return [rng.normal(size=[ROWS, dim]).astype("f") for _, dim in SPECS]
 
 
-def batched(case: str | None = "TbeAdam", **options: Any) -> TableBatchedEmbeddingBags:
+def batched(case: str | None = "Adam", **options: Any) -> TableBatchedEmbeddingBags:
     settings = {"optimizer": None} if case is None else settings_of(CASES[case])
     options = {"feature_names": NAMES, "name": "mine", **settings, **options}
     layer = TableBatchedEmbeddingBags(SPECS, FEATURES, **options)
@@ -132,9 +134,7 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         model.fit(batches(ragged=ragged), epochs=2, verbose=0)
         return [layer.variable.lookup(range(ROWS)).numpy() for layer in layers]
 
-    @parameterized.product(
-        case=("ExactSGD", "TbeAdam", "RowwiseAdagrad, l2"), given=("list", "dict")
-    )
+    @parameterized.product(case=("SGD", "Adam", "RowwiseAdagrad, l2"), given=("list", "dict"))
     @pytest.mark.smoke
     def test_fit_equals_one_layer_for_each_table(self, case, given):
         model = compiled(batched(case), given)
@@ -158,7 +158,7 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         results = []
         for chosen in ({}, options):
             keras.utils.clear_session(free_memory=False)
-            model = compiled(batched("TbeAdam, decay"), **chosen)
+            model = compiled(batched("Adam, decay"), **chosen)
             model.fit(batches(), epochs=2, verbose=0)
             results.append(rows_of(layer_in(model)))
             self.assertEqual(int(layer_in(model).optimizer.iterations), 6)
@@ -169,7 +169,7 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         model = compiled(ragged=False)
         ids, labels = data(ragged=False)
         model.fit(ids, labels, batch_size=BATCH, shuffle=False, epochs=2, verbose=0)
-        wanted = self.by_single_tables("TbeAdam", ragged=False)
+        wanted = self.by_single_tables("Adam", ragged=False)
         for one, other in zip(rows_of(layer_in(model)), wanted, strict=True):
             self.assertAllClose(one, other, **CLOSE)
 
@@ -266,7 +266,7 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(one, two, **CLOSE)
 
     def test_a_layer_used_twice_makes_one_step(self):
-        layer = batched("ExactSGD")
+        layer = batched("SGD")
         inputs = inputs_of()
         output = head()(layer(inputs)) + head()(layer([inputs[name] for name in NAMES]))
         model = keras.Model(inputs, output)
@@ -296,7 +296,7 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         for strategy in (tf.distribute.get_strategy(), two_replicas()):
             keras.utils.clear_session(free_memory=False)
             with strategy.scope():
-                model = compiled(batched("TbeAdam"), run_eagerly=run_eagerly)
+                model = compiled(batched("Adam"), run_eagerly=run_eagerly)
             model.fit(batches(ragged=False), epochs=2, verbose=0)
             results.append(rows_of(layer_in(model)))
         for one, other in zip(*results, strict=True):
@@ -401,7 +401,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         self.check(case, carry)
 
     def test_a_checkpoint_of_the_layer_alone(self):
-        layer, other = batched("TbeAdam"), batched("TbeAdam")
+        layer, other = batched("Adam"), batched("Adam")
         layer.tables[0].upsert([3], [[1.0, 2.0, 3.0, 4.0]])
         path = tf.train.Checkpoint(layer=layer).save(self.path("checkpoint"))
         tf.train.Checkpoint(layer=other).restore(path)
@@ -492,7 +492,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllEqual(layer(tf.constant([[7, 3], [2, 7]])), [[0.0], [1.0], [1.0], [0.0]])
 
-    @parameterized.parameters("TbeAdam", "Ensemble", None)
+    @parameterized.parameters("Adam", "Ensemble", None)
     def test_get_weights_and_set_weights(self, case):
         model, other = model_of(batched(case)), model_of(batched(case))
         for table in layer_in(model).tables:
@@ -552,16 +552,19 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ConfigTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*SAVED, "cowclip, l2", "EmaInplace", "LarsSGD, decay")
+    @parameterized.parameters(*SAVED, "cowclip, l2", "EmaInplace", "LARS, decay")
     def test_a_layer_comes_back_from_its_config(self, case):
         layer = TableBatchedEmbeddingBags(
-            [(20, 4), (None, 2, tf_embed.EmbeddingLocation.HOST, tf_embed.ComputeDevice.CPU)],
+            [
+                (20, 4),
+                (None, 2, tbe.EmbeddingLocation.HOST, tbe.ComputeDevice.CPU),
+            ],
             FEATURES,
-            output_dtype=tf_embed.SparseType.BF16,
+            output_dtype=tbe.SparseType.BF16,
             gradient_clipping=True,
             max_gradient=0.5,
             pooling_mode=POOLING.MEAN,
-            bounds_check_mode=tf_embed.BoundsCheckMode.IGNORE,
+            bounds_check_mode=tbe.BoundsCheckMode.IGNORE,
             table_names=["ada", "bob"],
             feature_names=NAMES,
             initializer=["glorot_uniform", keras.initializers.RandomNormal()],

@@ -11,23 +11,23 @@ import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-import tf_embed
-from tf_embed import stored_rows
+from tf_embed import tbe
+from tf_embed.saving import stored_rows
 
-OptimType = tf_embed.OptimType
-Decay = tf_embed.WeightDecayMode
+OptimType = tbe.OptimType
+Decay = tbe.WeightDecayMode
 ROWS, DIM = 7, 4
 
 GLOBAL = {
     "weight_decay_mode": Decay.DECOUPLE_GLOBAL,
     "weight_decay": 0.1,
-    "global_weight_decay": tf_embed.GlobalWeightDecayDefinition(),
+    "global_weight_decay": tbe.GlobalWeightDecayDefinition(),
 }
 COUNTER = {
     "weight_decay_mode": Decay.COUNTER,
-    "counter_based_regularization": tf_embed.CounterBasedRegularizationDefinition(),
+    "counter_based_regularization": tbe.CounterBasedRegularizationDefinition(),
 }
-BY_ROW = {"extra_optimizer_config": tf_embed.UserEnabledConfigDefinition(True)}
+BY_ROW = {"extra_optimizer_config": tbe.UserEnabledConfigDefinition(True)}
 
 # An optimizer with its settings, and name and width of what it keeps, in FBGEMM's order.
 STATES = (
@@ -67,7 +67,7 @@ ADJUSTED = (
 )
 
 
-class Layer(tf_embed.layers.TableBatchedEmbeddingBags):
+class Layer(tbe.TableBatchedEmbeddingBags):
     """One feature for each table, and steps of it."""
 
     def __init__(self, optimizer=OptimType.EXACT_SGD, specs=((ROWS, DIM),), **kwargs):
@@ -224,7 +224,7 @@ class HyperParametersTest(parameterized.TestCase):
         self.assertEqual(before["learning_rate"], 0.01)
         numbers = {"lr": 0.25, "eps": 0.1, "weight_decay": 0.2, "lower_bound": 0.5}
         layer.update_hyper_parameters(numbers)
-        kind = tf_embed.layers.TableBatchedEmbeddingBags
+        kind = tbe.TableBatchedEmbeddingBags
         copied = kind.from_config({**layer.get_config(), "name": "other"})
         self.assertEqual(copied.settings.learning_rate, 0.25)
         self.assertEqual(copied.settings.eps, 0.1)
@@ -233,7 +233,7 @@ class HyperParametersTest(parameterized.TestCase):
 
     @parameterized.parameters(0, 3)
     def test_decay_of_left_out_steps_is_the_same_in_a_graph(self, start_iter):
-        definition = tf_embed.GlobalWeightDecayDefinition(start_iter=start_iter)
+        definition = tbe.GlobalWeightDecayDefinition(start_iter=start_iter)
         settings = {**GLOBAL, "global_weight_decay": definition}
         rows, found = [], []
         for run_eagerly in (True, False):
@@ -290,8 +290,8 @@ class CounterTest(parameterized.TestCase):
     """The largest count of rows."""
 
     def layer(self, **options):
-        definition = tf_embed.CounterBasedRegularizationDefinition(
-            learning_rate_mode=tf_embed.LearningRateMode.TAIL_ID_LR_DECREASE,
+        definition = tbe.CounterBasedRegularizationDefinition(
+            learning_rate_mode=tbe.LearningRateMode.TAIL_ID_LR_DECREASE,
             max_counter_update_freq=2,
         )
         return Layer(
@@ -402,7 +402,7 @@ class SnapshotsTest(parameterized.TestCase):
         np.testing.assert_allclose(dynamic[[keys.index(6), keys.index(2)]], gradients, rtol=1e-6)
 
     def test_the_mean_that_starts_at_weights_is_the_weights(self):
-        mode = tf_embed.EnsembleModeDefinition(step_ema=2, step_start=4)
+        mode = tbe.EnsembleModeDefinition(step_ema=2, step_start=4)
         layer = Layer(OptimType.ENSEMBLE_ROWWISE_ADAGRAD, initializer=0.5, ensemble_mode=mode)
         state = layer.get_optimizer_state()[0]["sparse_ema"]
         np.testing.assert_array_equal(state, np.full((ROWS, DIM), 0.5))
@@ -433,7 +433,7 @@ class UniformTest(parameterized.TestCase):
         self.assertBetween(rows[0][0].min(), -0.25, -0.249)
         self.assertBetween(rows[0][0].max(), 0.749, 0.75)
 
-    @parameterized.parameters(tf_embed.SparseType.FP16, tf_embed.SparseType.BF16)
+    @parameterized.parameters(tbe.SparseType.FP16, tbe.SparseType.BF16)
     def test_narrow_rows_are_those_of_float32_rounded(self, precision):
         narrow, wide = Layer(weights_precision=precision), Layer()
         for layer in (narrow, wide):

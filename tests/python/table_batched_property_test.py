@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as draw
 from table_batched_cases import factors_of, pair, random_inputs
 
-import tf_embed
+from tf_embed import tbe
 
-POOLING = tf_embed.PoolingMode
+POOLING = tbe.PoolingMode
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -26,7 +26,7 @@ class Case:
     sizes: list[list[int]] | None
     longest: int
     weighted: bool
-    pooling: tf_embed.PoolingMode
+    pooling: tbe.PoolingMode
     seed: int
 
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-import tf_embed
-from tf_embed.layers import TableBatchedEmbeddingBags
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
 
 
 class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
@@ -17,11 +17,11 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         layer = TableBatchedEmbeddingBags(
             [(4, 2), (None, 3)],
             feature_table_map=[0, 1, 0],
-            optimizer=tf_embed.OptimType.EXACT_ROWWISE_ADAGRAD,
+            optimizer=tbe.OptimType.EXACT_ROWWISE_ADAGRAD,
             learning_rate=0.1,
             weight_decay=0.5,
-            weight_decay_mode=tf_embed.WeightDecayMode.DECOUPLE_GLOBAL,
-            global_weight_decay=tf_embed.GlobalWeightDecayDefinition(**definition),
+            weight_decay_mode=tbe.WeightDecayMode.DECOUPLE_GLOBAL,
+            global_weight_decay=tbe.GlobalWeightDecayDefinition(**definition),
         )
         for table in layer.tables:
             table.upsert(tf.range(4, dtype=tf.int64), tf.ones([4, table.dim]))
@@ -72,20 +72,20 @@ class BytesTest(tf.test.TestCase):
     def layer(self, **options):
         return TableBatchedEmbeddingBags(
             [(10, 4), (None, 3)],
-            weights_precision=tf_embed.SparseType.INT8,
-            optimizer=tf_embed.OptimType.NONE,
+            weights_precision=tbe.SparseType.INT8,
+            optimizer=tbe.OptimType.NONE,
             **options,
         )
 
     @pytest.mark.smoke
     def test_rows_are_dequantized_and_pooled(self):
-        layer = self.layer(pooling_mode=tf_embed.PoolingMode.MEAN)
+        layer = self.layer(pooling_mode=tbe.PoolingMode.MEAN)
         rng = np.random.default_rng(0)
         tables = []
         for table, dim in zip(layer.tables, (4, 3), strict=True):
-            quantized = tf_embed.quantized_rows.quantize(rng.normal(size=[10, dim]).astype("f"))
+            quantized = tbe.quantized_rows.quantize(rng.normal(size=[10, dim]).astype("f"))
             table.upsert(tf.range(10, dtype=tf.int64), quantized)
-            tables.append(tf_embed.quantized_rows.dequantize(quantized).numpy())
+            tables.append(tbe.quantized_rows.dequantize(quantized).numpy())
         found = layer([tf.constant([[1, 2], [3, 9]]), tf.constant([[0, 4], [5, 77]])])
         wanted = [
             [*(tables[0][1] + tables[0][2]) / 2, *(tables[1][0] + tables[1][4]) / 2],
@@ -99,7 +99,7 @@ class BytesTest(tf.test.TestCase):
     def test_gradients_of_weights(self):
         layer = self.layer()
         rows = np.arange(12.0, dtype="f").reshape(3, 4)
-        layer.tables[0].upsert([0, 1, 2], tf_embed.quantized_rows.quantize(rows))
+        layer.tables[0].upsert([0, 1, 2], tbe.quantized_rows.quantize(rows))
         weights = tf.ones([3])
         with tf.GradientTape() as tape:
             tape.watch(weights)
@@ -108,7 +108,7 @@ class BytesTest(tf.test.TestCase):
         self.assertAllClose(tape.gradient(loss, weights), [6.0, 38.0, 0.0], rtol=1e-5)
 
     def test_training_and_initial_rows_are_refused(self):
-        bytes_ = {"weights_precision": tf_embed.SparseType.INT8}
+        bytes_ = {"weights_precision": tbe.SparseType.INT8}
         with self.assertRaisesRegex(ValueError, "`weights_precision` SparseType.INT8.*exact_sgd"):
             TableBatchedEmbeddingBags([(10, 4)], **bytes_)
         with self.assertRaisesRegex(ValueError, "`initializer` of .* must be None.*1.0"):

@@ -27,10 +27,10 @@ from table_batched_cases import (
 )
 from tbe_cases import CASES
 
-import tf_embed
-from tf_embed.layers import TableBatchedEmbeddingBags
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
 
-OPTIM, SPARSE = tf_embed.OptimType, tf_embed.SparseType
+OPTIM, SPARSE = tbe.OptimType, tbe.SparseType
 FP32, FP16, BF16 = SPARSE.FP32, SPARSE.FP16, SPARSE.BF16
 STEPS = 20
 BOTH = {"momentum1": BF16, "momentum2": BF16}
@@ -44,15 +44,15 @@ STATES = (
     ("Ensemble", {"momentum2": BF16}, {"momentum2": "z"}),
     ("Ensemble, l2", {"momentum2": FP16}, {"momentum2": "z"}),
     ("Ensemble, forgets", BOTH, {"momentum1": "s", "momentum2": "z"}),
-    ("TbeAdam, by row", BOTH, {"momentum1": "m", "momentum2": "v"}),
+    ("Adam, by row", BOTH, {"momentum1": "m", "momentum2": "v"}),
     (
-        "TbeLamb, decay",
+        "LAMB, decay",
         {"momentum1": FP16, "momentum2": BF16},
         {"momentum1": "m", "momentum2": "v"},
     ),
-    ("PartialRowwiseLamb", BOTH, {"momentum1": "m", "momentum2": "v"}),
-    ("LarsSGD, decay", {"momentum1": BF16}, {"momentum1": "m"}),
-    ("ExactAdagrad", {"momentum1": FP16}, {"momentum1": "v"}),
+    ("PartialRowwiseLAMB", BOTH, {"momentum1": "m", "momentum2": "v"}),
+    ("LARS, decay", {"momentum1": BF16}, {"momentum1": "m"}),
+    ("Adagrad", {"momentum1": FP16}, {"momentum1": "v"}),
     ("RowwiseAdagrad, l2", {"momentum1": FP16}, {"momentum1": "s"}),
     ("EmaInplace", {"momentum1": FP16}, {"momentum1": "s"}),
 )
@@ -112,11 +112,9 @@ class StepsTest(tf.test.TestCase, parameterized.TestCase):
     def test_dynamic_tables_have_them_too(self):
         specs = [(None, spec[1]) for spec in SPECS]
         keys = [np.arange(spec[0]) for spec in SPECS]
-        options = {**settings_of(CASES["TbeAdam"]), "optimizer_state_dtypes": BOTH}
+        options = {**settings_of(CASES["Adam"]), "optimizer_state_dtypes": BOTH}
         dynamic = trained(layer_of(first_rows(), specs, FEATURES, keys, **options))
-        for one, two in zip(
-            content(dynamic), content(trained(narrow("TbeAdam", BOTH))), strict=True
-        ):
+        for one, two in zip(content(dynamic), content(trained(narrow("Adam", BOTH))), strict=True):
             self.assertAllEqual(one, two)
 
 
@@ -134,7 +132,7 @@ class SnapshotsTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ("Ensemble", {"momentum2": BF16}, {"sum": "float32", "sparse_ema": "bfloat16"}),
         (
-            *("TbeAdam, by row", {"momentum2": BF16, "row_counter": FP32}),
+            *("Adam, by row", {"momentum2": BF16, "row_counter": FP32}),
             {"exp_avg": "float32", "exp_avg_sq": "bfloat16", "row_counter": "float32"},
         ),
     )
@@ -217,7 +215,7 @@ class ResumeTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters((None, BOTH), (BOTH, None), (BOTH, {"momentum1": FP16}))
     def test_a_layer_of_other_types_takes_states_over(self, saved, wanted):
-        layer, other = trained(narrow("TbeAdam", saved)), narrow("TbeAdam", wanted)
+        layer, other = trained(narrow("Adam", saved)), narrow("Adam", wanted)
         path = tf.train.Checkpoint(layer=layer).save(self.path("checkpoint"))
         with self.assertNoLogs(level="WARNING"):  # that slots start anew
             tf.train.Checkpoint(layer=other).restore(path).assert_existing_objects_matched()
@@ -265,7 +263,7 @@ class SettingsTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     def test_counts_of_steps_stay_in_float32(self):
-        options = settings_of(CASES["TbeAdam, by row"])
+        options = settings_of(CASES["Adam, by row"])
         with self.assertRaisesRegex(ValueError, "row_counter.*counts steps.*bf16.*adam"):
             TableBatchedEmbeddingBags(
                 [(3, 4)], **options, optimizer_state_dtypes={"row_counter": BF16}

@@ -18,11 +18,11 @@ from table_batched_cases import (
     random_inputs,
 )
 
-import tf_embed
-from tf_embed.layers import TableBatchedEmbeddingBags
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
 
-POOLING = tf_embed.PoolingMode
-LOCATION, DEVICE = tf_embed.EmbeddingLocation, tf_embed.ComputeDevice
+POOLING = tbe.PoolingMode
+LOCATION, DEVICE = tbe.EmbeddingLocation, tbe.ComputeDevice
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 EDGES = [-1, 0, 2**63 - 1, -(2**63), 10**15]
 
@@ -55,11 +55,11 @@ class DocumentationTest(tf.test.TestCase):
 
     def test_arguments_and_defaults_are_fbgemms_in_its_order(self):
         parameters = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters
-        fp32 = tf_embed.SparseType.FP32
+        fp32 = tbe.SparseType.FP32
         defaults = {
             "embedding_specs": inspect.Parameter.empty,
             "feature_table_map": None,
-            "cache_algorithm": tf_embed.CacheAlgorithm.LRU,
+            "cache_algorithm": tbe.CacheAlgorithm.LRU,
             "cache_load_factor": 0.2,
             "cache_sets": 0,
             "cache_reserved_memory": 0.0,
@@ -67,7 +67,7 @@ class DocumentationTest(tf.test.TestCase):
             "weights_precision": fp32,
             "output_dtype": fp32,
             "enforce_hbm": False,
-            "optimizer": tf_embed.OptimType.EXACT_SGD,
+            "optimizer": tbe.OptimType.EXACT_SGD,
             "record_cache_metrics": None,
             "gather_uvm_cache_stats": False,
             "stochastic_rounding": True,
@@ -78,7 +78,7 @@ class DocumentationTest(tf.test.TestCase):
             "eps": 1e-8,
             "momentum": 0.9,
             "weight_decay": 0.0,
-            "weight_decay_mode": tf_embed.WeightDecayMode.NONE,
+            "weight_decay_mode": tbe.WeightDecayMode.NONE,
             "eta": 0.001,
             "beta1": 0.9,
             "beta2": 0.999,
@@ -88,7 +88,7 @@ class DocumentationTest(tf.test.TestCase):
             "cowclip_regularization": None,
             "pooling_mode": POOLING.SUM,
             "device": None,
-            "bounds_check_mode": tf_embed.BoundsCheckMode.WARNING,
+            "bounds_check_mode": tbe.BoundsCheckMode.WARNING,
             "uvm_non_rowwise_momentum": False,
             "use_experimental_tbe": False,
             "prefetch_pipeline": False,
@@ -213,7 +213,8 @@ class ForwardTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([int(table.size()) for table in layer.tables], [0, 0])
 
     @parameterized.parameters(
-        (tf_embed.SparseType.FP16, tf.float16, 2e-3), (tf_embed.SparseType.BF16, tf.bfloat16, 2e-2)
+        (tbe.SparseType.FP16, tf.float16, 2e-3),
+        (tbe.SparseType.BF16, tf.bfloat16, 2e-2),
     )
     def test_narrow_outputs_and_rows(self, kind, dtype, tolerance):
         rng = np.random.default_rng(SEED)

@@ -29,17 +29,17 @@ from table_batched_cases import (
 from tbe_cases import CASES, KINDS
 
 import tf_embed
-from tf_embed import optimizers
-from tf_embed.layers import TableBatchedEmbeddingBags
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
 
-POOLING, OPTIM, SPARSE = tf_embed.PoolingMode, tf_embed.OptimType, tf_embed.SparseType
+POOLING, OPTIM, SPARSE = tbe.PoolingMode, tbe.OptimType, tbe.SparseType
 STEPS = 20
 # What twenty steps in float32 differ by from those in float64, at most.
 CLOSE = {"rtol": 2e-5, "atol": 5e-6}
 # Modes that KINDS lacks; the product of all modes with counts is slow.
 ALWAYS = [case for case in CASES if not case.startswith("counter, ") or case in KINDS]
 # Of each sort of slots, and of passes over all rows.
-FEW = ("ExactAdagrad", "RowwiseAdagrad, l2", "TbeAdam, by row", "Ensemble")
+FEW = ("Adagrad", "RowwiseAdagrad, l2", "Adam, by row", "Ensemble")
 WAYS = (
     *("float16", "means_with_clipped_gradients", "rows_that_nobody_wrote", "dynamic_tables"),
     *("sizes_for_each_feature_and_rank", "the_wrapper", "a_graph", "lookups_between_steps"),
@@ -183,7 +183,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
         for found, wanted in zip(rows_of(layer), oracle.weights, strict=True):
             self.assertAllClose(found, wanted, **CLOSE)
 
-    @parameterized.parameters("ExactAdagrad", "TbeAdam", "RowwiseAdagrad, l2", "Ensemble")
+    @parameterized.parameters("Adagrad", "Adam", "RowwiseAdagrad, l2", "Ensemble")
     def test_two_calls_are_one_step(self, case):
         chosen = CASES[case]
         layer, oracle = pair(**settings_of(chosen), tables=chosen.oracle)
@@ -193,7 +193,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
             oracle.step(*(oracle(**inputs.arguments).backward(by) for inputs, by in (one, other)))
         self.assert_rows(layer, oracle)
 
-    @parameterized.parameters("ExactAdagrad", "TbeAdam", "Ensemble", "counter, share")
+    @parameterized.parameters("Adagrad", "Adam", "Ensemble", "counter, share")
     def test_a_batch_without_indices_is_a_step(self, case):
         chosen = CASES[case]
         layer, oracle = pair(**settings_of(chosen), tables=chosen.oracle)
@@ -205,7 +205,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
             oracle.step(oracle(**inputs.arguments).backward(factors))
         self.assert_rows(layer, oracle)
 
-    @parameterized.parameters("ExactSGD", "RowwiseAdagrad, l2", "TbeLamb", "LarsSGD, decay")
+    @parameterized.parameters("SGD", "RowwiseAdagrad, l2", "LAMB", "LARS, decay")
     def test_rows_that_are_not_touched_stay(self, case):
         layer, _ = pair(**settings_of(CASES[case]))
         for inputs, factors in steps_of(4)[:2]:  # the last row of each table is not in them
@@ -216,7 +216,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertNotAllClose(one, two)
 
     def test_an_id_with_a_weight_of_0_is_touched(self):
-        chosen = CASES["TbeAdam, decay"]
+        chosen = CASES["Adam, decay"]
         layer, oracle = pair(**settings_of(chosen), tables=chosen.oracle)
         rng = np.random.default_rng(SEED)
         for _ in range(3):
@@ -229,7 +229,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_without_pooling(self):
         specs, features = [(7, 4), (5, 4)], [1, 0, 1]
-        chosen = CASES["ExactAdagrad"]
+        chosen = CASES["Adagrad"]
         layer, oracle = pair(
             specs=specs, features=features, pooling_mode=POOLING.NONE, tables=chosen.oracle,
             **settings_of(chosen),
@@ -266,7 +266,7 @@ class StepTest(tf.test.TestCase, parameterized.TestCase):
         self.assert_rows(layer, oracle)
 
     def test_a_frozen_layer_stays(self):
-        layer, _ = pair(**settings_of(CASES["TbeAdam"]))
+        layer, _ = pair(**settings_of(CASES["Adam"]))
         inputs, factors = steps_of(1)[0]
         train(layer, plain(), (inputs, factors))
         before = content(layer)
@@ -446,9 +446,9 @@ class OtherOptimizersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(found, wanted, rtol=1e-5, atol=1e-5)
 
     def test_the_wrapper_leaves_a_layers_own_optimizer_alone(self):
-        chosen = CASES["ExactAdagrad"]
+        chosen = CASES["Adagrad"]
         layer, oracle = pair(**settings_of(chosen), tables=chosen.oracle)
-        optimizer = tf_embed.DynamicEmbeddingOptimizer(optimizers.ExactSGD(7.0))
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(tbe.SGD(7.0))
         for inputs, factors in steps_of(5):
             train(layer, optimizer, (inputs, factors))
             oracle.step(oracle(**inputs.arguments).backward(factors))

@@ -22,13 +22,13 @@ from table_batched_cases import (
 )
 from tbe_cases import CASES
 
-import tf_embed
-from tf_embed.layers import TableBatchedEmbeddingBags
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
 
 # One of each sort of slots.
 KINDS = (
-    *("ExactAdagrad", "RowwiseAdagrad, global", "counter, share", "TbeAdam, by row"),
-    *("PartialRowwiseAdam", "LarsSGD, decay", "Ensemble", "EmaInplace"),
+    *("Adagrad", "RowwiseAdagrad, global", "counter, share", "Adam, by row"),
+    *("PartialRowwiseAdam", "LARS, decay", "Ensemble", "EmaInplace"),
 )
 ROWS = np.arange(12.0, dtype="f").reshape(4, 3)
 INDICES = (
@@ -152,13 +152,13 @@ class WeightsTest(tf.test.TestCase, parameterized.TestCase):
     def test_narrow_weights(self, precision):
         (view,) = layer_with(weights_precision=precision).split_embedding_weights()
         view[1] = [0.1, 0.2, 0.3]
-        wanted = tf.cast([0.1, 0.2, 0.3], tf_embed.SparseType[precision].dtype)
+        wanted = tf.cast([0.1, 0.2, 0.3], tbe.SparseType[precision].dtype)
         self.assertAllEqual(view[1], wanted)
 
     def test_bytes_are_written_as_they_are(self):
         layer = TableBatchedEmbeddingBags([(3, 4)], weights_precision="INT8", optimizer="NONE")
         (view,) = layer.split_embedding_weights()
-        rows = tf_embed.quantized_rows.quantize(tf.constant([[1.0, 2.0, 3.0, 4.0]] * 3))
+        rows = tbe.quantized_rows.quantize(tf.constant([[1.0, 2.0, 3.0, 4.0]] * 3))
         view.assign(rows)
         self.assertAllEqual(view, rows)
         self.assertAllClose(layer(tf.constant([1]), tf.constant([0, 1])), [[1, 2, 3, 4]], 1e-2)
@@ -205,7 +205,7 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(one, two)
 
     def test_one_state_of_one_row_is_written_and_no_other(self):
-        layer = layer_of(first_rows(), **settings_of(CASES["TbeAdam, by row"]))
+        layer = layer_of(first_rows(), **settings_of(CASES["Adam, by row"]))
         train(layer, plain(), *steps_of(1))
         exp_avg, exp_avg_sq, row_counter = layer.split_optimizer_states()[1]
         weights = layer.split_embedding_weights()[1]
@@ -220,7 +220,7 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
     def test_narrow_states(self, precision):
         layer = layer_with(optimizer="ADAM", optimizer_state_dtypes={"momentum1": precision})
         exp_avg, _ = layer.split_optimizer_states()[0]
-        dtype = tf_embed.SparseType[precision].dtype
+        dtype = tbe.SparseType[precision].dtype
         values = tf.cast(ROWS / 7, dtype)
         nothing = Inputs(np.zeros([0], np.int64), np.zeros([2], np.int64))
         for _ in range(2):  # before rows lie so, and after
@@ -237,7 +237,7 @@ class StatesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(layer.split_embedding_weights()[0], np.full([4, 3], 0.5))
 
     def test_slot_variables_are_those_of_the_table(self):
-        layers = [layer_of(first_rows(), **settings_of(CASES["TbeAdam"])) for _ in range(2)]
+        layers = [layer_of(first_rows(), **settings_of(CASES["Adam"])) for _ in range(2)]
         train(layers[0], plain(), *steps_of(1))
         table = layers[0].tables[2]
         slots = table.get_slot_variables(layers[0].optimizer)

@@ -16,7 +16,7 @@ from places import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
 from reference import SEED
 
 import tf_embed
-from tf_embed import lookup_gradient
+from tf_embed.ops import lookup_gradient
 
 # Each takes an embedding and gives what the dense one must give too.
 

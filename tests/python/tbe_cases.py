@@ -9,16 +9,15 @@ from typing import Any
 
 import tbe_oracle as oracle
 
-import tf_embed
-from tf_embed import optimizers
+from tf_embed import tbe
 
-DECAY = tf_embed.WeightDecayMode
-COUNTER_DECAY = tf_embed.CounterWeightDecayMode
+DECAY = tbe.WeightDecayMode
+COUNTER_DECAY = tbe.CounterWeightDecayMode
 RATES = {
-    "equal": tf_embed.LearningRateMode.EQUAL,
-    "increase": tf_embed.LearningRateMode.TAIL_ID_LR_INCREASE,
-    "decrease": tf_embed.LearningRateMode.TAIL_ID_LR_DECREASE,
-    "sgd": tf_embed.LearningRateMode.COUNTER_SGD,
+    "equal": tbe.LearningRateMode.EQUAL,
+    "increase": tbe.LearningRateMode.TAIL_ID_LR_INCREASE,
+    "decrease": tbe.LearningRateMode.TAIL_ID_LR_DECREASE,
+    "sgd": tbe.LearningRateMode.COUNTER_SGD,
 }
 
 
@@ -57,13 +56,13 @@ def _case(cls: Any, rule: Any, arguments: dict[str, Any] | None = None, **option
 def _counter(
     inner: str, halflife: int, rates: str, threshold: float = 0.0, is_ratio: bool = False, **more
 ) -> Case:
-    definition = tf_embed.CounterBasedRegularizationDefinition(
+    definition = tbe.CounterBasedRegularizationDefinition(
         counter_weight_decay_mode=COUNTER_DECAY[inner.upper()],
         counter_halflife=halflife,
         adjustment_iter=more.get("adjustment_iter", -1),
         adjustment_ub=more.get("adjustment_ub", 0.7),
         learning_rate_mode=RATES[rates],
-        tail_id_threshold=tf_embed.TailIdThreshold(threshold, is_ratio),
+        tail_id_threshold=tbe.TailIdThreshold(threshold, is_ratio),
         max_counter_update_freq=3,
     )
     decay = 0.0 if inner == "none" else 0.2
@@ -80,7 +79,7 @@ def _counter(
         **more,
     }
     return _case(
-        optimizers.RowwiseAdagrad,
+        tbe.RowwiseAdagrad,
         oracle.rowwise_adagrad,
         arguments,
         weight_decay=decay,
@@ -90,7 +89,7 @@ def _counter(
 
 
 def _cowclip(inner: str, coefficient: float, lower_bound: float, halflife: int) -> Case:
-    definition = tf_embed.CowClipDefinition(
+    definition = tbe.CowClipDefinition(
         COUNTER_DECAY[inner.upper()], halflife, coefficient, lower_bound
     )
     decay = 0.0 if inner == "none" else 0.2
@@ -103,7 +102,7 @@ def _cowclip(inner: str, coefficient: float, lower_bound: float, halflife: int) 
         "lower_bound": lower_bound,
     }
     return _case(
-        optimizers.RowwiseAdagrad,
+        tbe.RowwiseAdagrad,
         oracle.rowwise_adagrad,
         arguments,
         weight_decay=decay,
@@ -115,23 +114,23 @@ def _cowclip(inner: str, coefficient: float, lower_bound: float, halflife: int) 
 def _global(start_iter: int, lower_bound: float) -> Case:
     bounds = {"start_iter": start_iter, "lower_bound": lower_bound}
     return _case(
-        optimizers.RowwiseAdagrad,
+        tbe.RowwiseAdagrad,
         oracle.rowwise_adagrad,
         {"mode": "global", "weight_decay": 0.4, **bounds},
         weight_decay=0.4,
         weight_decay_mode=DECAY.DECOUPLE_GLOBAL,
-        global_weight_decay=tf_embed.GlobalWeightDecayDefinition(**bounds),
+        global_weight_decay=tbe.GlobalWeightDecayDefinition(**bounds),
     )
 
 
 def _ensemble(*numbers: float, forgets: bool = False, **options: Any) -> Case:
-    mode = tf_embed.StepMode.NONE if forgets else tf_embed.StepMode.USE_ITER
-    definition = tf_embed.EnsembleModeDefinition(*numbers, step_mode=mode)
+    mode = tbe.StepMode.NONE if forgets else tbe.StepMode.USE_ITER
+    definition = tbe.EnsembleModeDefinition(*numbers, step_mode=mode)
     arguments = {"average": numbers, "forgets": forgets}
     if options:
         arguments |= {"mode": "l2", "weight_decay": options["weight_decay"]}
     return _case(
-        optimizers.EnsembleRowwiseAdagrad,
+        tbe.EnsembleRowwiseAdagrad,
         oracle.rowwise_adagrad,
         arguments,
         ensemble_mode=definition,
@@ -142,21 +141,21 @@ def _ensemble(*numbers: float, forgets: bool = False, **options: Any) -> Case:
 
 def _in_place(*numbers: float) -> Case:
     return _case(
-        optimizers.EmaInplaceRowwiseAdagrad,
+        tbe.EmaInplaceRowwiseAdagrad,
         oracle.rowwise_adagrad,
         {"average": numbers},
-        emainplace_mode=tf_embed.EmainplaceModeDefinition(*numbers),
+        emainplace_mode=tbe.EmainplaceModeDefinition(*numbers),
         all_there=True,
     )
 
 
 def _cases() -> dict[str, Case]:
-    o = optimizers
+    o = tbe
     adagrad, adam = oracle.rowwise_adagrad, oracle.adam
     decays = {"weight_decay": 0.3, "weight_decay_mode": DECAY.L2}
     cases = {
-        "ExactSGD": _case(o.ExactSGD, oracle.sgd),
-        "ExactAdagrad": _case(o.ExactAdagrad, oracle.adagrad, eps=1e-3),
+        "SGD": _case(o.SGD, oracle.sgd),
+        "Adagrad": _case(o.Adagrad, oracle.adagrad, eps=1e-3),
         "RowwiseAdagrad": _case(o.RowwiseAdagrad, adagrad),
         "RowwiseAdagrad, l2": _case(
             o.RowwiseAdagrad, adagrad, {"mode": "l2", "weight_decay": 0.3}, **decays
@@ -172,26 +171,22 @@ def _cases() -> dict[str, Case]:
         "RowwiseAdagrad, max_norm": _case(o.RowwiseAdagrad, adagrad, max_norm=1.0),
         "RowwiseAdagrad, global": _global(0, 0.0),
         "RowwiseAdagrad, global, bounded": _global(5, 0.97),
-        "TbeAdam": _case(o.TbeAdam, adam),
-        "TbeAdam, decay": _case(o.TbeAdam, adam, eps=1e-3, beta1=0.7, beta2=0.9, weight_decay=0.3),
-        "TbeAdam, by row": _case(
-            o.TbeAdam, adam, {"by_row": True}, use_rowwise_bias_correction=True
-        ),
+        "Adam": _case(o.Adam, adam),
+        "Adam, decay": _case(o.Adam, adam, eps=1e-3, beta1=0.7, beta2=0.9, weight_decay=0.3),
+        "Adam, by row": _case(o.Adam, adam, {"by_row": True}, use_rowwise_bias_correction=True),
         "PartialRowwiseAdam": _case(
             o.PartialRowwiseAdam, adam, {"partial": True, "weight_decay": 0.1}, weight_decay=0.1
         ),
-        "TbeLamb": _case(o.TbeLamb, adam, {"lamb": True}),
-        "TbeLamb, decay": _case(
-            o.TbeLamb, adam, {"lamb": True, "weight_decay": 0.3}, weight_decay=0.3
-        ),
-        "PartialRowwiseLamb": _case(
-            o.PartialRowwiseLamb,
+        "LAMB": _case(o.LAMB, adam, {"lamb": True}),
+        "LAMB, decay": _case(o.LAMB, adam, {"lamb": True, "weight_decay": 0.3}, weight_decay=0.3),
+        "PartialRowwiseLAMB": _case(
+            o.PartialRowwiseLAMB,
             adam,
             {"lamb": True, "partial": True, "weight_decay": 0.1},
             weight_decay=0.1,
         ),
-        "LarsSGD": _case(o.LarsSGD, oracle.lars, eta=0.3),
-        "LarsSGD, decay": _case(o.LarsSGD, oracle.lars, momentum=0.5, eta=0.5, weight_decay=0.2),
+        "LARS": _case(o.LARS, oracle.lars, eta=0.3),
+        "LARS, decay": _case(o.LARS, oracle.lars, momentum=0.5, eta=0.5, weight_decay=0.2),
         "Ensemble": _ensemble(2, 4, 2, 0.6),
         "Ensemble, from 0": _ensemble(3, 3, 0, 0.6),
         "Ensemble, forgets": _ensemble(2, 6, 4, 0.3, forgets=True),
@@ -216,8 +211,8 @@ def _cases() -> dict[str, Case]:
 CASES = _cases()
 # One of each optimizer and of each sort of slots.
 KINDS = (
-    *("ExactSGD", "ExactAdagrad", "RowwiseAdagrad", "RowwiseAdagrad, l2"),
+    *("SGD", "Adagrad", "RowwiseAdagrad", "RowwiseAdagrad, l2"),
     *("RowwiseAdagrad, global", "RowwiseAdagrad, max_norm", "cowclip, l2", "counter, share"),
-    *("TbeAdam", "TbeAdam, by row", "PartialRowwiseAdam", "TbeLamb", "PartialRowwiseLamb"),
-    *("LarsSGD, decay", "Ensemble", "Ensemble, l2", "EmaInplace"),
+    *("Adam", "Adam, by row", "PartialRowwiseAdam", "LAMB", "PartialRowwiseLAMB"),
+    *("LARS, decay", "Ensemble", "Ensemble, l2", "EmaInplace"),
 )

@@ -20,48 +20,48 @@ from reference import SEED
 from table_batched_cases import first_rows, layer_of, plain, random_inputs, rows_of
 
 import tf_embed
-from tf_embed import optimizers
+from tf_embed import tbe
 
 PYTHON = os.environ.get("TF_EMBED_FBGEMM_PYTHON")
 STEPS, ROWS, DIM, COUNT = 20, 12, 8, 10
-DECAY = tf_embed.WeightDecayMode
-COUNTER_DECAY = tf_embed.CounterWeightDecayMode
-RATES = tf_embed.LearningRateMode
+DECAY = tbe.WeightDecayMode
+COUNTER_DECAY = tbe.CounterWeightDecayMode
+RATES = tbe.LearningRateMode
 
 
 def _rowwise(mode: Any, **options: Any) -> tuple[str, Any, dict[str, Any]]:
     options = {"weight_decay": 0.2, "weight_decay_mode": mode, **options}
-    return "EXACT_ROWWISE_ADAGRAD", optimizers.RowwiseAdagrad, options
+    return "EXACT_ROWWISE_ADAGRAD", tbe.RowwiseAdagrad, options
 
 
 def _counter(inner: Any, rates: Any, halflife: int = 3) -> tuple[str, Any, dict[str, Any]]:
-    definition = tf_embed.CounterBasedRegularizationDefinition(
+    definition = tbe.CounterBasedRegularizationDefinition(
         inner,
         halflife,
         adjustment_iter=4,
         adjustment_ub=0.7,
         learning_rate_mode=rates,
-        tail_id_threshold=tf_embed.TailIdThreshold(1.0),
+        tail_id_threshold=tbe.TailIdThreshold(1.0),
     )
     return _rowwise(DECAY.COUNTER, counter_based_regularization=definition)
 
 
 def _clip(inner: Any) -> tuple[str, Any, dict[str, Any]]:
-    definition = tf_embed.CowClipDefinition(inner, -1, 0.05, 0.1)
+    definition = tbe.CowClipDefinition(inner, -1, 0.05, 0.1)
     return _rowwise(DECAY.COWCLIP, cowclip_regularization=definition)
 
 
 # FBGEMM's name, ours, and the settings that both have.
 CASES = {
-    "sgd": ("EXACT_SGD", optimizers.ExactSGD, {}),
-    "adagrad": ("EXACT_ADAGRAD", optimizers.ExactAdagrad, {"eps": 1e-3}),
-    "rowwise": ("EXACT_ROWWISE_ADAGRAD", optimizers.RowwiseAdagrad, {}),
+    "sgd": ("EXACT_SGD", tbe.SGD, {}),
+    "adagrad": ("EXACT_ADAGRAD", tbe.Adagrad, {"eps": 1e-3}),
+    "rowwise": ("EXACT_ROWWISE_ADAGRAD", tbe.RowwiseAdagrad, {}),
     "l2": _rowwise(DECAY.L2),
     "decouple": _rowwise(DECAY.DECOUPLE),
     "in place": (
         "EMAINPLACE_ROWWISE_ADAGRAD",
-        optimizers.EmaInplaceRowwiseAdagrad,
-        {"emainplace_mode": tf_embed.EmainplaceModeDefinition(4, 8, 0.6)},
+        tbe.EmaInplaceRowwiseAdagrad,
+        {"emainplace_mode": tbe.EmainplaceModeDefinition(4, 8, 0.6)},
     ),
     "counter, decouple, increase": _counter(COUNTER_DECAY.DECOUPLE, RATES.TAIL_ID_LR_INCREASE),
     "counter, l2, decrease": _counter(COUNTER_DECAY.L2, RATES.TAIL_ID_LR_DECREASE),
@@ -195,8 +195,8 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         }
         theirs = by_fbgemm(self.get_temp_dir(), settings, arrays)
         if "pooling_mode" in shared:
-            shared["pooling_mode"] = tf_embed.PoolingMode[shared["pooling_mode"]]
-        layer = layer_of(rows, specs, FEATURES, optimizer=tf_embed.OptimType[name], **shared)
+            shared["pooling_mode"] = tbe.PoolingMode[shared["pooling_mode"]]
+        layer = layer_of(rows, specs, FEATURES, optimizer=tbe.OptimType[name], **shared)
         for number, (inputs, gradients) in enumerate(steps):
             weights = None if inputs.weights is None else tf.Variable(inputs.weights)
             with tf.GradientTape() as tape:

@@ -8,25 +8,24 @@ import itertools
 import keras
 from absl.testing import absltest, parameterized
 
-import tf_embed
-from tf_embed import optimizers
+from tf_embed import tbe
 from tf_embed.definitions import as_enum
-from tf_embed.optimizers.tbe_of_type import TbeSettings, optimizer_of_type, present_settings
+from tf_embed.tbe.factory import OptimizerSettings, optimizer_of_type, present_settings
 
-OptimType = tf_embed.OptimType
-Decay = tf_embed.WeightDecayMode
+OptimType = tbe.OptimType
+Decay = tbe.WeightDecayMode
 
 KINDS = {
-    OptimType.EXACT_SGD: optimizers.ExactSGD,
-    OptimType.EXACT_ADAGRAD: optimizers.ExactAdagrad,
-    OptimType.EXACT_ROWWISE_ADAGRAD: optimizers.RowwiseAdagrad,
-    OptimType.ADAM: optimizers.TbeAdam,
-    OptimType.LAMB: optimizers.TbeLamb,
-    OptimType.LARS_SGD: optimizers.LarsSGD,
-    OptimType.PARTIAL_ROWWISE_ADAM: optimizers.PartialRowwiseAdam,
-    OptimType.PARTIAL_ROWWISE_LAMB: optimizers.PartialRowwiseLamb,
-    OptimType.ENSEMBLE_ROWWISE_ADAGRAD: optimizers.EnsembleRowwiseAdagrad,
-    OptimType.EMAINPLACE_ROWWISE_ADAGRAD: optimizers.EmaInplaceRowwiseAdagrad,
+    OptimType.EXACT_SGD: tbe.SGD,
+    OptimType.EXACT_ADAGRAD: tbe.Adagrad,
+    OptimType.EXACT_ROWWISE_ADAGRAD: tbe.RowwiseAdagrad,
+    OptimType.ADAM: tbe.Adam,
+    OptimType.LAMB: tbe.LAMB,
+    OptimType.LARS_SGD: tbe.LARS,
+    OptimType.PARTIAL_ROWWISE_ADAM: tbe.PartialRowwiseAdam,
+    OptimType.PARTIAL_ROWWISE_LAMB: tbe.PartialRowwiseLAMB,
+    OptimType.ENSEMBLE_ROWWISE_ADAGRAD: tbe.EnsembleRowwiseAdagrad,
+    OptimType.EMAINPLACE_ROWWISE_ADAGRAD: tbe.EmaInplaceRowwiseAdagrad,
 }
 ROWWISE = {
     OptimType.EXACT_ROWWISE_ADAGRAD,
@@ -39,12 +38,10 @@ ADAMS = {
     OptimType.PARTIAL_ROWWISE_ADAM,
     OptimType.PARTIAL_ROWWISE_LAMB,
 }
-BY_COUNTER = tf_embed.CounterBasedRegularizationDefinition(
-    tf_embed.CounterWeightDecayMode.L2, counter_halflife=7
+BY_COUNTER = tbe.CounterBasedRegularizationDefinition(
+    tbe.CounterWeightDecayMode.L2, counter_halflife=7
 )
-COWCLIP = tf_embed.CowClipDefinition(
-    tf_embed.CounterWeightDecayMode.L2, weight_norm_coefficient=1.0
-)
+COWCLIP = tbe.CowClipDefinition(tbe.CounterWeightDecayMode.L2, weight_norm_coefficient=1.0)
 
 # A value off the default of each setting, those that use it, and what else must be set with it.
 SETTINGS = {
@@ -58,12 +55,12 @@ SETTINGS = {
     "weight_decay": (0.125, ROWWISE | ADAMS | {OptimType.LARS_SGD}, {}),
     "weight_decay_mode": (Decay.L2, ROWWISE, {}),
     "ensemble_mode": (
-        tf_embed.EnsembleModeDefinition(step_ema=5),
+        tbe.EnsembleModeDefinition(step_ema=5),
         {OptimType.ENSEMBLE_ROWWISE_ADAGRAD},
         {},
     ),
     "emainplace_mode": (
-        tf_embed.EmainplaceModeDefinition(step_ema=5),
+        tbe.EmainplaceModeDefinition(step_ema=5),
         {OptimType.EMAINPLACE_ROWWISE_ADAGRAD},
         {},
     ),
@@ -78,12 +75,12 @@ SETTINGS = {
         {"weight_decay_mode": Decay.COWCLIP},
     ),
     "global_weight_decay": (
-        tf_embed.GlobalWeightDecayDefinition(start_iter=3),
+        tbe.GlobalWeightDecayDefinition(start_iter=3),
         {OptimType.EXACT_ROWWISE_ADAGRAD},
         {"weight_decay_mode": Decay.DECOUPLE_GLOBAL},
     ),
     "extra_optimizer_config": (
-        tf_embed.UserEnabledConfigDefinition(use_rowwise_bias_correction=True),
+        tbe.UserEnabledConfigDefinition(use_rowwise_bias_correction=True),
         {OptimType.ADAM},
         {},
     ),
@@ -105,14 +102,14 @@ class OptimizerOfTypeTest(parameterized.TestCase):
     """`optimizer_of_type`."""
 
     def test_every_setting_is_tried(self):
-        self.assertCountEqual(SETTINGS, TbeSettings().get_config())
+        self.assertCountEqual(SETTINGS, OptimizerSettings().get_config())
 
     @parameterized.parameters(*KINDS.items())
     def test_default_settings_make_the_optimizer_with_its_defaults(self, optim_type, kind):
-        optimizer = optimizer_of_type(optim_type, TbeSettings())
+        optimizer = optimizer_of_type(optim_type, OptimizerSettings())
         self.assertIs(type(optimizer), kind)
         self.assertEqual(optimizer.get_config(), kind().get_config())
-        self.assertIs(type(optimizer_of_type(optim_type.value, TbeSettings())), kind)
+        self.assertIs(type(optimizer_of_type(optim_type.value, OptimizerSettings())), kind)
 
     @parameterized.parameters(*itertools.product([*KINDS, OptimType.NONE, None], SETTINGS))
     def test_a_setting_is_taken_over_or_refused(self, optim_type, name):
@@ -120,13 +117,13 @@ class OptimizerOfTypeTest(parameterized.TestCase):
         if name == "weight_decay" and optim_type in ROWWISE:
             needs = {"weight_decay_mode": Decay.DECOUPLE}
         if optim_type in users:
-            optimizer = optimizer_of_type(optim_type, TbeSettings(**{name: value}, **needs))
+            optimizer = optimizer_of_type(optim_type, OptimizerSettings(**{name: value}, **needs))
             wanted = TAKEN_AS.get(name, (name, value))[1]
             self.assertEqual(_taken(optimizer, name), wanted)
             return
         owner = "optimizer=None" if optim_type is None else f"OptimType.{optim_type.name}"
         with self.assertRaises(ValueError) as caught:
-            optimizer_of_type(optim_type, TbeSettings(**{name: value}))
+            optimizer_of_type(optim_type, OptimizerSettings(**{name: value}))
         self.assertStartsWith(
             str(caught.exception), f"{owner} does not use `{name}`. Received: {name}="
         )
@@ -134,11 +131,11 @@ class OptimizerOfTypeTest(parameterized.TestCase):
     def test_a_refusal_names_the_optimizer_the_setting_and_the_value(self):
         message = r"^OptimType.EXACT_SGD does not use `momentum`. Received: momentum=0.5$"
         with self.assertRaisesRegex(ValueError, message):
-            optimizer_of_type(OptimType.EXACT_SGD, TbeSettings(momentum=0.5))
+            optimizer_of_type(OptimType.EXACT_SGD, OptimizerSettings(momentum=0.5))
 
     @parameterized.parameters(None, OptimType.NONE, "none")
     def test_without_an_optimizer_there_is_none(self, optim_type):
-        self.assertIsNone(optimizer_of_type(optim_type, TbeSettings()))
+        self.assertIsNone(optimizer_of_type(optim_type, OptimizerSettings()))
 
     @parameterized.parameters(
         *itertools.product(
@@ -149,19 +146,19 @@ class OptimizerOfTypeTest(parameterized.TestCase):
     def test_averages_have_no_mode_that_keeps_more(self, optim_type, mode):
         message = f"OptimType.{optim_type.name} does not use `weight_decay_mode`.*{mode.name}"
         with self.assertRaisesRegex(ValueError, message):
-            optimizer_of_type(optim_type, TbeSettings(weight_decay_mode=mode))
+            optimizer_of_type(optim_type, OptimizerSettings(weight_decay_mode=mode))
 
     @parameterized.parameters(
         ("counter_based_regularization", BY_COUNTER, Decay.COUNTER),
         ("cowclip_regularization", COWCLIP, Decay.COWCLIP),
-        ("global_weight_decay", tf_embed.GlobalWeightDecayDefinition(), Decay.DECOUPLE_GLOBAL),
+        ("global_weight_decay", tbe.GlobalWeightDecayDefinition(), Decay.DECOUPLE_GLOBAL),
     )
     def test_a_mode_and_its_definition_go_together(self, name, definition, mode):
         message = f"`{name}` and weight_decay_mode=WeightDecayMode.{mode.name} must be set together"
         for settings in (
-            TbeSettings(weight_decay_mode=mode),
-            TbeSettings(**{name: definition}),
-            TbeSettings(**{name: definition}, weight_decay_mode=Decay.L2),
+            OptimizerSettings(weight_decay_mode=mode),
+            OptimizerSettings(**{name: definition}),
+            OptimizerSettings(**{name: definition}, weight_decay_mode=Decay.L2),
         ):
             with self.assertRaisesRegex(ValueError, message):
                 optimizer_of_type(OptimType.EXACT_ROWWISE_ADAGRAD, settings)
@@ -170,52 +167,52 @@ class OptimizerOfTypeTest(parameterized.TestCase):
     def test_weight_decay_without_a_mode_is_refused(self, optim_type):
         message = f"OptimType.{optim_type.name} does not use `weight_decay` with .*NONE"
         with self.assertRaisesRegex(ValueError, message):
-            optimizer_of_type(optim_type, TbeSettings(weight_decay=0.1))
+            optimizer_of_type(optim_type, OptimizerSettings(weight_decay=0.1))
 
     @parameterized.parameters("sgd", "row_wise_adagrad", "Adam")
     def test_other_names_are_refused(self, name):
         words = f"the name or value of one: EXACT_SGD .'exact_sgd'., .*optimizer='{name}'"
         with self.assertRaisesRegex(ValueError, words):
-            optimizer_of_type(name, TbeSettings())
+            optimizer_of_type(name, OptimizerSettings())
 
     @parameterized.parameters(*KINDS.items())
     def test_names_of_types_are_taken(self, optim_type, kind):
-        self.assertIs(type(optimizer_of_type(optim_type.name, TbeSettings())), kind)
+        self.assertIs(type(optimizer_of_type(optim_type.name, OptimizerSettings())), kind)
 
-    @parameterized.parameters(keras.optimizers.SGD, optimizers.ExactSGD, lambda: 3)
+    @parameterized.parameters(keras.optimizers.SGD, tbe.SGD, lambda: 3)
     def test_an_optimizer_belongs_to_the_model(self, make):
         with self.assertRaisesRegex(TypeError, "tf_embed.DynamicEmbeddingOptimizer"):
-            optimizer_of_type(make(), TbeSettings())
+            optimizer_of_type(make(), OptimizerSettings())
 
     def test_settings_are_taken_from_their_config(self):
-        settings = TbeSettings(
+        settings = OptimizerSettings(
             weight_decay_mode=Decay.COUNTER,
             counter_based_regularization=BY_COUNTER,
-            extra_optimizer_config=tf_embed.UserEnabledConfigDefinition(True),
+            extra_optimizer_config=tbe.UserEnabledConfigDefinition(True),
         )
         config = settings.get_config()
         self.assertEqual(config["weight_decay_mode"], 3)
-        self.assertEqual(TbeSettings.from_config(config), settings)
+        self.assertEqual(OptimizerSettings.from_config(config), settings)
 
     def test_settings_of_another_kind_are_refused(self):
         with self.assertRaisesRegex(TypeError, "`ensemble_mode` must be a EnsembleModeDefinition"):
-            TbeSettings(ensemble_mode=tf_embed.EmainplaceModeDefinition())
+            OptimizerSettings(ensemble_mode=tbe.EmainplaceModeDefinition())
         with self.assertRaisesRegex(ValueError, "`weight_decay_mode` must be of WeightDecayMode"):
-            TbeSettings(weight_decay_mode=9)
+            OptimizerSettings(weight_decay_mode=9)
 
     def test_a_schedule_is_a_learning_rate(self):
         schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)
-        optimizer = optimizer_of_type(OptimType.ADAM, TbeSettings(learning_rate=schedule))
+        optimizer = optimizer_of_type(OptimType.ADAM, OptimizerSettings(learning_rate=schedule))
         self.assertAlmostEqual(float(optimizer.learning_rate), 0.5)
 
     def test_present_settings_are_the_given_ones_but_for_what_was_changed(self):
-        self.assertEqual(present_settings(TbeSettings(), None), TbeSettings())
-        settings = TbeSettings(learning_rate=0.1, beta2=0.99)
+        self.assertEqual(present_settings(OptimizerSettings(), None), OptimizerSettings())
+        settings = OptimizerSettings(learning_rate=0.1, beta2=0.99)
         optimizer = optimizer_of_type(OptimType.LAMB, settings)
         self.assertEqual(present_settings(settings, optimizer), settings)
         optimizer.adjust("beta2", 0.7)
         optimizer.learning_rate = 0.25
-        changed = TbeSettings(learning_rate=0.25, beta2=0.7)
+        changed = OptimizerSettings(learning_rate=0.25, beta2=0.7)
         self.assertEqual(present_settings(settings, optimizer), changed)
 
 
@@ -227,9 +224,18 @@ class EnumsTest(parameterized.TestCase):
     """How members of enums are named."""
 
     ENUMS = (
-        *(tf_embed.OptimType, tf_embed.SparseType, tf_embed.PoolingMode, tf_embed.BoundsCheckMode),
-        *(tf_embed.CacheAlgorithm, tf_embed.EmbeddingLocation, tf_embed.WeightDecayMode),
-        *(tf_embed.LearningRateMode, tf_embed.StepMode),
+        *(
+            tbe.OptimType,
+            tbe.SparseType,
+            tbe.PoolingMode,
+            tbe.BoundsCheckMode,
+        ),
+        *(
+            tbe.CacheAlgorithm,
+            tbe.EmbeddingLocation,
+            tbe.WeightDecayMode,
+        ),
+        *(tbe.LearningRateMode, tbe.StepMode),
     )
 
     @parameterized.product(kind=ENUMS)
@@ -241,7 +247,18 @@ class EnumsTest(parameterized.TestCase):
 
     @parameterized.product(
         kind=ENUMS,
-        value=(Order.SUM, tf_embed.ComputeDevice.CPU, True, 0.0, None, "", "Sum", b"SUM", 99, [0]),
+        value=(
+            Order.SUM,
+            tbe.ComputeDevice.CPU,
+            True,
+            0.0,
+            None,
+            "",
+            "Sum",
+            b"SUM",
+            99,
+            [0],
+        ),
     )
     def test_all_else_is_refused_with_what_is_accepted(self, kind, value):
         with self.assertRaises(ValueError) as caught:
@@ -258,30 +275,30 @@ class TypesTest(parameterized.TestCase):
     """What tables are described by."""
 
     @parameterized.parameters(
-        tf_embed.RecordCacheMetrics(True, True),
-        tf_embed.TBEStatsReporterConfig(5),
-        tf_embed.MultiPassPrefetchConfig(3, 100),
-        tf_embed.UserEnabledConfigDefinition(True),
+        tbe.RecordCacheMetrics(True, True),
+        tbe.TBEStatsReporterConfig(5),
+        tbe.MultiPassPrefetchConfig(3, 100),
+        tbe.UserEnabledConfigDefinition(True),
     )
     def test_definitions_are_serialized_by_keras(self, definition):
         config = keras.saving.serialize_keras_object(definition)
         self.assertEqual(keras.saving.deserialize_keras_object(config), definition)
 
     def test_numbers_are_those_of_fbgemm(self):
-        self.assertEqual([one.value for one in tf_embed.EmbeddingLocation], [0, 1, 2, 3, 4])
-        self.assertEqual(tf_embed.EmbeddingLocation["MTIA"], 4)
-        self.assertEqual([one.name for one in tf_embed.ComputeDevice], ["CPU", "CUDA", "MTIA"])
-        self.assertEqual([one.name for one in tf_embed.PoolingMode], ["SUM", "MEAN", "NONE"])
-        self.assertEqual(tf_embed.CacheAlgorithm.LFU, 1)
-        self.assertEqual(tf_embed.MultiPassPrefetchConfig().min_splitable_pass_size, 6291456)
+        self.assertEqual([one.value for one in tbe.EmbeddingLocation], [0, 1, 2, 3, 4])
+        self.assertEqual(tbe.EmbeddingLocation["MTIA"], 4)
+        self.assertEqual([one.name for one in tbe.ComputeDevice], ["CPU", "CUDA", "MTIA"])
+        self.assertEqual([one.name for one in tbe.PoolingMode], ["SUM", "MEAN", "NONE"])
+        self.assertEqual(tbe.CacheAlgorithm.LFU, 1)
+        self.assertEqual(tbe.MultiPassPrefetchConfig().min_splitable_pass_size, 6291456)
 
     def test_bounds_check_modes_of_the_second_kind_are_the_plain_ones(self):
-        modes = tf_embed.BoundsCheckMode
+        modes = tbe.BoundsCheckMode
         self.assertEqual([modes(4).plain, modes(5).plain, modes(6).plain], [2, 1, 0])
         self.assertEqual([modes(one).plain for one in range(4)], [0, 1, 2, 3])
 
     def test_sparse_types_have_the_dtype_that_tensorflow_has(self):
-        dtypes = {str(one): one.dtype and one.dtype.name for one in tf_embed.SparseType}
+        dtypes = {str(one): one.dtype and one.dtype.name for one in tbe.SparseType}
         self.assertEqual(
             dtypes,
             {
@@ -296,20 +313,20 @@ class TypesTest(parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        (tf_embed.RecordCacheMetrics, "record_tablewise_cache_miss", 1),
-        (tf_embed.TBEStatsReporterConfig, "interval", 2.5),
-        (tf_embed.MultiPassPrefetchConfig, "num_passes", "3"),
-        (tf_embed.UserEnabledConfigDefinition, "use_rowwise_bias_correction", "no"),
-        (tf_embed.TailIdThreshold, "val", "3"),
-        (tf_embed.TailIdThreshold, "is_ratio", 1),
-        (tf_embed.CounterBasedRegularizationDefinition, "counter_halflife", None),
-        (tf_embed.CounterBasedRegularizationDefinition, "counter_halflife", 1.5),
-        (tf_embed.CounterBasedRegularizationDefinition, "max_counter_update_freq", 2.5),
-        (tf_embed.CounterBasedRegularizationDefinition, "tail_id_threshold", 3.0),
-        (tf_embed.CowClipDefinition, "lower_bound", "0"),
-        (tf_embed.GlobalWeightDecayDefinition, "start_iter", [3]),
-        (tf_embed.EnsembleModeDefinition, "step_ema", "10"),
-        (tf_embed.EmainplaceModeDefinition, "step_start", {}),
+        (tbe.RecordCacheMetrics, "record_tablewise_cache_miss", 1),
+        (tbe.TBEStatsReporterConfig, "interval", 2.5),
+        (tbe.MultiPassPrefetchConfig, "num_passes", "3"),
+        (tbe.UserEnabledConfigDefinition, "use_rowwise_bias_correction", "no"),
+        (tbe.TailIdThreshold, "val", "3"),
+        (tbe.TailIdThreshold, "is_ratio", 1),
+        (tbe.CounterBasedRegularizationDefinition, "counter_halflife", None),
+        (tbe.CounterBasedRegularizationDefinition, "counter_halflife", 1.5),
+        (tbe.CounterBasedRegularizationDefinition, "max_counter_update_freq", 2.5),
+        (tbe.CounterBasedRegularizationDefinition, "tail_id_threshold", 3.0),
+        (tbe.CowClipDefinition, "lower_bound", "0"),
+        (tbe.GlobalWeightDecayDefinition, "start_iter", [3]),
+        (tbe.EnsembleModeDefinition, "step_ema", "10"),
+        (tbe.EmainplaceModeDefinition, "step_start", {}),
     )
     def test_what_is_of_another_type_is_refused_by_name(self, kind, name, value):
         with self.assertRaisesRegex(TypeError, f"`{name}` must be a.*{name}="):
@@ -318,19 +335,19 @@ class TypesTest(parameterized.TestCase):
     def test_numbers_that_float32_does_not_hold_are_refused(self):
         for value in (1e39, -(10**400), 10**5000, float("nan")):
             with self.assertRaisesRegex(ValueError, "`val` must be finite in float32"):
-                tf_embed.TailIdThreshold(val=value)
+                tbe.TailIdThreshold(val=value)
 
     def test_a_flag_is_a_bool(self):
         with self.assertRaisesRegex(TypeError, "`use_rowwise_bias_correction` must be a bool"):
-            tf_embed.optimizers.TbeAdam(use_rowwise_bias_correction="False")
+            tbe.Adam(use_rowwise_bias_correction="False")
 
     def test_a_threshold_must_be_one(self):
         with self.assertRaisesRegex(ValueError, "`tail_id_threshold` must be a Tail.*None"):
-            tf_embed.CounterBasedRegularizationDefinition(tail_id_threshold=None)
+            tbe.CounterBasedRegularizationDefinition(tail_id_threshold=None)
 
     def test_passes_are_at_least_one(self):
         with self.assertRaisesRegex(ValueError, "`num_passes` must be at least 1"):
-            tf_embed.MultiPassPrefetchConfig(num_passes=0)
+            tbe.MultiPassPrefetchConfig(num_passes=0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Layers with known rows, ids in containers, and the oracle of the tests of `tf_embed.keras`."""
+"""Layers with known rows, ids in containers, and the oracle for `tf_embed.tfra.keras`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from reference import SEED
 
 import tf_embed
-from tf_embed.keras.layers import Embedding
+from tf_embed.tfra.keras.layers import Embedding
 
 DIM = 3
 ROWS = np.random.default_rng(SEED).normal(size=[10, DIM]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The layers of `tf_embed.keras.layers`: arguments, rows and dtypes.
+"""The layers of `tf_embed.tfra.keras.layers`: arguments, rows and dtypes.
 
 Each defect that TensorFlow Recommenders Addons 0.8.1 has in its layers is a test, here or in the
 other tfra_*_test.py: pooling, training, models.
@@ -31,7 +31,8 @@ from tfra_cases import (
 )
 
 import tf_embed
-from tf_embed.keras.layers import (
+from tf_embed import tfra
+from tf_embed.tfra.keras.layers import (
     BasicEmbedding,
     Embedding,
     FieldWiseEmbedding,
@@ -204,7 +205,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(kept["devices"], devices)
 
     def test_the_bound_of_a_creator_is_in_the_config(self):
-        creator = tf_embed.HkvHashTableCreator(tf_embed.HkvHashTableConfig(max_capacity=10))
+        creator = tfra.HkvHashTableCreator(tfra.HkvHashTableConfig(max_capacity=10))
         config = json.loads(json.dumps(Embedding(2, kv_creator=creator).get_config()))
         copy = Embedding.from_config(config)
         copy.params.upsert(range(30), np.ones([30, 2]))

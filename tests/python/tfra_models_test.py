@@ -1,4 +1,4 @@
-"""Models with the layers of `tf_embed.keras`, through every way to save them."""
+"""Models with the layers of `tf_embed.tfra.keras`, through every way to save them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from absl.testing import parameterized
 from tfra_cases import ROWS, remainder, second_half, twice_the_sum
 
 import tf_embed
-from tf_embed.keras.callbacks import ModelCheckpoint
-from tf_embed.keras.layers import (
+from tf_embed.tfra.keras.callbacks import ModelCheckpoint
+from tf_embed.tfra.keras.layers import (
     Embedding,
     FieldWiseEmbedding,
     LayerNormalization,
     SquashedEmbedding,
 )
-from tf_embed.keras.models import load_model, save_model
+from tf_embed.tfra.keras.models import load_model, save_model
 
 IDS = np.random.default_rng(0).integers(0, 10, [40, 4]) * 10**12
 LABELS = np.random.default_rng(1).normal(size=[40, 1]).astype(np.float32)

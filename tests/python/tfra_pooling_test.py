@@ -24,10 +24,7 @@ from tfra_cases import (
     twice_the_sum,
 )
 
-from tf_embed.keras.layers import (
-    FieldWiseEmbedding,
-    SquashedEmbedding,
-)
+from tf_embed.tfra.keras.layers import FieldWiseEmbedding, SquashedEmbedding
 
 
 class SquashedTest(tf.test.TestCase, parameterized.TestCase):

@@ -1,4 +1,4 @@
-"""The layers of `tf_embed.keras.layers` in training, against dense layers of Keras."""
+"""The layers of `tf_embed.tfra.keras.layers` in training, against dense layers of Keras."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ from tfra_cases import (
 )
 
 import tf_embed
-from tf_embed.keras.layers import (
-    Embedding,
-    LayerNormalization,
-    SquashedEmbedding,
-)
+from tf_embed.tfra.keras.layers import Embedding, LayerNormalization, SquashedEmbedding
 
 
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):

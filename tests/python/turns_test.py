@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from tf_embed import slot_ops
+from tf_embed.ops import slot_ops
 
 DIM = 2
 KEYS = (3, 1, 4)

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 
 from tf_embed import arguments
-from tf_embed.creators import KVCreator
-from tf_embed.distributed.sharding import PartitionFn
 from tf_embed.layers.pooling import COMBINERS, Embedder
 from tf_embed.layers.table_layer import TableLayer
-from tf_embed.policies import TablePolicy
-from tf_embed.storage import GpuStorage
+from tf_embed.table.creators import KVCreator
+from tf_embed.table.policies import TablePolicy
+from tf_embed.table.sharding import PartitionFn
+from tf_embed.table.storage import GpuStorage
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -71,7 +71,8 @@ class DynamicEmbedding(TableLayer):
         partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
         restrict_policy: The class that `layer.variable.restrict` goes by; see `tf_embed.Variable`.
         init_size: Rows to make room for; see `tf_embed.Variable`.
-        kv_creator: A `tf_embed.HkvHashTableCreator`, in place of `policy`; see `tf_embed.Variable`.
+        kv_creator: A `tf_embed.tfra.HkvHashTableCreator`, in place of `policy`; see
+            `tf_embed.Variable`.
         bp_v2: Stored.
         unknown_value: None; or the row, a number or an array [dim], of ids that have none when
             the layer is not training. In training they always get their initial row.

@@ -14,7 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments, ops
+from tf_embed import arguments
+from tf_embed.ops import table_ops
 
 COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -33,7 +34,7 @@ class Embedder:
     """
 
     rows: Callable[[tf.Tensor], tf.Tensor]
-    pooled: Callable[[tf.Tensor, ops.Bags, tf.Tensor | None], tf.Tensor]
+    pooled: Callable[[tf.Tensor, table_ops.Bags, tf.Tensor | None], tf.Tensor]
     dim: int
     combiner: str | None
     name: str

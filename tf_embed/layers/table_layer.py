@@ -9,21 +9,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments, ops, stored_rows
-from tf_embed.creators import policy_of, storage_of
-from tf_embed.devices import device_names
-from tf_embed.distributed.sharding import PartitionFn, default_partition_fn
-from tf_embed.initializers import row_initializer, with_own_seed
+from tf_embed import arguments
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
-from tf_embed.lookup import gradient_token
-from tf_embed.ops import Bags, compute_dtype
+from tf_embed.ops import table_ops
+from tf_embed.ops.table_ops import Bags, compute_dtype
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
-from tf_embed.policies import MOST_ROWS, TablePolicy
-from tf_embed.policy_methods import check_policies
-from tf_embed.storage import GpuStorage
-from tf_embed.variable import Variable
+from tf_embed.saving import stored_rows
+from tf_embed.table.creators import policy_of, storage_of
+from tf_embed.table.devices import device_names
+from tf_embed.table.initializers import row_initializer, with_own_seed
+from tf_embed.table.policies import MOST_ROWS, TablePolicy
+from tf_embed.table.sharding import PartitionFn, default_partition_fn
+from tf_embed.table.storage import GpuStorage
+from tf_embed.variable.lookup import gradient_token
+from tf_embed.variable.policy_methods import check_policies
+from tf_embed.variable.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with
 TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
@@ -263,7 +265,7 @@ class TableLayer(keras.layers.Layer):
             self._declared.check(ids, self.name)
         key_dtype = tf.as_dtype(self.key_dtype)
         if isinstance(ids, tf.SparseTensor):
-            indices, values, shape = ops.checked_sparse(ids, f"`ids` of {self.name!r}")
+            indices, values, shape = table_ops.checked_sparse(ids, f"`ids` of {self.name!r}")
             return tf.SparseTensor(indices, cast_ids(values, key_dtype, self.name), shape)
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(cast_ids(ids.flat_values, key_dtype, self.name))

@@ -13,8 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments, stored_rows
-from tf_embed.anchor import Anchor, calling_optimizers, run_if
+from tf_embed import arguments
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.rules import optimizer_of, step_variable
 from tf_embed.optimizers.step_arguments import (
@@ -31,8 +30,10 @@ from tf_embed.optimizers.table_gradient import (
     train_all,
 )
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
-from tf_embed.slot_variable import SlotVariable
-from tf_embed.table import Table
+from tf_embed.saving import stored_rows
+from tf_embed.table.slot_variable import SlotVariable
+from tf_embed.table.table import Table
+from tf_embed.variable.anchor import Anchor, calling_optimizers, run_if
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     again with a new optimizer, the slots of tables start anew, as those of dense variables.
 
     The rule is the optimizer on a dense variable of the rows that a step touches, with the dense
-    gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowWiseAdagrad, Adam, AdamW and Ftrl
+    gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW and Ftrl
     run in the table, and those of FBGEMM's optimizers (see `tf_embed.optimizers`). Any other
     optimizer, also your own, runs on the rows gathered; statistics that it takes over a variable
     (Lamb's norms, Adafactor's) are over these rows.

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import ops
+from tf_embed.ops import table_ops
 
 
 def sum_equal_keys(
@@ -28,9 +28,9 @@ def sum_equal_keys(
     Returns:
         Keys [m] and sums [m, dim], m at most n.
     """
-    if ops.compute_dtype(gradients.dtype) != ops.compute_dtype(dtype):
+    if table_ops.compute_dtype(gradients.dtype) != table_ops.compute_dtype(dtype):
         gradients = tf.cast(gradients, dtype)
-    distinct, _, sums = ops.sum_by_key(keys, gradients, sum_dtype=dtype, handle=handle)
+    distinct, _, sums = table_ops.sum_by_key(keys, gradients, sum_dtype=dtype, handle=handle)
     return distinct, sums
 
 

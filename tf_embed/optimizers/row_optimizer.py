@@ -21,8 +21,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
-from tf_embed.slot_ops import ExternalRule
+from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 
 # Weights of a probe row, which tell slots that start at the weights from those that start at a
 # number. No optimizer starts from these.
@@ -44,7 +44,7 @@ _TRIED = (
     keras.optimizers.Ftrl,
     keras.optimizers.Lion,
     keras.optimizers.Lamb,
-    RowWiseAdagrad,
+    RowwiseAdagrad,
 )
 
 

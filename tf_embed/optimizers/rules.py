@@ -14,36 +14,17 @@ import keras
 import tensorflow as tf
 
 from tf_embed import arguments
-from tf_embed.optimizers.row_wise_adagrad import RowWiseAdagrad
-from tf_embed.optimizers.tbe_adagrad import ExactAdagrad, ExactSGD, RowwiseAdagrad
-from tf_embed.optimizers.tbe_adam import (
-    LarsSGD,
-    PartialRowwiseAdam,
-    PartialRowwiseLamb,
-    TbeAdam,
-    TbeLamb,
-)
-from tf_embed.optimizers.tbe_averages import EmaInplaceRowwiseAdagrad, EnsembleRowwiseAdagrad
-from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, is_fused
+from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 
 _FUSED = (
     keras.optimizers.SGD,
     keras.optimizers.RMSprop,
     keras.optimizers.Adagrad,
-    RowWiseAdagrad,
+    RowwiseAdagrad,
     keras.optimizers.Adam,
     keras.optimizers.AdamW,
     keras.optimizers.Ftrl,
-    ExactSGD,
-    ExactAdagrad,
-    RowwiseAdagrad,
-    EnsembleRowwiseAdagrad,
-    EmaInplaceRowwiseAdagrad,
-    TbeAdam,
-    PartialRowwiseAdam,
-    TbeLamb,
-    PartialRowwiseLamb,
-    LarsSGD,
 )
 
 # Names of the slots of each rule, in the order in which they lie in a row, as Keras has them.
@@ -64,13 +45,13 @@ _ONE_PER_ROW = {"rowwise_adagrad"}
 
 
 def optimizer_of(identifier: Any) -> Any:
-    """The optimizer that `keras.optimizers.get` gives, or the RowWiseAdagrad of that name.
+    """The optimizer that `keras.optimizers.get` gives, or the RowwiseAdagrad of that name.
 
     Raises:
         ValueError: There is none.
     """
     if isinstance(identifier, str) and identifier.lower().replace("_", "") == "rowwiseadagrad":
-        return RowWiseAdagrad()
+        return RowwiseAdagrad()
     try:
         return keras.optimizers.get(identifier)
     except Exception as error:
@@ -90,16 +71,16 @@ def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
 
     A subclass of one that is a rule has none: what it changes would be left out.
     """
+    if is_fused(optimizer):
+        return optimizer.rule
     if type(optimizer) not in _FUSED:
         return None
-    if isinstance(optimizer, TbeOptimizer):
-        return optimizer.rule
     if isinstance(optimizer, keras.optimizers.SGD):
         return "momentum" if optimizer.momentum else "sgd"
     if isinstance(optimizer, keras.optimizers.RMSprop):
         centered = "_centered" if optimizer.centered else ""
         return f"rmsprop{centered}{'_momentum' if optimizer.momentum else ''}"
-    if isinstance(optimizer, RowWiseAdagrad):
+    if isinstance(optimizer, RowwiseAdagrad):
         return "rowwise_adagrad"
     if isinstance(optimizer, keras.optimizers.Adagrad):
         return "adagrad"
@@ -110,7 +91,7 @@ def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
 
 def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[str, int, float]]:
     """Name, number in a row and initial value of each slot of an optimizer's fused rule."""
-    if isinstance(optimizer, TbeOptimizer):
+    if isinstance(optimizer, RowRuleOptimizer):
         return [
             (slot.name, dim if slot.is_wide else 1, math.nan if slot.starts_at_weights else 0.0)
             for slot in optimizer.slots
@@ -137,7 +118,7 @@ def hyper_parameters(
     learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
     decay = optimizer.weight_decay if weight_decay else None
     numbers: list[Any] = [learning_rate, decay or 0.0]
-    if isinstance(optimizer, TbeOptimizer):
+    if isinstance(optimizer, RowRuleOptimizer):
         numbers += optimizer.hyper(
             optimizer.number("weight_decay") if weight_decay else 0.0, max_counter
         )
@@ -148,7 +129,7 @@ def hyper_parameters(
         numbers += [optimizer.rho, optimizer.momentum, optimizer.epsilon]
     elif isinstance(optimizer, keras.optimizers.Adagrad):
         numbers += [optimizer.initial_accumulator_value, optimizer.epsilon]
-    elif isinstance(optimizer, RowWiseAdagrad):
+    elif isinstance(optimizer, RowwiseAdagrad):
         none = [0.0, 0.0, 0.0]  # neither decay of the rule's own nor a bound of norms
         numbers += [optimizer.initial_accumulator_value, optimizer.epsilon, *none]
     elif isinstance(optimizer, keras.optimizers.Ftrl):

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.anchor import Anchor
 from tf_embed.arguments import shown
+from tf_embed.variable.anchor import Anchor
 
 
 def items_in(value: Any, argument: str) -> list[Any]:

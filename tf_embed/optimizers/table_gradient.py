@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.anchor import Anchor, once_for_all_replicas
 from tf_embed.optimizers.trainer import TableTrainer
+from tf_embed.variable.anchor import Anchor, once_for_all_replicas
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,11 +17,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import stored_rows
-from tf_embed.anchor import Anchor, run_if
-from tf_embed.initializers import RowInitializer
+from tf_embed.ops.slot_ops import ExternalRule, largest_slot
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.row_optimizer import RowOptimizer, config_of, learning_rate_is_number
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.optimizers.rules import (
     fused_rule,
     fused_slots,
@@ -29,11 +28,12 @@ from tf_embed.optimizers.rules import (
     optimizer_of,
     step_variable,
 )
-from tf_embed.optimizers.tbe_optimizer import TbeOptimizer
-from tf_embed.slot_ops import ExternalRule, largest_slot
-from tf_embed.slot_variable import SlotVariable
-from tf_embed.table import Table
-from tf_embed.table_options import TableOptions
+from tf_embed.saving import stored_rows
+from tf_embed.table.initializers import RowInitializer
+from tf_embed.table.slot_variable import SlotVariable
+from tf_embed.table.table import Table
+from tf_embed.table.table_options import TableOptions
+from tf_embed.variable.anchor import Anchor, run_if
 
 # Together they would need what Keras does not say: its own accumulated gradients, and averages of
 # steps that change nothing.
@@ -63,7 +63,11 @@ def check_optimizer(optimizer: Any) -> None:
             "tf_embed.layers.DynamicEmbedding(..., optimizer=...). Received: "
             f"{optimizer.name!r}"
         )
-    if isinstance(optimizer, TbeOptimizer) and optimizer.use_ema and optimizer.looks_at_all_rows:
+    if (
+        isinstance(optimizer, RowRuleOptimizer)
+        and optimizer.use_ema
+        and optimizer.looks_at_all_rows
+    ):
         raise ValueError(
             f"Dynamic tables can't be trained by {type(optimizer).__name__} with `use_ema`, which "
             "keeps to rows of a step, and looks at all rows itself. Received: use_ema=True"
@@ -110,7 +114,7 @@ def refuse_if_mirrored(received: str) -> None:
     if isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
         raise ValueError(
             "Under tf.distribute.MirroredStrategy dynamic tables are trained by optimizers whose "
-            "rule runs in the table (SGD, RMSprop, Adagrad, RowWiseAdagrad, Adam, AdamW, Ftrl and "
+            "rule runs in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl and "
             "FBGEMM's), without global_clipnorm, use_ema, gradient_accumulation_steps and "
             f"LossScaleOptimizer. Received: {received}"
         )
@@ -153,7 +157,7 @@ class TableTrainer(tf.Module):
             rows = _in_own_thread(
                 lambda: RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)
             )
-        if isinstance(optimizer, TbeOptimizer):
+        if isinstance(optimizer, RowRuleOptimizer):
             optimizer.check_dim(options.dim, options.name)
         self._parts = _Parts(anchor.table, optimizer, decay, rows)
         self.state = max_counter_of(optimizer) if rows is None else rows.state
@@ -224,7 +228,7 @@ class TableTrainer(tf.Module):
         return (
             self.accumulator is not None
             or bool(self.optimizer.ema_overwrite_frequency)
-            or (isinstance(self.optimizer, TbeOptimizer) and self.optimizer.changes_all_rows)
+            or (isinstance(self.optimizer, RowRuleOptimizer) and self.optimizer.changes_all_rows)
         )
 
     def check_strategy(self) -> None:

@@ -1,0 +1,111 @@
+// What a caller gives to each verb: the threads that it may run on (the core makes none), the
+// moment it runs at, and whether it is a part of training.
+#ifndef TF_EMBED_CC_CORE_BASE_EXEC_CONTEXT_H_
+#define TF_EMBED_CC_CORE_BASE_EXEC_CONTEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "cc/core/base/lock_order.h"
+
+namespace tf_embed {
+
+// A moment has two names: the number of the caller's step, which is the same whenever the same
+// steps are run, and the time of day, in milliseconds since 1970. Its epoch is what the caller
+// makes of it, such as a number of steps.
+struct Moment {
+  uint64_t step = 0;
+  uint64_t milliseconds = 0;
+  uint64_t epoch = 0;  // at most kMostEpoch
+};
+inline constexpr uint64_t kMostEpoch = INT32_MAX;
+
+// What the caller of a verb holds of the table (HeldTables in table_gates.h), so that the verb does
+// not take it.
+enum class Held : uint8_t {
+  kNothing,
+  kContent,  // nothing is replaced or rearranged: for verbs that read
+  kWriting,  // the same, and what a verb that writes takes: for these
+  kPaused,   // nobody else writes: for verbs that keep others from writing
+};
+
+// How a caller runs work on its threads; see ExecContext::parallel_for.
+class ParallelFor {
+ public:
+  using Work = std::function<void(size_t begin, size_t end)>;
+  using Function = std::function<void(size_t total, size_t cost, const Work& work)>;
+
+  ParallelFor& operator=(Function function) {
+    function_ = std::move(function);
+    return *this;
+  }
+
+  void operator()(size_t total, size_t cost, const Work& work) const {
+#if defined(TF_EMBED_CHECK_LOCKS)
+    HeldLocks::OfThread().CheckParallelFor();
+    const auto checked = [&work](size_t begin, size_t end) {
+      HeldLocks::OfThread().BeginWork();
+      work(begin, end);
+      HeldLocks::OfThread().EndWork();
+    };
+    function_(total, cost, std::cref(checked));
+#else
+    function_(total, cost, work);
+#endif
+  }
+
+ private:
+  Function function_;
+};
+
+struct ExecContext {
+  // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps at once, and
+  // returns when all are done. `cost` is the cost of one unit in nanoseconds, roughly. `work` holds
+  // a reference (std::cref) wherever the core makes it: a lambda might need memory, and throw. It
+  // waits for no gate of a table (lock_order.h).
+  using Work = ParallelFor::Work;
+  ParallelFor parallel_for;
+
+  // Of a device: the stream that the caller's arrays are ready on, and on which the verb's results
+  // will be; null: the device's default one. What has no stream takes no notice.
+  void* stream = nullptr;
+
+  // By these two a table keeps its statistics; see row_policy.h.
+  Moment now;
+  bool training = false;
+
+  // Rows come back from where they were saved: all of them, whatever the table's policy says of new
+  // rows. The caller keeps the bound afterwards.
+  bool restoring = false;
+
+  // What the caller holds of the table.
+  Held held = Held::kNothing;
+
+  // Everything in the calling thread.
+  static ExecContext Serial() {
+    ExecContext context;
+    context.parallel_for = [](size_t total, size_t, const Work& work) {
+      if (total > 0) work(0, total);
+    };
+    return context;
+  }
+
+  // The same moment and purpose, in the calling thread.
+  ExecContext InSerial() const {
+    ExecContext context = *this;
+    context.parallel_for = Serial().parallel_for;
+    return context;
+  }
+  // The same, of verbs whose caller holds the table.
+  ExecContext Holding(Held what) const {
+    ExecContext context = *this;
+    context.held = what;
+    return context;
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_BASE_EXEC_CONTEXT_H_

@@ -1,0 +1,24 @@
+// The instruction sets that inner loops are compiled for. One library serves all machines: which
+// loops run is decided when a table is made.
+#ifndef TF_EMBED_CC_CORE_BASE_INSTRUCTION_SET_H_
+#define TF_EMBED_CC_CORE_BASE_INSTRUCTION_SET_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace tf_embed {
+
+// Each contains the ones before. kPlain is what the compiler takes for granted: SSE2 on x86-64.
+enum class InstructionSet : uint8_t { kPlain, kAvx2, kAvx512 };
+
+// The best one that this machine has.
+InstructionSet BestInstructionSet();
+
+// All that this machine has, in order.
+std::vector<InstructionSet> InstructionSetsHere();
+
+const char* NameOf(InstructionSet set);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_BASE_INSTRUCTION_SET_H_

@@ -1,0 +1,156 @@
+// The order in which one thread may take locks, and its check.
+//
+// A thread takes locks by rising rank, and those of one rank by rising number. The ranks up to
+// kPolicy are held while a verb waits for the threads of a pool (ExecContext::parallel_for). So
+// work that runs in such threads must not wait for a lock of these ranks: its holder may be waiting
+// for that very thread.
+//
+// Builds with TF_EMBED_CHECK_LOCKS check both rules at each acquisition that may wait, whether or
+// not it does, and end the process at the first violation. Other builds check nothing and pay
+// nothing.
+#ifndef TF_EMBED_CC_CORE_BASE_LOCK_ORDER_H_
+#define TF_EMBED_CC_CORE_BASE_LOCK_ORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#if defined(TF_EMBED_CHECK_LOCKS)
+#include <cstdio>
+#include <cstdlib>
+#endif
+
+namespace tf_embed {
+
+enum class LockRank : uint8_t {
+  kSave,     // saving a variable to files
+  kTexts,    // the dictionaries of a variable
+  kWriters,  // TableGates::writers, by the number of the table
+  kContent,  // TableGates::content, likewise
+  kPolicy,   // TableGates::policy, likewise
+  kCounts,   // what an admission policy counts
+  kStripe,   // a stripe of an index
+  kStore,    // slabs and freed slots of a row store
+  kArena,    // memory of an index
+  kLog,      // evicted rows
+  kBucket,   // a bucket's word
+};
+
+#if defined(TF_EMBED_CHECK_LOCKS)
+
+// The locks of one thread.
+class HeldLocks {
+ public:
+  static HeldLocks& OfThread() {
+    thread_local HeldLocks held;
+    return held;
+  }
+
+  // Before the thread waits for a lock.
+  void CheckWait(LockRank rank, uint64_t number) const {
+    for (size_t i = 0; i < size_; ++i) {
+      if (locks_[i].rank < rank || (locks_[i].rank == rank && locks_[i].number < number)) continue;
+      Die("waits for", rank, number, "while it holds", locks_[i].rank, locks_[i].number);
+    }
+    if (works_ > 0 && rank <= LockRank::kPolicy) {
+      Die("in work of a parallel_for waits for", rank, number, "of which the rank is", rank, 0);
+    }
+  }
+  void Add(LockRank rank, uint64_t number) {
+    if (size_ == kMost)
+      Die("holds more locks than are counted and takes", rank, number, "", rank, 0);
+    locks_[size_++] = {rank, number};
+  }
+  void Remove(LockRank rank, uint64_t number) {
+    for (size_t i = size_; i-- > 0;) {
+      if (locks_[i].rank != rank || locks_[i].number != number) continue;
+      for (--size_; i < size_; ++i) locks_[i] = locks_[i + 1];
+      return;
+    }
+    Die("gives back", rank, number, "which it does not hold:", rank, number);
+  }
+
+  // Before the thread waits for the threads of a pool.
+  void CheckParallelFor() const {
+    for (size_t i = 0; i < size_; ++i) {
+      if (locks_[i].rank <= LockRank::kPolicy) continue;
+      Die("waits for the threads of a pool", locks_[i].rank, locks_[i].number, "while it holds",
+          locks_[i].rank, locks_[i].number);
+    }
+  }
+  void BeginWork() { ++works_; }
+  void EndWork() { --works_; }
+
+ private:
+  static constexpr size_t kMost = 4096;
+  struct Lock {
+    LockRank rank;
+    uint64_t number;
+  };
+
+  [[noreturn]] static void Die(const char* does, LockRank rank, uint64_t number, const char* with,
+                               LockRank other, uint64_t other_number) {
+    std::fprintf(stderr, "Lock order: a thread %s rank %d number %llu %s rank %d number %llu.\n",
+                 does, static_cast<int>(rank), static_cast<unsigned long long>(number), with,
+                 static_cast<int>(other), static_cast<unsigned long long>(other_number));
+    std::abort();
+  }
+
+  Lock locks_[kMost];
+  size_t size_ = 0;
+  int works_ = 0;
+};
+
+// The place of one lock in the order.
+class LockPlace {
+ public:
+  explicit LockPlace(LockRank rank, uint64_t number = 0) : rank_(rank), number_(number) {}
+  void CheckWait() const { HeldLocks::OfThread().CheckWait(rank_, number_); }
+  void Taken() const { HeldLocks::OfThread().Add(rank_, number_); }
+  void GivenBack() const { HeldLocks::OfThread().Remove(rank_, number_); }
+
+ private:
+  const LockRank rank_;
+  const uint64_t number_;
+};
+
+#else
+
+class LockPlace {
+ public:
+  explicit LockPlace(LockRank, uint64_t = 0) {}
+  void CheckWait() const {}
+  void Taken() const {}
+  void GivenBack() const {}
+};
+
+#endif
+
+// A mutex with a place in the order.
+class OrderedMutex {
+ public:
+  explicit OrderedMutex(LockRank rank, uint64_t number = 0) : place_(rank, number) {}
+
+  void lock() {
+    place_.CheckWait();
+    mutex_.lock();
+    place_.Taken();
+  }
+  bool try_lock() {
+    if (!mutex_.try_lock()) return false;
+    place_.Taken();
+    return true;
+  }
+  void unlock() {
+    place_.GivenBack();
+    mutex_.unlock();
+  }
+
+ private:
+  std::mutex mutex_;
+  LockPlace place_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_BASE_LOCK_ORDER_H_

@@ -1,0 +1,57 @@
+// A fair shared and exclusive lock: later readers can't starve a writer that waits, because all
+// pass a turnstile first, which the writer holds while it waits.
+#ifndef TF_EMBED_CC_CORE_BASE_OPERATION_GATE_H_
+#define TF_EMBED_CC_CORE_BASE_OPERATION_GATE_H_
+
+#include <mutex>
+#include <shared_mutex>
+
+#include "cc/core/base/lock_order.h"
+
+namespace tf_embed {
+
+class OperationGate {
+ public:
+  explicit OperationGate(LockRank rank, uint64_t number = 0) : place_(rank, number) {}
+
+  void lock_shared() {
+    place_.CheckWait();
+    {
+      std::lock_guard<std::mutex> pass(turnstile_);
+      inside_.lock_shared();
+    }
+    place_.Taken();
+  }
+  void unlock_shared() {
+    place_.GivenBack();
+    inside_.unlock_shared();
+  }
+
+  void lock() {
+    place_.CheckWait();
+    {
+      std::lock_guard<std::mutex> hold(turnstile_);
+      inside_.lock();
+    }
+    place_.Taken();
+  }
+  bool try_lock() {
+    std::unique_lock<std::mutex> hold(turnstile_, std::try_to_lock);
+    if (!hold.owns_lock() || !inside_.try_lock()) return false;
+    place_.Taken();
+    return true;
+  }
+  void unlock() {
+    place_.GivenBack();
+    inside_.unlock();
+  }
+
+ private:
+  std::mutex turnstile_;
+  std::shared_mutex inside_;
+  LockPlace place_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_BASE_OPERATION_GATE_H_

@@ -1,0 +1,24 @@
+// Marks for functions that the host compiler and nvcc both compile.
+#ifndef TF_EMBED_CC_CORE_BASE_PLATFORM_H_
+#define TF_EMBED_CC_CORE_BASE_PLATFORM_H_
+
+#if defined(__CUDACC__)
+#define TF_EMBED_HOST_DEVICE __host__ __device__
+#else
+#define TF_EMBED_HOST_DEVICE
+#endif
+
+// For functions that files compiled for different instruction sets share: an inline function that
+// is not inlined is one function for the whole program, in whichever file's instructions.
+#define TF_EMBED_INLINE inline __attribute__((always_inline))
+
+// ThreadSanitizer knows an access as atomic only where the compiler does.
+#if defined(__SANITIZE_THREAD__)
+#define TF_EMBED_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TF_EMBED_THREAD_SANITIZER 1
+#endif
+#endif
+
+#endif  // TF_EMBED_CC_CORE_BASE_PLATFORM_H_

@@ -1,0 +1,67 @@
+// The result of whatever can fail. The core throws nothing and knows no other status type, so that
+// it can stand beside any framework.
+#ifndef TF_EMBED_CC_CORE_BASE_STATUS_H_
+#define TF_EMBED_CC_CORE_BASE_STATUS_H_
+
+#include <new>
+#include <string>
+#include <utility>
+
+namespace tf_embed {
+
+enum class StatusCode {
+  kOk,
+  kInvalidArgument,
+  kFailedPrecondition,
+  kResourceExhausted,
+  kDataLoss,     // a file is damaged
+  kUnavailable,  // a file can't be read or written
+};
+
+class Status {
+ public:
+  Status() = default;
+  static Status InvalidArgument(std::string message) {
+    return Status(StatusCode::kInvalidArgument, std::move(message));
+  }
+  static Status FailedPrecondition(std::string message) {
+    return Status(StatusCode::kFailedPrecondition, std::move(message));
+  }
+  static Status DataLoss(std::string message) {
+    return Status(StatusCode::kDataLoss, std::move(message));
+  }
+  static Status Unavailable(std::string message) {
+    return Status(StatusCode::kUnavailable, std::move(message));
+  }
+
+  // `describe` returns the message. Where even that finds no memory the code alone is kept.
+  template <typename Describe>
+  static Status ResourceExhausted(const Describe& describe) {
+    Status status(StatusCode::kResourceExhausted, std::string());
+    try {
+      status.message_ = describe();
+    } catch (const std::bad_alloc&) {
+    }
+    return status;
+  }
+
+  bool ok() const { return code_ == StatusCode::kOk; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  StatusCode code_ = StatusCode::kOk;
+  std::string message_;
+};
+
+}  // namespace tf_embed
+
+#define TF_EMBED_RETURN_IF_ERROR(expression)           \
+  do {                                                 \
+    ::tf_embed::Status tf_embed_status = (expression); \
+    if (!tf_embed_status.ok()) return tf_embed_status; \
+  } while (false)
+
+#endif  // TF_EMBED_CC_CORE_BASE_STATUS_H_

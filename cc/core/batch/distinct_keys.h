@@ -1,0 +1,40 @@
+// Finds the equal keys of one part of a batch: an optimizer's rule sees a key once a step.
+#ifndef TF_EMBED_CC_CORE_BATCH_DISTINCT_KEYS_H_
+#define TF_EMBED_CC_CORE_BATCH_DISTINCT_KEYS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/status.h"
+#include "cc/core/batch/key_partition.h"
+
+namespace tf_embed {
+
+// The places of a key in an array of them.
+struct KeyRun {
+  uint32_t begin;
+  uint32_t count;  // 0 where there is no key
+};
+
+// Finds equal keys. What it needs for that is kept from one part to the next.
+class DistinctKeys {
+ public:
+  explicit DistinctKeys(Allocator* allocator)
+      : keys_(allocator), ends_(allocator), numbers_(allocator), buckets_(allocator) {}
+
+  // Writes the positions of `range` to `positions` [range.size()], key by key, each key's in the
+  // order of the batch. `runs` [range.size()] becomes, where a key first comes, the run of its
+  // positions, counted from `begin`, and an empty one where the key came before.
+  Status Find(const KeyRange& range, uint32_t begin, uint32_t* positions, KeyRun* runs);
+
+ private:
+  Buffer<int64_t> keys_;      // the distinct keys, in the order in which they first come
+  Buffer<uint32_t> ends_;     // of each key's positions
+  Buffer<uint32_t> numbers_;  // of the key of each record
+  Buffer<uint32_t> buckets_;  // open addressing; number of a key, or kNone
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_BATCH_DISTINCT_KEYS_H_

@@ -1,0 +1,62 @@
+// A batch as a table sees it: keys, the gradients of their rows, the rows of absent ones.
+#ifndef TF_EMBED_CC_CORE_BATCH_KEY_BATCH_H_
+#define TF_EMBED_CC_CORE_BATCH_KEY_BATCH_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/data_type.h"
+#include "cc/core/base/platform.h"
+#include "cc/core/base/status.h"
+
+namespace tf_embed {
+
+// The keys of a batch. Key i belongs to place `positions[i]` of the arrays that come beside the
+// batch (rows, flags), or to place i where `positions` is null.
+struct KeyBatch {
+  const int64_t* keys = nullptr;
+  size_t size = 0;
+  const uint32_t* positions = nullptr;
+  // By place, the scores of the rows that a verb writes, of equal keys the last one's. Where a row
+  // comes with a score and scores decide who leaves, only rows of no higher score leave for it.
+  // Null: rows keep theirs, and new ones begin at 0.
+  const int64_t* scores = nullptr;
+  // Says that no key comes twice, which spares a write the search for equal ones. Where one does
+  // all the same, each of its places is dealt with by itself, in any order.
+  bool distinct = false;
+
+  TF_EMBED_INLINE size_t Position(size_t i) const {
+    return positions == nullptr ? i : positions[i];
+  }
+  // How long the arrays beside the batch are at least.
+  size_t Places() const;
+};
+inline constexpr size_t kMaxBatchSize = 0xffffffffu;
+Status CheckBatchSize(size_t size);
+
+// The gradients of a batch's places: `dim` values each.
+struct Gradients {
+  const void* values = nullptr;
+  DataType type = DataType::kFloat;
+  // By place, where in `values` its gradient begins. Several may begin where one does, as those of
+  // the keys of a bag do. Null: one lies behind the other.
+  const size_t* begins = nullptr;
+  // By place, what its gradient is multiplied with, of the compute type. Null: 1.
+  const void* factors = nullptr;
+};
+
+// The rows that absent keys have.
+struct DefaultRows {
+  enum class Kind : uint8_t { kInitializer, kOneForAll, kOneEach };
+  Kind kind = Kind::kInitializer;
+  const void* rows = nullptr;  // [dim] or [batch, dim] values
+
+  const char* Row(size_t position, size_t row_bytes) const {
+    const char* const base = static_cast<const char*>(rows);
+    return kind == Kind::kOneEach ? base + position * row_bytes : base;
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_BATCH_KEY_BATCH_H_

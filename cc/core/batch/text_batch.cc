@@ -1,0 +1,46 @@
+#include "cc/core/batch/text_batch.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "cc/core/base/process_salt.h"
+#include "cc/core/batch/key_batch.h"
+
+namespace tf_embed {
+
+Status NumberTexts(const ExecContext& context, const TextBatch& texts, Allocator* allocator,
+                   int64_t* numbers) {
+  constexpr uint32_t kNone = 0xffffffffu;
+  if (texts.size > kMaxBatchSize) {
+    return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
+                                   " keys. Received: " + std::to_string(texts.size) + ".");
+  }
+  Buffer<uint64_t> hashes(allocator);
+  Buffer<uint32_t> places(allocator);  // open addressing: the first of equal texts
+  size_t capacity = 16;
+  while (capacity < 2 * texts.size) capacity *= 2;
+  TF_EMBED_RETURN_IF_ERROR(hashes.Resize(texts.size));
+  TF_EMBED_RETURN_IF_ERROR(places.Resize(capacity));
+  const auto hash = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) hashes[i] = HashText(texts[i], ProcessSalt());
+  };
+  context.parallel_for(texts.size, kTextCost, std::cref(hash));
+  std::fill(places.data(), places.data() + capacity, kNone);
+  constexpr size_t kAhead = 16;
+  for (size_t i = 0; i < texts.size; ++i) {
+    if (i + kAhead < texts.size) {
+      __builtin_prefetch(places.data() + (hashes[i + kAhead] & (capacity - 1)), 1);
+    }
+    for (size_t place = hashes[i];; ++place) {
+      uint32_t& first = places[place & (capacity - 1)];
+      if (first == kNone) first = static_cast<uint32_t>(i);
+      if (first != i && (hashes[first] != hashes[i] || texts[first] != texts[i])) continue;
+      numbers[i] = first;
+      break;
+    }
+  }
+  return Status();
+}
+
+}  // namespace tf_embed

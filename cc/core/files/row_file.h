@@ -1,0 +1,180 @@
+// Rows of a table as a file, and the only place that knows its bytes. A save of a variable has one
+// such file for each shard; row_manifest.h says which files make a save.
+//
+//     header  | "tf_embed" | format = 1 : 4 | 0 : 4 | bytes of the body : 8 | body | CRC-32C : 4 |
+//     block   | 'r' : 4 | rows : 4 | bytes of the payload : 8 | payload | CRC-32C : 4 |
+//     ...
+//     footer  | 'e' : 4 | blocks : 4 | rows : 8 | CRC-32C of all checksums above : 4 | CRC-32C : 4
+//     |
+//
+// The body is numbers of 64 bits: types, shard, statistics, TableMeta, and what the table's policy
+// keeps besides. A payload has sections, each filled up with zeros to a multiple of 8 bytes:
+//
+//     | keys : 8 each | weights | slots | statistics : 8 each |
+//
+// In place of keys or weights that are strings stands | length : 4 of each | all their bytes |.
+// Each checksum covers its part from the first byte on, so every bit of a file is covered, and the
+// last one also the order of the blocks. Numbers are in little-endian order.
+#ifndef TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
+#define TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/status.h"
+#include "cc/core/batch/text_batch.h"
+#include "cc/core/files/byte_stream.h"
+#include "cc/core/files/table_meta.h"
+#include "cc/core/rows/row_statistics.h"
+
+namespace tf_embed {
+
+// Types by the numbers that they have in files; the first ones are those of DataType.
+enum class StoredType : uint8_t {
+  kFloat,
+  kHalf,
+  kBFloat16,
+  kDouble,
+  kInt8,
+  kInt32,
+  kInt64,
+  kBool,
+  kUint32,
+  kUint64,
+  kString,
+};
+inline constexpr StoredType kLastStoredType = StoredType::kString;
+const char* NameOf(StoredType type);
+
+struct RowFileHeader {
+  StoredType key_type = StoredType::kInt64;
+  StoredType value_type = StoredType::kFloat;
+  uint32_t shard = 0;
+  uint32_t num_shards = 1;
+  uint64_t save = 0;  // a number that all files of a save have
+  StatisticSet statistics;
+  TableMeta meta;
+  std::vector<int64_t> policy;  // whatever the table's policy keeps besides the rows
+
+  bool has_key_texts() const { return key_type == StoredType::kString; }
+  bool has_value_texts() const { return value_type == StoredType::kString; }
+  size_t weight_bytes() const { return meta.dim * SizeOf(meta.value_type); }
+  size_t slot_bytes() const { return meta.rule.slots_per_row() * SlotSize(meta.value_type); }
+  size_t statistics_bytes() const { return statistics.size() * sizeof(uint64_t); }
+};
+
+// Rows to write. Keys and weights that are strings come as texts, a key's and `dim` for each row.
+struct RowsToWrite {
+  size_t size = 0;
+  const int64_t* keys = nullptr;
+  TextBatch key_texts;
+  const char* weights = nullptr;
+  TextBatch value_texts;
+  const char* slots = nullptr;
+  const uint64_t* statistics = nullptr;
+};
+
+class RowFileWriter {
+ public:
+  // Blocks have about `block_bytes`, and a row at least.
+  RowFileWriter(ByteSink* sink, Allocator* allocator, size_t block_bytes)
+      : sink_(sink), block_bytes_(block_bytes), lengths_(allocator), texts_(allocator) {}
+
+  // In this order; Append any number of times.
+  Status Begin(const RowFileHeader& header);
+  Status Append(const RowsToWrite& rows);
+  Status Finish();
+
+  uint64_t bytes() const { return bytes_; }
+  uint64_t rows() const { return rows_; }
+  // Of everything, once it is finished.
+  uint32_t checksum() const { return checksum_; }
+
+ private:
+  size_t EndOfBlock(const RowsToWrite& rows, size_t begin) const;
+  Status AppendBlock(const RowsToWrite& rows, size_t begin, size_t end);
+  Status AppendTexts(const TextBatch& texts, size_t begin, size_t end);
+  // Writes a part of what the next checksum is for.
+  Status Put(const void* bytes, size_t size);
+  Status Fill();
+  Status PutChecksum();
+
+  ByteSink* const sink_;
+  const size_t block_bytes_;
+  Buffer<uint32_t> lengths_;
+  Buffer<char> texts_;
+  RowFileHeader header_;
+  uint64_t bytes_ = 0;
+  uint64_t rows_ = 0;
+  uint32_t blocks_ = 0;
+  uint32_t crc_ = 0;       // since the last checksum
+  size_t in_section_ = 0;  // bytes since the last section ended
+  uint32_t checksum_ = 0;
+};
+
+// The rows of a block. What is pointed to is this object's.
+class RowBlock {
+ public:
+  explicit RowBlock(Allocator* allocator) : bytes_(allocator), texts_(allocator) {}
+
+  size_t size = 0;
+  const int64_t* keys = nullptr;  // null where keys are strings
+  TextBatch key_texts;
+  const char* weights = nullptr;  // null where weights are strings
+  TextBatch value_texts;
+  const char* slots = nullptr;
+  const uint64_t* statistics = nullptr;
+
+ private:
+  friend class RowFileReader;
+  Buffer<char> bytes_;
+  Buffer<std::string_view> texts_;  // of keys, then of weights
+};
+
+class RowFileReader {
+ public:
+  // The source and the allocator outlive the reader.
+  RowFileReader(const ByteSource* source, Allocator* allocator)
+      : source_(source), allocator_(allocator) {}
+
+  // Reads the whole file and checks every byte of it. First of all.
+  Status Verify();
+
+  // The rest from any thread.
+  const RowFileHeader& header() const { return header_; }
+  uint64_t rows() const { return rows_; }
+  uint32_t checksum() const { return checksum_; }
+  size_t num_blocks() const { return blocks_.size(); }
+  // Reads and checks a block.
+  Status ReadBlock(size_t number, RowBlock* block) const;
+
+ private:
+  struct Place {
+    uint64_t offset;  // of the payload
+    uint32_t rows;
+    uint64_t bytes;
+    uint32_t crc;
+  };
+
+  Status ReadHeader(uint64_t* offset);
+  Status ReadFooter(uint64_t offset, uint32_t crc_of_all);
+  Status ReadPayload(const Place& place, RowBlock* block) const;
+  Status ReadTexts(size_t count, const char** at, const char* end, std::string_view* texts) const;
+  size_t LeastRowBytes() const;
+  Status Damaged(const std::string& what) const;
+
+  const ByteSource* const source_;
+  Allocator* const allocator_;
+  RowFileHeader header_;
+  std::vector<Place> blocks_;
+  uint64_t rows_ = 0;
+  uint32_t checksum_ = 0;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_FILES_ROW_FILE_H_

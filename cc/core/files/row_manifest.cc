@@ -1,0 +1,140 @@
+#include "cc/core/files/row_manifest.h"
+
+#include <charconv>
+
+#include "cc/core/files/crc32c.h"
+
+namespace tf_embed {
+namespace {
+
+std::string Hex(uint64_t number, int digits) {
+  std::string text(static_cast<size_t>(digits), '0');
+  for (size_t i = text.size(); i > 0; number >>= 4) text[--i] = "0123456789abcdef"[number & 15];
+  return text;
+}
+
+// Takes things off the front of a text. What it is not is found when the text that would have been
+// written for the same things is compared.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : text_(text) {}
+
+  bool Take(std::string_view wanted) {
+    if (text_.substr(0, wanted.size()) != wanted) return false;
+    text_.remove_prefix(wanted.size());
+    return true;
+  }
+  template <typename T>
+  bool TakeNumber(T* number, int base = 10) {
+    const char* const end = text_.data() + text_.size();
+    const std::from_chars_result result = std::from_chars(text_.data(), end, *number, base);
+    if (result.ec != std::errc()) return false;
+    text_.remove_prefix(static_cast<size_t>(result.ptr - text_.data()));
+    return true;
+  }
+  bool TakeWord(std::string* word) {
+    *word = std::string(text_.substr(0, text_.find_first_of(" \n")));
+    text_.remove_prefix(word->size());
+    return !word->empty();
+  }
+  bool TakeType(StoredType* type) {
+    std::string word;
+    if (!TakeWord(&word)) return false;
+    for (int number = 0; number <= static_cast<int>(kLastStoredType); ++number) {
+      *type = static_cast<StoredType>(number);
+      if (word == NameOf(*type)) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::string_view text_;
+};
+
+bool Scan(const std::string& text, RowManifest* manifest) {
+  Scanner scanner(text);
+  bool good = scanner.Take("tf_embed rows 1\nsave ") && scanner.TakeNumber(&manifest->save, 16) &&
+              scanner.Take("\ntime ") && scanner.TakeNumber(&manifest->milliseconds) &&
+              scanner.Take("\nkeys ") && scanner.TakeType(&manifest->key_type) &&
+              scanner.Take("\nvalues ") && scanner.TakeType(&manifest->value_type) &&
+              scanner.Take("\ndim ") && scanner.TakeNumber(&manifest->dim) &&
+              scanner.Take("\nrank ") && scanner.TakeNumber(&manifest->rank) &&
+              scanner.Take(" of ") && scanner.TakeNumber(&manifest->processes) &&
+              scanner.Take("\n") && manifest->rank < manifest->processes;
+  while (good && manifest->files.size() < RowManifest::kMostFiles && scanner.Take("file ")) {
+    RowManifest::File file;
+    good = scanner.TakeWord(&file.name) && file.name.find('/') == std::string::npos &&
+           scanner.Take(" ") && scanner.TakeNumber(&file.bytes) && scanner.Take(" ") &&
+           scanner.TakeNumber(&file.rows) && scanner.Take(" ") &&
+           scanner.TakeNumber(&file.checksum, 16) && scanner.Take("\n");
+    manifest->files.push_back(file);
+  }
+  return good && !manifest->files.empty();
+}
+
+// Reads "RANKofPROCESSES." off the front.
+bool TakeRank(Scanner* scanner, uint32_t* rank, uint32_t* processes) {
+  return scanner->TakeNumber(rank) && scanner->Take("of") && scanner->TakeNumber(processes) &&
+         scanner->Take(".") && *rank < *processes;
+}
+
+}  // namespace
+
+std::string RowManifest::Encode() const {
+  std::string text = "tf_embed rows 1\nsave " + Hex(save, 16) + "\ntime " +
+                     std::to_string(milliseconds) + "\nkeys " + NameOf(key_type) + "\nvalues " +
+                     NameOf(value_type) + "\ndim " + std::to_string(dim) + "\nrank " +
+                     std::to_string(rank) + " of " + std::to_string(processes) + "\n";
+  for (const File& file : files) {
+    text += "file " + file.name + " " + std::to_string(file.bytes) + " " +
+            std::to_string(file.rows) + " " + Hex(file.checksum, 8) + "\n";
+  }
+  return text + "checksum " + Hex(ExtendCrc32c(0, text.data(), text.size()), 8) + "\n";
+}
+
+Status RowManifest::Decode(const std::string& text, const std::string& name,
+                           RowManifest* manifest) {
+  *manifest = RowManifest();
+  if (!Scan(text, manifest) || manifest->Encode() != text) {
+    return Status::DataLoss("'" + name + "' is damaged, or no manifest of a save of this format.");
+  }
+  return Status();
+}
+
+RowFileNames::RowFileNames(std::string_view variable) {
+  for (const char c : variable) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || c == '-';
+    if (plain) {
+      stem_ += c;
+    } else {
+      stem_ += "=" + Hex(static_cast<unsigned char>(c), 2);
+    }
+  }
+  stem_ += ".rank";
+}
+
+std::string RowFileNames::Rank(uint32_t rank, uint32_t processes) const {
+  return stem_ + std::to_string(rank) + "of" + std::to_string(processes) + ".";
+}
+
+std::string RowFileNames::Manifest(uint32_t rank, uint32_t processes) const {
+  return Rank(rank, processes) + "manifest";
+}
+
+std::string RowFileNames::Rows(uint32_t rank, uint32_t processes, uint64_t save, uint32_t shard,
+                               uint32_t num_shards) const {
+  return Rank(rank, processes) + Hex(save, 16) + ".shard" + std::to_string(shard) + "of" +
+         std::to_string(num_shards) + ".rows";
+}
+
+bool RowFileNames::IsOurs(std::string_view file, uint32_t* rank, uint32_t* processes) const {
+  Scanner scanner(file);
+  return scanner.Take(stem_) && TakeRank(&scanner, rank, processes);
+}
+
+bool RowFileNames::IsManifest(std::string_view file, uint32_t* rank, uint32_t* processes) const {
+  return IsOurs(file, rank, processes) && file == Manifest(*rank, *processes);
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,76 @@
+// What one process has saved of a variable: a small file of text, written when all files of rows
+// are there, and the only one whose name is the same in each save. Who reads a save begins here;
+// files of rows that no manifest names are none.
+//
+//     tf_embed rows 1
+//     save 00c0ffee00c0ffee
+//     time 1790000000000
+//     keys int64
+//     values float32
+//     dim 64
+//     rank 0 of 1
+//     file NAME BYTES ROWS CHECKSUM          one line for each shard, in their order
+//     checksum 0123abcd
+#ifndef TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_
+#define TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cc/core/base/status.h"
+#include "cc/core/files/row_file.h"
+
+namespace tf_embed {
+
+struct RowManifest {
+  // One for each shard of a table, and how long a manifest of so many is at most.
+  static constexpr size_t kMostFiles = size_t{1} << 16;
+  static constexpr uint64_t kMostBytes = uint64_t{1} << 25;
+
+  struct File {
+    std::string name;  // in the manifest's own folder
+    uint64_t bytes = 0;
+    uint64_t rows = 0;
+    uint32_t checksum = 0;
+  };
+
+  uint64_t save = 0;
+  uint64_t milliseconds = 0;  // when, since 1970
+  StoredType key_type = StoredType::kInt64;
+  StoredType value_type = StoredType::kFloat;
+  uint64_t dim = 0;
+  uint32_t rank = 0;
+  uint32_t processes = 1;
+  std::vector<File> files;
+
+  std::string Encode() const;
+  // Reads what Encode gave. Whatever else the text is, it is refused. `name` is for messages.
+  static Status Decode(const std::string& text, const std::string& name, RowManifest* manifest);
+};
+
+// The names of the files of a save. They begin with the variable's name, in which all but letters,
+// digits, '_' and '-' is written by its number: so no two variables share a file, and any name is
+// one for a file.
+class RowFileNames {
+ public:
+  explicit RowFileNames(std::string_view variable);
+
+  std::string Manifest(uint32_t rank, uint32_t processes) const;
+  std::string Rows(uint32_t rank, uint32_t processes, uint64_t save, uint32_t shard,
+                   uint32_t num_shards) const;
+  // What all files of a rank begin with.
+  std::string Rank(uint32_t rank, uint32_t processes) const;
+
+  // Whether a file is one of this variable's, of whichever rank and save.
+  bool IsOurs(std::string_view file, uint32_t* rank, uint32_t* processes) const;
+  bool IsManifest(std::string_view file, uint32_t* rank, uint32_t* processes) const;
+
+ private:
+  std::string stem_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_

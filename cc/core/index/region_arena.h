@@ -1,0 +1,66 @@
+// Memory for the arrays of an index: blocks cut one behind the other out of regions, which are
+// mapped on huge pages.
+//
+// The arrays of an index's stripes, some ten kilobytes to a megabyte, are too small for huge pages
+// of their own, and every find would pay for that with a miss in the TLB. In a heap they would
+// leave holes besides: each growth takes half as much again as it frees. But stripes grow in turn,
+// so arrays are freed nearly in the order in which they were taken, and a region is all free soon
+// after its first block is. A region is a sixteenth of all that is out: little is lost by what is
+// left at its end, or waits for its last block.
+//
+// While little is out, and for blocks that are large beside a region, the allocator serves
+// directly.
+//
+// Thread-safe.
+#ifndef TF_EMBED_CC_CORE_INDEX_REGION_ARENA_H_
+#define TF_EMBED_CC_CORE_INDEX_REGION_ARENA_H_
+
+#include <cstddef>
+#include <mutex>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/lock_order.h"
+
+namespace tf_embed {
+
+class RegionArena {
+ public:
+  struct Region;
+
+  // Where a block comes from: its region, or the allocator itself where that is null.
+  struct Block {
+    void* memory = nullptr;
+    Region* region = nullptr;
+  };
+
+  explicit RegionArena(Allocator* allocator) : allocator_(allocator) {}
+  // All blocks have come back.
+  ~RegionArena();
+  RegionArena(const RegionArena&) = delete;
+  RegionArena& operator=(const RegionArena&) = delete;
+
+  // A block of `bytes` (a multiple of a cache line, and so aligned), or none without memory.
+  Block Allocate(size_t bytes);
+  void Deallocate(const Block& block, size_t bytes);
+
+  // What has been allocated and not come back.
+  size_t bytes_out() const {
+    std::lock_guard<OrderedMutex> lock(mutex_);
+    return bytes_out_;
+  }
+
+ private:
+  // A block of the open region, or none where it has no room.
+  Block Cut(size_t bytes);
+  // Closes the open region and opens another; false without memory.
+  bool OpenRegion(size_t bytes);
+
+  Allocator* const allocator_;
+  mutable OrderedMutex mutex_{LockRank::kArena};
+  size_t bytes_out_ = 0;
+  Region* open_ = nullptr;  // the region that blocks are cut from
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_INDEX_REGION_ARENA_H_

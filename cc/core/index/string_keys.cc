@@ -1,0 +1,371 @@
+#include "cc/core/index/string_keys.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "cc/core/base/first_failure.h"
+#include "cc/core/batch/key_groups.h"
+#include "cc/core/index/row_store.h"
+#include "cc/core/index/striped_index.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr uint32_t kNoText = 0xffffffffu;  // as a length
+
+constexpr size_t kRecordBytes[] = {16, 32, 48, 64, 96, 128, 208};
+constexpr size_t kClasses = std::size(kRecordBytes);
+constexpr size_t kHeaderBytes = 2 * sizeof(uint32_t);
+constexpr size_t kLongestInRecord = kRecordBytes[kClasses - 1] - kHeaderBytes;
+constexpr int kClassShift = 29;
+
+size_t ClassOf(size_t length) {
+  if (length > kLongestInRecord) return 0;  // the record has a pointer
+  size_t size_class = 0;
+  while (kRecordBytes[size_class] < kHeaderBytes + length) ++size_class;
+  return size_class;
+}
+
+}  // namespace
+
+// Lies in a row of a RowStore.
+struct StringKeys::Record {
+  uint32_t passed_over;
+  uint32_t length;  // kNoText: the text was removed
+
+  bool is_long() const { return length != kNoText && length > kLongestInRecord; }
+  char* bytes() { return reinterpret_cast<char*>(this + 1); }
+  char* LongText() {
+    char* text;
+    std::memcpy(&text, bytes(), sizeof(text));
+    return text;
+  }
+  std::string_view Text() {
+    if (length == kNoText) return std::string_view();
+    return {is_long() ? LongText() : bytes(), length};
+  }
+};
+
+// All that Clear and Shrink replace at once.
+struct StringKeys::Content {
+  explicit Content(Allocator* allocator)  // may throw std::bad_alloc
+      : index(allocator, 0), stores{{allocator, LayoutOf(0)}, {allocator, LayoutOf(1)},
+                                    {allocator, LayoutOf(2)}, {allocator, LayoutOf(3)},
+                                    {allocator, LayoutOf(4)}, {allocator, LayoutOf(5)},
+                                    {allocator, LayoutOf(6)}} {}
+
+  static RowLayout LayoutOf(size_t size_class) {
+    return RowLayout(DataType::kInt8, kRecordBytes[size_class], 0);
+  }
+
+  Record* RecordAt(uint32_t slot) const {
+    return reinterpret_cast<Record*>(
+        stores[slot >> kClassShift].Row(slot & ((1u << kClassShift) - 1)));
+  }
+  Record* RecordOf(int64_t key) const {
+    const StripedIndex::Entry entry = index.Find(key, HashKey(key));
+    return entry.found() ? RecordAt(entry.slot) : nullptr;
+  }
+
+  // A record for a text, without an entry in the index; kNoSlot without memory. The stripe's mutex
+  // is held.
+  uint32_t NewRecord(Allocator* allocator, size_t stripe, std::string_view text) {
+    const size_t size_class = ClassOf(text.size());
+    RowStore::SlotPool* const pool = &pools[size_class][stripe];
+    const uint32_t number = stores[size_class].Take(pool);
+    if (number == kNoSlot) return kNoSlot;
+    if (number >> kClassShift != 0) {
+      stores[size_class].Free(pool, number);
+      return kNoSlot;
+    }
+    const uint32_t slot = static_cast<uint32_t>(size_class << kClassShift) | number;
+    Record* const record = RecordAt(slot);
+    record->passed_over = 0;
+    record->length = static_cast<uint32_t>(text.size());
+    if (record->is_long()) {
+      char* const block = static_cast<char*>(allocator->Allocate(text.size()));
+      if (block == nullptr) {
+        stores[size_class].Free(pool, number);
+        return kNoSlot;
+      }
+      std::memcpy(record->bytes(), &block, sizeof(block));
+      long_texts.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (!text.empty())
+      std::memcpy(const_cast<char*>(record->Text().data()), text.data(), text.size());
+    return slot;
+  }
+
+  void FreeText(Allocator* allocator, Record* record) {
+    if (record->is_long()) {
+      allocator->Deallocate(record->LongText(), record->length);
+      long_texts.fetch_sub(1, std::memory_order_relaxed);
+    }
+    record->length = kNoText;
+  }
+
+  void FreeRecord(size_t stripe, uint32_t slot) {
+    const size_t size_class = slot >> kClassShift;
+    stores[size_class].Free(&pools[size_class][stripe], slot & ((1u << kClassShift) - 1));
+  }
+
+  void FreeLongTexts(Allocator* allocator) {
+    if (long_texts.load(std::memory_order_relaxed) == 0) return;
+    for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
+      index.ForEach(stripe, [&](const Bucket&, int64_t, uint32_t slot) {
+        FreeText(allocator, RecordAt(slot));
+      });
+    }
+  }
+
+  StripedIndex index;
+  RowStore stores[kClasses];
+  RowStore::SlotPool pools[kClasses][StripedIndex::kStripes];  // each under its stripe's mutex
+  std::atomic<size_t> removed{0};                              // entries without a text
+  std::atomic<size_t> long_texts{0};
+};
+
+// Where a search for a text ended.
+struct StringKeys::Probe {
+  int64_t key;  // the text's, or the one that it would have
+  bool is_there;
+  bool is_first;  // whether the key is that of seed 0
+};
+
+std::unique_ptr<StringKeys> StringKeys::Create(Allocator* allocator, HashFunction hash) {
+  try {
+    auto content = std::make_unique<Content>(allocator);
+    return std::unique_ptr<StringKeys>(new StringKeys(allocator, hash, std::move(content)));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+StringKeys::StringKeys(Allocator* allocator, HashFunction hash, std::unique_ptr<Content> content)
+    : allocator_(allocator), hash_(hash), content_(std::move(content)) {}
+
+StringKeys::~StringKeys() { content_->FreeLongTexts(allocator_); }
+
+size_t StringKeys::size() const {
+  return content_->index.size() - content_->removed.load(std::memory_order_relaxed);
+}
+
+Status StringKeys::NoMemory() const {
+  return Status::ResourceExhausted([this] {
+    return "No memory for another string. There are " + std::to_string(size()) + " strings.";
+  });
+}
+
+StringKeys::Probe StringKeys::Look(std::string_view text, int64_t first_key) const {
+  int64_t key = first_key;
+  for (uint64_t seed = 0;; key = KeyAt(text, ++seed)) {
+    if (key == kNoKey) continue;
+    Record* const record = content_->RecordOf(key);
+    if (record == nullptr) return {key, false, seed == 0};
+    if (record->length != kNoText && record->Text() == text) return {key, true, seed == 0};
+  }
+}
+
+bool StringKeys::Find(const ExecContext& context, const TextBatch& texts, int64_t* keys) const {
+  return LookAll(context, texts, keys, nullptr);
+}
+
+bool StringKeys::LookAll(const ExecContext& context, const TextBatch& texts, int64_t* keys,
+                         State* states) const {
+  std::atomic<bool> all_there{true};
+  const auto find = [&](size_t begin, size_t end) {
+    // What the texts of a block need is asked for before the first is looked for.
+    constexpr size_t kBlock = 16;
+    bool there = true;
+    for (size_t at = begin; at < end; at += kBlock) {
+      const size_t block_end = std::min(end, at + kBlock);
+      uint64_t hashes[kBlock];
+      for (size_t i = at; i < block_end; ++i) {
+        keys[i] = KeyAt(texts[i], 0);
+        hashes[i - at] = HashKey(keys[i]);
+        __builtin_prefetch(content_->index.HomeOf(hashes[i - at]));
+      }
+      for (size_t i = at; i < block_end; ++i) {
+        const StripedIndex::Entry entry = content_->index.Find(keys[i], hashes[i - at]);
+        if (entry.found()) __builtin_prefetch(content_->RecordAt(entry.slot));
+      }
+      for (size_t i = at; i < block_end; ++i) {
+        const Probe probe = Look(texts[i], keys[i]);
+        keys[i] = probe.key;
+        there = there && probe.is_there;
+        if (states == nullptr) continue;
+        states[i] = probe.is_there ? kThere : probe.is_first ? kNewAtFirst : kLater;
+      }
+    }
+    if (!there) all_there.store(false, std::memory_order_relaxed);
+  };
+  context.parallel_for(texts.size, kTextCost, std::cref(find));
+  return all_there.load(std::memory_order_relaxed);
+}
+
+Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, int64_t* keys,
+                          int64_t* added, size_t* num_added) {
+  *num_added = 0;
+  for (size_t i = 0; i < texts.size; ++i) {
+    if (texts[i].size() > kLongestText) {
+      return Status::InvalidArgument("A string may have at most " + std::to_string(kLongestText) +
+                                     " bytes. Received: " + std::to_string(texts[i].size()) + ".");
+    }
+  }
+  // A text that is new at its first key is added together with those that equal it, many such keys
+  // at once. A text that differs from it, and one that is displaced, comes later.
+  Buffer<State> states(allocator_);
+  Buffer<bool> skipped(allocator_);
+  TF_EMBED_RETURN_IF_ERROR(states.Resize(texts.size));
+  TF_EMBED_RETURN_IF_ERROR(skipped.Resize(texts.size));
+  if (LookAll(context, texts, keys, states.data())) return Status();
+  for (size_t i = 0; i < texts.size; ++i) skipped[i] = states[i] != kNewAtFirst;
+  KeyGroups groups(allocator_);
+  TF_EMBED_RETURN_IF_ERROR(
+      groups.Build(context, KeyBatch{keys, texts.size, nullptr}, skipped.data()));
+  std::atomic<size_t> count{0};
+  const auto add = [&](KeyGroups::Range* range) {
+    while (range->Next()) {
+      for (size_t i = 0; i < range->size(); ++i) {
+        constexpr size_t kAhead = 16;
+        if (i + kAhead < range->size()) {
+          __builtin_prefetch(content_->index.HomeOf(HashKey((*range)[i + kAhead].key)), 1);
+        }
+        const KeyGroup group = (*range)[i];
+        const std::string_view first = texts[group.positions[0]];
+        TF_EMBED_RETURN_IF_ERROR(Add(first, group.key));
+        added[count.fetch_add(1, std::memory_order_relaxed)] = group.key;
+        for (size_t k = 1; k < group.count; ++k) {
+          if (texts[group.positions[k]] != first) states[group.positions[k]] = kLater;
+        }
+      }
+    }
+    return Status();
+  };
+  Status status = groups.ForEachRange(context, kTextCost, add);
+  *num_added = count.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < texts.size && status.ok(); ++i) {
+    if (states[i] != kLater) continue;
+    bool is_added = false;
+    status = InternOne(texts[i], &keys[i], &is_added);
+    if (is_added) added[(*num_added)++] = keys[i];
+  }
+  if (!status.ok()) {
+    Remove(added, *num_added);
+    *num_added = 0;
+  }
+  content_->index.DropRetired();
+  return status;
+}
+
+Status StringKeys::Add(std::string_view text, int64_t key) {
+  const uint64_t hash = HashKey(key);
+  const size_t stripe = StripedIndex::StripeOf(hash);
+  std::lock_guard<OrderedMutex> lock(content_->index.StripeMutex(stripe));
+  const uint32_t slot = content_->NewRecord(allocator_, stripe, text);
+  if (slot == kNoSlot) return NoMemory();
+  Status status = content_->index.Insert(key, hash, slot);
+  if (!status.ok()) {
+    content_->FreeText(allocator_, content_->RecordAt(slot));
+    content_->FreeRecord(stripe, slot);
+  }
+  return status;
+}
+
+Status StringKeys::InternOne(std::string_view text, int64_t* key, bool* is_added) {
+  const Probe probe = Look(text, KeyAt(text, 0));
+  *key = probe.key;
+  if (probe.is_there) return Status();
+  TF_EMBED_RETURN_IF_ERROR(Add(text, probe.key));
+  *is_added = true;
+  for (uint64_t seed = 0;; ++seed) {
+    const int64_t before = KeyAt(text, seed);
+    if (before == probe.key) return Status();
+    if (before != kNoKey) ++content_->RecordOf(before)->passed_over;
+  }
+}
+
+void StringKeys::Remove(const int64_t* keys, size_t count) {
+  for (size_t i = 0; i < count; ++i) RemoveOne(keys[i]);
+}
+
+void StringKeys::RemoveOne(int64_t key) {
+  Content& content = *content_;
+  const auto erase = [&](int64_t key) {
+    const uint64_t hash = HashKey(key);
+    const size_t stripe = StripedIndex::StripeOf(hash);
+    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
+    content.FreeRecord(stripe, content.index.Erase(key, hash));
+  };
+  Record* const record = content.RecordOf(key);
+  if (record == nullptr || record->length == kNoText) return;
+  for (uint64_t seed = 0;; ++seed) {
+    const int64_t before = KeyAt(record->Text(), seed);
+    if (before == key) break;
+    if (before == kNoKey) continue;
+    Record* const passed = content.RecordOf(before);
+    if (--passed->passed_over > 0 || passed->length != kNoText) continue;
+    content.removed.fetch_sub(1, std::memory_order_relaxed);
+    erase(before);
+  }
+  content.FreeText(allocator_, record);
+  if (record->passed_over > 0) {
+    content.removed.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    erase(key);
+  }
+}
+
+std::string_view StringKeys::TextOf(int64_t key) const {
+  Record* const record = content_->RecordOf(key);
+  return record == nullptr ? std::string_view() : record->Text();
+}
+
+void StringKeys::KeysWithText(void (*visit)(void* argument, int64_t key), void* argument) const {
+  for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
+    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+      if (content_->RecordAt(slot)->length != kNoText) visit(argument, key);
+    });
+  }
+}
+
+void StringKeys::Clear() {
+  content_->FreeLongTexts(allocator_);
+  try {
+    content_ = std::make_unique<Content>(allocator_);
+  } catch (const std::bad_alloc&) {
+    // In place, because who clears may have no memory left. Nothing here needs any.
+    content_->~Content();
+    new (content_.get()) Content(allocator_);
+  }
+}
+
+Status StringKeys::Shrink() {
+  std::unique_ptr<StringKeys> compact = Create(allocator_, hash_);
+  if (compact == nullptr) return NoMemory();
+  Status status;
+  for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
+    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+      if (!status.ok()) return;
+      Record* const record = content_->RecordAt(slot);
+      status = compact->Add(record->Text(), key);
+      if (!status.ok()) return;
+      Record* const copy = compact->content_->RecordOf(key);
+      copy->passed_over = record->passed_over;
+      if (record->length == kNoText) copy->length = kNoText;
+    });
+  }
+  if (!status.ok()) return status;
+  compact->content_->removed.store(content_->removed.load());
+  compact->content_->index.DropRetired();
+  content_.swap(compact->content_);
+  return Status();
+}
+
+}  // namespace tf_embed

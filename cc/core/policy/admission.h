@@ -1,0 +1,67 @@
+// Which keys get a row: those that have come in so many applies. Most keys of a stream come once or
+// twice and never again; a number of a few bytes, or of a few bits, waits for them in place of a
+// row.
+//
+//     CounterAdmission    exact; about 20 bytes for a key that waits
+//     BloomAdmission      counting Bloom filters; may admit a key early, and never late
+//
+// A counter forgets a key when its row comes, so one whose row has left waits anew. Filters can't
+// forget one key alone: while they remember it, its row comes back at once. With `max_keys` both
+// forget keys when so many others have come since: what was counted lies in two generations, and
+// when the young one has half of `max_keys` keys it becomes the old one, and the old one is
+// forgotten. A key that comes again moves to the young one. So memory is bounded in a stream that
+// never ends.
+//
+// Thread-safe. The answers depend on the order in which keys come, and on nothing else.
+#ifndef TF_EMBED_CC_CORE_POLICY_ADMISSION_H_
+#define TF_EMBED_CC_CORE_POLICY_ADMISSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/status.h"
+
+namespace tf_embed {
+
+class Admission {
+ public:
+  // The kinds by the numbers that they have in files.
+  enum class Kind : uint8_t { kCounter = 1, kBloom = 2 };
+
+  virtual ~Admission() = default;
+
+  // `threshold`: the number of applies, from 1. `error_rate` in (0, 1), of Bloom filters: the
+  // chance that a key is admitted early. `max_keys`: 0, or how many keys wait at most. Returns
+  // nullptr without memory.
+  static std::shared_ptr<Admission> NewCounter(Allocator* allocator, uint32_t threshold,
+                                               size_t max_keys);
+  static std::shared_ptr<Admission> NewBloom(Allocator* allocator, uint32_t threshold,
+                                             double error_rate, size_t max_keys);
+
+  // Notes an apply that holds these keys, no one twice, and says which of them are admitted. Those
+  // go on to be, until they are forgotten.
+  virtual Status Count(const int64_t* keys, size_t count, bool* admitted) = 0;
+
+  // What Count would say, and notes nothing.
+  virtual void Peek(const int64_t* keys, size_t count, bool* admitted) const = 0;
+
+  // Tells that these keys have rows now.
+  virtual void Forget(const int64_t* keys, size_t count) = 0;
+
+  // Forgets all.
+  virtual Status Clear() = 0;
+
+  virtual size_t bytes() const = 0;
+
+  // What has been counted, to go on with later. Load refuses, and changes nothing, where the
+  // numbers come from another kind, or where they are damaged.
+  virtual Status Save(std::vector<int64_t>* numbers) const = 0;
+  virtual Status Load(const int64_t* numbers, size_t count) = 0;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_POLICY_ADMISSION_H_

@@ -1,0 +1,59 @@
+// A find that pools rows as it finds them, so that the rows of all keys never exist together.
+#ifndef TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_
+#define TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/core/base/status.h"
+#include "cc/core/pooling/bags.h"
+#include "cc/core/table/table.h"
+
+namespace tf_embed {
+
+// A batch of keys and the shards that it is spread over; see ShardSplit::Build.
+struct ShardedKeys {
+  const int64_t* keys = nullptr;  // [bags.num_keys()]
+  const int32_t* owners = nullptr;
+  bool unsigned_keys = false;
+  const Table* const* shards = nullptr;  // of one type and dim
+  size_t num_shards = 1;
+};
+
+// A batch of keys, the bags that they make, and where the pooled rows go.
+struct PooledFind {
+  ShardedKeys keys;
+  const Bags* bags = nullptr;
+  Pooling pooling;
+  DefaultRows defaults;    // of absent keys; they go by the key's position in the batch
+  void* pooled = nullptr;  // [bags, dim], of the compute type of the rows
+  size_t stride = 0;       // from one pooled row to the next, in values; at least dim
+  // The rows are those of quantized_row.h, and so the pooled ones of as many values less than the
+  // table's dim, in float.
+  bool quantized = false;
+};
+
+// Finds the rows of the keys and pools them, for `count` batches at once, of any tables. Nothing is
+// inserted. Each row is found as a whole; rows of other blocks of a batch may be of other moments.
+//
+// A thread takes some bags and finds a block of their keys into memory that stays in its second
+// cache, adds the rows up, and goes on to the next block. Sums are taken in the order of the
+// places, so the result is the same for any number of threads. The bags of all batches stand in one
+// line, of which each thread takes a part: many small batches cost little more than a large one.
+Status FindPooled(const ExecContext& context, const PooledFind* finds, size_t count);
+
+// What no pooled find takes, and in which words.
+Status CheckPooledFind(const PooledFind& find);
+
+// The gradient of the weights of each batch, for a combiner whose divisor does not depend on them:
+// `of_weights[i]` [keys], of the compute type, from the gradient of the pooled rows, which `pooled`
+// of finds[i] is here.
+//
+//     of a weight = (row of its key, gradient of its bag) / divisor
+Status FindWeightGradients(const ExecContext& context, const PooledFind* finds, size_t count,
+                           void* const* of_weights);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_

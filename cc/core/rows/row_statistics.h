@@ -1,0 +1,128 @@
+// The statistics of a row: what a table keeps about its use.
+//
+// Statistics are 64-bit words that lie beside the rows, by slot number; a table has those that its
+// policy needs, in this order:
+//
+//     last step    the step of the last use
+//     last time    its time, in milliseconds since 1970
+//     count        the number of steps in which the row was used since it came
+//     score        what the user said; 0 until then
+//     epoch        the latest epoch of a use
+//
+// A use is an apply, an upsert, an accum, or a lookup that is a part of training; a key that is
+// used twice in a step counts once. All other lookups leave no trace.
+#ifndef TF_EMBED_CC_CORE_ROWS_ROW_STATISTICS_H_
+#define TF_EMBED_CC_CORE_ROWS_ROW_STATISTICS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "cc/core/base/exec_context.h"
+
+namespace tf_embed {
+
+enum class Statistic : uint8_t {
+  kLastStep = 1,
+  kLastTime = 2,
+  kCount = 4,
+  kScore = 8,
+  kEpoch = 16,
+};
+inline constexpr Statistic kAllStatistics[] = {Statistic::kLastStep, Statistic::kLastTime,
+                                               Statistic::kCount, Statistic::kScore,
+                                               Statistic::kEpoch};
+
+class StatisticSet {
+ public:
+  static constexpr size_t kMost = std::size(kAllStatistics);
+
+  constexpr StatisticSet() = default;
+  static constexpr StatisticSet OfBits(uint8_t bits) { return StatisticSet(bits & 31); }
+  constexpr StatisticSet With(Statistic statistic) const {
+    return StatisticSet(bits_ | static_cast<uint8_t>(statistic));
+  }
+  constexpr StatisticSet With(StatisticSet others) const {
+    return StatisticSet(bits_ | others.bits_);
+  }
+
+  constexpr bool Has(Statistic statistic) const {
+    return (bits_ & static_cast<uint8_t>(statistic)) != 0;
+  }
+  constexpr uint8_t bits() const { return bits_; }
+  constexpr size_t size() const { return BitsIn(bits_); }
+  // The place of a word that is there.
+  constexpr size_t IndexOf(Statistic statistic) const {
+    return BitsIn(bits_ & (static_cast<unsigned>(statistic) - 1u));
+  }
+
+ private:
+  explicit constexpr StatisticSet(int bits) : bits_(static_cast<uint8_t>(bits)) {}
+  static constexpr size_t BitsIn(unsigned bits) {
+    return (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3 & 1) + (bits >> 4 & 1);
+  }
+  uint8_t bits_ = 0;
+};
+
+// The statistics of one row, to read and to change. Any thread may at any time; a row's words are
+// not of one moment.
+class RowStatistics {
+ public:
+  using Word = std::atomic<uint64_t>;
+
+  RowStatistics(StatisticSet set, Word* words) : set_(set), words_(words) {}
+
+  uint64_t Get(Statistic statistic) const {
+    return set_.Has(statistic) ? words_[set_.IndexOf(statistic)].load(std::memory_order_relaxed)
+                               : 0;
+  }
+  void Set(Statistic statistic, uint64_t value) {
+    if (set_.Has(statistic)) {
+      words_[set_.IndexOf(statistic)].store(value, std::memory_order_relaxed);
+    }
+  }
+
+  // Those of a row that comes at a moment.
+  void Begin(const Moment& now) {
+    Set(Statistic::kLastStep, now.step);
+    Set(Statistic::kLastTime, now.milliseconds);
+    Set(Statistic::kCount, 1);
+    Set(Statistic::kScore, ScoreBits(0));
+    Set(Statistic::kEpoch, now.epoch);
+  }
+
+  // Notes a use. The first one in a step counts. The epoch is never set back, whatever the clock
+  // says, so that a use raises the row in each order.
+  void Use(const Moment& now) {
+    bool first = true;
+    if (set_.Has(Statistic::kLastStep)) {
+      Word& last = words_[set_.IndexOf(Statistic::kLastStep)];
+      first = last.load(std::memory_order_relaxed) != now.step &&
+              last.exchange(now.step, std::memory_order_relaxed) != now.step;
+    }
+    Set(Statistic::kLastTime, now.milliseconds);
+    if (first && set_.Has(Statistic::kCount)) {
+      words_[set_.IndexOf(Statistic::kCount)].fetch_add(1, std::memory_order_relaxed);
+    }
+    if (set_.Has(Statistic::kEpoch)) {
+      Word& epoch = words_[set_.IndexOf(Statistic::kEpoch)];
+      uint64_t before = epoch.load(std::memory_order_relaxed);
+      while (before < now.epoch &&
+             !epoch.compare_exchange_weak(before, now.epoch, std::memory_order_relaxed)) {
+      }
+    }
+  }
+
+  // Scores are signed; their words compare as unsigned numbers.
+  static uint64_t ScoreBits(int64_t score) { return static_cast<uint64_t>(score) ^ (1ull << 63); }
+  static int64_t ScoreOf(uint64_t bits) { return static_cast<int64_t>(bits ^ (1ull << 63)); }
+
+ private:
+  StatisticSet set_;
+  Word* words_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_ROWS_ROW_STATISTICS_H_

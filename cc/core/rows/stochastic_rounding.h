@@ -1,0 +1,102 @@
+// Stochastic rounding to float16 and bfloat16: up or down with the probability by which the mean of
+// the result is the value, so that many small steps are not lost one by one.
+//
+// The noise of a weight is a pure function of (seed, table, key, step, column), as an initial row
+// is of the first three (initializer.h): the same for any number of threads, order of the batch,
+// number of shards and process.
+#ifndef TF_EMBED_CC_CORE_ROWS_STOCHASTIC_ROUNDING_H_
+#define TF_EMBED_CC_CORE_ROWS_STOCHASTIC_ROUNDING_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/half.h"
+#include "cc/core/base/hash.h"
+#include "cc/core/base/platform.h"
+#include "cc/core/rows/initializer.h"
+
+namespace tf_embed {
+
+// `value` rounded away from zero where `noise`, uniform in 32 bits, and what a T can't hold of it
+// make a whole place, else towards zero. What a T can hold stays as it is, as do NaN and infinity;
+// what lies above the largest finite T goes where rounding to nearest takes it.
+template <typename T>
+TF_EMBED_HOST_DEVICE T RoundByNoise(float value, uint32_t noise);
+
+template <>
+TF_EMBED_HOST_DEVICE inline BFloat16 RoundByNoise(float value, uint32_t noise) {
+  const uint32_t bits = FloatBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f7f0000u) return BFloat16::FromFloat(value);
+  return BFloat16{static_cast<uint16_t>((bits + (noise >> 16)) >> 16)};
+}
+
+template <>
+TF_EMBED_HOST_DEVICE inline Half RoundByNoise(float value, uint32_t noise) {
+  const uint32_t bits = FloatBits(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x477fe000u) return Half::FromFloat(value);
+  uint32_t half = 0;
+  if (magnitude >= 0x38800000u) {
+    half = (magnitude - 0x38000000u + (noise >> 19)) >> 13;  // exponent bias 127 to 15
+  } else {
+    // Subnormal: in units of 2^-24, with 32 bits behind the point.
+    const uint32_t exponent = magnitude >> 23;
+    constexpr uint32_t kSmallest = 126 - 56;  // less has no bit among these
+    if (exponent > kSmallest) {
+      const uint64_t significand = (magnitude & 0x7fffffu) | 0x800000u;
+      half = static_cast<uint32_t>((((significand << 32) >> (126 - exponent)) + noise) >> 32);
+    }
+  }
+  return Half{static_cast<uint16_t>(sign | half)};
+}
+
+// The noise of one step of a table.
+class RoundingNoise {
+ public:
+  // Rows are rounded once by the step, and once more where a pass over all of them follows.
+  enum class Of : uint64_t { kStep = 0, kPass = 1 };
+
+  RoundingNoise(const RowInitializer& initializer, int64_t step, Of of)
+      : state_(Mix64(Mix64(Mix64(initializer.seed + kGolden64) ^ initializer.table_id) +
+                     Mix64(2 * static_cast<uint64_t>(step) + static_cast<uint64_t>(of)))) {}
+
+  // Rounds the weights [dim] of a key's row.
+  template <typename T>
+  void Round(int64_t key, const float* weights, size_t dim, T* rounded) const {
+    const uint64_t row = OfRow(key);
+    for (size_t begin = 0; begin < dim; begin += 4) {
+      const uint64_t random = OfFourColumns(row, begin);
+      const size_t count = dim - begin < 4 ? dim - begin : 4;
+      for (size_t k = 0; k < count; ++k) {
+        rounded[begin + k] = RoundByNoise<T>(weights[begin + k], Part(random, k));
+      }
+    }
+  }
+
+  // One of them; `row` is OfRow of its key.
+  template <typename T>
+  TF_EMBED_HOST_DEVICE static T RoundColumn(uint64_t row, float weight, size_t column) {
+    return RoundByNoise<T>(weight, Part(OfFourColumns(row, column), column % 4));
+  }
+  TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t OfRow(int64_t key) const {
+    return Mix64(state_ + Mix64(static_cast<uint64_t>(key) + kGolden64));
+  }
+
+ private:
+  // Four columns share a number, from a quarter of it on each, so that the bits that decide (13 and
+  // 16, but for subnormals of float16) are a column's own.
+  TF_EMBED_HOST_DEVICE static TF_EMBED_INLINE uint64_t OfFourColumns(uint64_t row, size_t column) {
+    return Mix64(row + (column / 4 + 1) * kGolden64);
+  }
+  TF_EMBED_HOST_DEVICE static TF_EMBED_INLINE uint32_t Part(uint64_t random, size_t k) {
+    const uint64_t from_it = k == 0 ? random : random << (16 * k) | random >> (64 - 16 * k);
+    return static_cast<uint32_t>(from_it >> 32);
+  }
+
+  uint64_t state_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_ROWS_STOCHASTIC_ROUNDING_H_

@@ -1,0 +1,187 @@
+// What a row keeps for the rule that trains its table: slots, in groups. A group is what the rule
+// has one variable for, such as Adam's m; its slots have one initial value in a new row.
+//
+//     Adam of a table of dim 4, a row's slots:  | m m m m | v v v v |
+//
+// Groups of one slot a weight come before those of one slot a row.
+//
+// A fused rule's groups follow from its kind, the table's dim and the initial value of the first
+// group. An external rule, one that runs outside of the table on rows that it reads and writes
+// back, says itself which groups it has.
+//
+// Rules compute on slots of float, or of double beside double weights, and all verbs of a table
+// give and take such. How a group lies in the rows of a table is another matter (SlotType), which
+// changes no meaning: stored_slots.h.
+#ifndef TF_EMBED_CC_CORE_RULES_RULE_SLOTS_H_
+#define TF_EMBED_CC_CORE_RULES_RULE_SLOTS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tf_embed {
+
+// The numbers are part of the checkpoint format: never reuse one.
+enum class RuleKind : uint8_t {
+  kNone = 0,
+  kSgd = 1,
+  kMomentum = 2,
+  kAdagrad = 3,
+  kRowwiseAdagrad = 4,
+  kAdam = 5,
+  kAdamAmsgrad = 6,
+  kRmsprop = 7,
+  kRmspropMomentum = 8,
+  kRmspropCentered = 9,
+  kRmspropCenteredMomentum = 10,
+  kFtrl = 11,
+  kExternal = 12,
+  kExactAdagrad = 13,
+  kRowwiseAdagradGlobal = 14,
+  kRowwiseAdagradCounter = 15,
+  kEnsembleRowwiseAdagrad = 16,
+  kEmaRowwiseAdagrad = 17,
+  kRowAdam = 18,
+  kRowAdamCounter = 19,
+  kPartialRowwiseAdam = 20,
+  kLamb = 21,
+  kPartialRowwiseLamb = 22,
+  kLars = 23,
+};
+inline constexpr int kRuleKinds = 24;
+
+// What a slot is in a row. The numbers are part of the checkpoint format.
+enum class SlotType : uint8_t { kCompute = 0, kHalf = 1, kBFloat16 = 2 };
+inline constexpr SlotType kLastSlotType = SlotType::kBFloat16;
+
+struct SlotGroup {
+  uint32_t width = 0;
+  // Any double. NaN means something to whoever runs an external rule; here it is a number like
+  // any other.
+  double initial_value = 0.0;
+  SlotType type = SlotType::kCompute;
+};
+
+struct RuleSlots {
+  static constexpr size_t kMostGroups = 16;
+
+  RuleKind kind = RuleKind::kNone;
+  uint64_t id = 0;  // kExternal: which optimizer; else 0
+  uint32_t num_groups = 0;
+  SlotGroup groups[kMostGroups] = {};
+
+  size_t slots_per_row() const {
+    size_t sum = 0;
+    for (uint32_t i = 0; i < num_groups; ++i) sum += groups[i].width;
+    return sum;
+  }
+  bool has_narrow_slots() const {
+    return std::any_of(groups, groups + num_groups,
+                       [](const SlotGroup& group) { return group.type != SlotType::kCompute; });
+  }
+  void AddGroup(size_t width, double initial_value, SlotType type = SlotType::kCompute) {
+    groups[num_groups++] = {static_cast<uint32_t>(width), initial_value, type};
+  }
+};
+
+// The slots of a fused rule. The first group starts at `initial_value`, the others at 0.
+inline RuleSlots FusedSlots(RuleKind kind, size_t dim, double initial_value = 0.0) {
+  RuleSlots slots;
+  slots.kind = kind;
+  const auto add = [&](size_t of_weights, size_t of_rows) {
+    for (size_t i = 0; i < of_weights + of_rows; ++i) {
+      slots.AddGroup(i < of_weights ? dim : 1, i == 0 ? initial_value : 0.0);
+    }
+  };
+  switch (kind) {
+    case RuleKind::kNone:
+    case RuleKind::kSgd:
+    case RuleKind::kExternal:
+      break;
+    case RuleKind::kMomentum:
+    case RuleKind::kAdagrad:
+    case RuleKind::kExactAdagrad:
+    case RuleKind::kRmsprop:
+    case RuleKind::kLars:
+      add(1, 0);
+      break;
+    case RuleKind::kAdam:
+    case RuleKind::kRmspropMomentum:
+    case RuleKind::kRmspropCentered:
+    case RuleKind::kFtrl:
+    case RuleKind::kRowAdam:
+    case RuleKind::kLamb:
+      add(2, 0);
+      break;
+    case RuleKind::kAdamAmsgrad:
+    case RuleKind::kRmspropCenteredMomentum:
+      add(3, 0);
+      break;
+    case RuleKind::kRowwiseAdagrad:
+    case RuleKind::kEmaRowwiseAdagrad:
+      add(0, 1);
+      break;
+    case RuleKind::kRowwiseAdagradGlobal:
+      add(0, 2);
+      break;
+    case RuleKind::kRowwiseAdagradCounter:
+      add(0, 3);
+      break;
+    case RuleKind::kEnsembleRowwiseAdagrad:
+    case RuleKind::kPartialRowwiseAdam:
+    case RuleKind::kPartialRowwiseLamb:
+      add(1, 1);
+      break;
+    case RuleKind::kRowAdamCounter:
+      add(2, 1);
+      break;
+  }
+  return slots;
+}
+
+// Whether rows of the one can be read as rows of the other. Initial values may differ, and types,
+// which nobody outside of a table sees.
+inline bool SameRule(const RuleSlots& one, const RuleSlots& other) {
+  if (one.kind != other.kind || one.id != other.id || one.num_groups != other.num_groups) {
+    return false;
+  }
+  for (uint32_t i = 0; i < one.num_groups; ++i) {
+    if (one.groups[i].width != other.groups[i].width) return false;
+  }
+  return true;
+}
+
+// Whether the rows of the one lie as those of the other.
+inline bool SameSlotTypes(const RuleSlots& one, const RuleSlots& other) {
+  if (!SameRule(one, other)) return false;
+  for (uint32_t i = 0; i < one.num_groups; ++i) {
+    if (one.groups[i].type != other.groups[i].type) return false;
+  }
+  return true;
+}
+
+// Whether new rows too are the same, to the last bit.
+inline bool SameRuleAndInitialValues(const RuleSlots& one, const RuleSlots& other) {
+  if (!SameSlotTypes(one, other)) return false;
+  for (uint32_t i = 0; i < one.num_groups; ++i) {
+    if (std::memcmp(&one.groups[i].initial_value, &other.groups[i].initial_value, sizeof(double)) !=
+        0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Writes the slots of a new row, rule.slots_per_row() values.
+template <typename T>
+void FillInitialSlots(const RuleSlots& rule, T* slots) {
+  for (uint32_t i = 0; i < rule.num_groups; ++i) {
+    const SlotGroup& group = rule.groups[i];
+    slots = std::fill_n(slots, group.width, static_cast<T>(group.initial_value));
+  }
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_RULES_RULE_SLOTS_H_

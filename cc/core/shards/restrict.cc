@@ -1,0 +1,115 @@
+#include "cc/core/shards/restrict.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cc/core/policy/rank_list.h"
+#include "cc/core/table/table_gates.h"
+
+namespace tf_embed {
+namespace {
+
+// A sample is of one row in so many.
+constexpr size_t kSampleOneIn = 32;
+// So many passes may find that all that were to leave have been used.
+constexpr int kMostInVain = 100;
+
+class Shards {
+ public:
+  Shards(const ExecContext& context, Table* const* shards, size_t num_shards, EvictionOrder order)
+      : context_(context), shards_(shards), num_shards_(num_shards), order_(order) {}
+
+  Allocator* allocator() const { return shards_[0]->options().allocator; }
+
+  size_t size() const {
+    size_t sum = 0;
+    for (size_t i = 0; i < num_shards_; ++i) sum += shards_[i]->size();
+    return sum;
+  }
+
+  // All ranks from `low` to below `high`, of one row in `one_in`, and how many rows are below
+  // `low`.
+  Status Collect(size_t one_in, const Rank& low, const Rank& high, RankList* ranks,
+                 size_t* below) const {
+    ranks->Clear();
+    *below = 0;
+    for (size_t i = 0; i < num_shards_; ++i) {
+      TF_EMBED_RETURN_IF_ERROR(
+          shards_[i]->CollectRanks(context_, order_, one_in, low, high, ranks, below));
+    }
+    return Status();
+  }
+
+  // The rank that exactly `count` rows are below, 0 < count < size(). Nobody writes meanwhile, and
+  // uses only raise ranks.
+  Status RankAt(size_t count, size_t size, Rank* limit) const {
+    RankList ranks(allocator());
+    size_t below;
+    TF_EMBED_RETURN_IF_ERROR(Collect(kSampleOneIn, Rank(), kHighestRank, &ranks, &below));
+    std::sort(ranks.begin(), ranks.end());
+    RankList sample(allocator());
+    std::swap(sample, ranks);
+
+    // The place in the sample, give or take some standard deviations; more at each try, up to the
+    // whole table, where the rank is found for sure.
+    const double share = static_cast<double>(count) / static_cast<double>(size);
+    const double place = share * static_cast<double>(sample.size());
+    double margin = 2.0 + 4.0 * std::sqrt(place * (1.0 - share));
+    for (;; margin *= 8.0) {
+      const double low = std::floor(place - margin);
+      const double high = std::ceil(place + margin);
+      const Rank from = low < 0.0 ? Rank() : sample[static_cast<size_t>(low)];
+      const Rank to = high >= static_cast<double>(sample.size())
+                          ? kHighestRank
+                          : sample[static_cast<size_t>(high)];
+      TF_EMBED_RETURN_IF_ERROR(Collect(1, from, to, &ranks, &below));
+      if (below <= count && count < below + ranks.size()) break;
+    }
+    std::nth_element(ranks.begin(), ranks.begin() + (count - below), ranks.end());
+    *limit = ranks[count - below];
+    return Status();
+  }
+
+ private:
+  const ExecContext& context_;
+  Table* const* const shards_;
+  const size_t num_shards_;
+  const EvictionOrder order_;
+};
+
+}  // namespace
+
+Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num_shards,
+                    EvictionOrder order, size_t num_reserved, size_t* removed) {
+  *removed = 0;
+  // What is counted must still be true when rows leave by it.
+  HeldTables held(shards[0]->options().allocator);
+  TF_EMBED_RETURN_IF_ERROR(held.Take(shards, num_shards, Held::kPaused));
+  const ExecContext paused = context.Holding(Held::kPaused);
+  const Shards all(paused, shards, num_shards, order);
+  const size_t before = all.size();
+  for (size_t i = 0; i < num_shards; ++i) {
+    TF_EMBED_RETURN_IF_ERROR(shards[i]->EvictExpired(paused, removed));
+  }
+  size_t size = all.size();
+  if (size <= num_reserved && *removed > 0 && *removed >= before / 4) {
+    // Without memory for a copy the tables are right, only larger.
+    for (size_t i = 0; i < num_shards; ++i) (void)shards[i]->Shrink(paused);
+  }
+  // Rows that readers use meanwhile stay, so others must go.
+  for (int in_vain = 0; size > num_reserved && in_vain < kMostInVain;) {
+    size_t gone = 0;
+    Rank limit = kHighestRank;
+    if (num_reserved > 0) TF_EMBED_RETURN_IF_ERROR(all.RankAt(size - num_reserved, size, &limit));
+    for (size_t i = 0; i < num_shards; ++i) {
+      TF_EMBED_RETURN_IF_ERROR(
+          shards[i]->EvictBelow(paused, order, limit, num_reserved / num_shards, &gone));
+    }
+    *removed += gone;
+    size -= gone;
+    in_vain += gone == 0;
+  }
+  return Status();
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,69 @@
+#include "cc/core/table/table.h"
+
+#include <string>
+
+namespace tf_embed {
+
+Status NoMemoryForRow(const std::string& table, size_t keys_held) {
+  return Status::ResourceExhausted([&] {
+    return "Table '" + table + "' finds no memory for another row. It holds " +
+           std::to_string(keys_held) + " keys.";
+  });
+}
+
+Status RuleWasChanged(const std::string& table) {
+  return Status::FailedPrecondition(
+      "The optimizer of table '" + table +
+      "' was changed: its rows no longer have the slots of the rule that asks.");
+}
+
+Status CheckAccum(const TableOptions& options) {
+  if (options.value_type != DataType::kBool) return Status();
+  return Status::InvalidArgument("Table '" + options.name +
+                                 "' has bool weights, which have no sum: assign them.");
+}
+
+Status CheckApply(const TableOptions& options, DataType gradient_type, const Rule& rule) {
+  if (!IsFloating(options.value_type)) {
+    return Status::InvalidArgument("Table '" + options.name +
+                                   "' has integer or bool weights, which no optimizer can train.");
+  }
+  if (rule.slots.kind == RuleKind::kExternal) {
+    return Status::InvalidArgument("Table '" + options.name +
+                                   "' can't run an external rule: find and assign its slots.");
+  }
+  const bool narrow =
+      options.value_type == DataType::kHalf || options.value_type == DataType::kBFloat16;
+  if (gradient_type != options.value_type && !(narrow && gradient_type == DataType::kFloat)) {
+    return Status::InvalidArgument(
+        "The gradients of table '" + options.name +
+        "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
+  }
+  if (rule.slots.kind == RuleKind::kEmaRowwiseAdagrad && options.dim % 2 != 0) {
+    return Status::InvalidArgument(
+        "Table '" + options.name +
+        "' must have an even dim, as the second half of a row follows the first. Received: " +
+        std::to_string(options.dim) + ".");
+  }
+  return Status();
+}
+
+void TableStats::Add(const TableStats& other) {
+  rows += other.rows;
+  payload_bytes += other.payload_bytes;
+  index_bytes += other.index_bytes;
+  slack_bytes += other.slack_bytes;
+  pinned_bytes += other.pinned_bytes;
+  index_places += other.index_places;
+  probed_keys += other.probed_keys;
+  probed_buckets += other.probed_buckets;
+  admitted += other.admitted;
+  held_back += other.held_back;
+  refused += other.refused;
+  evicted += other.evicted;
+  expired += other.expired;
+  hits += other.hits;
+  misses += other.misses;
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,242 @@
+// THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered
+// or sharded, is one. Above it stand kernels that unpack tensors, call one verb and hand on the
+// Status; below it, one class a store. tests/cc/core/table/table_contract_test.cc says what each
+// must do.
+//
+// Invariants
+//   - Every key is legal, the whole range of int64.
+//   - The initial row of a key is a function of (seed, table id, key) alone.
+//   - A verb that fails leaves a table on which every verb still works. Keys of the batch that had
+//     been dealt with before the failure stay dealt with; no other row is changed.
+//   - Verbs may run at once from many threads. A row is read and written as a whole.
+//   - The result is the same for any number of threads, to the last bit.
+//   - Rows come and leave by the table's RowPolicy, each of them counted.
+#ifndef TF_EMBED_CC_CORE_TABLE_TABLE_H_
+#define TF_EMBED_CC_CORE_TABLE_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/data_type.h"
+#include "cc/core/base/exec_context.h"
+#include "cc/core/base/instruction_set.h"
+#include "cc/core/base/status.h"
+#include "cc/core/batch/key_batch.h"
+#include "cc/core/policy/row_policy.h"
+#include "cc/core/rows/initializer.h"
+#include "cc/core/rules/optimizer_rule.h"
+#include "cc/core/table/table_gates.h"
+
+namespace tf_embed {
+
+struct TableOptions {
+  std::string name = "table";  // for messages
+  DataType value_type = DataType::kFloat;
+  size_t dim = 1;
+  size_t init_size = 0;  // rows to make room for
+  RowInitializer initializer;
+  RowPolicy policy;
+  Allocator* allocator = HostAllocator();
+  // What inner loops are compiled for; results do not depend on it.
+  InstructionSet instruction_set = BestInstructionSet();
+};
+
+// The slots that go beside the weights of a batch, [batch, slots of a row], and the rule that they
+// belong to; without one, none. They are of the type that rules compute in, float or double beside
+// double weights, whatever they are in rows. A verb that takes them refuses with
+// kFailedPrecondition, and changes nothing, where the table's rule is another by then: its rows
+// have other slots.
+struct SlotsOut {
+  const RuleSlots* rule = nullptr;
+  void* slots = nullptr;
+};
+struct SlotsIn {
+  const RuleSlots* rule = nullptr;
+  const void* slots = nullptr;
+};
+
+// Rows taken out of a table. The buffers are reused from one batch to the next.
+struct ExportedRows {
+  explicit ExportedRows(Allocator* allocator)
+      : keys(allocator), weights(allocator), slots(allocator), statistics(allocator) {}
+  size_t size = 0;
+  Buffer<int64_t> keys;
+  Buffer<char> weights;         // size x dim values
+  Buffer<char> slots;           // size x slots of a row, of the compute type
+  Buffer<uint64_t> statistics;  // size x statistics of a row
+};
+
+// A place in an export: the start, then whatever the table put there, then the end.
+struct ExportCursor {
+  uint64_t next = 0;
+  bool done = false;
+};
+
+// What a table is made of, and what has happened to it since it was made.
+struct TableStats {
+  uint64_t rows = 0;
+  uint64_t payload_bytes = 0;  // of weights, slots and statistics of all rows
+  uint64_t index_bytes = 0;
+  uint64_t slack_bytes = 0;   // rows that are freed, or not used yet
+  uint64_t pinned_bytes = 0;  // of payload and slack of a table on a GPU, those on the host
+  uint64_t index_places = 0;  // keys that the index has places for
+  uint64_t probed_keys = 0;   // a sample of keys, and the buckets that a find of all of them reads
+  uint64_t probed_buckets = 0;
+
+  uint64_t admitted = 0;   // rows that came
+  uint64_t held_back = 0;  // rows that did not come, because their keys had not come often enough
+  uint64_t refused = 0;    // rows that did not come, because there was no room
+  uint64_t evicted = 0;    // rows that left for others, or by a restriction
+  uint64_t expired = 0;    // rows that left because they were not used
+  uint64_t hits = 0;       // keys that finds found, and did not
+  uint64_t misses = 0;
+
+  void Add(const TableStats& other);
+};
+
+class RankList;
+
+class Table {
+ public:
+  virtual ~Table() = default;
+
+  // As given; the initializer may have been replaced since.
+  virtual const TableOptions& options() const = 0;
+  virtual RowInitializer initializer() const = 0;
+
+  // Replaces the initializer; initial rows are other ones from then on.
+  virtual void SetInitializer(const RowInitializer& initializer) = 0;
+
+  // Number of keys. While others write, the parts of a table are counted one by one: a row that
+  // left a bounded table may be counted beside the one that came for it.
+  virtual size_t size() const = 0;
+
+  // The rule whose slots rows have.
+  virtual RuleSlots rule() const = 0;
+
+  // Copies the keys' weights to `weights` [batch, dim], defaults for absent ones, and changes
+  // nothing; as a part of training, it is a use of the rows. `exists` [batch] may be null. Slots,
+  // where they are wanted, are of the same moment as the weights of their row; absent keys have
+  // initial ones.
+  virtual Status Find(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists,
+                      const SlotsOut& slots) const = 0;
+
+  // Tells which keys are there, in `exists` [batch].
+  virtual Status Contains(const ExecContext& context, const KeyBatch& batch,
+                          bool* exists) const = 0;
+
+  // As Find, and inserts absent keys with their defaults; of equal keys the first one's. As a part
+  // of training, only those that an Apply right now would insert.
+  virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                              const DefaultRows& defaults, void* weights, bool* exists) = 0;
+
+  // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too where they are
+  // given; else present rows keep theirs and new rows get initial ones. As a part of training, keys
+  // need admission.
+  virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
+                                const void* weights, const SlotsIn& slots) = 0;
+
+  // Where `exists` and the key is present, adds `new_rows` - `old_rows` (both [batch, dim]; the
+  // difference is rounded to the value type); where neither, inserts the new row; else does
+  // nothing, for the table has changed since the caller looked. Refused for bool.
+  virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+                       const void* new_rows, const bool* exists) = 0;
+
+  // One step of `rule`: gradients, of the value type or of float beside float16 and bfloat16
+  // weights, are summed over equal keys in the order of the batch, absent keys get their defaults
+  // once they are admitted, and the rule runs once a row. A rule other than the present one
+  // replaces all slots first. An external rule can't be applied.
+  virtual Status Apply(const ExecContext& context, const KeyBatch& batch,
+                       const Gradients& gradients, const Rule& rule) = 0;
+  // The same, of gradients [batch, dim].
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const void* gradients,
+               DataType gradient_type, const Rule& rule) {
+    return Apply(context, batch, Gradients{gradients, gradient_type, nullptr, nullptr}, rule);
+  }
+
+  // What `rule` does to all rows between this step and the next (TablePass); for most nothing.
+  // Comes after the Apply of the step.
+  virtual Status FinishStep(const ExecContext& context, const Rule& rule) = 0;
+
+  // The largest of all rows' slots of that number, at least 0; 0 where the table has another rule.
+  virtual double LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                             size_t slot) const = 0;
+
+  // Removes keys. Absent ones are no error.
+  virtual Status Erase(const ExecContext& context, const KeyBatch& batch) = 0;
+
+  // Removes all keys and gives the memory back.
+  virtual Status Clear(const ExecContext& context) = 0;
+  Status Clear() { return Clear(ExecContext::Serial()); }
+
+  // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
+  virtual Status Shrink(const ExecContext& context) = 0;
+
+  // Copies the statistics [batch, statistics of a row] of keys, 0 for absent ones; `exists` may be
+  // null. Is no use of a row.
+  virtual Status FindStatistics(const ExecContext& context, const KeyBatch& batch,
+                                uint64_t* statistics, bool* exists) const = 0;
+
+  // Sets those statistics of present keys that both the table and `set` have; the words [batch,
+  // set's size] have the order of `set`. Of equal keys the last one's.
+  virtual Status AssignStatistics(const ExecContext& context, const KeyBatch& batch,
+                                  StatisticSet set, const uint64_t* statistics) = 0;
+
+  // Takes expired rows out, and adds their number.
+  virtual Status EvictExpired(const ExecContext& context, size_t* removed) = 0;
+
+  // Takes out the rows whose rank is below `limit`, and adds their number. Where about `num_left`
+  // are left and that is much less than there are, gives memory back; that needs room for a copy of
+  // those that are left, and without it is not done.
+  virtual Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                            size_t num_left, size_t* removed) = 0;
+
+  // Adds the ranks from `low` on that are below `high`, of about one row in `one_in`, which are
+  // always the same ones, and counts the rows below `low`.
+  virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                              const Rank& low, const Rank& high, RankList* ranks,
+                              size_t* below) const = 0;
+
+  virtual TableStats Stats() const = 0;
+
+  // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
+  // with other initial values, only new rows get these; with other types, rows keep their slots in
+  // these. A table in the memory of a device has no types but the compute type.
+  virtual Status SetRule(const ExecContext& context, const RuleSlots& rule) = 0;
+  Status SetRule(const RuleSlots& rule) { return SetRule(ExecContext::Serial(), rule); }
+
+  // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the
+  // cursor. About `max_rows`; more where the table can't stop earlier. Each key comes once while no
+  // other thread changes the table, as under Held::kPaused.
+  virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const = 0;
+
+  // What verbs hold, and a caller of many verbs takes beforehand (HeldTables).
+  virtual const TableGates& gates() const = 0;
+
+  // Frees memory that the table has outgrown, if no other verb is inside. Verbs that take their
+  // gates themselves need no such call after them.
+  virtual void DropOutgrown() const {}
+
+  // An empty table of the same kind and options, but for the room and the initializer, and with the
+  // same statistics, but without rules by which rows come and leave; nullptr without memory for it.
+  virtual std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                          const RowInitializer& initializer) const = 0;
+
+  // Takes the whole content of `other`, made by NewEmpty, at one moment. Can't fail.
+  virtual void TakeContent(const ExecContext& context, Table* other) = 0;
+  void TakeContent(Table* other) { TakeContent(ExecContext::Serial(), other); }
+};
+
+// What every table refuses, and in which words.
+Status NoMemoryForRow(const std::string& table, size_t keys_held);
+Status RuleWasChanged(const std::string& table);
+Status CheckAccum(const TableOptions& options);
+Status CheckApply(const TableOptions& options, DataType gradient_type, const Rule& rule);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_TABLE_H_

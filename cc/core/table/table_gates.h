@@ -1,0 +1,140 @@
+// The locks of a table that a verb holds from its beginning to its end, and how a caller takes
+// those of several tables for many verbs.
+//
+// A verb takes what it needs itself, unless the context says that the caller holds it already
+// (ExecContext::held). The caller must hold it wherever verbs run in the threads of a pool: such a
+// thread may not wait for a gate, because a verb inside may be waiting for the pool (lock_order.h).
+#ifndef TF_EMBED_CC_CORE_TABLE_TABLE_GATES_H_
+#define TF_EMBED_CC_CORE_TABLE_TABLE_GATES_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <shared_mutex>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/exec_context.h"
+#include "cc/core/base/lock_order.h"
+#include "cc/core/base/operation_gate.h"
+#include "cc/core/base/status.h"
+
+namespace tf_embed {
+
+class Table;
+
+struct TableGates {
+  // Whether verbs that write go one at a time.
+  enum class Writes : uint8_t { kTogether, kAlone };
+
+  explicit TableGates(Writes writes)
+      : number(NextNumber()),
+        writes(writes),
+        writers(LockRank::kWriters, number),
+        content(LockRank::kContent, number),
+        policy(LockRank::kPolicy, number) {}
+
+  // The order in which gates of one rank are taken: that in which the tables were made.
+  const uint64_t number;
+  const Writes writes;
+  // Shared by verbs that change the table; exclusive to who keeps them out.
+  mutable OperationGate writers;
+  // Shared by all verbs; exclusive to those that replace or rearrange everything.
+  mutable OperationGate content;
+  // Of verbs that write, in a table that plans its writes.
+  mutable OrderedMutex policy;
+
+ private:
+  static uint64_t NextNumber() {
+    static std::atomic<uint64_t> next{1};
+    return next.fetch_add(1, std::memory_order_relaxed);
+  }
+};
+
+// A verb that reads.
+class ReadingGates {
+ public:
+  ReadingGates(const TableGates& gates, const ExecContext& context) {
+    if (context.held == Held::kContent || context.held == Held::kWriting) return;
+    content_ = std::shared_lock<OperationGate>(gates.content);
+  }
+
+ private:
+  std::shared_lock<OperationGate> content_;
+};
+
+// A verb that writes, in a table where such verbs go together.
+class WritingGates {
+ public:
+  WritingGates(const TableGates& gates, const ExecContext& context) {
+    if (context.held == Held::kWriting) return;
+    if (context.held != Held::kPaused) writers_ = std::shared_lock<OperationGate>(gates.writers);
+    content_ = std::shared_lock<OperationGate>(gates.content);
+  }
+  void Release() {
+    if (content_.owns_lock()) content_.unlock();
+    if (writers_.owns_lock()) writers_.unlock();
+  }
+
+ private:
+  std::shared_lock<OperationGate> writers_;
+  std::shared_lock<OperationGate> content_;
+};
+
+// A verb that replaces the content, and waits until nobody is inside.
+class ReplacingGates {
+ public:
+  ReplacingGates(const TableGates& gates, const ExecContext& context) {
+    if (context.held != Held::kPaused) writers_ = std::shared_lock<OperationGate>(gates.writers);
+    content_ = std::unique_lock<OperationGate>(gates.content);
+  }
+
+ private:
+  std::shared_lock<OperationGate> writers_;
+  std::unique_lock<OperationGate> content_;
+};
+
+// A verb that keeps out those that write; readers go on.
+class PausingGates {
+ public:
+  PausingGates(const TableGates& gates, const ExecContext& context) {
+    if (context.held == Held::kPaused || context.held == Held::kWriting) return;
+    writers_ = std::unique_lock<OperationGate>(gates.writers);
+  }
+
+ private:
+  std::unique_lock<OperationGate> writers_;
+};
+
+// Several tables, held by one thread for the verbs that it calls or has called in the threads of a
+// pool, with `held` in their context.
+class HeldTables {
+ public:
+  explicit HeldTables(Allocator* allocator) : tables_(allocator) {}
+  ~HeldTables() { Release(); }
+  HeldTables(const HeldTables&) = delete;
+  HeldTables& operator=(const HeldTables&) = delete;
+
+  // Takes the gates of tables, which may come more than once, in the order of all. REQUIRES: none
+  // are held.
+  Status Take(const Table* const* tables, size_t count, Held held);
+  void Release();
+
+  // Each table once.
+  size_t size() const { return count_; }
+  const Table* operator[](size_t i) const { return tables_[i]; }
+
+ private:
+  template <typename Do>
+  void ForEach(const Do& act) const;
+  template <typename Do>
+  void ForEachPlanned(const Do& act) const;  // of those whose writes are planned
+
+  Buffer<const Table*> tables_;
+  size_t count_ = 0;
+  Held held_ = Held::kNothing;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_TABLE_GATES_H_

@@ -1,0 +1,279 @@
+#include "cc/device/copying_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "cc/core/rows/row_layout.h"
+
+namespace tf_embed {
+namespace {
+
+// The device's copies of the arrays of one verb. Those that it writes come back with Finish.
+class Arrays {
+ public:
+  Arrays(DeviceMemory* memory, const ExecContext& context) : memory_(memory), context_(context) {}
+  Arrays(const Arrays&) = delete;
+  Arrays& operator=(const Arrays&) = delete;
+  ~Arrays() {
+    for (const Array& array : arrays_) memory_->Free(array.device, array.bytes);
+  }
+
+  template <typename T>
+  const T* In(const T* host, size_t bytes) {
+    return static_cast<const T*>(Copy(const_cast<T*>(host), bytes, false));
+  }
+  // What the verb leaves alone stays as it is.
+  template <typename T>
+  T* Out(T* host, size_t bytes) {
+    return static_cast<T*>(Copy(host, bytes, true));
+  }
+
+  // The first failure: of a copy, or `run`'s.
+  template <typename Run>
+  Status Finish(const Run& run) {
+    TF_EMBED_RETURN_IF_ERROR(std::move(copied_));
+    TF_EMBED_RETURN_IF_ERROR(run());
+    for (const Array& array : arrays_) {
+      if (!array.out) continue;
+      TF_EMBED_RETURN_IF_ERROR(memory_->CopyOut(context_, array.device, array.bytes, array.host));
+    }
+    return Status();
+  }
+
+ private:
+  struct Array {
+    void* host;
+    void* device;
+    size_t bytes;
+    bool out;
+  };
+
+  void* Copy(const void* host, size_t bytes, bool out) {
+    if (host == nullptr || bytes == 0 || !copied_.ok()) return nullptr;
+    void* const device = memory_->Allocate(bytes);
+    if (device == nullptr) {
+      copied_ = Status::ResourceExhausted([] { return "No device memory."; });
+      return nullptr;
+    }
+    arrays_.push_back({const_cast<void*>(host), device, bytes, out});
+    copied_ = memory_->CopyIn(context_, host, bytes, device);
+    return device;
+  }
+
+  DeviceMemory* memory_;
+  const ExecContext& context_;
+  std::vector<Array> arrays_;
+  Status copied_;
+};
+
+class CopyingTable final : public Table {
+ public:
+  CopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory)
+      : table_(std::move(table)), memory_(memory) {}
+
+  const TableOptions& options() const override { return table_->options(); }
+  RowInitializer initializer() const override { return table_->initializer(); }
+  void SetInitializer(const RowInitializer& initializer) override {
+    table_->SetInitializer(initializer);
+  }
+  size_t size() const override { return table_->size(); }
+  RuleSlots rule() const override { return table_->rule(); }
+
+  Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
+              void* weights, bool* exists, const SlotsOut& slots) const override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    const DefaultRows rows = Defaults(&arrays, defaults, places);
+    void* const to = arrays.Out(weights, places * RowBytes());
+    bool* const flags = arrays.Out(exists, places);
+    const SlotsOut to_slots{slots.rule, arrays.Out(slots.slots, SlotBytes(slots.rule, places))};
+    return arrays.Finish([&] { return table_->Find(context, keys, rows, to, flags, to_slots); });
+  }
+
+  Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    bool* const flags = arrays.Out(exists, places);
+    return arrays.Finish([&] { return table_->Contains(context, keys, flags); });
+  }
+
+  Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists) override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    const DefaultRows rows = Defaults(&arrays, defaults, places);
+    void* const to = arrays.Out(weights, places * RowBytes());
+    bool* const flags = arrays.Out(exists, places);
+    return arrays.Finish([&] { return table_->FindOrInsert(context, keys, rows, to, flags); });
+  }
+
+  Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
+                        const SlotsIn& slots) override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    const void* const from = arrays.In(weights, places * RowBytes());
+    const SlotsIn from_slots{slots.rule, arrays.In(slots.slots, SlotBytes(slots.rule, places))};
+    return arrays.Finish([&] { return table_->InsertOrAssign(context, keys, from, from_slots); });
+  }
+
+  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+               const void* new_rows, const bool* exists) override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    const void* const before = arrays.In(old_rows, places * RowBytes());
+    const void* const after = arrays.In(new_rows, places * RowBytes());
+    const bool* const flags = arrays.In(exists, places);
+    return arrays.Finish([&] { return table_->Accum(context, keys, before, after, flags); });
+  }
+
+  using Table::Apply;
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
+               const Rule& rule) override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    const size_t dim = options().dim;
+    size_t values = places * dim;
+    if (gradients.begins != nullptr && places > 0) {
+      values = *std::max_element(gradients.begins, gradients.begins + places) + dim;
+    }
+    Gradients given;
+    given.values = arrays.In(gradients.values, values * SizeOf(gradients.type));
+    given.type = gradients.type;
+    given.begins = arrays.In(gradients.begins, places * sizeof(size_t));
+    given.factors = arrays.In(gradients.factors, places * ComputeSize());
+    return arrays.Finish([&] { return table_->Apply(context, keys, given, rule); });
+  }
+
+  Status FinishStep(const ExecContext& context, const Rule& rule) override {
+    return table_->FinishStep(context, rule);
+  }
+  double LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                     size_t slot) const override {
+    return table_->LargestSlot(context, rule, slot);
+  }
+
+  Status Erase(const ExecContext& context, const KeyBatch& batch) override {
+    Arrays arrays(memory_, context);
+    const KeyBatch keys = Keys(&arrays, batch, batch.Places());
+    return arrays.Finish([&] { return table_->Erase(context, keys); });
+  }
+  Status Clear(const ExecContext& context) override { return table_->Clear(context); }
+  Status Shrink(const ExecContext& context) override { return table_->Shrink(context); }
+
+  Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
+                        bool* exists) const override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    const size_t words = options().policy.statistics.size();
+    uint64_t* const to = arrays.Out(statistics, places * words * sizeof(uint64_t));
+    bool* const flags = arrays.Out(exists, places);
+    return arrays.Finish([&] { return table_->FindStatistics(context, keys, to, flags); });
+  }
+  Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
+                          const uint64_t* statistics) override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.Places();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    const uint64_t* const from = arrays.In(statistics, places * set.size() * sizeof(uint64_t));
+    return arrays.Finish([&] { return table_->AssignStatistics(context, keys, set, from); });
+  }
+
+  Status EvictExpired(const ExecContext& context, size_t* removed) override {
+    return table_->EvictExpired(context, removed);
+  }
+  Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                    size_t num_left, size_t* removed) override {
+    return table_->EvictBelow(context, order, limit, num_left, removed);
+  }
+  Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                      const Rank& low, const Rank& high, RankList* ranks,
+                      size_t* below) const override {
+    return table_->CollectRanks(context, order, one_in, low, high, ranks, below);
+  }
+  TableStats Stats() const override { return table_->Stats(); }
+  Status SetRule(const ExecContext& context, const RuleSlots& rule) override {
+    return table_->SetRule(context, rule);
+  }
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override {
+    return table_->ExportBatch(max_rows, cursor, rows);
+  }
+  const TableGates& gates() const override { return table_->gates(); }
+  void DropOutgrown() const override { table_->DropOutgrown(); }
+  std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                  const RowInitializer& initializer) const override {
+    return NewCopyingTable(table_->NewEmpty(init_size, initializer), memory_);
+  }
+  void TakeContent(const ExecContext& context, Table* other) override {
+    table_->TakeContent(context, static_cast<CopyingTable*>(other)->table_.get());
+  }
+
+ private:
+  size_t RowBytes() const { return options().dim * SizeOf(options().value_type); }
+  size_t ComputeSize() const {
+    return options().value_type == DataType::kDouble ? sizeof(double) : sizeof(float);
+  }
+  size_t SlotBytes(const RuleSlots* rule, size_t places) const {
+    if (rule == nullptr) return 0;
+    return places *
+           RowLayout(options().value_type, options().dim, rule->slots_per_row()).slot_bytes;
+  }
+
+  static KeyBatch Keys(Arrays* arrays, const KeyBatch& batch, size_t places) {
+    KeyBatch keys = batch;
+    keys.keys = arrays->In(batch.keys, batch.size * sizeof(int64_t));
+    keys.positions = arrays->In(batch.positions, batch.size * sizeof(uint32_t));
+    keys.scores = arrays->In(batch.scores, places * sizeof(int64_t));
+    return keys;
+  }
+  DefaultRows Defaults(Arrays* arrays, const DefaultRows& defaults, size_t places) const {
+    DefaultRows rows = defaults;
+    if (defaults.kind == DefaultRows::Kind::kInitializer) return DefaultRows();
+    const size_t count = defaults.kind == DefaultRows::Kind::kOneEach ? places : 1;
+    rows.rows = arrays->In(defaults.rows, count * RowBytes());
+    return rows;
+  }
+
+  std::unique_ptr<Table> table_;
+  DeviceMemory* memory_;
+};
+
+class HostMemory final : public DeviceMemory {
+ public:
+  void* Allocate(size_t bytes) override { return HostAllocator()->Allocate(bytes); }
+  void Free(void* memory, size_t bytes) override { HostAllocator()->Deallocate(memory, bytes); }
+  Status CopyIn(const ExecContext&, const void* host, size_t bytes, void* device) override {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+    return Status();
+  }
+  Status CopyOut(const ExecContext&, const void* device, size_t bytes, void* host) override {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+    return Status();
+  }
+  Status CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return Status();
+  }
+};
+
+}  // namespace
+
+DeviceMemory* HostAsDeviceMemory() {
+  static HostMemory memory;
+  return &memory;
+}
+
+std::unique_ptr<Table> NewCopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory) {
+  if (table == nullptr) return nullptr;
+  return std::make_unique<CopyingTable>(std::move(table), memory);
+}
+
+}  // namespace tf_embed

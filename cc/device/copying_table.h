@@ -1,0 +1,41 @@
+// A table of a device for callers whose arrays are on the host: each verb copies them to the
+// device's memory and back. So whatever has its arrays on the host needs to know nothing of GPUs.
+#ifndef TF_EMBED_CC_DEVICE_COPYING_TABLE_H_
+#define TF_EMBED_CC_DEVICE_COPYING_TABLE_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/core/table/table.h"
+
+namespace tf_embed {
+
+// The memory of a device, as its callers have it. Copies are on the stream of the context, and
+// CopyOut waits for it. Thread-safe.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  virtual void* Allocate(size_t bytes) = 0;  // nullptr without memory
+  virtual void Free(void* memory, size_t bytes) = 0;
+  virtual Status CopyIn(const ExecContext& context, const void* host, size_t bytes,
+                        void* device) = 0;
+  virtual Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                         void* host) = 0;
+  // From one array on the device to another.
+  virtual Status CopyWithin(const ExecContext& context, const void* from, size_t bytes,
+                            void* to) = 0;
+};
+
+// The host's memory in the place of a device's, beside a table of NewDeviceTableOnHost.
+DeviceMemory* HostAsDeviceMemory();
+
+// That of a GPU; null where this build has no GPU support.
+DeviceMemory* MemoryOfDevice(int device);
+
+// `memory` outlives the table.
+std::unique_ptr<Table> NewCopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_COPYING_TABLE_H_

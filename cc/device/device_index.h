@@ -1,0 +1,203 @@
+// The index of a table in device memory, from keys to numbers of rows: an array of buckets of one
+// 128-byte line, in which a key is looked for from its home on.
+//
+//     | header: 7 digests, 1 count | - | key row | key row | ... 7 entries |
+//     0                            8   16
+//
+// A digest is a byte of its key's hash, 1 to 255; 0 marks a lane that is empty, so every key is
+// legal. One 8-byte word holds all of a bucket's and is compared at once. A tile with a lane for
+// each entry reads all of the line at the same time, a smaller one of the entries only those whose
+// digest agrees, 1.03 on average. The highest byte counts the keys that found their bucket full and
+// went on (255 stays); where it is 0 a search ends. It is counted down again as they leave, so that
+// keys that come and go do not make searches longer and longer, and no lane keeps the mark of a key
+// that is gone.
+//
+// The home of a key is given by the high bits of its hash. A larger index has the same order, which
+// is that of an export.
+//
+// A row's number stands beside the key, and not only the place of the lane, for two reasons: an
+// index is full to three quarters at most, and rows are what a device's memory is spent on; and
+// when an index is made anew, rows stay where they are, so growth takes no second copy of them.
+//
+// Launches: in one, either all look keys up, or all put new keys in, or all take keys out, no key
+// twice. So nobody meets an entry that is half written, and no lock is taken.
+#ifndef TF_EMBED_CC_DEVICE_DEVICE_INDEX_H_
+#define TF_EMBED_CC_DEVICE_DEVICE_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/hash.h"
+#include "cc/device/tile.h"
+
+namespace tf_embed {
+
+inline constexpr uint32_t kNoRow = 0xffffffffu;
+
+struct alignas(64) DeviceBucket {
+  static constexpr size_t kLanes = 7;
+  static constexpr int kPassedShift = 56;
+  static constexpr uint64_t kMostPassed = 255;
+
+  struct alignas(16) Entry {  // by one load
+    int64_t key;
+    uint32_t row;
+    uint32_t unused;
+  };
+
+  uint64_t header;
+  uint64_t unused;
+  Entry entries[kLanes];
+
+  static TF_EMBED_DEVICE uint32_t Digest(uint64_t header, size_t lane) {
+    return static_cast<uint32_t>(header >> (8 * lane)) & 255u;
+  }
+  static TF_EMBED_DEVICE uint64_t Passed(uint64_t header) { return header >> kPassedShift; }
+};
+static_assert(sizeof(DeviceBucket) == 128, "a line of a GPU");
+
+// What kernels know of an index. Copied into each launch.
+struct IndexView {
+  DeviceBucket* buckets = nullptr;
+  uint32_t bits = 0;  // there are 2^bits buckets, at least 2; or none where `buckets` is null
+
+  // A place: a bucket and a lane.
+  static constexpr uint64_t kNoPlace = ~uint64_t{0};
+
+  TF_EMBED_HOST_DEVICE uint64_t num_buckets() const {
+    return buckets == nullptr ? 0 : uint64_t{1} << bits;
+  }
+  TF_EMBED_HOST_DEVICE uint64_t num_places() const { return num_buckets() * DeviceBucket::kLanes; }
+  TF_EMBED_DEVICE uint64_t HomeOf(uint64_t hash) const { return hash >> (64 - bits); }
+  TF_EMBED_DEVICE uint64_t After(uint64_t bucket) const {
+    return (bucket + 1) & (num_buckets() - 1);
+  }
+  static TF_EMBED_DEVICE uint64_t DigestOf(uint64_t hash) {
+    const uint64_t digest = hash & 255u;
+    return digest == 0 ? 1 : digest;
+  }
+  TF_EMBED_DEVICE DeviceBucket::Entry& EntryAt(uint64_t place) const {
+    return buckets[place / DeviceBucket::kLanes].entries[place % DeviceBucket::kLanes];
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE bool Holds(uint64_t place) const {
+    const uint64_t header = Tile::Load(&buckets[place / DeviceBucket::kLanes].header);
+    return DeviceBucket::Digest(header, place % DeviceBucket::kLanes) != 0;
+  }
+
+  // Where a key is, or kNoPlace. All lanes call and get the same.
+  template <class Tile>
+  TF_EMBED_DEVICE uint64_t Find(const Tile& tile, int64_t key, uint64_t hash) const {
+    uint32_t row;
+    return Search(tile, key, hash, &row);
+  }
+
+  // The row of a key, or kNoRow.
+  template <class Tile>
+  TF_EMBED_DEVICE uint32_t FindRow(const Tile& tile, int64_t key) const {
+    uint32_t row;
+    Search(tile, key, HashKey(key), &row);
+    return row;
+  }
+
+  // Puts a key in that is not there. There is an empty lane. For one lane.
+  template <class Tile>
+  TF_EMBED_DEVICE void Insert(int64_t key, uint64_t hash, uint32_t row) const {
+    uint64_t bucket = HomeOf(hash);
+    uint64_t header = Tile::Load(&buckets[bucket].header);
+    for (;;) {
+      size_t lane = 0;
+      while (lane < DeviceBucket::kLanes && DeviceBucket::Digest(header, lane) != 0) ++lane;
+      if (lane < DeviceBucket::kLanes) {
+        const uint64_t with = header | DigestOf(hash) << (8 * lane);
+        if (!Tile::CompareExchange(&buckets[bucket].header, &header, with)) continue;
+        DeviceBucket::Entry& entry = buckets[bucket].entries[lane];
+        entry.key = key;
+        entry.row = row;
+        return;
+      }
+      if (DeviceBucket::Passed(header) < DeviceBucket::kMostPassed &&
+          !Tile::CompareExchange(&buckets[bucket].header, &header,
+                                 header + (uint64_t{1} << DeviceBucket::kPassedShift))) {
+        continue;
+      }
+      bucket = After(bucket);
+      header = Tile::Load(&buckets[bucket].header);
+    }
+  }
+
+  // Takes out the key that was found at a place. For one lane.
+  template <class Tile>
+  TF_EMBED_DEVICE void Erase(uint64_t hash, uint64_t place) const {
+    const uint64_t last = place / DeviceBucket::kLanes;
+    const uint64_t digest = uint64_t{255} << (8 * (place % DeviceBucket::kLanes));
+    Change<Tile>(last, [digest](uint64_t header) { return header & ~digest; });
+    for (uint64_t bucket = HomeOf(hash); bucket != last; bucket = After(bucket)) {
+      Change<Tile>(bucket, [](uint64_t header) {
+        return DeviceBucket::Passed(header) == DeviceBucket::kMostPassed
+                   ? header
+                   : header - (uint64_t{1} << DeviceBucket::kPassedShift);
+      });
+    }
+  }
+
+ private:
+  // A bucket of the digest of a key: the key's lane and 1, and its row; or 0. A tile with a lane
+  // for each entry reads them beside the header, in one line, and not after it.
+  template <class Tile>
+  static TF_EMBED_DEVICE uint32_t SearchBucket(const Tile& tile, const DeviceBucket& line,
+                                               int64_t key, uint64_t digest, uint64_t* header,
+                                               uint32_t* row) {
+    uint32_t found = 0;
+    if constexpr (Tile::kLanes >= DeviceBucket::kLanes) {
+      const size_t lane = tile.lane();
+      DeviceBucket::Entry entry = {};
+      if (lane < DeviceBucket::kLanes) entry = line.entries[lane];
+      *header = Tile::Load(&line.header);
+      if (lane < DeviceBucket::kLanes && DeviceBucket::Digest(*header, lane) == digest &&
+          entry.key == key) {
+        found = static_cast<uint32_t>(lane) + 1;
+      }
+      found = tile.Highest(found);
+      if (found != 0) *row = tile.From(entry.row, found - 1);
+    } else {
+      *header = Tile::Load(&line.header);
+      ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
+        if (DeviceBucket::Digest(*header, lane) == digest && line.entries[lane].key == key) {
+          found = static_cast<uint32_t>(lane) + 1;
+        }
+      });
+      found = tile.Highest(found);
+      if (found != 0) *row = line.entries[found - 1].row;
+    }
+    return found;
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE uint64_t Search(const Tile& tile, int64_t key, uint64_t hash,
+                                  uint32_t* row) const {
+    *row = kNoRow;
+    if (buckets == nullptr) return kNoPlace;
+    const uint64_t digest = DigestOf(hash);
+    uint64_t bucket = HomeOf(hash);
+    for (uint64_t searched = 0; searched <= num_buckets(); ++searched) {
+      uint64_t header;
+      const uint32_t found = SearchBucket(tile, buckets[bucket], key, digest, &header, row);
+      if (found != 0) return bucket * DeviceBucket::kLanes + found - 1;
+      if (DeviceBucket::Passed(header) == 0) break;
+      bucket = After(bucket);
+    }
+    return kNoPlace;
+  }
+
+  template <class Tile, typename Next>
+  TF_EMBED_DEVICE void Change(uint64_t bucket, const Next& next) const {
+    uint64_t header = Tile::Load(&buckets[bucket].header);
+    while (!Tile::CompareExchange(&buckets[bucket].header, &header, next(header))) {
+    }
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_DEVICE_INDEX_H_

@@ -1,0 +1,271 @@
+// Where the rows of a table in device memory lie. A row holds all that belongs to a key:
+//
+//     | weights | pad to 8 | slots | pad to 8 | statistics: 64-bit words | pad to 16 |
+//     0                    slot_offset        statistics_offset             stride
+//
+// Rows lie in slabs, by number. Four slabs are of one size, the next four twice as large, and so
+// on: a table takes a fifth more than it needs at most, no row ever moves, and the pointers of all
+// slabs go with a launch. Beside each slab lie as many numbers, which together are the list of rows
+// that were freed. Slabs may be pinned memory of the host; the numbers are always the device's.
+#ifndef TF_EMBED_CC_DEVICE_DEVICE_ROWS_H_
+#define TF_EMBED_CC_DEVICE_DEVICE_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/core/policy/row_policy.h"
+#include "cc/core/rows/row_layout.h"
+#include "cc/device/device_index.h"
+#include "cc/device/tile.h"
+
+namespace tf_embed {
+
+// RowLayout, as kernels need it, and the statistics.
+struct DeviceRowLayout {
+  explicit DeviceRowLayout(const RowLayout& layout)
+      : dim(layout.dim),
+        weight_bytes(layout.weight_bytes),
+        slot_offset(layout.slot_offset),
+        slot_bytes(layout.slot_bytes),
+        statistics(layout.statistics_per_row),
+        statistics_offset(
+            RowLayout::RoundUp(layout.slot_offset + layout.slot_bytes, RowLayout::kWord)),
+        stride(RowLayout::RoundUp(statistics_offset + layout.statistics_per_row * sizeof(uint64_t),
+                                  RowLayout::kAlignment)) {}
+
+  size_t dim;
+  size_t weight_bytes;
+  size_t slot_offset;
+  size_t slot_bytes;
+  size_t statistics;  // words
+  size_t statistics_offset;
+  size_t stride;
+};
+
+struct RowSlabs {
+  static constexpr uint32_t kFirstRows = 256;
+  static constexpr uint32_t kOfOneSize = 4;
+  static constexpr uint32_t kMost = 88;  // nearly 2^32 rows
+
+  char* slabs[kMost] = {};
+  uint32_t* freed[kMost] = {};
+
+  static uint64_t RowsOf(uint32_t slab) { return uint64_t{kFirstRows} << (slab / kOfOneSize); }
+  // The rows of the slabs before.
+  static uint64_t RowsBefore(uint32_t slab) {
+    const uint32_t doublings = slab / kOfOneSize;
+    const uint64_t quarters = uint64_t{kOfOneSize + slab % kOfOneSize} << doublings;
+    return (quarters - kOfOneSize) * kFirstRows;
+  }
+
+  struct Place {
+    uint32_t slab;
+    uint32_t offset;
+  };
+  static TF_EMBED_HOST_DEVICE inline Place PlaceOf(uint32_t row) {
+    const uint32_t quarters = row / kFirstRows + kOfOneSize;
+#if defined(__CUDA_ARCH__)
+    const uint32_t doublings = 29 - __clz(static_cast<int>(quarters));
+#else
+    const uint32_t doublings = 29 - static_cast<uint32_t>(__builtin_clz(quarters));
+#endif
+    const uint32_t number = quarters >> doublings;
+    const uint32_t begin = ((number << doublings) - kOfOneSize) * kFirstRows;
+    return {doublings * kOfOneSize + number - kOfOneSize, row - begin};
+  }
+
+  TF_EMBED_DEVICE char* Row(uint32_t row, size_t stride) const {
+    const Place place = PlaceOf(row);
+    return slabs[place.slab] + place.offset * stride;
+  }
+  // The number `i` of the list of free rows.
+  TF_EMBED_DEVICE uint32_t* Free(uint32_t i) const {
+    const Place place = PlaceOf(i);
+    return freed[place.slab] + place.offset;
+  }
+};
+
+// What memory is copied by, whatever is in it.
+template <typename T>
+struct __attribute__((may_alias)) Unit {
+  T value;
+};
+struct alignas(16) SixteenBytes {
+  uint64_t words[2];
+};
+
+template <typename T, class Tile>
+TF_EMBED_DEVICE void CopyUnits(const Tile& tile, const void* from, size_t bytes, void* to) {
+  ForEachLane(tile, bytes / sizeof(T), [&](size_t i) {
+    static_cast<Unit<T>*>(to)[i] = static_cast<const Unit<T>*>(from)[i];
+  });
+}
+
+// By the widest units that both ends allow.
+template <class Tile>
+TF_EMBED_DEVICE void CopyBytes(const Tile& tile, const void* from, size_t bytes, void* to) {
+  const size_t ends = reinterpret_cast<size_t>(from) | reinterpret_cast<size_t>(to) | bytes;
+  if (ends % sizeof(SixteenBytes) == 0) {
+    CopyUnits<SixteenBytes>(tile, from, bytes, to);
+  } else if (ends % sizeof(uint64_t) == 0) {
+    CopyUnits<uint64_t>(tile, from, bytes, to);
+  } else if (ends % sizeof(uint32_t) == 0) {
+    CopyUnits<uint32_t>(tile, from, bytes, to);
+  } else {
+    CopyUnits<char>(tile, from, bytes, to);
+  }
+}
+
+// A row that is copied to many places, of memory like `to`. Where it is short each lane holds its
+// part in registers; else it is read for each place, as a copy may be to where it came from for all
+// that the compiler knows.
+template <class Tile>
+class HeldRow {
+ public:
+  TF_EMBED_DEVICE HeldRow(const Tile& tile, const char* row, size_t bytes, const char* to)
+      : row_(row), bytes_(bytes), is_held_(IsHeld(row, bytes, to)) {
+    if (!is_held_) return;
+    TF_EMBED_UNROLL
+    for (size_t i = 0; i != kUnits; ++i) {
+      const size_t unit = i * Tile::kLanes + tile.lane();
+      if (unit < bytes / sizeof(Held))
+        own_[i] = reinterpret_cast<const Unit<Held>*>(row)[unit].value;
+    }
+  }
+  TF_EMBED_DEVICE void CopyTo(const Tile& tile, char* to) const {
+    if (!is_held_) return CopyBytes(tile, row_, bytes_, to);
+    TF_EMBED_UNROLL
+    for (size_t i = 0; i != kUnits; ++i) {
+      const size_t unit = i * Tile::kLanes + tile.lane();
+      if (unit < bytes_ / sizeof(Held)) reinterpret_cast<Unit<Held>*>(to)[unit].value = own_[i];
+    }
+  }
+
+ private:
+  using Held = SixteenBytes;
+  static constexpr size_t kUnits = 2;  // of a lane
+
+  static TF_EMBED_DEVICE bool IsHeld(const char* row, size_t bytes, const char* to) {
+    const size_t ends = reinterpret_cast<size_t>(row) | reinterpret_cast<size_t>(to) | bytes;
+    return ends % sizeof(Held) == 0 && bytes <= kUnits * Tile::kLanes * sizeof(Held);
+  }
+
+  const char* row_;
+  size_t bytes_;
+  bool is_held_;
+  Held own_[kUnits] = {};
+};
+
+// The numbers of rows that were given out, by which new rows get theirs.
+struct TableCounts {
+  uint64_t rows_begun = 0;     // rows that ever had a number
+  uint64_t rows_free = 0;      // of these, in the list
+  uint64_t buckets_swept = 0;  // up to where expired rows were looked for
+
+  TF_EMBED_HOST_DEVICE uint64_t rows() const { return rows_begun - rows_free; }
+};
+
+// What has happened to a table since it was made.
+struct TableTallies {
+  static constexpr size_t kMissCounters = 64;  // by hash, or all would wait for one
+  struct alignas(128) Counter {                // a line of a GPU each, for the same reason
+    uint64_t count = 0;
+  };
+
+  uint64_t admitted = 0;
+  uint64_t refused = 0;
+  uint64_t evicted = 0;
+  uint64_t expired = 0;
+  uint64_t padding = 0;  // of pooled finds, which is not looked up
+  Counter misses[kMissCounters];
+};
+
+template <class Tile>
+struct DeviceStatistics;
+
+// What kernels know of a table. Copied into each launch.
+struct TableView {
+  explicit TableView(const DeviceRowLayout& layout) : layout(layout) {}
+
+  IndexView index;
+  RowSlabs rows;
+  DeviceRowLayout layout;
+  StatisticSet statistics;
+  TableCounts* counts = nullptr;
+  TableTallies* tallies = nullptr;
+  const char* initial_slots = nullptr;  // [slot_bytes]
+
+  TF_EMBED_DEVICE char* Row(uint32_t row) const { return rows.Row(row, layout.stride); }
+  TF_EMBED_DEVICE uint64_t* StatisticsOf(char* row) const {
+    return reinterpret_cast<uint64_t*>(row + layout.statistics_offset);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsAt(uint32_t row) const {
+    return {statistics, StatisticsOf(Row(row))};
+  }
+};
+
+TF_EMBED_DEVICE uint64_t ScoreBitsOf(int64_t score) {  // RowStatistics::ScoreBits
+  return static_cast<uint64_t>(score) ^ uint64_t { 1 } << 63;
+}
+
+// RowStatistics, for kernels; one lane calls.
+template <class Tile>
+struct DeviceStatistics {
+  StatisticSet set;
+  uint64_t* words;
+
+  TF_EMBED_DEVICE uint64_t Get(Statistic statistic) const {
+    const uint64_t* const word = Word(statistic);
+    return word == nullptr ? 0 : Tile::Load(word);
+  }
+  TF_EMBED_DEVICE uint64_t* Word(Statistic statistic) const {
+    return set.Has(statistic) ? words + set.IndexOf(statistic) : nullptr;
+  }
+  // Most uses of a row in a step find there what they would write: a load is cheaper than an
+  // atomic.
+  TF_EMBED_DEVICE void Set(Statistic statistic, uint64_t value) const {
+    uint64_t* const word = Word(statistic);
+    if (word != nullptr && Tile::Load(word) != value) Tile::Exchange(word, value);
+  }
+  TF_EMBED_DEVICE void Begin(const Moment& now) const {
+    Set(Statistic::kLastStep, now.step);
+    Set(Statistic::kLastTime, now.milliseconds);
+    Set(Statistic::kCount, 1);
+    Set(Statistic::kScore, ScoreBitsOf(0));
+    Set(Statistic::kEpoch, now.epoch);
+  }
+  TF_EMBED_DEVICE void Use(const Moment& now) const {
+    bool first = true;
+    if (uint64_t* const last = Word(Statistic::kLastStep)) {
+      first = Tile::Load(last) != now.step && Tile::Exchange(last, now.step) != now.step;
+    }
+    Set(Statistic::kLastTime, now.milliseconds);
+    uint64_t* const count = Word(Statistic::kCount);
+    if (first && count != nullptr) Tile::Add(count, 1);
+    uint64_t* const epoch = Word(Statistic::kEpoch);
+    if (epoch != nullptr && Tile::Load(epoch) < now.epoch) Tile::Max(epoch, now.epoch);
+  }
+  TF_EMBED_DEVICE void SetScore(int64_t score) const { Set(Statistic::kScore, ScoreBitsOf(score)); }
+};
+
+// Which rows are expired at a moment.
+struct Expiry {
+  uint64_t ttl_milliseconds = 0;  // 0: none
+  uint64_t now = 0;               // milliseconds
+
+  template <class Statistics>
+  TF_EMBED_DEVICE bool Has(const Statistics& statistics) const {
+    return ttl_milliseconds > 0 && statistics.Get(Statistic::kLastTime) + ttl_milliseconds <= now;
+  }
+  // The same for all lanes, which call: a launch with an earlier clock may use the row meanwhile.
+  template <class Tile, class Statistics>
+  TF_EMBED_DEVICE bool Has(const Tile& tile, const Statistics& statistics) const {
+    return ttl_milliseconds > 0 && tile.From(Has(statistics), 0);
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_DEVICE_ROWS_H_

@@ -1,0 +1,536 @@
+// DeviceTable on an NVIDIA GPU: what HostDevice is on the host. The only file that nvcc compiles;
+// `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's in their last
+// bits; no fast math.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "cc/device/copying_table.h"
+#include "cc/device/device_key_sums_inl.h"
+#include "cc/device/device_split_inl.h"
+#include "cc/device/device_table.h"
+#include "cc/device/device_table_inl.h"
+
+namespace tf_embed {
+namespace {
+
+// Half a warp: a row of 64 floats is read by two loads of 16 bytes a lane, and a bucket's seven
+// entries by one.
+struct CudaTile {
+  static constexpr size_t kLanes = 16;
+
+  __device__ size_t lane() const { return threadIdx.x % kLanes; }
+  __device__ void Sync() const { __syncwarp(Mask()); }
+  template <typename T>
+  __device__ T From(T x, size_t lane) const {
+    return __shfl_sync(Mask(), x, static_cast<int>(lane), kLanes);
+  }
+  template <typename T>
+  __device__ T Down(T x, size_t distance) const {
+    return __shfl_down_sync(Mask(), x, static_cast<unsigned>(distance), kLanes);
+  }
+  __device__ uint32_t Highest(uint32_t x) const { return __reduce_max_sync(Mask(), x); }
+
+  // uint64_t is another 64-bit type than the one that atomics are declared for.
+  using Word = unsigned long long;
+  static __device__ uint64_t Load(const uint64_t* from) {
+    return *reinterpret_cast<const volatile uint64_t*>(from);
+  }
+  static __device__ uint64_t Add(uint64_t* to, uint64_t x) {
+    return atomicAdd(reinterpret_cast<Word*>(to), static_cast<Word>(x));
+  }
+  static __device__ uint64_t Exchange(uint64_t* to, uint64_t x) {
+    return atomicExch(reinterpret_cast<Word*>(to), static_cast<Word>(x));
+  }
+  static __device__ void Max(uint64_t* to, uint64_t x) {
+    atomicMax(reinterpret_cast<Word*>(to), static_cast<Word>(x));
+  }
+  static __device__ bool CompareExchange(uint64_t* to, uint64_t* expected, uint64_t x) {
+    const uint64_t there =
+        atomicCAS(reinterpret_cast<Word*>(to), static_cast<Word>(*expected), static_cast<Word>(x));
+    const bool same = there == *expected;
+    *expected = there;
+    return same;
+  }
+
+ private:
+  // The threads of this half of the warp.
+  __device__ static unsigned Mask() { return 0xffffu << (threadIdx.x & 16u); }
+};
+
+constexpr unsigned kThreads = 256;
+
+template <class Kernel>
+__global__ void __launch_bounds__(kThreads)
+    RunTiles(const __grid_constant__ Kernel kernel, size_t count) {
+  const size_t tiles = size_t{gridDim.x} * (kThreads / CudaTile::kLanes);
+  size_t i = (size_t{blockIdx.x} * kThreads + threadIdx.x) / CudaTile::kLanes;
+  for (; i < count; i += tiles) kernel(CudaTile(), i);
+}
+
+__global__ void NumberPlaces(uint32_t* numbers, size_t count) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) numbers[i] = static_cast<uint32_t>(i);
+}
+
+// 1 where a key is another than the one before; `heads` [count + 1].
+__global__ void MarkHeads(const int64_t* keys, size_t count, uint32_t* heads) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i > count) return;
+  heads[i] = i < count && (i == 0 || keys[i] != keys[i - 1]) ? 1 : 0;
+}
+
+// `sums`: the running sum of MarkHeads.
+__global__ void WriteStarts(const uint32_t* sums, size_t count, uint32_t* starts) {
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count && sums[i + 1] != sums[i]) starts[sums[i]] = static_cast<uint32_t>(i);
+}
+
+__global__ void WriteGroups(const int64_t* keys, const uint32_t* members, const uint32_t* starts,
+                            const uint32_t* size, size_t count, DeviceGroup* groups) {
+  const size_t g = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (g >= *size) return;
+  const uint32_t begin = starts[g];
+  const uint32_t end = g + 1 < *size ? starts[g + 1] : static_cast<uint32_t>(count);
+  groups[g] = DeviceGroup{keys[begin], members + begin, end - begin};
+}
+
+// What batches take their scratch memory from. A pool that holds more than its threshold, used or
+// not, gives what is idle back whenever somebody waits for a stream; in one with the rows of a
+// large table each batch would have its arrays mapped anew. Null where the driver has no pools.
+cudaMemPool_t ScratchPool(int device) {
+  constexpr uint64_t kKeptBytes = uint64_t{4} << 30;
+  static std::mutex mutex;
+  static std::map<int, cudaMemPool_t> pools;
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto [entry, is_new] = pools.try_emplace(device, nullptr);
+  if (!is_new) return entry->second;
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  uint64_t kept = kKeptBytes;
+  if (cudaMemPoolCreate(&entry->second, &properties) == cudaSuccess) {
+    (void)cudaMemPoolSetAttribute(entry->second, cudaMemPoolAttrReleaseThreshold, &kept);
+  } else {
+    entry->second = nullptr;
+    (void)cudaGetLastError();
+  }
+  return entry->second;
+}
+
+// Makes a GPU the thread's current one while it lives, and then the one that was it before. What
+// takes a stream needs it too: no stream is the default one of the current GPU.
+class OnGpu {
+ public:
+  explicit OnGpu(int device) : device_(device) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = device;
+    if (before_ != device) cudaSetDevice(device);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+  ~OnGpu() {
+    if (before_ != device_) cudaSetDevice(before_);
+  }
+
+ private:
+  const int device_;
+  int before_ = 0;
+};
+
+// What is told so is no more the thread's last error, which others would take for theirs.
+Status StatusOf(cudaError_t error, int device) {
+  if (error == cudaSuccess) return Status();
+  (void)cudaGetLastError();
+  return Status::Unavailable("GPU " + std::to_string(device) +
+                             " failed: " + cudaGetErrorString(error) + ".");
+}
+
+// A null tells that there was no memory. What else may have failed before stays the thread's last
+// error, for Check to find.
+template <typename Allocate>
+void* MemoryOrNull(const Allocate& allocate) {
+  void* memory = nullptr;
+  const cudaError_t error = allocate(&memory);
+  if (error == cudaSuccess) return memory;
+  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+  return nullptr;
+}
+
+cudaStream_t StreamOf(const ExecContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+class CudaDevice {
+ public:
+  using Tile = CudaTile;
+
+  // Reads wait for the last write, a write for all reads since, each on the device.
+  class Order {
+   public:
+    explicit Order(const CudaDevice& device) : device_(device.device_) {}
+    ~Order() {
+      const OnGpu current(device_);
+      if (wrote_ != nullptr) cudaEventDestroy(wrote_);
+      for (const auto& read : reads_) cudaEventDestroy(read.second);
+    }
+
+    void BeginRead(const ExecContext& context) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const OnGpu current(device_);
+      if (wrote_ != nullptr) cudaStreamWaitEvent(StreamOf(context), wrote_, 0);
+    }
+    void EndRead(const ExecContext& context) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      Record(context, &reads_[context.stream]);
+    }
+    void BeginWrite(const ExecContext& context) {
+      BeginRead(context);
+      std::lock_guard<std::mutex> lock(mutex_);
+      const OnGpu current(device_);
+      for (const auto& read : reads_) cudaStreamWaitEvent(StreamOf(context), read.second, 0);
+    }
+    void EndWrite(const ExecContext& context) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      Record(context, &wrote_);
+    }
+
+   private:
+    void Record(const ExecContext& context, cudaEvent_t* event) const {
+      const OnGpu current(device_);
+      if (*event == nullptr) cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+      cudaEventRecord(*event, StreamOf(context));
+    }
+
+    const int device_;
+    std::mutex mutex_;
+    cudaEvent_t wrote_ = nullptr;
+    std::map<void*, cudaEvent_t> reads_;  // the last one of each stream
+  };
+
+  // Some bytes of the device's memory, as they were when the stream came there: sent behind what is
+  // queued, heard when they have arrived. One at a time is under way.
+  class Echo {
+   public:
+    // Takes what it needs here: to take pinned memory may wait for the device.
+    explicit Echo(const CudaDevice& device) : device_(device.device_) {
+      const OnGpu current(device_);
+      bytes_ = MemoryOrNull(
+          [](void** memory) { return cudaHostAlloc(memory, kMostBytes, cudaHostAllocPortable); });
+      if (cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming) != cudaSuccess) sent_ = nullptr;
+    }
+    Echo(const Echo&) = delete;
+    Echo& operator=(const Echo&) = delete;
+    ~Echo() {
+      const OnGpu current(device_);
+      if (sent_ != nullptr) {
+        cudaEventSynchronize(sent_);
+        cudaEventDestroy(sent_);
+      }
+      if (bytes_ != nullptr) cudaFreeHost(bytes_);
+    }
+
+    // False, and nothing is sent, where something is under way or it can't be sent.
+    bool Send(const CudaDevice&, const ExecContext& context, const void* from, size_t bytes) {
+      if (bytes_ == nullptr || sent_ == nullptr || (is_under_way_ && Arrived() == nullptr)) {
+        return false;
+      }
+      const OnGpu current(device_);
+      const cudaStream_t stream = StreamOf(context);
+      has_sent_ =
+          cudaMemcpyAsync(bytes_, from, bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess &&
+          cudaEventRecord(sent_, stream) == cudaSuccess;
+      return is_under_way_ = has_sent_;
+    }
+
+    // Null where nothing was sent, or it is still under way.
+    const void* Arrived() {
+      if (is_under_way_) {
+        const cudaError_t query = cudaEventQuery(sent_);
+        if (query == cudaErrorNotReady) (void)cudaGetLastError();
+        is_under_way_ = query != cudaSuccess;
+      }
+      return has_sent_ && !is_under_way_ ? bytes_ : nullptr;
+    }
+
+   private:
+    static constexpr size_t kMostBytes = 64;
+
+    const int device_;
+    void* bytes_ = nullptr;  // pinned
+    cudaEvent_t sent_ = nullptr;
+    bool has_sent_ = false;
+    bool is_under_way_ = false;
+  };
+
+  // Equal keys by a stable sort: the members of a group keep the order of the batch.
+  class Groups {
+   public:
+    explicit Groups(int device) : device_(device) {}
+    Groups(Groups&& other) noexcept : device_(other.device_) { *this = std::move(other); }
+    Groups& operator=(Groups&& other) noexcept {
+      std::swap(device_, other.device_);
+      std::swap(stream_, other.stream_);
+      std::swap(memory_, other.memory_);
+      std::swap(view_, other.view_);
+      return *this;
+    }
+    ~Groups() {
+      if (memory_ == nullptr) return;
+      const OnGpu current(device_);
+      cudaFreeAsync(memory_, stream_);
+    }
+    GroupsView view() const { return view_; }
+
+   private:
+    friend class CudaDevice;
+    int device_;
+    cudaStream_t stream_ = nullptr;
+    char* memory_ = nullptr;
+    GroupsView view_;
+  };
+
+  explicit CudaDevice(int device) : device_(device), scratch_(ScratchPool(device)) {}
+
+  Groups NewGroups() const { return Groups(device_); }
+
+  Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
+    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
+    if (batch.size == 0) return Status();
+    const OnGpu current(device_);
+    const cudaStream_t stream = StreamOf(context);
+    const size_t n = batch.size;
+    // | groups | sorted keys | places | sorted places | heads, n + 1 | starts |
+    size_t bytes = 0;
+    const auto part = [&bytes](size_t size) {
+      const size_t begin = bytes;
+      bytes += (size + 255) / 256 * 256;
+      return begin;
+    };
+    const size_t at_groups = part(n * sizeof(DeviceGroup));
+    const size_t at_keys = part(n * sizeof(int64_t));
+    const size_t at_places = part(n * sizeof(uint32_t));
+    const size_t at_members = part(n * sizeof(uint32_t));
+    const size_t at_heads = part((n + 1) * sizeof(uint32_t));
+    const size_t at_starts = part(n * sizeof(uint32_t));
+    size_t sort_bytes = 0;
+    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(
+        nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, 64, stream)));
+    const size_t at_scratch = part(sort_bytes);
+    groups->stream_ = stream;
+    groups->memory_ = static_cast<char*>(Allocate(context, bytes));
+    if (groups->memory_ == nullptr) return NoMemory(bytes);
+    char* const memory = groups->memory_;
+    auto* const keys = reinterpret_cast<int64_t*>(memory + at_keys);
+    auto* const places = reinterpret_cast<uint32_t*>(memory + at_places);
+    auto* const members = reinterpret_cast<uint32_t*>(memory + at_members);
+    auto* const heads = reinterpret_cast<uint32_t*>(memory + at_heads);
+    auto* const starts = reinterpret_cast<uint32_t*>(memory + at_starts);
+    auto* const written = reinterpret_cast<DeviceGroup*>(memory + at_groups);
+    const unsigned blocks = static_cast<unsigned>(n / kThreads + 1);
+    NumberPlaces<<<blocks, kThreads, 0, stream>>>(places, n);
+    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs(
+        memory + at_scratch, sort_bytes, batch.keys, keys, places, members, n, 0, 64, stream)));
+    MarkHeads<<<blocks, kThreads, 0, stream>>>(keys, n, heads);
+    TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
+    WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, n, starts);
+    WriteGroups<<<blocks, kThreads, 0, stream>>>(keys, members, starts, heads + n, n, written);
+    groups->view_ = GroupsView{written, heads + n};
+    return Check(context);
+  }
+
+  void* Allocate(const ExecContext& context, size_t bytes) const {
+    if (scratch_ == nullptr) return AllocateLasting(context, bytes);
+    const OnGpu current(device_);
+    return MemoryOrNull([&](void** memory) {
+      return cudaMallocFromPoolAsync(memory, bytes, scratch_, StreamOf(context));
+    });
+  }
+  void* AllocateLasting(const ExecContext& context, size_t bytes) const {
+    const OnGpu current(device_);
+    return MemoryOrNull(
+        [&](void** memory) { return cudaMallocAsync(memory, bytes, StreamOf(context)); });
+  }
+  void Free(const ExecContext& context, void* memory, size_t) const {
+    const OnGpu current(device_);
+    cudaFreeAsync(memory, StreamOf(context));
+  }
+  // Addresses are the same for both: every GPU that this is compiled for has unified ones.
+  void* AllocatePinned(const ExecContext&, size_t bytes) const {
+    const OnGpu current(device_);
+    constexpr unsigned kFlags = cudaHostAllocMapped | cudaHostAllocPortable;
+    return MemoryOrNull([&](void** memory) { return cudaHostAlloc(memory, bytes, kFlags); });
+  }
+  // What this stream was told to wait for, all other uses of the memory, is over then.
+  void FreePinned(const ExecContext& context, void* memory, size_t) const {
+    const OnGpu current(device_);
+    cudaStreamSynchronize(StreamOf(context));
+    cudaFreeHost(memory);
+  }
+  void Fill(const ExecContext& context, void* to, int byte, size_t bytes) const {
+    if (bytes == 0) return;
+    const OnGpu current(device_);
+    cudaMemsetAsync(to, byte, bytes, StreamOf(context));
+  }
+  // From memory that is not pinned: it may be written again when this returns.
+  void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) const {
+    if (bytes == 0) return;
+    const OnGpu current(device_);
+    cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, StreamOf(context));
+  }
+  void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    if (bytes == 0) return;
+    const OnGpu current(device_);
+    cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, StreamOf(context));
+    cudaStreamSynchronize(StreamOf(context));
+  }
+
+  template <class Kernel>
+  void Launch(const ExecContext& context, size_t count, size_t, const Kernel& kernel) const {
+    if (count == 0) return;
+    const OnGpu current(device_);
+    constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
+    constexpr size_t kMostBlocks = 1 << 20;
+    const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
+    RunTiles<<<static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads, 0,
+               StreamOf(context)>>>(kernel, count);
+  }
+
+  Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {
+    const OnGpu current(device_);
+    const cudaStream_t stream = StreamOf(context);
+    size_t bytes = 0;
+    TF_EMBED_RETURN_IF_ERROR(
+        Told(cub::DeviceScan::ExclusiveSum(nullptr, bytes, numbers, numbers, count, stream)));
+    void* const scratch = Allocate(context, bytes);
+    if (scratch == nullptr) return NoMemory(bytes);
+    const cudaError_t error =
+        cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
+    Free(context, scratch, bytes);
+    return Told(error);
+  }
+
+  Status Sort(const ExecContext& context, const uint64_t* keys, const uint32_t* values,
+              size_t count, int bits, uint64_t* sorted_keys, uint32_t* sorted_values) const {
+    const OnGpu current(device_);
+    const cudaStream_t stream = StreamOf(context);
+    size_t bytes = 0;
+    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs(
+        nullptr, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream)));
+    void* const scratch = Allocate(context, bytes);
+    if (scratch == nullptr) return NoMemory(bytes);
+    const cudaError_t error = cub::DeviceRadixSort::SortPairs(
+        scratch, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream);
+    Free(context, scratch, bytes);
+    return Told(error);
+  }
+
+  void Wait() const {
+    const OnGpu current(device_);
+    cudaDeviceSynchronize();
+  }
+
+  Status Check(const ExecContext&) const { return Told(cudaGetLastError()); }
+
+ private:
+  Status Told(cudaError_t error) const { return StatusOf(error, device_); }
+  static Status NoMemory(size_t bytes) {
+    return Status::ResourceExhausted([bytes] {
+      return "No device memory for " + std::to_string(bytes) + " bytes of scratch space.";
+    });
+  }
+
+  int device_;
+  cudaMemPool_t scratch_;
+};
+
+// For what the host copies to and fro. Not from the pool that tables take their memory from: what a
+// kernel does to one, compute-sanitizer sees in the other.
+class GpuMemory final : public DeviceMemory {
+ public:
+  explicit GpuMemory(int device) : device_(device) {}
+
+  void* Allocate(size_t bytes) override {
+    const OnGpu current(device_);
+    return MemoryOrNull([&](void** memory) { return cudaMalloc(memory, bytes); });
+  }
+  void Free(void* memory, size_t) override {
+    const OnGpu current(device_);
+    cudaFree(memory);
+  }
+  Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    return Copy(context, host, bytes, cudaMemcpyHostToDevice, device);
+  }
+  Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                 void* host) override {
+    const OnGpu current(device_);
+    TF_EMBED_RETURN_IF_ERROR(Copy(context, device, bytes, cudaMemcpyDeviceToHost, host));
+    return StatusOf(cudaStreamSynchronize(StreamOf(context)), device_);
+  }
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    return Copy(context, from, bytes, cudaMemcpyDeviceToDevice, to);
+  }
+
+ private:
+  Status Copy(const ExecContext& context, const void* from, size_t bytes, cudaMemcpyKind kind,
+              void* to) const {
+    if (bytes == 0) return Status();
+    const OnGpu current(device_);
+    return StatusOf(cudaMemcpyAsync(to, from, bytes, kind, StreamOf(context)), device_);
+  }
+
+  const int device_;
+};
+
+}  // namespace
+
+int NumGpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  (void)cudaGetLastError();
+  return count;
+}
+
+DeviceMemory* MemoryOfDevice(int device) {
+  static std::mutex mutex;
+  static std::map<int, std::unique_ptr<GpuMemory>> memories;
+  std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<GpuMemory>& memory = memories[device];
+  if (memory == nullptr) memory = std::make_unique<GpuMemory>(device);
+  return memory.get();
+}
+
+std::unique_ptr<DeviceSplit> NewDeviceSplit(int device) {
+  return std::make_unique<DeviceSplitOn<CudaDevice>>(CudaDevice(device), HostAllocator());
+}
+
+std::unique_ptr<DeviceKeySums> NewDeviceKeySums(int device) {
+  return std::make_unique<DeviceKeySumsOn<CudaDevice>>(CudaDevice(device), HostAllocator());
+}
+
+Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
+                      std::unique_ptr<Table>* table) {
+  int count = 0;
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted != cudaSuccess) {
+    (void)cudaGetLastError();
+    return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
+                               std::to_string(device.device) +
+                               ": CUDA finds none: " + cudaGetErrorString(counted) + ".");
+  }
+  if (device.device < 0 || device.device >= count) {
+    return Status::Unavailable("Table '" + options.name + "' can't be on GPU " +
+                               std::to_string(device.device) + ": this machine has " +
+                               std::to_string(count) + " that CUDA can use.");
+  }
+  return DeviceTable<CudaDevice>::Create(options, device, CudaDevice(device.device), table);
+}
+
+}  // namespace tf_embed

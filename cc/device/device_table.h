@@ -1,0 +1,105 @@
+// Makes tables whose rows are in the memory of a device: an NVIDIA GPU, or the host in its place.
+// The arrays of a batch (keys, positions, rows, gradients, flags, defaults) are then in memory that
+// the device reads and writes, and are ready on the stream of the ExecContext; what is exported is
+// on the host. Verbs take memory and may wait, so they can't be captured in a CUDA graph. Free of
+// CUDA types.
+#ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_H_
+#define TF_EMBED_CC_DEVICE_DEVICE_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "cc/core/base/status.h"
+#include "cc/core/pooling/bags.h"
+#include "cc/core/pooling/pooled_find.h"
+#include "cc/core/table/table.h"
+
+namespace tf_embed {
+
+struct DeviceOptions {
+  int device = 0;  // the GPU's number
+  // What index and rows may take of the device's memory. A table that would need more refuses new
+  // keys and counts them (TableStats::refused); one whose policy bounds its rows
+  // (RowPolicy::max_rows; SIZE_MAX where bytes alone decide) takes as many as there are places for
+  // as its bound.
+  uint64_t max_bytes = UINT64_MAX;
+  // What rows alone may take of it. Those for which bounds or device leave no memory go to pinned
+  // memory of the host, up to `max_host_bytes`, which the device reads and writes over the bus: for
+  // tables larger than the card. A row stays where it came. The index, and all that is counted, are
+  // always on the device, 30 to 60 bytes for each row of both memories, for which a table with rows
+  // on the host leaves memory by this bound.
+  uint64_t max_row_bytes = UINT64_MAX;
+  uint64_t max_host_bytes = 0;
+};
+
+// Who leaves a bounded table is decided by neighbourhood: of 2^NeighbourhoodBits(bound) that there
+// are, a key's is given by as many of the highest bits of its hash. A new key that finds the table
+// full takes the place of the lowest row of its neighbourhood that is not used in the present step;
+// where there is none, it is refused. A neighbourhood of a full table has at least so many rows in
+// the mean, so the row that leaves is the lowest of 128 to 255, or of all where the bound is lower
+// than 256. On the host it is the lowest of all.
+inline constexpr uint64_t kLeastNeighbours = 128;
+inline uint32_t NeighbourhoodBits(uint64_t bound) {
+  uint32_t bits = 0;
+  while (bound >> (bits + 1) >= kLeastNeighbours) ++bits;
+  return bits;
+}
+
+// Some bags of a table's keys, and the gradients of their pooled rows, in device memory.
+struct BagGradients {
+  const int64_t* keys = nullptr;  // [num_keys], of all bags, one behind the other
+  size_t num_keys = 0;
+  // [num_bags + 1]: bag b has keys splits[b] - splits[0] up to splits[b + 1] - splits[0].
+  const int64_t* splits = nullptr;
+  size_t num_bags = 0;
+  const float* weights = nullptr;  // [num_keys]; null: ones
+  // The gradient of bag b is the values from begin + b * stride on.
+  size_t begin = 0;
+  size_t stride = 0;
+};
+
+// A table in the memory of a device: all that NewDeviceTable and NewDeviceTableOnHost make.
+class TableOnDevice : public Table {
+ public:
+  // Writes where the weights of each key's row are, null for an absent key, to `rows` in device
+  // memory: a find that copies none. An address is good until the table is written again, or
+  // shrunk.
+  virtual Status FindPointers(const ExecContext& context, const KeyBatch& batch,
+                              const void** rows) const = 0;
+
+  // FindPooled (pooled_find.h), by one launch for all batches, of this table and others on its
+  // device. Bags, owners, padding and the structs are on the host and copied; keys, weights,
+  // defaults and pooled rows are in device memory. The host does not wait. Sums have the order that
+  // they have on the host, so the same bits. Of a batch in several shards the first one counts hits
+  // and misses.
+  virtual Status FindPooled(const ExecContext& context, const PooledFind* finds,
+                            size_t count) const = 0;
+
+  // Apply of the keys of some batches of bags, one behind the other: the gradient of a key is that
+  // of its bag in `gradients`, multiplied with the key's weight and, with kMeanOfCount, divided by
+  // the number of keys in the bag. It is read bag by bag, and none is written down. Other combiners
+  // than this and kSum, and tables of double, are refused.
+  virtual Status ApplyBags(const ExecContext& context, const float* gradients,
+                           const BagGradients* batches, size_t count, Combiner combiner,
+                           const Rule& rule) = 0;
+};
+
+// How many GPUs of this machine tables can be on: none where this build has no GPU support, nor
+// where the driver is older than the CUDA that it has it from.
+int NumGpus();
+
+// Makes a table on a GPU. kUnavailable where this build has no GPU support, or the machine no GPU.
+// Admission counts on the host, and sinks are there, so that the writes of a table that has either
+// wait for the device; those of others do not.
+Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
+                      std::unique_ptr<Table>* table);
+
+// The same table with the host for a device, whose memory is the allocator of the options and whose
+// threads are the caller's. For tests, and to find out what a table on a GPU would do. `pinned`
+// stands for what memory of the host the device can reach; null: it is the same allocator.
+Status NewDeviceTableOnHost(const TableOptions& options, const DeviceOptions& device,
+                            std::unique_ptr<Table>* table, Allocator* pinned = nullptr);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_DEVICE_TABLE_H_

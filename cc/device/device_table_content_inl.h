@@ -1,0 +1,355 @@
+// What a DeviceTable does to its content as a whole. The end of device_table_inl.h includes it.
+#ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_
+#define TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_
+
+#include <cstring>
+
+#include "cc/device/device_table_inl.h"
+
+namespace tf_embed {
+
+template <class Device>
+Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
+  auto groups = device_.NewGroups();
+  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  const Writing writing(this, context);
+  Array<uint64_t> places(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(places.Make(batch.size));
+  device_.Launch(context, batch.size, kFindCost,
+                 PlaceKernel{content_->index(), groups.view(), places.data()});
+  device_.Launch(context, batch.size, kPlaceCost,
+                 EraseKernel{View(), groups.view(), places.data()});
+  return Launched(context, batch.size);
+}
+
+template <class Device>
+void DeviceTable<Device>::FillInitialRow(const RowInitializer& initializer) const {
+  if (initializer.is_random()) {
+    std::memset(initial_row_.data(), 0, initial_row_.size());
+    return;
+  }
+  DispatchDataType(options_.value_type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    InitializeWeights(initializer, 0, options_.dim, reinterpret_cast<T*>(initial_row_.data()));
+  });
+}
+
+template <class Device>
+RowInitializer DeviceTable<Device>::initializer() const {
+  Shared gate(gates_.content);
+  return content_->initializer;
+}
+
+template <class Device>
+RuleSlots DeviceTable<Device>::rule() const {
+  Shared gate(gates_.content);
+  return content_->rule;
+}
+
+template <class Device>
+size_t DeviceTable<Device>::size() const {
+  const ExecContext context = ExecContext::Serial();
+  const Reading reading(this, context);
+  return content_->Rows(context);
+}
+
+template <class Device>
+void DeviceTable<Device>::SetInitializer(const RowInitializer& initializer) {
+  // As on the host, this needs the content alone: its caller may be the one that pauses writers.
+  const ExecContext context = ExecContext::Serial().Holding(Held::kPaused);
+  const Writing writing(this, context);
+  content_->initializer = initializer;
+  FillInitialRow(initializer);
+  content_->SetInitialRow(context, initial_row_.data());
+}
+
+template <class Device>
+Status DeviceTable<Device>::NewContent(const ExecContext& context,
+                                       std::unique_ptr<Content>* content) const {
+  Buffer<char> slots(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &slots));
+  bool made = false;
+  try {
+    content->reset(
+        new Content(device_, device_options_, LayoutOf(RuleSlots()), content_->initializer));
+    Buffer<char> row(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(row.Resize(content_->layout().weight_bytes));
+    device_.CopyOut(context, content_->initial_row(), content_->layout().weight_bytes, row.data());
+    made = (*content)->Begin(context, row.data()) &&
+           (*content)->ChangeLayout(context, LayoutOf(content_->rule), slots.data());
+    (*content)->rule = content_->rule;
+  } catch (const std::bad_alloc&) {
+  }
+  return made ? Status() : NoMemory(context);
+}
+
+template <class Device>
+Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
+                                     const uint32_t* wanted, bool* all) {
+  const uint64_t bound = Bound(context);
+  KnownRows<Device>& known = content_->known;
+  uint64_t most = 0;
+  const auto is_room = [&] {
+    *all = known.most() + keys <= std::min(bound, content_->room());
+    most = std::max(known.most(), std::min<uint64_t>(known.most() + keys, bound));
+    return most <= content_->room() || content_->full();
+  };
+  if (is_room() || (known.Hear() && is_room())) {
+    known.Offer(keys, std::min(most, content_->room()));
+    return Status();
+  }
+  uint32_t coming = 0;
+  device_.CopyOut(context, wanted, sizeof(coming), &coming);
+  const uint64_t present = content_->Rows(context);
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  const uint64_t rows = std::max(present, std::min(present + coming, bound));
+  if (rows > content_->room()) {
+    waited_in_vain_ = 0;
+    if (!content_->MakeRoom(context, rows)) return NoMemory(context);
+  } else if (!content_->has_bound() && ++waited_in_vain_ == kPatience) {
+    // Writes of keys that are nearly all there would wait for ever. There is room without this, and
+    // under a bound on bytes a larger index might take that of rows.
+    waited_in_vain_ = 0;
+    const uint64_t ahead = std::min(kAhead * keys, std::max<uint64_t>(rows / 16, kSmallAhead));
+    (void)content_->MakeRoom(context, std::min(rows + ahead, bound));
+  }
+  known.Offer(keys, std::min(rows, content_->room()));
+  *all = present + coming <= std::min(bound, content_->room());
+  return Status();
+}
+
+template <class Device>
+Status DeviceTable<Device>::Clear(const ExecContext& context) {
+  const Writing writing(this, context);
+  content_->Clear(context);
+  // Whoever clears a table may have no memory left; then it grows later.
+  if (options_.init_size > 0) (void)content_->MakeRoom(context, options_.init_size);
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTable<Device>::Shrink(const ExecContext& context) {
+  std::unique_ptr<Content> content;
+  const PausingGates pausing(gates_, context);
+  {
+    // Readers go on: nobody changes what is copied.
+    const Reading reading(this, context);
+    TF_EMBED_RETURN_IF_ERROR(NewContent(context, &content));
+    const uint64_t rows = content_->Rows(context);
+    if (rows > 0) {
+      content->known.Set(rows);
+      if (!content->MakeRoom(context, rows)) return NoMemory(context);
+      if (content->room() < rows) return NoMemory(context);  // the bound on bytes
+      content->CopyFrom(context, *content_, options_.policy.statistics);
+      content->known.Set(rows);
+    }
+    TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  }
+  Alone gate(gates_.content);
+  order_.BeginWrite(context);
+  content_.swap(content);
+  content.reset();
+  order_.EndWrite(context);
+  return Status();
+}
+
+template <class Device>
+Status DeviceTable<Device>::ChangeRule(const ExecContext& context, const RuleSlots& rule) {
+  if (SameRuleAndInitialValues(content_->rule, rule)) return Status();
+  if (rule.has_narrow_slots()) {
+    return Status::InvalidArgument("Table '" + options_.name +
+                                   "' in the memory of a device has no narrow slots.");
+  }
+  Buffer<char> slots(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
+  if (SameRule(content_->rule, rule)) {
+    content_->SetInitialSlots(context, slots.data());
+  } else if (!content_->ChangeLayout(context, LayoutOf(rule), slots.data())) {
+    return NoMemory(context);
+  }
+  content_->rule = rule;
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTable<Device>::SetRule(const ExecContext& context, const RuleSlots& rule) {
+  const Writing writing(this, context);
+  return ChangeRule(context, rule);
+}
+
+template <class Device>
+Status DeviceTable<Device>::FinishStep(const ExecContext& context, const Rule& rule) {
+  if (!TablePass(rule).IsDue()) return Status();
+  const Writing writing(this, context);
+  if (!SameRule(content_->rule, rule.slots)) return RuleWasChanged(options_.name);
+  const RoundingNoise noise(content_->initializer, rule.step, RoundingNoise::Of::kPass);
+  return DispatchFloating(options_.value_type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    using Compute = typename Number<T>::Compute;
+    device_.Launch(context, content_->index().num_places(), kRowCost,
+                   PassKernel<T>{View(), RuleConstants<Compute>(rule),
+                                 WeightRounding<T>{noise, rule.stochastic_rounding}});
+    return device_.Check(context);
+  });
+}
+
+template <class Device>
+double DeviceTable<Device>::LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                                        size_t slot) const {
+  const Reading reading(this, context);
+  if (!SameRule(content_->rule, rule) || slot >= rule.slots_per_row()) return 0.0;
+  Array<uint64_t> largest(device_, context);
+  if (!largest.MakeZeros(1).ok()) return 0.0;
+  const size_t places = content_->index().num_places();
+  if (options_.value_type == DataType::kDouble) {
+    device_.Launch(context, places, kPlaceCost,
+                   LargestSlotKernel<double>{View(), slot, largest.data()});
+  } else {
+    device_.Launch(context, places, kPlaceCost,
+                   LargestSlotKernel<float>{View(), slot, largest.data()});
+  }
+  uint64_t bits;
+  device_.CopyOut(context, largest.data(), sizeof(bits), &bits);
+  double number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
+template <class Device>
+Status DeviceTable<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
+                                        ExportedRows* rows) const {
+  const ExecContext context = ExecContext::Serial();
+  const Reading reading(this, context);
+  const IndexView& index = content_->index();
+  const DeviceRowLayout& layout = content_->layout();
+  const uint64_t present = content_->Rows(context);
+  rows->size = 0;
+  if (present == 0 || cursor->next >= HashRange::kEnd) {
+    cursor->done = true;
+    return Status();
+  }
+  // Some buckets, of which about so many rows are the home; fewer where they are more.
+  const int unit_bits = 64 - HashRange::kUnitBits - static_cast<int>(index.bits);
+  uint64_t first = cursor->next >> unit_bits;
+  const double share =
+      static_cast<double>(std::min<uint64_t>(max_rows, present)) / static_cast<double>(present);
+  const double wanted = share * static_cast<double>(index.num_buckets());
+  uint64_t buckets = std::min<uint64_t>(std::max<uint64_t>(1, static_cast<uint64_t>(wanted)),
+                                        index.num_buckets() - first);
+  Array<uint64_t> counter(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(counter.MakeZeros(1));
+  ExportKernel kernel{View(),  first,   {cursor->next, 0}, counter.data(),
+                      nullptr, nullptr, nullptr,           nullptr};
+  const auto count = [&] {
+    kernel.range.end = (first + buckets) << unit_bits;
+    uint64_t counted = 0;
+    device_.CopyIn(context, &counted, sizeof(counted), counter.data());
+    device_.Launch(context, buckets, kPlaceCost * DeviceBucket::kLanes, kernel);
+    device_.CopyOut(context, counter.data(), sizeof(counted), &counted);
+    return static_cast<size_t>(counted);
+  };
+  size_t size = count();
+  for (; size > max_rows && buckets > 1; size = count()) buckets /= 2;
+  while (size == 0 && first + buckets < index.num_buckets()) {  // only the last part is empty
+    cursor->next = kernel.range.begin = kernel.range.end;
+    kernel.first = first += buckets;
+    buckets = std::min(2 * buckets, index.num_buckets() - first);
+    size = count();
+    for (; size > max_rows && buckets > 1; size = count()) buckets /= 2;
+  }
+  Array<int64_t> keys(device_, context);
+  Array<char> weights(device_, context);
+  Array<char> slots(device_, context);
+  Array<uint64_t> statistics(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(keys.Make(size));
+  TF_EMBED_RETURN_IF_ERROR(weights.Make(size * layout.weight_bytes));
+  TF_EMBED_RETURN_IF_ERROR(slots.Make(size * layout.slot_bytes));
+  TF_EMBED_RETURN_IF_ERROR(statistics.Make(size * layout.statistics));
+  TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(size));
+  TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(size * layout.weight_bytes));
+  TF_EMBED_RETURN_IF_ERROR(rows->slots.Resize(size * layout.slot_bytes));
+  TF_EMBED_RETURN_IF_ERROR(rows->statistics.Resize(size * layout.statistics));
+  if (size > 0) {
+    kernel.keys = keys.data();
+    kernel.weights = weights.data();
+    kernel.slots = slots.data();
+    kernel.statistics = statistics.data();
+    count();
+    device_.CopyOut(context, keys.data(), size * sizeof(int64_t), rows->keys.data());
+    device_.CopyOut(context, weights.data(), size * layout.weight_bytes, rows->weights.data());
+    device_.CopyOut(context, slots.data(), size * layout.slot_bytes, rows->slots.data());
+    device_.CopyOut(context, statistics.data(), size * layout.statistics * sizeof(uint64_t),
+                    rows->statistics.data());
+  }
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  rows->size = size;
+  cursor->next = kernel.range.end;
+  cursor->done = cursor->next >= HashRange::kEnd;
+  return Status();
+}
+
+template <class Device>
+TableStats DeviceTable<Device>::Stats() const {
+  const ExecContext context = ExecContext::Serial();
+  const Reading reading(this, context);
+  const IndexView& index = content_->index();
+  const DeviceRowLayout& layout = content_->layout();
+  TableStats stats;
+  stats.rows = content_->Rows(context);
+  stats.payload_bytes =
+      stats.rows * (layout.weight_bytes + layout.slot_bytes + layout.statistics * sizeof(uint64_t));
+  stats.index_bytes = content_->index_bytes();
+  stats.slack_bytes = content_->row_bytes() - std::min(content_->row_bytes(), stats.payload_bytes);
+  stats.pinned_bytes = content_->host_bytes();
+  stats.index_places = index.num_places();
+  Array<uint64_t> counters(device_, context);
+  if (counters.MakeZeros(2).ok()) {
+    device_.Launch(context, std::min(index.num_places(), kSampledPlaces), kPlaceCost,
+                   CountProbesKernel{index, counters.data()});
+    uint64_t counts[2];
+    device_.CopyOut(context, counters.data(), sizeof(counts), counts);
+    stats.probed_keys = counts[0];
+    stats.probed_buckets = counts[1];
+  }
+  TableTallies tallies;
+  device_.CopyOut(context, tallies_, sizeof(tallies), &tallies);
+  stats.admitted = tallies.admitted;
+  stats.refused = tallies.refused;
+  stats.held_back = held_back_.load(std::memory_order_relaxed);
+  for (const TableTallies::Counter& misses : tallies.misses) stats.misses += misses.count;
+  const uint64_t looked_up = keys_looked_up_.load(std::memory_order_relaxed);
+  stats.hits = looked_up - std::min(looked_up, stats.misses + tallies.padding);
+  stats.evicted = tallies.evicted + evicted_.load(std::memory_order_relaxed);
+  stats.expired = tallies.expired + expired_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+template <class Device>
+std::unique_ptr<Table> DeviceTable<Device>::NewEmpty(size_t init_size,
+                                                     const RowInitializer& initializer) const {
+  try {
+    TableOptions options = options_;
+    options.init_size = init_size;
+    options.initializer = initializer;
+    options.policy = RowPolicy();
+    options.policy.statistics = options_.policy.statistics;
+    std::unique_ptr<Table> table;
+    (void)Create(options, device_options_, device_, &table);
+    return table;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+template <class Device>
+void DeviceTable<Device>::TakeContent(const ExecContext& context, Table* other) {
+  auto* const from = static_cast<DeviceTable*>(other);
+  const Writing writing(this, context);
+  from->order_.BeginWrite(context);
+  content_ = std::move(from->content_);
+  from->order_.EndWrite(context);
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_

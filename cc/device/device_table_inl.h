@@ -1,0 +1,570 @@
+// The table in the memory of a device.
+//
+// A find: one launch; a tile of lanes looks its key up (device_index.h) and copies the row. A
+// write: the batch's equal keys are brought together, its absent keys numbered in the order of the
+// batch, and the row of each distinct key is changed by one tile (row_kernels.h). No kernel takes a
+// lock on a row.
+//
+// What keeps verbs apart is their order, not locks in device memory: finds run together, a write
+// runs alone. On the host the two gates below see to that. On a GPU, where a verb returns when its
+// launches are queued, they keep the queueing apart, and Device::Order makes the streams wait for
+// one another on the device. A kernel fills the device, so two writes at once would gain nothing.
+//
+// The host does not wait for the device on the way of a batch. It must know that there is room
+// before it launches a write, and goes by a number that is never too low: the rows as the device
+// told them last, and all keys of all writes since. Near the end of the room the device tells them
+// after each write, and the host hears it when it comes. Only where that is not enough does it ask
+// and wait, and then perhaps makes the table larger.
+//
+// Admission counts on the host, and a sink of evicted rows is there: the writes of a table that has
+// either do wait.
+//
+// Where the bound on bytes allows no more, new keys stay away and are counted, or, where the policy
+// bounds rows, others leave for them (policy_kernels.h), and the device is not asked at all. Where
+// the device has no memory, the verb fails before it has changed a row; only expired ones may have
+// left. Nothing is ever written beyond the room: the kernel itself compares a new row's number with
+// it.
+//
+// Locks: those of TableGates. A verb that changes anything is alone in both gates.
+#ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
+#define TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "cc/core/base/process_salt.h"
+#include "cc/core/policy/rank_list.h"
+#include "cc/core/table/table.h"
+#include "cc/core/table/table_gates.h"
+#include "cc/device/device_content.h"
+#include "cc/device/device_table.h"
+#include "cc/device/device_words.h"
+#include "cc/device/distinct_kernels.h"
+#include "cc/device/policy_kernels.h"
+#include "cc/device/pooled_kernels.h"
+#include "cc/device/row_kernels.h"
+#include "cc/device/rule_kernels.h"
+#include "cc/device/table_kernels.h"
+
+namespace tf_embed {
+
+template <class Device>
+class DeviceTable final : public TableOnDevice {
+ public:
+  static Status Create(const TableOptions& options, const DeviceOptions& device_options,
+                       const Device& device, std::unique_ptr<Table>* table);
+  ~DeviceTable() override;
+
+  const TableOptions& options() const override { return options_; }
+  RowInitializer initializer() const override;
+  void SetInitializer(const RowInitializer& initializer) override;
+  size_t size() const override;
+  RuleSlots rule() const override;
+
+  Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
+              void* weights, bool* exists, const SlotsOut& slots) const override;
+  Status FindPointers(const ExecContext& context, const KeyBatch& batch,
+                      const void** rows) const override;
+  Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists) override;
+  Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
+                        const SlotsIn& slots) override;
+  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+               const void* new_rows, const bool* exists) override;
+  using Table::Apply;
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
+               const Rule& rule) override;
+  Status FinishStep(const ExecContext& context, const Rule& rule) override;
+  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status FindPooled(const ExecContext& context, const PooledFind* finds,
+                    size_t count) const override;
+  Status ApplyBags(const ExecContext& context, const float* gradients, const BagGradients* batches,
+                   size_t count, Combiner combiner, const Rule& rule) override;
+  Status Erase(const ExecContext& context, const KeyBatch& batch) override;
+  Status Clear(const ExecContext& context) override;
+  Status Shrink(const ExecContext& context) override;
+  Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
+                        bool* exists) const override;
+  Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
+                          const uint64_t* statistics) override;
+  Status EvictExpired(const ExecContext& context, size_t* removed) override;
+  Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                    size_t num_left, size_t* removed) override;
+  Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                      const Rank& low, const Rank& high, RankList* ranks,
+                      size_t* below) const override;
+  TableStats Stats() const override;
+  Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
+  const TableGates& gates() const override { return gates_; }
+  std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                  const RowInitializer& initializer) const override;
+  void TakeContent(const ExecContext& context, Table* other) override;
+
+ private:
+  using Content = DeviceContent<Device>;
+  template <typename T>
+  using Array = DeviceArray<Device, T>;
+
+  // Rough costs in nanoseconds, by which a thread pool splits work.
+  static constexpr size_t kFindCost = 80;
+  static constexpr size_t kWriteCost = 120;
+  static constexpr size_t kSumCost = 20;  // of a block of columns
+  static constexpr size_t kRowCost = 100;
+  static constexpr size_t kPlaceCost = 5;
+  static constexpr uint64_t kSampledPlaces = 7 * 1024;
+  // So many buckets are looked through at a time for rows that a sink must learn of.
+  static constexpr uint64_t kBucketsTogether = uint64_t{1} << 14;
+  // So many batches ahead the host sees to it that it need not wait for want of room; and so many
+  // times in vain it waits, before it makes more than is needed.
+  static constexpr uint64_t kAhead = 8;
+  static constexpr int kPatience = 4;
+  static constexpr uint64_t kSmallAhead = 1 << 16;  // rows
+  // What the sums of one launch of an apply take, if that is for as many keys as fill a device.
+  static constexpr size_t kScratchBytes = size_t{32} << 20;
+  static constexpr size_t kLeastTogether = size_t{1} << 14;
+  // A table that loses one row in so many is worth a copy.
+  static constexpr size_t kMuchOneIn = 4;
+
+  using Shared = std::shared_lock<OperationGate>;
+  using Alone = std::unique_lock<OperationGate>;
+
+  // A verb that reads, under way.
+  class Reading {
+   public:
+    Reading(const DeviceTable* table, const ExecContext& context)
+        : table_(table), context_(context), gates_(table->gates_, context) {
+      table_->order_.BeginRead(context_);
+    }
+    ~Reading() { table_->order_.EndRead(context_); }
+
+   private:
+    const DeviceTable* table_;
+    const ExecContext& context_;
+    const ReadingGates gates_;
+  };
+
+  // One that writes.
+  class Writing {
+   public:
+    Writing(const DeviceTable* table, const ExecContext& context)
+        : table_(table), context_(context), pausing_(table->gates_, context) {
+      if (context.held != Held::kWriting) gate_ = Alone(table->gates_.content);
+      table_->order_.BeginWrite(context_);
+    }
+    ~Writing() { table_->order_.EndWrite(context_); }
+
+   private:
+    const DeviceTable* table_;
+    const ExecContext& context_;
+    const PausingGates pausing_;
+    Alone gate_;
+  };
+
+  class ReadingMany;  // device_table_pooled_inl.h
+  using Words = DeviceWords<Device>;
+
+  // The distinct keys of a batch.
+  struct Grouped {
+    Grouped(const Device& device, const ExecContext& context)
+        : sorted(device.NewGroups()),
+          claims(device, context),
+          claimed(device, context),
+          members(device, context),
+          late(device, context),
+          counters(device, context) {}
+
+    GroupsView view;
+    typename Device::Groups sorted;
+    // Or, where they are said to be distinct, what ClaimKernel has.
+    Array<uint64_t> claims;
+    Array<DeviceGroup> claimed;
+    Array<uint32_t> members;
+    Array<uint32_t> late;
+    Array<uint64_t> counters;  // of the late ones, of groups
+  };
+
+  // Which of the new keys the policy's admission has a say about.
+  enum class Admits : uint8_t {
+    kAll,      // none
+    kCounted,  // all, and it counts them
+    kPeeked,   // all: those come that it would let in now
+  };
+
+  // How a write treats its batch.
+  struct WriteOptions {
+    const bool* exists = nullptr;  // ProbeKernel
+    bool uses = true;              // whether it is a use of the rows that are there
+    bool counts_refused = true;
+    Admits admits = Admits::kAll;
+    size_t together = SIZE_MAX;  // so many keys a launch, for which the verb has scratch memory
+  };
+
+  DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
+              const Device& device);  // may throw std::bad_alloc
+  bool Begin();                       // false without memory
+
+  RowLayout LayoutOf(const RuleSlots& rule) const {
+    return RowLayout(options_.value_type, options_.dim, rule.slots_per_row(),
+                     options_.policy.statistics.size());
+  }
+  Status NewContent(const ExecContext& context, std::unique_ptr<Content>* content) const;
+  TableView View() const {
+    TableView view = content_->View(options_.policy.statistics);
+    view.tallies = tallies_;
+    return view;
+  }
+  Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
+  template <class Verb>
+  void LaunchSums(const ExecContext& context, const GroupsView& groups, size_t first, size_t count,
+                  const Verb& verb) const;
+  DefaultsView ViewOf(const DefaultRows& defaults) const;
+  PoolView ViewOf(const ExecContext& context, const PooledFind& find, const BagsView& bags) const;
+  // The row that all keys have at first, on the host, where it is not random.
+  void FillInitialRow(const RowInitializer& initializer) const;
+  // Makes `slots` the slots of a new row, on the host.
+  Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
+  Status NoMemory(const ExecContext& context) const {
+    return NoMemoryForRow(options_.name, content_->Rows(context));
+  }
+  // The most rows that a write may leave in a table that has no more.
+  uint64_t Bound(const ExecContext& context) const {
+    return options_.policy.max_rows > 0 && !context.restoring ? options_.policy.max_rows
+                                                              : UINT64_MAX;
+  }
+  Expiry ExpiryAt(const ExecContext& context) const {
+    return Expiry{options_.policy.ttl_milliseconds, context.now.milliseconds};
+  }
+  // Sees to it that `keys` more find room, as far as the bounds go; where they do not for sure,
+  // asks the device how many of them are new: `wanted` is there. `*all` says whether all surely do.
+  Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
+  // The end of a verb of so many keys that changed the number of rows: asks for it where the next
+  // ones may have no room before long, as far as the host knows.
+  Status Launched(const ExecContext& context, uint64_t keys) {
+    TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+    const bool has_room = content_->known.most() + kAhead * keys <= content_->room();
+    if (!has_room && !content_->full()) content_->AskForRows(context);
+    return Status();
+  }
+  // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
+  // does, takes expired rows out, asks the admission, and makes `wanted` a running sum.
+  Status Survey(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+                const WriteOptions& write, uint32_t* rows, uint32_t* wanted);
+  // Takes the marks of those keys away that are not admitted. Waits for the device.
+  Status Admit(const ExecContext& context, const KeyBatch& batch, Admits admits, uint32_t* wanted);
+  // Keys of a batch on the host, and marks of places in its order.
+  struct Comers {
+    explicit Comers(Allocator* allocator) : keys(allocator), marks(allocator) {}
+    Buffer<int64_t> keys;
+    Buffer<uint32_t> marks;
+
+    Status Resize(size_t size) {
+      TF_EMBED_RETURN_IF_ERROR(keys.Resize(size));
+      return marks.Resize(size + 1);
+    }
+  };
+  // Tells the admission which keys get rows. Waits for the device.
+  Status ForgetComing(const ExecContext& context, const KeyBatch& batch, const NewRows& coming,
+                      Comers* comers);
+  // Of those that want to come, marks those that may in `coming`, made a running sum, and takes the
+  // rows out that leave for them.
+  Status Choose(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
+                const NewRows& wanted, uint32_t* coming);
+  // Takes the rows at `places` [count] out, of which some are kNoPlace, and counts them in `left`.
+  // A sink learns of them before, for which this waits for the device.
+  Status Evict(const ExecContext& context, const uint64_t* places, size_t count, uint64_t* left);
+  Status TellSink(const ExecContext& context, const uint64_t* places, size_t count);
+  // The same of all rows that `kernel` finds, which goes over the buckets from kernel.first on.
+  template <class Kernel>
+  Status EvictFound(const ExecContext& context, Kernel kernel, uint64_t* left);
+  // Runs a verb of row_kernels.h on the distinct keys of a batch. For whoever writes.
+  template <class Verb>
+  Status Write(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
+               const WriteOptions& write, size_t key_cost, const Verb& verb);
+  template <typename T, typename G>
+  Status ApplyAs(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
+                 const Gradients& gradients, const Rule& rule);
+  // For whoever writes.
+  Status ChangeRule(const ExecContext& context, const RuleSlots& rule);
+
+  TableOptions options_;
+  const DeviceOptions device_options_;
+  const Device device_;
+  const TableGates gates_{TableGates::Writes::kAlone};
+  mutable typename Device::Order order_{device_};
+  std::unique_ptr<Content> content_;
+  int waited_in_vain_ = 0;            // for whoever writes
+  TableTallies* tallies_ = nullptr;   // in device memory
+  mutable Buffer<char> initial_row_;  // on the host, under the gate
+  mutable std::atomic<uint64_t> keys_looked_up_{0};
+  std::atomic<uint64_t> evicted_{0};  // but for those that left for others
+  std::atomic<uint64_t> expired_{0};  // but for those that writes took out
+  std::atomic<uint64_t> held_back_{0};
+};
+
+template <class Device>
+Status DeviceTable<Device>::Create(const TableOptions& options, const DeviceOptions& device_options,
+                                   const Device& device, std::unique_ptr<Table>* table) {
+  std::unique_ptr<DeviceTable> made;
+  bool begun = false;
+  try {
+    made.reset(new DeviceTable(options, device_options, device));
+    begun = made->Begin();
+  } catch (const std::bad_alloc&) {
+  }
+  if (!begun) return NoMemoryForRow(options.name, 0);
+  *table = std::move(made);
+  return Status();
+}
+
+template <class Device>
+DeviceTable<Device>::DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
+                                 const Device& device)
+    : options_(options),
+      device_options_(device_options),
+      device_(device),
+      initial_row_(options.allocator) {
+  options_.policy = options.policy.WithNeeds();
+}
+
+template <class Device>
+bool DeviceTable<Device>::Begin() {
+  const ExecContext context = ExecContext::Serial();
+  const RowLayout layout = LayoutOf(RuleSlots());
+  tallies_ = static_cast<TableTallies*>(device_.AllocateLasting(context, sizeof(TableTallies)));
+  if (tallies_ == nullptr || !initial_row_.Resize(layout.weight_bytes).ok()) return false;
+  device_.Fill(context, tallies_, 0, sizeof(TableTallies));
+  content_.reset(new Content(device_, device_options_, layout, options_.initializer));
+  FillInitialRow(options_.initializer);
+  order_.BeginWrite(context);
+  const bool begun = content_->Begin(context, initial_row_.data()) &&
+                     (options_.init_size == 0 || content_->MakeRoom(context, options_.init_size));
+  order_.EndWrite(context);
+  return begun;
+}
+
+template <class Device>
+DeviceTable<Device>::~DeviceTable() {
+  const ExecContext context = ExecContext::Serial();
+  order_.BeginWrite(context);
+  content_.reset();
+  if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(TableTallies));
+  order_.EndWrite(context);
+}
+
+template <class Device>
+DefaultsView DeviceTable<Device>::ViewOf(const DefaultRows& defaults) const {
+  const RowInitializer& initializer = content_->initializer;
+  DefaultsView view;
+  view.kind = defaults.kind;
+  view.rows = static_cast<const char*>(defaults.rows);
+  view.type = options_.value_type;
+  view.dim = options_.dim;
+  view.bytes = content_->layout().weight_bytes;
+  view.initializer = initializer.kind;
+  view.a = initializer.a;
+  view.b = initializer.b;
+  view.seed = initializer.seed;
+  view.table_id = initializer.table_id;
+  view.row = content_->initial_row();
+  return view;
+}
+
+template <class Device>
+Status DeviceTable<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
+  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
+  if (options_.value_type == DataType::kDouble) {
+    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
+  } else {
+    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
+  }
+  return Status();
+}
+
+template <class Device>
+Status DeviceTable<Device>::Find(const ExecContext& context, const KeyBatch& batch,
+                                 const DefaultRows& defaults, void* weights, bool* exists,
+                                 const SlotsOut& slots) const {
+  const Reading reading(this, context);
+  if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
+    return RuleWasChanged(options_.name);
+  }
+  keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
+  device_.Launch(context, batch.size, kFindCost + content_->layout().weight_bytes / 8,
+                 FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
+                            exists, static_cast<char*>(slots.slots),
+                            context.training && content_->layout().statistics > 0, context.now,
+                            context.training ? ExpiryAt(context) : Expiry()});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTable<Device>::FindPointers(const ExecContext& context, const KeyBatch& batch,
+                                         const void** rows) const {
+  const Reading reading(this, context);
+  device_.Launch(context, batch.size, kFindCost,
+                 FindPointersKernel{View(), BatchView(batch), rows});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
+                                     bool* exists) const {
+  const Reading reading(this, context);
+  device_.Launch(context, batch.size, kFindCost, ContainsKernel{View(), BatchView(batch), exists});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTable<Device>::Group(const ExecContext& context, const KeyBatch& batch,
+                                  Grouped* groups) const {
+  // A plan counts the keys that will come, so it takes nobody's word for that.
+  if (!batch.distinct || batch.size == 0 || options_.policy.plans_writes()) {
+    TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups->sorted));
+    groups->view = groups->sorted.view();
+    return Status();
+  }
+  TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
+  size_t claims = 2;
+  while (claims < 2 * batch.size) claims *= 2;
+  TF_EMBED_RETURN_IF_ERROR(groups->claims.MakeZeros(claims));
+  TF_EMBED_RETURN_IF_ERROR(groups->claimed.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(groups->members.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(groups->late.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(groups->counters.MakeZeros(2));
+  auto* const num_groups = reinterpret_cast<uint32_t*>(groups->counters.data() + 1);
+  constexpr size_t kTogether = Device::Tile::kLanes;
+  device_.Launch(context, (batch.size + kTogether - 1) / kTogether, kPlaceCost * kTogether,
+                 ClaimKernel{batch.keys, batch.size, ProcessSalt(), groups->claims.data(),
+                             claims - 1, groups->claimed.data(), groups->members.data(), num_groups,
+                             groups->late.data(), groups->counters.data()});
+  groups->view = GroupsView{groups->claimed.data(), num_groups};
+  return device_.Check(context);
+}
+
+template <class Device>
+template <class Verb>
+Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& batch,
+                                  const Grouped& grouped, const WriteOptions& write,
+                                  size_t key_cost, const Verb& verb) {
+  if (batch.size == 0) return Status();
+  const RowPolicy& policy = options_.policy;
+  const bool planned = policy.plans_writes() && !context.restoring;
+  const GroupsView groups = grouped.view;
+  Array<uint32_t> rows(device_, context);
+  Array<uint32_t> wanted(device_, context);
+  Array<uint32_t> chosen(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(rows.Make(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(wanted.MakeZeros(batch.size + 1));
+  const BatchView view(batch);
+  if (planned) {
+    TF_EMBED_RETURN_IF_ERROR(Survey(context, batch, groups, write, rows.data(), wanted.data()));
+  } else {
+    device_.Launch(
+        context, batch.size, kFindCost,
+        ProbeKernel{content_->index(), view, groups, write.exists, rows.data(), wanted.data()});
+    TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, wanted.data(), batch.size + 1));
+  }
+  bool all;
+  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size, &all));
+  NewRows coming{wanted.data(), content_->room()};
+  Comers comers(options_.allocator);  // before a row leaves: from there on nothing may fail
+  if (planned && policy.admission != nullptr) TF_EMBED_RETURN_IF_ERROR(comers.Resize(batch.size));
+  if (planned && policy.max_rows > 0 && !all) {
+    TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
+    TF_EMBED_RETURN_IF_ERROR(Choose(context, batch, groups, coming, chosen.data()));
+    coming.marks = chosen.data();
+  }
+  if (planned && policy.admission != nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(ForgetComing(context, batch, coming, &comers));
+  }
+  const TableView table = View();
+  const bool uses = write.uses && !planned && content_->layout().statistics > 0;
+  WriteKernel<Verb> kernel{table, view, groups, 0, rows.data(), coming, uses, context.now, verb};
+  for (; kernel.first < batch.size; kernel.first += std::min(write.together, batch.size)) {
+    const size_t count = std::min(write.together, batch.size - kernel.first);
+    if constexpr (Verb::kSums) LaunchSums(context, groups, kernel.first, count, verb);
+    device_.Launch(context, count, key_cost, kernel);
+  }
+  if (grouped.late.data() != nullptr) {
+    device_.Launch(context, 1, 0,
+                   LateKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
+  }
+  device_.Launch(
+      context, 1, 0,
+      SettleKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
+                   planned && policy.ttl_milliseconds > 0, write.counts_refused});
+  return Launched(context, batch.size);
+}
+
+template <class Device>
+Status DeviceTable<Device>::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                                         const DefaultRows& defaults, void* weights, bool* exists) {
+  Grouped groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
+  const Writing writing(this, context);
+  keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
+  WriteOptions write;
+  write.uses = context.training;
+  write.counts_refused = !context.training;  // else the apply that follows will count them
+  if (context.training) write.admits = Admits::kPeeked;
+  return Write(
+      context, batch, groups, write, kWriteCost + content_->layout().weight_bytes / 8,
+      FindOrInsertVerb{BatchView(batch), ViewOf(defaults), static_cast<char*>(weights), exists});
+}
+
+template <class Device>
+Status DeviceTable<Device>::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
+                                           const void* weights, const SlotsIn& slots) {
+  Grouped groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
+  const Writing writing(this, context);
+  if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
+    return RuleWasChanged(options_.name);
+  }
+  WriteOptions write;
+  if (context.training) write.admits = Admits::kCounted;
+  return Write(context, batch, groups, write, kWriteCost + content_->layout().stride / 8,
+               AssignVerb{BatchView(batch), static_cast<const char*>(weights),
+                          static_cast<const char*>(slots.slots)});
+}
+
+template <class Device>
+Status DeviceTable<Device>::Accum(const ExecContext& context, const KeyBatch& batch,
+                                  const void* old_rows, const void* new_rows, const bool* exists) {
+  TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
+  Grouped groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
+  const Writing writing(this, context);
+  WriteOptions write;
+  write.exists = exists;
+  return DispatchDataType(options_.value_type, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::Type;
+    if constexpr (std::is_same_v<T, bool>) {
+      return Status();  // refused above
+    } else {
+      return Write(context, batch, groups, write, kWriteCost,
+                   AccumVerb<T>{BatchView(batch), static_cast<const T*>(old_rows),
+                                static_cast<const T*>(new_rows), exists});
+    }
+  });
+}
+
+}  // namespace tf_embed
+
+#include "cc/device/device_table_apply_inl.h"
+#include "cc/device/device_table_content_inl.h"
+#include "cc/device/device_table_policy_inl.h"
+#include "cc/device/device_table_pooled_inl.h"
+
+#endif  // TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_

@@ -1,0 +1,330 @@
+// How rows come to a bounded table and leave it, as row_kernels.h.
+//
+// Who leaves is decided by neighbourhood: the keys whose hashes begin with the same bits, 128 to
+// 255 of a full table, or all of a smaller one. A new key that finds the table full takes the place
+// of the lowest row of its neighbourhood that is not used in the present step. So no pass over the
+// table is ever needed, and a tile that has a neighbourhood to itself decides without a lock, the
+// same in every order of tiles. HierarchicalKV does likewise, with 128 places.
+//
+// A planned write: SurveyKernel looks each distinct key up, notes the uses and marks who wants to
+// come; expired rows are taken out; newcomers are sorted by neighbourhood, in the order of the
+// batch or of their scores; ChooseVictimsKernel says who leaves for them, and LeaveKernel does it.
+// Then it goes as any other.
+#ifndef TF_EMBED_CC_DEVICE_POLICY_KERNELS_H_
+#define TF_EMBED_CC_DEVICE_POLICY_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/policy/row_policy.h"
+#include "cc/device/row_kernels.h"
+#include "cc/device/table_kernels.h"
+
+namespace tf_embed {
+
+// What ProbeKernel does, with the policy's part: present rows are used, and expired ones are taken
+// for absent, with their places in `expired` [batch size, all kNoPlace].
+struct SurveyKernel {
+  TableView table;
+  BatchView batch;
+  GroupsView groups;
+  const bool* exists;
+  Expiry expiry;
+  Moment now;
+  uint32_t* rows;
+  uint32_t* marks;
+  uint64_t* expired;  // null where nothing expires
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (i >= *groups.size) return;
+    const DeviceGroup group = groups.groups[i];
+    const uint64_t place = table.index.Find(tile, group.key, HashKey(group.key));
+    if (tile.lane() != 0) return;
+    rows[i] = kNoRow;
+    if (place != IndexView::kNoPlace) {
+      const uint32_t row = table.index.EntryAt(place).row;
+      const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(row);
+      if (!expiry.Has(statistics)) {
+        statistics.Use(now);
+        rows[i] = row;
+        return;
+      }
+      expired[i] = place;
+    }
+    if (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count) {
+      marks[group.members[0]] = 1;
+    }
+  }
+};
+
+// For each of some places, or kNoPlace: takes the row out, and counts it.
+struct LeaveKernel {
+  TableView table;
+  const uint64_t* places;
+  uint64_t* left;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (tile.lane() != 0 || places[i] == IndexView::kNoPlace) return;
+    EraseAt<Tile>(table, places[i]);
+    Tile::Add(left, 1);
+  }
+};
+
+// For each of some places, or kNoPlace: marks whether there is a row that leaves.
+struct MarkPlacesKernel {
+  const uint64_t* places;
+  uint32_t* marks;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (tile.lane() == 0 && places[i] != IndexView::kNoPlace) marks[i] = 1;
+  }
+};
+
+// For each of them, by the running sum of the marks: copies key and weights, one behind the other.
+struct CopyLeavingKernel {
+  TableView table;
+  const uint64_t* places;
+  const uint32_t* numbers;
+  int64_t* keys;
+  char* weights;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (places[i] == IndexView::kNoPlace) return;
+    const DeviceBucket::Entry& entry = table.index.EntryAt(places[i]);
+    const size_t bytes = table.layout.weight_bytes;
+    if (tile.lane() == 0) keys[numbers[i]] = entry.key;
+    CopyBytes(tile, table.Row(entry.row), bytes, weights + numbers[i] * bytes);
+  }
+};
+
+// Goes over buckets to take rows out, or, where a sink must learn of them before, to find their
+// places. For each bucket of [first, end).
+struct Finder {
+  uint64_t first = 0;
+  uint64_t end = 0;
+  uint64_t* left = nullptr;    // counts those that it took out
+  uint64_t* places = nullptr;  // those that it found, at their lanes
+
+  template <class Tile, typename Leaves>
+  TF_EMBED_DEVICE void Look(const Tile& tile, const TableView& table, size_t i, uint64_t bucket,
+                            const Leaves& leaves) const {
+    ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
+      const uint64_t place = bucket * DeviceBucket::kLanes + lane;
+      if (!table.index.template Holds<Tile>(place) || !leaves(place)) return;
+      if (places != nullptr) {
+        places[i * DeviceBucket::kLanes + lane] = place;
+        return;
+      }
+      EraseAt<Tile>(table, place);
+      Tile::Add(left, 1);
+    });
+  }
+};
+
+// Finds expired rows, in the buckets that are searched for the sake of `wanted` new keys, from
+// where the last such pass ended. No more are launched than there are buckets.
+struct SweepKernel : Finder {
+  SweepKernel(const TableView& table, const Expiry& expiry, const uint32_t* wanted)
+      : table(table), expiry(expiry), wanted(wanted) {}
+
+  TableView table;
+  Expiry expiry;
+  const uint32_t* wanted;  // null: all
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (wanted != nullptr && first + i >= BucketsToSweep(*wanted)) return;
+    const uint64_t bucket =
+        (table.counts->buckets_swept + first + i) & (table.index.num_buckets() - 1);
+    Look(tile, table, i, bucket, [&](uint64_t place) {
+      return expiry.Has(table.StatisticsAt<Tile>(table.index.EntryAt(place).row));
+    });
+  }
+};
+
+// Finds what ranks below the limit.
+struct EvictBelowKernel : Finder {
+  EvictBelowKernel(const TableView& table, EvictionOrder order, const Rank& limit, bool no_limit)
+      : table(table), order(order), limit(limit), no_limit(no_limit) {}
+
+  TableView table;
+  EvictionOrder order;
+  Rank limit;
+  bool no_limit;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    Look(tile, table, i, first + i, [&](uint64_t place) {
+      return RankBelow(RankAt<Tile>(table, place, order), limit, no_limit);
+    });
+  }
+};
+
+// For each group: where it wants to come, the bits of its score at its first member.
+struct ScoreKernel {
+  BatchView batch;
+  GroupsView groups;
+  uint64_t* scores;
+  uint64_t* falling;  // the same, to sort by: the highest first
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (i >= *groups.size || tile.lane() != 0) return;
+    const DeviceGroup group = groups.groups[i];
+    const uint64_t bits = ScoreBitsOf(batch.scores[batch.Last(group)]);
+    scores[group.members[0]] = bits;
+    falling[group.members[0]] = ~bits;
+  }
+};
+
+// For each place of an order of the batch.
+struct NumberKernel {
+  uint32_t* order;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (tile.lane() == 0) order[i] = static_cast<uint32_t>(i);
+  }
+};
+
+// Keys whose hashes begin with the same bits.
+struct Neighbourhoods {
+  uint32_t bits;
+
+  TF_EMBED_DEVICE uint64_t Of(uint64_t hash) const { return bits == 0 ? 0 : hash >> (64 - bits); }
+  // The neighbourhood of keys that do not come.
+  TF_EMBED_DEVICE uint64_t None() const { return uint64_t{1} << bits; }
+
+  // Calls visit(place, entry, hash) for the keys of one, each by one lane.
+  template <class Tile, typename Visit>
+  TF_EMBED_DEVICE void ForEach(const Tile& tile, const IndexView& index, uint64_t number,
+                               const Visit& visit) const {
+    if (index.buckets == nullptr || index.bits < bits) return;
+    const uint64_t homes = index.num_buckets() >> bits;
+    const auto look = [&](uint64_t place) {
+      if (!index.template Holds<Tile>(place)) return;
+      const DeviceBucket::Entry& entry = index.EntryAt(place);
+      const uint64_t hash = HashKey(entry.key);
+      if (Of(hash) == number) visit(place, entry, hash);
+    };
+    const uint64_t first = number * homes;
+    ForEachLane(tile, homes * DeviceBucket::kLanes,
+                [&](size_t i) { look(first * DeviceBucket::kLanes + i); });
+    // And those that went on.
+    uint64_t bucket = first + homes - 1;
+    for (uint64_t more = index.num_buckets() - homes; more > 0; --more) {
+      if (DeviceBucket::Passed(Tile::Load(&index.buckets[bucket].header)) == 0) break;
+      bucket = index.After(bucket);
+      ForEachLane(tile, DeviceBucket::kLanes,
+                  [&](size_t lane) { look(bucket * DeviceBucket::kLanes + lane); });
+    }
+  }
+};
+
+// For each place of an order: the neighbourhood of the key that it names, to sort by.
+struct NeighbourhoodKernel {
+  const int64_t* keys;
+  const uint32_t* wanted;  // the running sum
+  const uint32_t* order;
+  Neighbourhoods neighbourhoods;
+  uint64_t* numbers;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (tile.lane() != 0) return;
+    const uint32_t member = order[i];
+    numbers[i] = wanted[member + 1] != wanted[member] ? neighbourhoods.Of(HashKey(keys[member]))
+                                                      : neighbourhoods.None();
+  }
+};
+
+// For each newcomer, sorted by neighbourhood; the first one's tile deals with them all. As many as
+// the table has room for come at no row's cost; each further one needs a victim, the lowest of
+// those left, and where scores decide, one of no higher score. Marks those that come.
+struct ChooseVictimsKernel {
+  TableView table;
+  Neighbourhoods neighbourhoods;
+  const uint64_t* numbers;
+  const uint32_t* order;
+  uint64_t batch_size;
+  NewRows wanted;
+  const uint64_t* scores;  // by first member; null where they do not decide
+  EvictionOrder eviction;
+  uint64_t step;
+  uint64_t* victims;  // their places; [batch size, all kNoPlace]
+  uint32_t* marks;    // [batch size + 1, zeros]
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint64_t number = numbers[i];
+    if (number == neighbourhoods.None() || (i > 0 && numbers[i - 1] == number)) return;
+    const uint64_t room = wanted.Room(*table.counts);
+    uint32_t mine = 0;
+    uint32_t mine_free = 0;
+    for (uint64_t k = i + tile.lane(); k < batch_size && numbers[k] == number; k += Tile::kLanes) {
+      ++mine;
+      if (wanted.marks[order[k]] < room) ++mine_free;
+    }
+    uint32_t count = 0;
+    uint32_t come = 0;
+    for (size_t lane = 0; lane < Tile::kLanes; ++lane) {
+      count += tile.From(mine, lane);
+      come += tile.From(mine_free, lane);
+    }
+    for (Victim last; come < count; ++come) {
+      last = LowestAbove(tile, number, last);
+      if (last.place == IndexView::kNoPlace) break;
+      if (scores != nullptr && scores[order[i + come]] < last.rank.score()) break;
+      if (tile.lane() == 0) victims[i + come] = last.place;
+    }
+    ForEachLane(tile, come, [&](size_t k) { marks[order[i + k]] = 1; });
+  }
+
+ private:
+  struct Victim {
+    uint64_t place = IndexView::kNoPlace;
+    Rank rank;
+
+    TF_EMBED_DEVICE void TakeLower(const Victim& other) {
+      if (other.place == IndexView::kNoPlace) return;
+      if (place == IndexView::kNoPlace || other.rank < rank) *this = other;
+    }
+  };
+
+  // The lowest row of a neighbourhood that may leave, above the one before if there is one.
+  template <class Tile>
+  TF_EMBED_DEVICE Victim LowestAbove(const Tile& tile, uint64_t number,
+                                     const Victim& before) const {
+    Victim lowest;
+    neighbourhoods.ForEach(tile, table.index, number,
+                           [&](uint64_t place, const DeviceBucket::Entry& entry, uint64_t hash) {
+                             const DeviceStatistics<Tile> statistics =
+                                 table.StatisticsAt<Tile>(entry.row);
+                             if (statistics.Get(Statistic::kLastStep) == step) return;
+                             Victim here;
+                             here.place = place;
+                             here.rank = Rank(EvictionScore(eviction, statistics), hash);
+                             if (before.place == IndexView::kNoPlace || before.rank < here.rank) {
+                               lowest.TakeLower(here);
+                             }
+                           });
+    const auto from = [&](const auto& move) {
+      Victim moved;
+      moved.place = move(lowest.place);
+      moved.rank = Rank(move(lowest.rank.score()), move(lowest.rank.hash()));
+      return moved;
+    };
+    for (size_t distance = Tile::kLanes / 2; distance > 0; distance /= 2) {
+      lowest.TakeLower(from([&](uint64_t x) { return tile.Down(x, distance); }));
+    }
+    return from([&](uint64_t x) { return tile.From(x, 0); });
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_POLICY_KERNELS_H_

@@ -1,0 +1,542 @@
+// What a table in device memory does to rows, key by key: a kernel a verb. Each is called for all
+// i of a launch, in any order, many at once, by all lanes of a tile. tile.h has the rules.
+//
+// A verb that writes goes in three steps: ProbeKernel looks each distinct key up and marks the
+// absent ones; a running sum over the marks, in the order of the batch, numbers them; WriteKernel
+// changes the rows that are there and makes the new ones, of an optimizer behind SumKernel
+// (rule_kernels.h). The number decides who finds room, so a
+// full table refuses the same keys whatever the order in which tiles come.
+#ifndef TF_EMBED_CC_DEVICE_ROW_KERNELS_H_
+#define TF_EMBED_CC_DEVICE_ROW_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/core/base/data_type.h"
+#include "cc/core/rows/initializer.h"
+#include "cc/core/table/table.h"
+#include "cc/device/device_rows.h"
+
+namespace tf_embed {
+
+// A key of a batch, and where in the batch it stands.
+struct DeviceGroup {
+  int64_t key;
+  const uint32_t* members;  // numbers of keys of the batch, rising
+  uint32_t count;           // at least 1; or the group is none (distinct_kernels.h)
+  uint32_t slot = 0;        // of the verb's scratch memory, as WriteKernel gives it
+};
+
+// The distinct keys of a batch, in any order.
+struct GroupsView {
+  const DeviceGroup* groups = nullptr;
+  const uint32_t* size = nullptr;  // on the device, which alone may know it
+
+  TF_EMBED_DEVICE bool Has(size_t i) const { return i < *size && groups[i].count > 0; }
+  // That number of a launch that begins with `first`.
+  TF_EMBED_DEVICE DeviceGroup Get(size_t first, size_t number) const {
+    DeviceGroup group = groups[first + number];
+    group.slot = static_cast<uint32_t>(number);
+    return group;
+  }
+};
+
+// KeyBatch, as kernels need it.
+struct BatchView {
+  explicit BatchView(const KeyBatch& batch)
+      : keys(batch.keys), positions(batch.positions), scores(batch.scores) {}
+  TF_EMBED_DEVICE size_t Position(size_t i) const {
+    return positions == nullptr ? i : positions[i];
+  }
+  TF_EMBED_DEVICE size_t First(const DeviceGroup& group) const {
+    return Position(group.members[0]);
+  }
+  TF_EMBED_DEVICE size_t Last(const DeviceGroup& group) const {
+    return Position(group.members[group.count - 1]);
+  }
+
+  const int64_t* keys;
+  const uint32_t* positions;
+  const int64_t* scores;
+};
+
+// The weights of absent keys.
+struct DefaultsView {
+  DefaultRows::Kind kind;
+  const char* rows;  // DefaultRows::rows
+  DataType type;
+  size_t dim;
+  size_t bytes;
+  // The table's initializer. Where it is not random, all initial rows are `row`.
+  InitializerKind initializer;
+  double a;
+  double b;
+  uint64_t seed;
+  uint64_t table_id;
+  const char* row;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Write(const Tile& tile, int64_t key, size_t position, char* weights) const {
+    if (kind == DefaultRows::Kind::kOneEach) {
+      CopyBytes(tile, rows + position * bytes, bytes, weights);
+    } else if (kind == DefaultRows::Kind::kOneForAll) {
+      CopyBytes(tile, rows, bytes, weights);
+    } else {
+      WriteInitial(tile, key, weights);
+    }
+  }
+
+  // The same row, of values T, without memory for it: calls use(value_of), where value_of(j) gives
+  // that of column j.
+  template <typename T, typename Use>
+  TF_EMBED_DEVICE void UseRow(int64_t key, size_t position, const Use& use) const {
+    const char* from = kind == DefaultRows::Kind::kInitializer ? row : rows;
+    if (kind == DefaultRows::Kind::kOneEach) from += position * bytes;
+    if (kind == DefaultRows::Kind::kInitializer && initializer != InitializerKind::kConstant &&
+        initializer != InitializerKind::kRow) {
+      const uint64_t state = InitialState(seed, table_id, key);
+      return use(
+          [&](size_t j) { return Number<T>::FromDouble(RandomLane(initializer, a, b, state, j)); });
+    }
+    const T* const values = reinterpret_cast<const T*>(from);
+    use([values](size_t j) { return values[j]; });
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE void WriteInitial(const Tile& tile, int64_t key, char* weights) const {
+    if (initializer == InitializerKind::kConstant || initializer == InitializerKind::kRow) {
+      return CopyBytes(tile, row, bytes, weights);
+    }
+    switch (type) {
+      case DataType::kFloat:
+        return WriteRandom<float>(tile, key, weights);
+      case DataType::kHalf:
+        return WriteRandom<Half>(tile, key, weights);
+      case DataType::kBFloat16:
+        return WriteRandom<BFloat16>(tile, key, weights);
+      case DataType::kDouble:
+        return WriteRandom<double>(tile, key, weights);
+      case DataType::kInt8:
+        return WriteRandom<int8_t>(tile, key, weights);
+      case DataType::kInt32:
+        return WriteRandom<int32_t>(tile, key, weights);
+      case DataType::kInt64:
+        return WriteRandom<int64_t>(tile, key, weights);
+      case DataType::kBool:
+        return WriteRandom<bool>(tile, key, weights);
+    }
+  }
+
+ private:
+  template <typename T, class Tile>
+  TF_EMBED_DEVICE void WriteRandom(const Tile& tile, int64_t key, char* weights) const {
+    const uint64_t state = InitialState(seed, table_id, key);
+    T* const to = reinterpret_cast<T*>(weights);
+    ForEachLane(tile, dim, [&](size_t j) {
+      to[j] = Number<T>::FromDouble(RandomLane(initializer, a, b, state, j));
+    });
+  }
+};
+
+template <class Tile>
+TF_EMBED_DEVICE void CountMisses(TableTallies* tallies, int64_t key, uint64_t number) {
+  Tile::Add(&tallies->misses[HashKey(key) % TableTallies::kMissCounters].count, number);
+}
+
+// For each key of a batch.
+struct FindKernel {
+  TableView table;
+  BatchView batch;
+  DefaultsView defaults;
+  char* weights;
+  bool* exists;  // may be null
+  char* slots;   // may be null
+  bool uses;     // whether it is a use of the rows
+  Moment now;
+  Expiry expiry;  // expired rows are absent
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const DeviceRowLayout& layout = table.layout;
+    const size_t position = batch.Position(i);
+    uint32_t number = table.index.FindRow(tile, batch.keys[i]);
+    if (number != kNoRow && expiry.Has(tile, table.StatisticsAt<Tile>(number))) number = kNoRow;
+    char* const to = weights + position * layout.weight_bytes;
+    const char* from_slots = table.initial_slots;
+    if (number == kNoRow) {
+      defaults.Write(tile, batch.keys[i], position, to);
+      if (tile.lane() == 0) CountMisses<Tile>(table.tallies, batch.keys[i], 1);
+    } else {
+      char* const row = table.Row(number);
+      CopyBytes(tile, row, layout.weight_bytes, to);
+      from_slots = row + layout.slot_offset;
+      if (uses && tile.lane() == 0) {
+        table.StatisticsAt<Tile>(number).Use(now);
+      }
+    }
+    if (slots != nullptr) {
+      CopyBytes(tile, from_slots, layout.slot_bytes, slots + position * layout.slot_bytes);
+    }
+    if (exists != nullptr && tile.lane() == 0) exists[position] = number != kNoRow;
+  }
+};
+
+// For each key of a batch.
+struct FindPointersKernel {
+  TableView table;
+  BatchView batch;
+  const void** rows;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    if (tile.lane() == 0) rows[batch.Position(i)] = row == kNoRow ? nullptr : table.Row(row);
+  }
+};
+
+// For each key of a batch.
+struct ContainsKernel {
+  TableView table;
+  BatchView batch;
+  bool* exists;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    if (tile.lane() == 0) exists[batch.Position(i)] = row != kNoRow;
+  }
+};
+
+// The first place of a group whose `exists` is false.
+inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
+                                                 const uint32_t* positions, const bool* exists) {
+  uint32_t first = 0;
+  while (first < group.count) {
+    const uint32_t member = group.members[first];
+    if (!exists[positions == nullptr ? member : positions[member]]) break;
+    ++first;
+  }
+  return first;
+}
+
+// For each group: its row, or kNoRow; and 1 in `marks` [batch size + 1, zeros] at the first member
+// of each key that is absent, and wanted: where `exists` is given, those of which one place says
+// that the key is absent.
+struct ProbeKernel {
+  IndexView index;
+  BatchView batch;
+  GroupsView groups;
+  const bool* exists;
+  uint32_t* rows;
+  uint32_t* marks;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (!groups.Has(i)) return;
+    const DeviceGroup group = groups.groups[i];
+    const uint32_t row = index.FindRow(tile, group.key);
+    if (tile.lane() != 0) return;
+    rows[i] = row;
+    if (row == kNoRow &&
+        (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count)) {
+      marks[group.members[0]] = 1;
+    }
+  }
+};
+
+// The numbers of new rows of a batch.
+struct NewRows {
+  const uint32_t* marks = nullptr;  // the running sum, [batch size + 1]
+  uint64_t most_rows = 0;           // that the table may have
+
+  TF_EMBED_DEVICE uint64_t Room(const TableCounts& counts) const {
+    return most_rows - (counts.rows() < most_rows ? counts.rows() : most_rows);
+  }
+};
+
+// For each group. Verb has
+//     Present(tile, table, group, row)   for a key that is there
+//     New(tile, table, group, row)       for one that comes
+//     Absent(tile, table, group)         for one that does not
+//     kWritesPresent                     whether the first of these changes the row
+//     kSums                              whether SumKernel goes before (rule_kernels.h)
+template <class Verb>
+struct WriteKernel {
+  TableView table;
+  BatchView batch;
+  GroupsView groups;
+  size_t first;  // the group that this launch begins with
+  const uint32_t* rows;
+  NewRows coming;
+  bool uses;
+  Moment now;
+  Verb verb;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t number) const {
+    const size_t i = first + number;
+    if (!groups.Has(i)) return;
+    const DeviceGroup group = groups.Get(first, number);
+    if (rows[i] != kNoRow) return Present(tile, group, rows[i]);
+    const uint32_t* const mark = coming.marks + group.members[0];
+    const uint32_t before = mark[0];  // so many rows come before this one
+    const bool comes = mark[1] != before && before < coming.Room(*table.counts);
+    if (!comes) return verb.Absent(tile, table, group);
+    const uint64_t free = table.counts->rows_free;
+    const uint32_t added = before < free
+                               ? *table.rows.Free(static_cast<uint32_t>(free - 1 - before))
+                               : static_cast<uint32_t>(table.counts->rows_begun + before - free);
+    char* const row = table.Row(added);
+    verb.New(tile, table, group, row);
+    if (tile.lane() == 0) {
+      const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(added);
+      statistics.Begin(now);
+      SetScore(statistics, group);
+      table.index.template Insert<Tile>(group.key, HashKey(group.key), added);
+    }
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Present(const Tile& tile, const DeviceGroup& group, uint32_t row) const {
+    verb.Present(tile, table, group, table.Row(row));
+    if (tile.lane() != 0) return;
+    const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(row);
+    if (uses) statistics.Use(now);
+    if (Verb::kWritesPresent) SetScore(statistics, group);
+  }
+
+ private:
+  template <class Statistics>
+  TF_EMBED_DEVICE void SetScore(const Statistics& statistics, const DeviceGroup& group) const {
+    if (batch.scores != nullptr) statistics.SetScore(batch.scores[batch.Last(group)]);
+  }
+};
+
+// Buckets that are searched for expired rows where so many keys want to come: with at least one key
+// in each the table is gone through once while half of it comes.
+inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
+  constexpr uint64_t kOfNewKey = 2;
+  constexpr uint64_t kAtLeast = 16;
+  return kAtLeast + kOfNewKey * new_keys;
+}
+
+// Counts the new rows of a batch once they are made. For one tile.
+struct SettleKernel {
+  TableCounts* counts;
+  TableTallies* tallies;
+  NewRows coming;
+  const uint32_t* wanted;  // how many wanted to come
+  uint64_t batch_size;
+  bool swept;  // whether SweepKernel ran
+  bool counts_refused;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
+    if (tile.lane() != 0) return;
+    const uint64_t chosen = coming.marks[batch_size];
+    const uint64_t room = coming.Room(*counts);
+    const uint64_t came = chosen < room ? chosen : room;
+    const uint64_t reused = came < counts->rows_free ? came : counts->rows_free;
+    counts->rows_free -= reused;
+    counts->rows_begun += came - reused;
+    tallies->admitted += came;
+    if (swept) counts->buckets_swept += BucketsToSweep(*wanted);
+    if (counts_refused) tallies->refused += *wanted - came;
+  }
+};
+
+template <class Tile>
+TF_EMBED_DEVICE void WriteInitialSlots(const Tile& tile, const TableView& table, char* row) {
+  CopyBytes(tile, table.initial_slots, table.layout.slot_bytes, row + table.layout.slot_offset);
+}
+
+// Copies a row to all members of a group; a new row begins as the default of the first of them.
+struct FindOrInsertVerb {
+  static constexpr bool kWritesPresent = false;
+  static constexpr bool kSums = false;
+  BatchView batch;
+  DefaultsView defaults;
+  char* weights;
+  bool* exists;  // may be null
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Present(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                               char* row) const {
+    Give(tile, table, group, row, true);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void New(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                           char* row) const {
+    defaults.Write(tile, group.key, batch.First(group), row);
+    WriteInitialSlots(tile, table, row);
+    tile.Sync();  // copies are by other units
+    Give(tile, table, group, row, false);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void Absent(const Tile& tile, const TableView& table,
+                              const DeviceGroup& group) const {
+    char* const first = weights + batch.First(group) * table.layout.weight_bytes;
+    defaults.Write(tile, group.key, batch.First(group), first);
+    tile.Sync();
+    Give(tile, table, group, first, false);
+  }
+
+ private:
+  template <class Tile>
+  TF_EMBED_DEVICE void Give(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                            const char* row, bool present) const {
+    const size_t bytes = table.layout.weight_bytes;
+    const HeldRow<Tile> held(tile, row, bytes, weights);
+    const auto next = [&](uint32_t first) {  // each lane its place of the next ones
+      if (first >= group.count || tile.lane() >= group.count - first) return size_t{0};
+      return batch.Position(group.members[first + tile.lane()]);
+    };
+    size_t own = next(0);
+    for (uint32_t first = 0; first < group.count; first += Tile::kLanes) {
+      const uint32_t count = group.count - first;
+      const size_t here = own;
+      own = next(first + static_cast<uint32_t>(Tile::kLanes));
+      if (exists != nullptr && tile.lane() < count) exists[here] = present;
+      for (uint32_t k = 0; k < Tile::kLanes && k < count; ++k) {
+        char* const to = weights + tile.From(here, k) * bytes;
+        if (to != row) held.CopyTo(tile, to);
+      }
+    }
+    if (!present && tile.lane() == 0) CountMisses<Tile>(table.tallies, group.key, group.count);
+  }
+};
+
+struct AssignVerb {
+  static constexpr bool kWritesPresent = true;
+  static constexpr bool kSums = false;
+  BatchView batch;
+  const char* weights;
+  const char* slots;  // may be null
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Present(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                               char* row) const {
+    const DeviceRowLayout& layout = table.layout;
+    const size_t last = batch.Last(group);
+    CopyBytes(tile, weights + last * layout.weight_bytes, layout.weight_bytes, row);
+    if (slots != nullptr) {
+      CopyBytes(tile, slots + last * layout.slot_bytes, layout.slot_bytes,
+                row + layout.slot_offset);
+    }
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void New(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                           char* row) const {
+    Present(tile, table, group, row);
+    if (slots == nullptr) WriteInitialSlots(tile, table, row);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
+};
+
+// a + b and a - b in the type they are computed in; integers wrap around.
+template <typename T>
+TF_EMBED_DEVICE T WrappingSum(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  } else {
+    return Number<T>::Store(Number<T>::Load(a) + Number<T>::Load(b));
+  }
+}
+template <typename T>
+TF_EMBED_DEVICE T WrappingDifference(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+  } else {
+    return Number<T>::Store(Number<T>::Load(a) - Number<T>::Load(b));
+  }
+}
+
+template <typename T>
+struct AccumVerb {
+  static constexpr bool kWritesPresent = true;
+  static constexpr bool kSums = false;
+  BatchView batch;
+  const T* old_rows;
+  const T* new_rows;
+  const bool* exists;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Present(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                               char* row) const {
+    Add(tile, table, group, 0, row);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void New(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                           char* row) const {
+    const uint32_t first = FirstAbsent(group, batch.positions, exists);
+    const T* const from = new_rows + batch.Position(group.members[first]) * table.layout.dim;
+    T* const to = reinterpret_cast<T*>(row);
+    ForEachLane(tile, table.layout.dim, [&](size_t j) { to[j] = from[j]; });
+    WriteInitialSlots(tile, table, row);
+    Add(tile, table, group, first + 1, row);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
+
+ private:
+  // Adds the differences at those members, from `first` on, that say they exist.
+  template <class Tile>
+  TF_EMBED_DEVICE void Add(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                           uint32_t first, char* row) const {
+    const size_t dim = table.layout.dim;
+    T* const weights = reinterpret_cast<T*>(row);
+    ForEachLane(tile, dim, [&](size_t j) {
+      T sum = weights[j];
+      for (uint32_t k = first; k < group.count; ++k) {
+        const size_t position = batch.Position(group.members[k]);
+        if (!exists[position]) continue;
+        const size_t at = position * dim + j;
+        sum = WrappingSum(sum, WrappingDifference(new_rows[at], old_rows[at]));
+      }
+      weights[j] = sum;
+    });
+  }
+};
+
+// For each group: where its key is, or IndexView::kNoPlace.
+struct PlaceKernel {
+  IndexView index;
+  GroupsView groups;
+  uint64_t* places;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (i >= *groups.size) return;
+    const int64_t key = groups.groups[i].key;
+    const uint64_t place = index.Find(tile, key, HashKey(key));
+    if (tile.lane() == 0) places[i] = place;
+  }
+};
+
+// Takes the key at a place out, and frees its row. For one lane.
+template <class Tile>
+TF_EMBED_DEVICE void EraseAt(const TableView& table, uint64_t place) {
+  const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+  const uint64_t end = Tile::Add(&table.counts->rows_free, 1);
+  *table.rows.Free(static_cast<uint32_t>(end)) = entry.row;
+  table.index.template Erase<Tile>(HashKey(entry.key), place);
+}
+
+// For each group, after PlaceKernel.
+struct EraseKernel {
+  TableView table;
+  GroupsView groups;
+  const uint64_t* places;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (i >= *groups.size || tile.lane() != 0 || places[i] == IndexView::kNoPlace) return;
+    EraseAt<Tile>(table, places[i]);
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_ROW_KERNELS_H_

@@ -1,0 +1,484 @@
+// What optimizers do to rows in device memory: the rules of optimizer_rule.h and row_rule.h, run by
+// the lanes of a tile on the columns of a row. The sums and their order are those of
+// table_loops_inl.h, so rows have the same bits as on the host, but for rules that take powers.
+#ifndef TF_EMBED_CC_DEVICE_RULE_KERNELS_H_
+#define TF_EMBED_CC_DEVICE_RULE_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/core/rows/stochastic_rounding.h"
+#include "cc/core/rules/row_rule.h"
+#include "cc/device/row_kernels.h"
+
+namespace tf_embed {
+
+// Puts the sums of the squares of `kTerms` terms of each column in `sums`, for all lanes, in the
+// order that kSquareSums defines. term(j, x) gives those of column j.
+template <size_t kTerms, typename T, class Tile, typename Term>
+TF_EMBED_DEVICE void SumSquares(const Tile& tile, size_t dim, const Term& term, T* sums) {
+  static_assert(kSquareSums % Tile::kLanes == 0, "a lane has whole sums");
+  constexpr size_t kOwn = kSquareSums / Tile::kLanes;
+  T own[kTerms][kOwn] = {};
+  for (size_t begin = 0; begin < dim; begin += kSquareSums) {
+    for (size_t k = 0; k < kOwn; ++k) {
+      const size_t j = begin + k * Tile::kLanes + tile.lane();
+      if (j >= dim) continue;
+      T x[kTerms];
+      term(j, x);
+      for (size_t i = 0; i < kTerms; ++i) own[i][k] += x[i] * x[i];
+    }
+  }
+  for (size_t i = 0; i < kTerms; ++i) {  // AddHalves
+    for (size_t half = kSquareSums / 2; half > 0; half /= 2) {
+      if (half >= Tile::kLanes) {
+        for (size_t k = 0; k < half / Tile::kLanes; ++k) {
+          own[i][k] += own[i][half / Tile::kLanes + k];
+        }
+      } else {
+        own[i][0] += tile.Down(own[i][0], half);
+      }
+    }
+    sums[i] = tile.From(own[i][0], 0);
+  }
+}
+
+// An average that has not begun is the weights.
+template <typename T, class Tile>
+TF_EMBED_DEVICE void BeginAverage(const Tile& tile, size_t dim, const T* weights, T* average) {
+  const bool begun = average[0] == average[0];
+  tile.Sync();
+  if (!begun) ForEachLane(tile, dim, [&](size_t j) { average[j] = weights[j]; });
+}
+
+// One step of a rule of row_rule.h on one row. A lane's columns of `gradient` and `weights` are
+// nobody else's. So many of them are loaded before the first is stored: column by column, each load
+// waits for the store before it, which may be to the same place for all that the compiler knows.
+template <class R, size_t kTogether = 1, typename T, class Tile>
+TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& c, size_t dim,
+                             const T* gradient, T* weights, T* slots) {
+  T sums[2];
+  T row_slots[R::kRowSlots + 1];
+  T* const shared_row_slots = slots + (R::kGroups + R::kIdleGroups) * dim;
+  RowFactors<T> row;
+  if constexpr (R::kIdleGroups > 0) BeginAverage(tile, dim, weights, slots);
+  if constexpr (R::kLooks > 0) {
+    SumSquares<R::kLooks, T>(
+        tile, dim, [&](size_t j, T* x) { R::Look(c, gradient[j], weights[j], x); }, sums);
+  }
+  for (size_t i = 0; i != R::kRowSlots; ++i) row_slots[i] = shared_row_slots[i];
+  if constexpr (R::kRowSlots > 0) tile.Sync();
+  R::Begin(c, dim, sums, row_slots, &row);
+  if (tile.lane() == 0) {
+    for (size_t i = 0; i != R::kRowSlots; ++i) shared_row_slots[i] = row_slots[i];
+  }
+  const auto load = [&](size_t j, T* s) {
+    for (size_t group = 0; group != R::kGroups; ++group) s[group] = slots[group * dim + j];
+  };
+  const auto store = [&](size_t j, const T* s) {
+    for (size_t group = 0; group != R::kGroups; ++group) slots[group * dim + j] = s[group];
+  };
+  if constexpr (R::kTurns) {
+    SumSquares<2, T>(
+        tile, dim,
+        [&](size_t j, T* x) {
+          T s[R::kGroups + 1];
+          load(j, s);
+          x[1] = weights[j];
+          x[0] = R::Turn(c, row, gradient[j], x[1], s);
+          store(j, s);
+        },
+        sums);
+    R::Settle(c, sums, &row);
+  }
+  for (size_t begin = tile.lane(); begin < dim; begin += kTogether * Tile::kLanes) {
+    T g[kTogether];
+    T w[kTogether];
+    T s[kTogether][R::kGroups + 1];
+    TF_EMBED_UNROLL
+    for (size_t k = 0; k != kTogether; ++k) {
+      const size_t j = begin + k * Tile::kLanes;
+      if (j >= dim) continue;
+      g[k] = gradient[j];
+      w[k] = weights[j];
+      load(j, s[k]);
+    }
+    TF_EMBED_UNROLL
+    for (size_t k = 0; k != kTogether; ++k) {
+      const size_t j = begin + k * Tile::kLanes;
+      if (j >= dim) continue;
+      if (c.decay_before != T(0)) w[k] -= c.decay_before * w[k];
+      R::Step(c, row, g[k], w[k], s[k]);
+      weights[j] = w[k];
+      if constexpr (!R::kTurns) store(j, s[k]);
+    }
+  }
+  if constexpr (R::kBoundsNorm) {
+    if (c.max_norm > T(0)) {
+      SumSquares<1, T>(
+          tile, dim, [&](size_t j, T* x) { *x = weights[j]; }, sums);
+      const T norm = Sqrt(sums[0]);
+      if (norm > c.max_norm) {
+        const T factor = c.max_norm / norm;
+        ForEachLane(tile, dim, [&](size_t j) { weights[j] = factor * weights[j]; });
+      }
+    }
+  }
+}
+
+// A rule of optimizer_rule.h as one of row_rule.h.
+template <class R>
+struct ColumnRule : LaneRule {
+  static constexpr size_t kGroups = R::kGroups;
+  template <typename T>
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c,
+                                                        const RowFactors<T>&, T g, T& w, T* s) {
+    R::Step(c, g, w, s);
+  }
+};
+
+// One step of whichever rule it is. One function for all rules and all types of weights, not
+// inlined: the branch is the same for all tiles of a launch, and compilers take minutes for many
+// copies. A launch has the registers of the rule that needs most; for OneRule, of that rule.
+template <typename T, class Tile>
+TF_EMBED_DEVICE __attribute__((noinline)) void StepByRule(const Tile& tile,
+                                                          const RuleConstants<T>& c, size_t dim,
+                                                          const T* g, T* w, T* s) {
+  switch (c.rule.slots.kind) {
+    case RuleKind::kNone:
+    case RuleKind::kExternal:
+      return StepRow<ColumnRule<DecayRule>>(tile, c, dim, g, w, s);
+    case RuleKind::kSgd:
+      return StepRow<ColumnRule<SgdRule>>(tile, c, dim, g, w, s);
+    case RuleKind::kMomentum:
+      return c.rule.nesterov != 0.0
+                 ? StepRow<ColumnRule<MomentumRule<true>>>(tile, c, dim, g, w, s)
+                 : StepRow<ColumnRule<MomentumRule<false>>>(tile, c, dim, g, w, s);
+    case RuleKind::kAdagrad:
+      return StepRow<ColumnRule<AdagradRule<false>>>(tile, c, dim, g, w, s);
+    case RuleKind::kExactAdagrad:
+      return StepRow<ColumnRule<AdagradRule<true>>>(tile, c, dim, g, w, s);
+    case RuleKind::kAdam:
+      return StepRow<ColumnRule<AdamRule<false>>>(tile, c, dim, g, w, s);
+    case RuleKind::kAdamAmsgrad:
+      return StepRow<ColumnRule<AdamRule<true>>>(tile, c, dim, g, w, s);
+    case RuleKind::kRmsprop:
+      return StepRow<ColumnRule<RmspropRule<false, false>>>(tile, c, dim, g, w, s);
+    case RuleKind::kRmspropMomentum:
+      return StepRow<ColumnRule<RmspropRule<true, false>>>(tile, c, dim, g, w, s);
+    case RuleKind::kRmspropCentered:
+      return StepRow<ColumnRule<RmspropRule<false, true>>>(tile, c, dim, g, w, s);
+    case RuleKind::kRmspropCenteredMomentum:
+      return StepRow<ColumnRule<RmspropRule<true, true>>>(tile, c, dim, g, w, s);
+    case RuleKind::kFtrl:
+      return c.rule.learning_rate_power == -0.5
+                 ? StepRow<ColumnRule<FtrlRule<true>>>(tile, c, dim, g, w, s)
+                 : StepRow<ColumnRule<FtrlRule<false>>>(tile, c, dim, g, w, s);
+    case RuleKind::kRowwiseAdagrad:
+    case RuleKind::kEmaRowwiseAdagrad:
+      return c.decay_mode == DecayMode::kL2
+                 ? StepRow<RowwiseAdagradRule<1, true>>(tile, c, dim, g, w, s)
+                 : StepRow<RowwiseAdagradRule<1, false>>(tile, c, dim, g, w, s);
+    case RuleKind::kEnsembleRowwiseAdagrad:
+      return c.decay_mode == DecayMode::kL2
+                 ? StepRow<RowwiseAdagradRule<1, true, true>>(tile, c, dim, g, w, s)
+                 : StepRow<RowwiseAdagradRule<1, false, true>>(tile, c, dim, g, w, s);
+    case RuleKind::kRowwiseAdagradGlobal:
+      return StepRow<RowwiseAdagradRule<2, false>>(tile, c, dim, g, w, s);
+    case RuleKind::kRowwiseAdagradCounter:
+      return StepRow<RowwiseAdagradRule<3, true>>(tile, c, dim, g, w, s);
+    case RuleKind::kRowAdam:
+      return StepRow<RowAdamRule<false, false, false>>(tile, c, dim, g, w, s);
+    case RuleKind::kRowAdamCounter:
+      return StepRow<RowAdamRule<false, true, false>>(tile, c, dim, g, w, s);
+    case RuleKind::kPartialRowwiseAdam:
+      return StepRow<RowAdamRule<true, false, false>>(tile, c, dim, g, w, s);
+    case RuleKind::kLamb:
+      return StepRow<RowAdamRule<false, false, true>>(tile, c, dim, g, w, s);
+    case RuleKind::kPartialRowwiseLamb:
+      return StepRow<RowAdamRule<true, false, true>>(tile, c, dim, g, w, s);
+    case RuleKind::kLars:
+      return StepRow<LarsRule>(tile, c, dim, g, w, s);
+  }
+}
+
+// How ApplyVerb steps: by whichever rule it is, or by one, of so many columns together.
+struct AnyRule {
+  template <typename T, class Tile>
+  static TF_EMBED_DEVICE void Step(const Tile& tile, const RuleConstants<T>& c, size_t dim,
+                                   const T* g, T* w, T* s) {
+    StepByRule(tile, c, dim, g, w, s);
+  }
+};
+template <class R, size_t kTogether>
+struct OneRule {
+  template <typename T, class Tile>
+  static TF_EMBED_DEVICE void Step(const Tile& tile, const RuleConstants<T>& c, size_t dim,
+                                   const T* g, T* w, T* s) {
+    StepRow<R, kTogether>(tile, c, dim, g, w, s);
+  }
+};
+
+// Calls use(...) with what steps by a rule: one of those that most tables have, with weights of
+// float, has kernels of its own.
+template <typename T, typename Use>
+auto DispatchRule(const Rule& rule, const Use& use) {
+  if constexpr (std::is_same_v<T, float>) {
+    switch (rule.slots.kind) {
+      case RuleKind::kSgd:
+        return use(OneRule<ColumnRule<SgdRule>, 4>());
+      case RuleKind::kAdagrad:
+        return use(OneRule<ColumnRule<AdagradRule<false>>, 4>());
+      case RuleKind::kAdam:
+        return use(OneRule<ColumnRule<AdamRule<false>>, 4>());
+      case RuleKind::kRowwiseAdagrad:
+        if (static_cast<DecayMode>(rule.decay_mode) != DecayMode::kL2)
+          return use(OneRule<RowwiseAdagradRule<1, false>, 4>());
+        break;
+      default:
+        break;
+    }
+  }
+  return use(AnyRule());
+}
+
+// How weights of type T come back from the type they are computed in.
+template <typename T>
+struct WeightRounding {
+  using Compute = typename Number<T>::Compute;
+
+  RoundingNoise noise;
+  bool by_noise;
+
+  // `of_row`: noise.OfRow of the key.
+  TF_EMBED_DEVICE T Round(uint64_t of_row, Compute weight, size_t column) const {
+    if constexpr (!std::is_same_v<T, Compute>) {
+      if (by_noise) return RoundingNoise::RoundColumn<T>(of_row, weight, column);
+    }
+    return Number<T>::Store(weight);
+  }
+};
+
+// Gradients, of values G, `dim` a place.
+template <typename G>
+struct GradientsView {
+  using Compute = typename Number<G>::Compute;
+
+  const G* values;
+  size_t dim;
+  const size_t* begins;    // Gradients
+  const Compute* factors;  // Gradients
+
+  TF_EMBED_DEVICE size_t Begin(size_t position) const {
+    return begins == nullptr ? position * dim : begins[position];
+  }
+  TF_EMBED_DEVICE const G* Row(size_t position) const { return values + Begin(position); }
+
+  // Sums go by blocks of columns, so many of a lane.
+  static constexpr size_t kOwn = 16 / sizeof(Compute);
+  template <class Tile>
+  TF_EMBED_HOST_DEVICE size_t Blocks() const {
+    return (dim + kOwn * Tile::kLanes - 1) / (kOwn * Tile::kLanes);
+  }
+
+  // Calls store(j, sum) for this lane's columns of a block: of the sum of a key's gradients, in the
+  // order of the batch. As many gradients as there are lanes are loaded before they are added, and
+  // meanwhile each lane looks where one of the next begins; one by one, a key that half of the
+  // batch has would wait for each.
+  template <class Tile, typename Store>
+  TF_EMBED_DEVICE void Sum(const Tile& tile, const BatchView& batch, const DeviceGroup& group,
+                           size_t block, const Store& store) const {
+    const size_t column = block * kOwn * Tile::kLanes + tile.lane();
+    Compute sums[kOwn] = {};
+    Compute loaded[Tile::kLanes][kOwn] = {};
+    size_t begin = 0;
+    Compute factor{1};
+    const auto look = [&](uint32_t first) {
+      if (first >= group.count || tile.lane() >= group.count - first) return;
+      const size_t position = batch.Position(group.members[first + tile.lane()]);
+      begin = Begin(position);
+      if (factors != nullptr) factor = factors[position];
+    };
+    look(0);
+    for (uint32_t first = 0; first < group.count; first += Tile::kLanes) {
+      const uint32_t count = group.count - first;
+      TF_EMBED_UNROLL
+      for (uint32_t k = 0; k != Tile::kLanes; ++k) {
+        if (k >= count) break;
+        const G* const from = values + tile.From(begin, k) + column;
+        TF_EMBED_UNROLL
+        for (size_t i = 0; i != kOwn; ++i) {
+          if (column + i * Tile::kLanes >= dim) continue;
+          loaded[k][i] = Number<G>::Load(from[i * Tile::kLanes]);
+        }
+      }
+      const Compute own_factor = factor;
+      look(first + static_cast<uint32_t>(Tile::kLanes));
+      TF_EMBED_UNROLL
+      for (uint32_t k = 0; k != Tile::kLanes; ++k) {
+        if (k >= count) break;
+        const Compute by = factors == nullptr ? Compute{1} : tile.From(own_factor, k);
+        TF_EMBED_UNROLL
+        for (size_t i = 0; i != kOwn; ++i) {
+          const Compute gradient = factors == nullptr ? loaded[k][i] : loaded[k][i] * by;
+          sums[i] = first + k == 0 ? gradient : sums[i] + gradient;
+        }
+      }
+    }
+    TF_EMBED_UNROLL
+    for (size_t i = 0; i != kOwn; ++i) {
+      const size_t j = column + i * Tile::kLanes;
+      if (j < dim) store(j, sums[i]);
+    }
+  }
+};
+
+// Runs the rule on the row of a key, with the sum of its gradients in the order of the batch. A new
+// row begins with the initial weights of its key. T: the weights; G: the gradients; R: AnyRule or
+// OneRule.
+template <typename T, typename G, class R>
+struct ApplyVerb {
+  using Compute = typename Number<T>::Compute;
+  static constexpr bool kWritesPresent = true;
+  static constexpr bool kSums = true;
+  static constexpr bool kNarrow = !std::is_same_v<T, Compute>;
+
+  BatchView batch;
+  DefaultsView defaults;
+  GradientsView<G> gradients;
+  RuleConstants<Compute> constants;
+  WeightRounding<T> rounding;
+  Compute* sums;  // [keys of a launch, dim], by SumKernel; may be null where IsOneGradient of all
+  Compute* wide;  // the same, to compute in where weights are narrow
+
+  TF_EMBED_DEVICE bool IsOneGradient(const DeviceGroup& group) const {
+    return std::is_same_v<G, Compute> && group.count == 1 && gradients.factors == nullptr;
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Sum(const Tile& tile, const DeviceGroup& group, size_t block) const {
+    Compute* const to = sums + group.slot * gradients.dim;
+    gradients.Sum(tile, batch, group, block, [to](size_t j, Compute sum) { to[j] = sum; });
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void SumAll(const Tile& tile, const DeviceGroup& group) const {
+    if (IsOneGradient(group)) return;
+    for (size_t i = 0; i < gradients.template Blocks<Tile>(); ++i) Sum(tile, group, i);
+  }
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Present(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                               char* row) const {
+    const size_t dim = table.layout.dim;
+    const size_t own = group.slot * dim;
+    Compute* const slots = reinterpret_cast<Compute*>(row + table.layout.slot_offset);
+    T* const weights = reinterpret_cast<T*>(row);
+    const Compute* gradient = sums + own;
+    if constexpr (std::is_same_v<G, Compute>) {
+      if (IsOneGradient(group)) gradient = gradients.Row(batch.First(group));
+    }
+    if constexpr (kNarrow) {
+      Compute* const work = wide + own;
+      ForEachLane(tile, dim, [&](size_t j) { work[j] = Number<T>::Load(weights[j]); });
+      R::Step(tile, constants, dim, gradient, work, slots);
+      const uint64_t noise = rounding.noise.OfRow(group.key);
+      ForEachLane(tile, dim, [&](size_t j) { weights[j] = rounding.Round(noise, work[j], j); });
+    } else {
+      R::Step(tile, constants, dim, gradient, weights, slots);
+    }
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void New(const Tile& tile, const TableView& table, const DeviceGroup& group,
+                           char* row) const {
+    defaults.WriteInitial(tile, group.key, row);
+    WriteInitialSlots(tile, table, row);
+    tile.Sync();  // copies are by other units
+    Present(tile, table, group, row);
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE void Absent(const Tile&, const TableView&, const DeviceGroup&) const {}
+};
+
+// For each of `blocks` blocks of columns of each group, before WriteKernel: the sum of its
+// gradients, where one is not all of it.
+template <class Verb>
+struct SumKernel {
+  GroupsView groups;
+  size_t first;  // WriteKernel
+  size_t blocks;
+  Verb verb;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const size_t number = i / blocks;
+    if (!groups.Has(first + number)) return;
+    const DeviceGroup group = groups.Get(first, number);
+    if (!verb.IsOneGradient(group)) verb.Sum(tile, group, i % blocks);
+  }
+};
+
+// For each place of the index: what the rule does between steps; see TablePass.
+template <typename T>
+struct PassKernel {
+  using Compute = typename Number<T>::Compute;
+
+  TableView table;
+  RuleConstants<Compute> constants;
+  WeightRounding<T> rounding;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (!table.index.template Holds<Tile>(place)) return;
+    const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+    char* const row = table.Row(entry.row);
+    const size_t dim = table.layout.dim;
+    T* const weights = reinterpret_cast<T*>(row);
+    const uint64_t noise = rounding.noise.OfRow(entry.key);
+    const TablePass& pass = constants.pass;
+    const Compute share = static_cast<Compute>(pass.share);
+    if (constants.rule.slots.kind == RuleKind::kEmaRowwiseAdagrad) {
+      // The second half of a row follows the first.
+      ForEachLane(tile, dim / 2, [&](size_t j) {
+        Compute w = Number<T>::Load(weights[dim / 2 + j]);
+        w += share * (Number<T>::Load(weights[j]) - w);
+        weights[dim / 2 + j] = rounding.Round(noise, w, dim / 2 + j);
+      });
+      return;
+    }
+    Compute* const averages = reinterpret_cast<Compute*>(row + table.layout.slot_offset);
+    const bool begun = averages[0] == averages[0];
+    tile.Sync();
+    ForEachLane(tile, dim, [&](size_t j) {
+      const Compute w = Number<T>::Load(weights[j]);
+      Compute z = begun ? averages[j] : w;
+      if (pass.averages) z += share * (w - z);
+      if (pass.swaps) weights[j] = rounding.Round(noise, z, j);
+      averages[j] = pass.averages && !pass.keeps ? Compute{} : z;
+    });
+  }
+};
+
+// For each place of the index: raises `largest`, the bits of a double that is at least 0, whose
+// order is that of the numbers.
+template <typename Slot>
+struct LargestSlotKernel {
+  TableView table;
+  size_t slot;
+  uint64_t* largest;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (tile.lane() != 0 || !table.index.template Holds<Tile>(place)) return;
+    const char* const row = table.Row(table.index.EntryAt(place).row);
+    const double here = reinterpret_cast<const Slot*>(row + table.layout.slot_offset)[slot];
+    if (!(here > 0.0)) return;
+    uint64_t bits;
+    memcpy(&bits, &here, sizeof(bits));
+    Tile::Max(largest, bits);
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_RULE_KERNELS_H_

@@ -1,0 +1,226 @@
+// What a table in device memory does to all of its rows, and to the statistics of some. As in
+// row_kernels.h; those "for each place" run over the places of an index.
+#ifndef TF_EMBED_CC_DEVICE_TABLE_KERNELS_H_
+#define TF_EMBED_CC_DEVICE_TABLE_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/policy/row_policy.h"
+#include "cc/device/row_kernels.h"
+
+namespace tf_embed {
+
+// For each place: puts the key into another index, with the same row.
+struct ReindexKernel {
+  IndexView from;
+  IndexView to;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (tile.lane() != 0 || !from.Holds<Tile>(place)) return;
+    const DeviceBucket::Entry& entry = from.EntryAt(place);
+    to.Insert<Tile>(entry.key, HashKey(entry.key), entry.row);
+  }
+};
+
+// For each place: copies the row to the same number of other slabs, with other slots.
+struct ChangeLayoutKernel {
+  TableView from;
+  TableView to;  // initial_slots: the new ones
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (!from.index.Holds<Tile>(place)) return;
+    const uint32_t number = from.index.EntryAt(place).row;
+    char* const old_row = from.Row(number);
+    char* const row = to.Row(number);
+    CopyBytes(tile, old_row, from.layout.weight_bytes, row);
+    WriteInitialSlots(tile, to, row);
+    ForEachLane(tile, from.layout.statistics,
+                [&](size_t i) { to.StatisticsOf(row)[i] = from.StatisticsOf(old_row)[i]; });
+  }
+};
+
+// For each place: copies key and row to an empty table of the same layout that has room. Readers of
+// the old one may go on, and note their use of rows.
+struct CopyTableKernel {
+  TableView from;
+  TableView to;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (!from.index.Holds<Tile>(place)) return;
+    const DeviceBucket::Entry& entry = from.index.EntryAt(place);
+    uint32_t number = 0;
+    if (tile.lane() == 0) number = static_cast<uint32_t>(Tile::Add(&to.counts->rows_begun, 1));
+    number = tile.From(number, 0);
+    char* const old_row = from.Row(entry.row);
+    char* const row = to.Row(number);
+    CopyBytes(tile, old_row, from.layout.statistics_offset, row);
+    ForEachLane(tile, from.layout.statistics, [&](size_t i) {
+      to.StatisticsOf(row)[i] = Tile::Load(&from.StatisticsOf(old_row)[i]);
+    });
+    if (tile.lane() == 0) to.index.Insert<Tile>(entry.key, HashKey(entry.key), number);
+  }
+};
+
+// A part of the order of an export: that of keys' hashes, in units of 2^24. An index that has grown
+// or shrunk between two parts has the same order.
+struct HashRange {
+  static constexpr int kUnitBits = 24;
+  static constexpr uint64_t kEnd = uint64_t{1} << (64 - kUnitBits);
+
+  uint64_t begin;
+  uint64_t end;
+
+  TF_EMBED_DEVICE bool Has(uint64_t hash) const {
+    const uint64_t unit = hash >> kUnitBits;
+    return unit >= begin && unit < end;
+  }
+};
+
+// For each bucket from `first` on, the keys whose home it is and whose hashes are in the range. The
+// arrays have room for all of them; those that are null only count.
+struct ExportKernel {
+  TableView table;
+  uint64_t first;
+  HashRange range;
+  uint64_t* count;
+  int64_t* keys;
+  char* weights;
+  char* slots;
+  uint64_t* statistics;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const IndexView& index = table.index;
+    const uint64_t home = first + i;
+    uint64_t bucket = home;
+    for (uint64_t searched = 0; searched <= index.num_buckets(); ++searched) {
+      const uint64_t header = Tile::Load(&index.buckets[bucket].header);
+      for (size_t lane = 0; lane < DeviceBucket::kLanes; ++lane) {
+        if (DeviceBucket::Digest(header, lane) == 0) continue;
+        const DeviceBucket::Entry& entry = index.buckets[bucket].entries[lane];
+        const uint64_t hash = HashKey(entry.key);
+        if (index.HomeOf(hash) == home && range.Has(hash)) Export(tile, entry);
+      }
+      if (DeviceBucket::Passed(header) == 0) break;
+      bucket = index.After(bucket);
+    }
+  }
+
+ private:
+  template <class Tile>
+  TF_EMBED_DEVICE void Export(const Tile& tile, const DeviceBucket::Entry& entry) const {
+    const DeviceRowLayout& layout = table.layout;
+    uint64_t place = 0;
+    if (tile.lane() == 0) place = Tile::Add(count, 1);
+    if (keys == nullptr) return;
+    place = tile.From(place, 0);
+    char* const row = table.Row(entry.row);
+    if (tile.lane() == 0) keys[place] = entry.key;
+    CopyBytes(tile, row, layout.weight_bytes, weights + place * layout.weight_bytes);
+    CopyBytes(tile, row + layout.slot_offset, layout.slot_bytes, slots + place * layout.slot_bytes);
+    ForEachLane(tile, layout.statistics, [&](size_t k) {
+      statistics[place * layout.statistics + k] = Tile::Load(&table.StatisticsOf(row)[k]);
+    });
+  }
+};
+
+// For each key of a batch.
+struct FindStatisticsKernel {
+  TableView table;
+  BatchView batch;
+  uint64_t* statistics;
+  bool* exists;  // may be null
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const size_t words = table.layout.statistics;
+    const size_t position = batch.Position(i);
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    ForEachLane(tile, words, [&](size_t k) {
+      statistics[position * words + k] =
+          row == kNoRow ? 0 : Tile::Load(&table.StatisticsOf(table.Row(row))[k]);
+    });
+    if (exists != nullptr && tile.lane() == 0) exists[position] = row != kNoRow;
+  }
+};
+
+// For each group.
+struct AssignStatisticsKernel {
+  TableView table;
+  BatchView batch;
+  GroupsView groups;
+  StatisticSet set;
+  const uint64_t* statistics;  // words of `set`
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (i >= *groups.size) return;
+    const DeviceGroup group = groups.groups[i];
+    const uint32_t row = table.index.FindRow(tile, group.key);
+    if (row == kNoRow || tile.lane() != 0) return;
+    const DeviceStatistics<Tile> present{table.statistics, table.StatisticsOf(table.Row(row))};
+    const uint64_t* const words = statistics + batch.Last(group) * set.size();
+    for (unsigned bit = 1; bit <= static_cast<unsigned>(Statistic::kEpoch); bit *= 2) {
+      const Statistic statistic = static_cast<Statistic>(bit);
+      if (set.Has(statistic)) present.Set(statistic, words[set.IndexOf(statistic)]);
+    }
+  }
+};
+
+template <class Tile>
+TF_EMBED_DEVICE Rank RankAt(const TableView& table, uint64_t place, EvictionOrder order) {
+  const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+  const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(entry.row);
+  return Rank(EvictionScore(order, statistics), HashKey(entry.key));
+}
+
+TF_EMBED_DEVICE bool RankBelow(const Rank& rank, const Rank& limit, bool no_limit) {
+  return no_limit || rank < limit;
+}
+
+// For each place. `counts`: ranks in the range, ranks below it.
+struct CollectRanksKernel {
+  TableView table;
+  EvictionOrder order;
+  size_t one_in;  // by the highest byte of a hash
+  Rank low;
+  Rank high;
+  bool no_limit;
+  Rank* ranks;  // room for as many as there are rows
+  uint64_t* counts;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (tile.lane() != 0 || !table.index.Holds<Tile>(place)) return;
+    if ((HashKey(table.index.EntryAt(place).key) >> 56) % one_in != 0) return;
+    const Rank rank = RankAt<Tile>(table, place, order);
+    if (rank < low) {
+      Tile::Add(&counts[1], 1);
+    } else if (RankBelow(rank, high, no_limit)) {
+      ranks[Tile::Add(&counts[0], 1)] = rank;
+    }
+  }
+};
+
+// For each place of a sample: counts keys, and the buckets that a find of them reads.
+struct CountProbesKernel {
+  IndexView index;
+  uint64_t* counts;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (tile.lane() != 0 || !index.Holds<Tile>(place)) return;
+    const uint64_t home = index.HomeOf(HashKey(index.EntryAt(place).key));
+    const uint64_t bucket = place / DeviceBucket::kLanes;
+    Tile::Add(&counts[0], 1);
+    Tile::Add(&counts[1], ((bucket - home) & (index.num_buckets() - 1)) + 1);
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_TABLE_KERNELS_H_

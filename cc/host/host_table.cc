@@ -1,0 +1,547 @@
+#include "cc/host/host_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "cc/core/base/hash.h"
+#include "cc/core/batch/distinct_keys.h"
+#include "cc/core/loops/row_stepper.h"
+#include "cc/core/loops/sum_rows.h"
+#include "cc/core/rows/row_copy.h"
+#include "cc/host/host_table_inl.h"
+
+namespace tf_embed {
+namespace {
+
+// Rough costs in nanoseconds, by which a thread pool splits work.
+constexpr size_t kFindCost = 60;
+constexpr size_t kWriteCost = 120;
+
+// a + b in the type they are computed in; integers wrap around.
+template <typename T>
+T Sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  } else {
+    return Number<T>::Store(Number<T>::Load(a) + Number<T>::Load(b));
+  }
+}
+
+// a - b likewise.
+template <typename T>
+T Difference(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+  } else {
+    return Number<T>::Store(Number<T>::Load(a) - Number<T>::Load(b));
+  }
+}
+
+// The first place of a group whose `exists` is false.
+size_t FirstAbsent(const KeyGroup& group, const bool* exists) {
+  size_t first = 0;
+  while (first < group.count && exists[group.positions[first]]) ++first;
+  return first;
+}
+
+bool WantsAll(const KeyGroup&) { return true; }
+
+}  // namespace
+
+HostTable::HostTable(const TableOptions& options)
+    : options_(options), loops_(LoopsOf(options.instruction_set)), victims_(options.allocator) {
+  options_.policy = options.policy.WithNeeds();
+  content_.reset(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
+                             options.initializer, RuleSlots()));
+}
+
+std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
+  try {
+    return std::unique_ptr<HostTable>(new HostTable(options));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+RowLayout HostTable::LayoutOf(const RuleSlots& rule) const {
+  return RowLayout(options_.value_type, options_.dim, rule, options_.policy.statistics.size());
+}
+
+RowInitializer HostTable::initializer() const {
+  Shared gate(gates_.content);
+  return content_->initializer;
+}
+
+size_t HostTable::size() const {
+  Shared gate(gates_.content);
+  return content_->index.size();
+}
+
+RuleSlots HostTable::rule() const {
+  Shared gate(gates_.content);
+  return content_->rule;
+}
+
+Status HostTable::NoMemory(size_t keys_held) const {
+  return NoMemoryForRow(options_.name, keys_held);
+}
+
+Status HostTable::OtherRule() const { return RuleWasChanged(options_.name); }
+
+Status HostTable::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
+  const size_t bytes = LayoutOf(rule).slot_bytes;
+  TF_EMBED_RETURN_IF_ERROR(slots->Resize(bytes));
+  std::fill_n(slots->data(), bytes, char{0});  // what lies between groups too
+  DispatchSlots(options_.value_type, [&](auto tag) {
+    StoreInitialSlots<typename decltype(tag)::Type>(rule, slots->data());
+  });
+  return Status();
+}
+
+Status HostTable::NewScratch(const Content& content, RowScratch* scratch) const {
+  TF_EMBED_RETURN_IF_ERROR(scratch->row.Resize(content.rows.layout().stride));
+  return InitialSlots(content.rule, &scratch->initial_slots);
+}
+
+void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key,
+                           size_t position, void* weights) const {
+  if (defaults.kind != DefaultRows::Kind::kInitializer) {
+    const size_t bytes = content.rows.layout().weight_bytes;
+    std::memcpy(weights, defaults.Row(position, bytes), bytes);
+    return;
+  }
+  const RowInitializer& initializer = content.initializer;
+  if (options_.value_type == DataType::kFloat && initializer.is_random()) {
+    return loops_.initialize(initializer.kind, initializer.a, initializer.b,
+                             InitialState(initializer.seed, initializer.table_id, key),
+                             options_.dim, static_cast<float*>(weights));
+  }
+  DispatchDataType(options_.value_type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    InitializeWeights(initializer, key, options_.dim, static_cast<T*>(weights));
+  });
+}
+
+Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
+                       const DefaultRows& defaults, void* weights, bool* exists,
+                       const SlotsOut& slots) const {
+  const ReadingGates reading(gates_, context);
+  const RowLayout& layout = content_->rows.layout();
+  Buffer<char> initial_slots(options_.allocator);
+  Buffer<char> narrow_slots(options_.allocator);
+  const bool widens = slots.slots != nullptr && layout.narrow_slots;
+  if (slots.rule != nullptr) {
+    if (!SameRule(*slots.rule, content_->rule)) return OtherRule();
+    TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &initial_slots));
+    if (widens) TF_EMBED_RETURN_IF_ERROR(narrow_slots.Resize(batch.Places() * layout.slot_bytes));
+  }
+  struct Caller {
+    const HostTable* table;
+    const DefaultRows* defaults;
+    const char* initial_slots;
+    const Moment* now;
+    size_t misses;
+  } const caller{this, &defaults, initial_slots.data(), &context.now, 0};
+  FindRequest request;
+  request.index = &content_->index;
+  request.rows = &content_->rows;
+  request.batch = batch;
+  request.weights = static_cast<char*>(weights);
+  request.exists = exists;
+  request.slots = widens ? narrow_slots.data() : static_cast<char*>(slots.slots);
+  request.absent = [](const FindRequest& request, int64_t key, size_t position) {
+    Caller& caller = *static_cast<Caller*>(request.caller);
+    const RowLayout& layout = request.rows->layout();
+    ++caller.misses;
+    caller.table->DefaultRow(*caller.table->content_, *caller.defaults, key, position,
+                             request.weights + position * layout.weight_bytes);
+    if (request.slots != nullptr) {
+      std::memcpy(request.slots + position * layout.slot_bytes, caller.initial_slots,
+                  layout.slot_bytes);
+    }
+  };
+  request.use = nullptr;
+  if (context.training && content_->rows.layout().statistics_per_row > 0) {
+    request.use = [](const FindRequest& request, uint32_t slot) {
+      const Caller& caller = *static_cast<const Caller*>(request.caller);
+      RowStatistics row = caller.table->StatisticsOf(*caller.table->content_, slot);
+      if (caller.table->options_.policy.Expired(row, *caller.now)) return false;
+      row.Use(*caller.now);
+      return true;
+    };
+  }
+  const auto find = [&](size_t begin, size_t end) {
+    Caller mine = caller;
+    FindRequest part = request;
+    part.caller = &mine;
+    loops_.find(part, begin, end);
+    if (widens) {
+      for (size_t i = begin; i < end; ++i) {
+        const size_t position = batch.Position(i);
+        WidenSlots(content_->rule, layout.value_type,
+                   narrow_slots.data() + position * layout.slot_bytes,
+                   static_cast<char*>(slots.slots) + position * layout.wide_slot_bytes);
+      }
+    }
+    counters_.hits.fetch_add(end - begin - mine.misses, std::memory_order_relaxed);
+    counters_.misses.fetch_add(mine.misses, std::memory_order_relaxed);
+  };
+  const size_t read_bytes = slots.slots == nullptr ? layout.weight_bytes : layout.stride;
+  context.parallel_for(batch.size, kFindCost + read_bytes / 8, std::cref(find));
+  return Status();
+}
+
+Status HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const {
+  const ReadingGates reading(gates_, context);
+  const auto look = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (i + kBucketAhead < end) {
+        __builtin_prefetch(content_->index.HomeOf(HashKey(batch.keys[i + kBucketAhead])));
+      }
+      const int64_t key = batch.keys[i];
+      exists[batch.Position(i)] = content_->index.Find(key, HashKey(key)).found();
+    }
+  };
+  context.parallel_for(batch.size, kFindCost, std::cref(look));
+  return Status();
+}
+
+Status HostTable::Group(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                        KeyGroups* groups) const {
+  KeyBatch taken = batch;
+  // A plan counts the keys that will come, so it takes nobody's word for that.
+  if (options_.policy.plans_writes()) taken.distinct = false;
+  return groups->Build(context, taken, skip);
+}
+
+template <typename Work>
+Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
+                             const KeyGroups& groups, Admits admits, const Wants& wants,
+                             size_t key_cost, const Work& work) {
+  WritePlan plan(options_.allocator);
+  Status status;
+  if (options_.policy.plans_writes()) {
+    if (context.held != Held::kWriting) plan.turn = PolicyTurn(gates_.policy);
+    if (!context.restoring) status = PlanWrite(context, batch, groups, admits, wants, &plan);
+  }
+  if (status.ok()) {
+    const Write write{content_.get(), context.now, plan.data(), batch.scores};
+    status = groups.ForEachRange(context, key_cost,
+                                 [&](KeyGroups::Range* range) { return work(write, range); });
+    if (plan.data() != nullptr) {
+      Status noted = NoteInserted(batch, context.now, plan);
+      if (status.ok()) status = std::move(noted);
+    }
+  }
+  // A failure may have left rows out of the line that are below its limit.
+  if (!status.ok() && plan.data() != nullptr) victims_.Clear();
+  return status;
+}
+
+template <typename Work>
+Status HostTable::ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                               const RuleSlots* expected, Admits admits, const Wants& wants,
+                               const Work& work) {
+  KeyGroups groups(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, skip, &groups));
+  Status status;
+  bool outgrown;
+  {
+    const WritingGates writing(gates_, context);
+    if (expected != nullptr && !SameRule(*expected, content_->rule)) return OtherRule();
+    status = RunPlanned(context, batch, groups, admits, wants, kWriteCost, work);
+    outgrown = content_->index.has_retired();
+  }
+  if (outgrown && context.held == Held::kNothing) DropOutgrown();
+  return status;
+}
+
+template <typename Present>
+Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
+                                  const Present& present) {
+  const StripedIndex::Entry& entry = probe.entry;
+  for (; entry.found(); probe.entry = write.content->index.Find(group.key, probe.hash)) {
+    if (!entry.bucket->TryLock(entry.word)) continue;
+    present(write.content->rows.Row(entry.slot));
+    if (write.verdicts == nullptr) Use(*write.content, entry.slot, write.now);
+    SetScore(write, group, entry.slot);
+    entry.bucket->Unlock(entry.word);
+    break;
+  }
+  return Status();
+}
+
+template <typename Present, typename Absent>
+Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe probe,
+                           const Present& present, const Absent& absent) {
+  Content* const content = write.content;
+  StripedIndex& index = content->index;
+  for (;; probe.entry = index.Find(group.key, probe.hash)) {
+    if (probe.entry.found()) {
+      if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
+      present(content->rows.Row(probe.entry.slot));
+      // A planned write has noted the use before.
+      if (write.verdicts == nullptr) Use(*content, probe.entry.slot, write.now);
+      SetScore(write, group, probe.entry.slot);
+      probe.entry.bucket->Unlock(probe.entry.word);
+      return Status();
+    }
+    if (!write.MayInsert(group)) return Status();
+    const size_t stripe = StripedIndex::StripeOf(probe.hash);
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+    if (index.Find(group.key, probe.hash).found()) continue;
+    const uint32_t slot = content->rows.Take(&content->pools[stripe]);
+    if (slot == kNoSlot) return NoMemory(content->index.size());
+    // A reader who still reads the slot for a key that was erased, and sees what is written now,
+    // also sees that erasure in the bucket's word.
+    std::atomic_thread_fence(std::memory_order_release);
+    absent(content->rows.Row(slot));
+    if (content->rows.layout().statistics_per_row > 0) {
+      StatisticsOf(*content, slot).Begin(write.now);
+      SetScore(write, group, slot);
+    }
+    Status status = index.Insert(group.key, probe.hash, slot);
+    if (!status.ok()) {
+      content->rows.Free(&content->pools[stripe], slot);
+      return status;
+    }
+    return Status();
+  }
+}
+
+Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                               const DefaultRows& defaults, void* weights, bool* exists) {
+  Buffer<bool> held(options_.allocator);
+  if (exists == nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(held.Resize(batch.Places()));
+    exists = held.data();
+  }
+  TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists, {}));
+  const auto insert_absent = [&](const Write& write, KeyGroups::Range* range) {
+    const RowLayout& layout = write.content->rows.layout();
+    const size_t row_bytes = layout.weight_bytes;
+    RowScratch scratch(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(NewScratch(*write.content, &scratch));
+    return ForEachGroup(
+        *write.content, range, [](const KeyGroup&) {},
+        [&](const KeyGroup& group, const Probe& probe) {
+          // The first place holds the default that Find put there; the others get what it becomes.
+          const auto out = [&](size_t k) {
+            return static_cast<char*>(weights) + group.positions[k] * row_bytes;
+          };
+          TF_EMBED_RETURN_IF_ERROR(VisitRow(
+              write, group, probe, [&](char* row) { loops_.load_row(row, row_bytes, out(0)); },
+              [&](char* row) {
+                loops_.store_row(out(0), row_bytes, row);
+                StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
+              }));
+          for (size_t k = 1; k < group.count; ++k) std::memcpy(out(k), out(0), row_bytes);
+          return Status();
+        });
+  };
+  return ForEachRange(context, batch, exists, nullptr,
+                      context.training ? Admits::kPeeked : Admits::kAll, WantsAll, insert_absent);
+}
+
+Status HostTable::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
+                                 const void* weights, const SlotsIn& slots) {
+  const char* const given_weights = static_cast<const char*>(weights);
+  const char* const given_slots = static_cast<const char*>(slots.slots);
+  const auto assign = [&](const Write& write, KeyGroups::Range* range) {
+    const RowLayout& layout = write.content->rows.layout();
+    RowScratch scratch(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(NewScratch(*write.content, &scratch));
+    const auto last = [](const KeyGroup& group) -> size_t {
+      return group.positions[group.count - 1];
+    };
+    const auto stored_slots = [&](size_t position) -> const char* {
+      const char* const given = given_slots + position * layout.wide_slot_bytes;
+      if (!layout.narrow_slots) return given;
+      char* const narrow = scratch.row.data() + layout.slot_offset;
+      NarrowSlots(write.content->rule, layout.value_type, given, narrow);
+      return narrow;
+    };
+    const auto store = [&](size_t position, const char* initial_slots, char* row) {
+      loops_.store_row(given_weights + position * layout.weight_bytes, layout.weight_bytes, row);
+      const char* const from = given_slots == nullptr ? initial_slots : stored_slots(position);
+      if (from != nullptr) loops_.store_row(from, layout.slot_bytes, row + layout.slot_offset);
+    };
+    return ForEachGroup(
+        *write.content, range,
+        [&](const KeyGroup& group) {
+          PrefetchRow<false>(given_weights + last(group) * layout.weight_bytes,
+                             layout.weight_bytes);
+          if (given_slots != nullptr) {
+            PrefetchRow<false>(given_slots + last(group) * layout.wide_slot_bytes,
+                               layout.wide_slot_bytes);
+          }
+        },
+        [&](const KeyGroup& group, const Probe& probe) {
+          return VisitRow(
+              write, group, probe, [&](char* row) { store(last(group), nullptr, row); },
+              [&](char* row) { store(last(group), scratch.initial_slots.data(), row); });
+        });
+  };
+  return ForEachRange(context, batch, nullptr, slots.rule,
+                      context.training ? Admits::kCounted : Admits::kAll, WantsAll, assign);
+}
+
+Status HostTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+                        const void* new_rows, const bool* exists) {
+  TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
+  // An absent key is inserted if one of its places says that it is absent.
+  const auto wants = [&](const KeyGroup& group) {
+    return FirstAbsent(group, exists) < group.count;
+  };
+  const auto accumulate = [&](const Write& write, KeyGroups::Range* range) {
+    return DispatchDataType(options_.value_type, [&](auto tag) {
+      using T = typename decltype(tag)::Type;
+      return AccumRange<T>(write, range, static_cast<const T*>(old_rows),
+                           static_cast<const T*>(new_rows), exists);
+    });
+  };
+  return ForEachRange(context, batch, nullptr, nullptr, Admits::kAll, std::cref(wants), accumulate);
+}
+
+template <typename T>
+Status HostTable::AccumRange(const Write& write, KeyGroups::Range* range, const T* old_rows,
+                             const T* new_rows, const bool* exists) {
+  const RowLayout& layout = write.content->rows.layout();
+  const size_t dim = layout.dim;
+  RowScratch scratch(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(NewScratch(*write.content, &scratch));
+  // Adds the differences at those places of a group, from the `first` on, that say they exist.
+  const auto add = [&](const KeyGroup& group, size_t first, char* row) {
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      loops_.AddDifferences<T>()(old_rows, new_rows, exists, group.positions + first,
+                                 group.count - first, dim, reinterpret_cast<T*>(row));
+    } else {
+      T* const sum = reinterpret_cast<T*>(scratch.row.data());
+      LoadRow(row, layout.weight_bytes, sum);
+      for (size_t k = first; k < group.count; ++k) {
+        if (!exists[group.positions[k]]) continue;
+        const T* const from = old_rows + group.positions[k] * dim;
+        const T* const to = new_rows + group.positions[k] * dim;
+        for (size_t j = 0; j < dim; ++j) sum[j] = Sum(sum[j], Difference(to[j], from[j]));
+      }
+      StoreRow(sum, layout.weight_bytes, row);
+    }
+  };
+  return ForEachGroup(
+      *write.content, range,
+      [&](const KeyGroup& group) {
+        GradientRows<T>(old_rows, dim).Prefetch(group.positions, group.count);
+        GradientRows<T>(new_rows, dim).Prefetch(group.positions, group.count);
+      },
+      [&](const KeyGroup& group, const Probe& probe) {
+        const auto present = [&](char* row) { add(group, 0, row); };
+        const size_t first = FirstAbsent(group, exists);
+        if (first == group.count) return VisitPresentRow(write, group, probe, present);
+        return VisitRow(write, group, probe, present, [&](char* row) {
+          loops_.store_row(new_rows + group.positions[first] * dim, layout.weight_bytes, row);
+          StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
+          add(group, first + 1, row);
+        });
+      });
+}
+
+template <typename Stepper, typename G>
+Status HostTable::ApplyRange(const Write& write, KeyGroups::Range* range,
+                             const Gradients& gradients, const Rule& rule) {
+  using Compute = typename Stepper::Compute;
+  static_assert(std::is_same_v<Compute, typename Number<G>::Compute>);
+  const Content& content = *write.content;
+  const RowLayout& layout = content.rows.layout();
+  const GradientRows<G> rows(gradients, layout.dim);
+  const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kStep);
+  Stepper stepper(layout, content.rule, loops_.StepOf<Compute>(rule), rule, noise,
+                  options_.allocator);
+  RowScratch scratch(options_.allocator);
+  Buffer<Compute> sum(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
+  TF_EMBED_RETURN_IF_ERROR(NewScratch(content, &scratch));
+  TF_EMBED_RETURN_IF_ERROR(sum.Resize(layout.dim));
+  return ForEachGroup(
+      content, range, [&](const KeyGroup& group) { rows.Prefetch(group.positions, group.count); },
+      [&](const KeyGroup& group, const Probe& probe) {
+        const Compute* const gradient =
+            SumRows(loops_, rows, group.positions, group.count, sum.data());
+        return VisitRow(
+            write, group, probe, [&](char* row) { stepper.Step(group.key, gradient, row); },
+            [&](char* row) {
+              DefaultRow(content, DefaultRows(), group.key, 0, scratch.row.data());
+              StoreRow(scratch.row.data(), layout.weight_bytes, row);
+              StoreRow(scratch.initial_slots.data(), layout.slot_bytes, row + layout.slot_offset);
+              stepper.Step(group.key, gradient, row);
+            });
+      });
+}
+
+Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
+                        const Gradients& gradients, const Rule& rule) {
+  TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
+  KeyGroups groups(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
+  Status status;
+  bool outgrown = false;
+  for (bool done = false; !done;) {
+    WritingGates writing(gates_, context);
+    if (!SameRuleAndInitialValues(content_->rule, rule.slots)) {
+      if (context.held != Held::kNothing) return OtherRule();
+      writing.Release();
+      TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), rule.slots));
+      continue;  // another thread may have set yet another rule meanwhile
+    }
+    const size_t key_cost = kWriteCost + content_->rows.layout().stride / 4;
+    const auto apply = [&](const Write& write, KeyGroups::Range* range) {
+      return DispatchFloating(options_.value_type, [&](auto tag) {
+        using T = typename decltype(tag)::Type;
+        return DispatchStepper<T>(content_->rows.layout(), [&](auto stepper) {
+          using Stepper = typename decltype(stepper)::Type;
+          if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
+            if (gradients.type == DataType::kFloat) {
+              return ApplyRange<Stepper, float>(write, range, gradients, rule);
+            }
+          }
+          return ApplyRange<Stepper, T>(write, range, gradients, rule);
+        });
+      });
+    };
+    status = RunPlanned(context, batch, groups, Admits::kCounted, WantsAll, key_cost, apply);
+    outgrown = content_->index.has_retired();
+    done = true;
+  }
+  if (outgrown && context.held == Held::kNothing) DropOutgrown();
+  return status;
+}
+
+Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
+  KeyGroups groups(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
+  const WritingGates writing(gates_, context);
+  PolicyTurn turn;
+  if (options_.policy.plans_writes() && context.held != Held::kWriting) {
+    turn = PolicyTurn(gates_.policy);
+  }
+  StripedIndex& index = content_->index;
+  return groups.ForEachRange(context, kWriteCost, [&](KeyGroups::Range* range) {
+    return ForEachGroup(
+        *content_, range, [](const KeyGroup&) {},
+        [&](const KeyGroup& group, const Probe& probe) {
+          const size_t stripe = StripedIndex::StripeOf(probe.hash);
+          std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+          const uint32_t slot = index.Erase(group.key, probe.hash);
+          if (slot != kNoSlot) content_->rows.Free(&content_->pools[stripe], slot);
+          return Status();
+        });
+  });
+}
+
+}  // namespace tf_embed

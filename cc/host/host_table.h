@@ -1,0 +1,310 @@
+// The table in the memory of the host: a StripedIndex from keys to slots, and a RowStore of rows.
+//
+// A find:  hash -> bucket (one cache line) -> slot -> row. The keys of a batch go through these
+// steps one behind the other, each step asking for the memory of the next, so that the misses of a
+// dozen keys overlap (table_loops.h). A row is copied without a lock and the bucket's word checked
+// afterwards.
+//
+// A write: equal keys of the batch are brought together (KeyGroups), and each group is dealt with
+// once, many at the same time, by the same pipeline. A present row is changed under the lock of its
+// bucket's word. A new row is made complete in a slot that nobody sees, then put in the index under
+// the stripe's mutex.
+//
+// A table whose policy bounds or admits or expires rows plans a write first (host_table_policy.cc):
+// a pass over the batch tells which keys are absent, room is made for those that may come, and then
+// the write goes as any other. Such writes go one at a time, each on all threads.
+//
+// Locks: those of TableGates, then a stripe's mutex, then those of the row store and of the index's
+// arena, or a bucket's word (lock_order.h).
+#ifndef TF_EMBED_CC_HOST_HOST_TABLE_H_
+#define TF_EMBED_CC_HOST_HOST_TABLE_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+#include "cc/core/batch/key_groups.h"
+#include "cc/core/index/row_store.h"
+#include "cc/core/index/striped_index.h"
+#include "cc/core/loops/table_loops.h"
+#include "cc/core/table/table.h"
+#include "cc/core/table/table_gates.h"
+#include "cc/host/victim_queue.h"
+
+namespace tf_embed {
+
+class HostTable final : public Table {
+ public:
+  // Returns nullptr without memory for an empty table.
+  static std::unique_ptr<HostTable> Create(const TableOptions& options);
+
+  const TableOptions& options() const override { return options_; }
+  RowInitializer initializer() const override;
+  void SetInitializer(const RowInitializer& initializer) override;
+  size_t size() const override;
+  RuleSlots rule() const override;
+
+  Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
+              void* weights, bool* exists, const SlotsOut& slots) const override;
+  Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists) override;
+  Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
+                        const SlotsIn& slots) override;
+  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+               const void* new_rows, const bool* exists) override;
+  using Table::Apply;
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
+               const Rule& rule) override;
+  Status FinishStep(const ExecContext& context, const Rule& rule) override;
+  double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
+  Status Erase(const ExecContext& context, const KeyBatch& batch) override;
+  Status Clear(const ExecContext& context) override;
+  Status Shrink(const ExecContext& context) override;
+  Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
+                        bool* exists) const override;
+  Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
+                          const uint64_t* statistics) override;
+  Status EvictExpired(const ExecContext& context, size_t* removed) override;
+  Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                    size_t num_left, size_t* removed) override;
+  Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                      const Rank& low, const Rank& high, RankList* ranks,
+                      size_t* below) const override;
+  TableStats Stats() const override;
+  Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
+  const TableGates& gates() const override { return gates_; }
+  void DropOutgrown() const override;
+  std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                  const RowInitializer& initializer) const override;
+  void TakeContent(const ExecContext& context, Table* other) override;
+
+ private:
+  using Shared = std::shared_lock<OperationGate>;
+  using Alone = std::unique_lock<OperationGate>;
+  using PolicyTurn = std::unique_lock<OrderedMutex>;
+
+  // All that Clear, Shrink and TakeContent replace at once.
+  struct Content {
+    Content(Allocator* allocator, size_t size_hint, const RowLayout& layout,
+            RowInitializer initializer, const RuleSlots& rule)
+        : index(allocator, size_hint),
+          rows(allocator, layout),
+          initializer(std::move(initializer)),
+          rule(rule) {}
+
+    StripedIndex index;
+    RowStore rows;
+    RowStore::SlotPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
+    RowInitializer initializer;
+    RuleSlots rule;
+  };
+
+  // A key on its way through the pipeline: where it was found a moment ago, perhaps nowhere.
+  struct Probe {
+    uint64_t hash;
+    StripedIndex::Entry entry;
+  };
+
+  // What a planned write does about the key that first comes at a place.
+  enum class Verdict : uint8_t {
+    kNothing,       // it is there, or the verb does not want it
+    kAbsent,        // for the time of the planning
+    kExpired,       // the same, and it must be taken out first
+    kExpiredLeave,  // expired, and not wanted
+    kInsert,
+    kLeave,
+  };
+
+  // How a verb's new keys come.
+  enum class Admits : uint8_t {
+    kAll,      // without admission
+    kCounted,  // admission counts them
+    kPeeked,   // those that admission would let in now
+  };
+
+  // One write of a batch, under way.
+  struct Write {
+    Content* content;
+    const Moment& now;
+    const Verdict* verdicts;  // null where writes are not planned: all may come
+    const int64_t* scores;    // KeyBatch::scores
+
+    bool MayInsert(const KeyGroup& group) const {
+      return verdicts == nullptr || verdicts[group.positions[0]] == Verdict::kInsert;
+    }
+  };
+
+  // What planning leaves for the write and for what follows.
+  struct WritePlan {
+    explicit WritePlan(Allocator* allocator) : verdicts(allocator), scores(allocator) {}
+    PolicyTurn turn;
+    bool is_made = false;
+    Buffer<Verdict> verdicts;
+    Buffer<uint64_t> scores;  // ScoreBits by the place where a key first comes; or none
+    size_t size_before = 0;   // of the table, once room was made
+
+    const Verdict* data() const { return is_made ? verdicts.data() : nullptr; }
+  };
+  using Wants = std::function<bool(const KeyGroup& group)>;
+
+  // Rows that left and rows that did not come, since the table was made.
+  struct Counters {
+    std::atomic<uint64_t> admitted{0}, held_back{0}, refused{0}, evicted{0}, expired{0};
+    std::atomic<uint64_t> hits{0}, misses{0};
+  };
+
+  // What one thread needs to put new rows together.
+  struct RowScratch {
+    explicit RowScratch(Allocator* allocator) : row(allocator), initial_slots(allocator) {}
+    Buffer<char> row;            // one row
+    Buffer<char> initial_slots;  // the slots of a new row, as they lie in it
+  };
+
+  explicit HostTable(const TableOptions& options);  // may throw std::bad_alloc
+
+  // Empty content like the present one.
+  Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
+  // Puts all rows that `stays(statistics, hash)` is true of into a new content. Nobody writes
+  // meanwhile.
+  template <typename Stays>
+  Status CopyContent(const ExecContext& context, const Stays& stays, Content* copy) const;
+  RowLayout LayoutOf(const RuleSlots& rule) const;
+  // Makes `slots` the slots of a new row, as they lie in it.
+  Status InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const;
+  Status NewScratch(const Content& content, RowScratch* scratch) const;
+  Status NoMemory(size_t keys_held) const;
+  Status OtherRule() const;
+  void DefaultRow(const Content& content, const DefaultRows& defaults, int64_t key, size_t position,
+                  void* weights) const;
+
+  // Brings the equal keys of a batch together.
+  Status Group(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+               KeyGroups* groups) const;
+
+  // Runs `work(write, range)` over the groups of a batch, many ranges at once, and returns the
+  // first failure. Keys whose `skip` is true are left out. Refuses where `expected` is given and
+  // the table has another rule. `wants(group)` says whether the verb would insert the key if it
+  // were absent.
+  template <typename Work>
+  Status ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
+                      const RuleSlots* expected, Admits admits, const Wants& wants,
+                      const Work& work);
+  // The same, once the groups are made and the gates are held.
+  template <typename Work>
+  Status RunPlanned(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
+                    Admits admits, const Wants& wants, size_t key_cost, const Work& work);
+
+  // Calls `visit(group, probe)` for all groups of a range, having asked for the memory of their
+  // buckets and rows; stops at a failure. `approach(group)` is called some keys before the visit,
+  // to ask for what else it will need.
+  template <typename Approach, typename Visit>
+  Status ForEachGroup(const Content& content, KeyGroups::Range* range, const Approach& approach,
+                      const Visit& visit);
+
+  // Calls `present(row)` under the row's lock, or `absent(row)` for a new row that nobody sees yet,
+  // which then joins the table; for an absent key that may not be inserted, nothing.
+  template <typename Present, typename Absent>
+  Status VisitRow(const Write& write, const KeyGroup& group, Probe probe, const Present& present,
+                  const Absent& absent);
+  // The same, passing over an absent key. A key comes once in a batch's groups; so one whose probe
+  // found nothing can only have been inserted since by another verb, which may as well come later.
+  template <typename Present>
+  Status VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
+                         const Present& present);
+
+  template <typename T>
+  Status AccumRange(const Write& write, KeyGroups::Range* range, const T* old_rows,
+                    const T* new_rows, const bool* exists);
+  // Stepper: a RowStepper; G: the gradients.
+  template <typename Stepper, typename G>
+  Status ApplyRange(const Write& write, KeyGroups::Range* range, const Gradients& gradients,
+                    const Rule& rule);
+
+  // The policy's part, in host_table_policy.cc.
+  RowStatistics StatisticsOf(const Content& content, uint32_t slot) const {
+    return RowStatistics(options_.policy.statistics, content.rows.Statistics(slot));
+  }
+  // Notes a use of a row where there are statistics.
+  void Use(const Content& content, uint32_t slot, const Moment& now) const {
+    if (content.rows.layout().statistics_per_row > 0) StatisticsOf(content, slot).Use(now);
+  }
+  // Sets the score that a write brings for a row.
+  void SetScore(const Write& write, const KeyGroup& group, uint32_t slot) const {
+    if (write.scores == nullptr) return;
+    const int64_t score = write.scores[group.positions[group.count - 1]];
+    StatisticsOf(*write.content, slot).Set(Statistic::kScore, RowStatistics::ScoreBits(score));
+  }
+  // Whether new rows stay away where their scores are lower than those of all that are there.
+  bool OrdersByScores(const KeyBatch& batch) const {
+    return batch.scores != nullptr && options_.policy.eviction == EvictionOrder::kScore;
+  }
+  // Decides which absent keys of a batch come, and makes room for them.
+  Status PlanWrite(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
+                   Admits admits, const Wants& wants, WritePlan* plan);
+  // Looks each group up and notes its use, or what it is for the planning.
+  Status Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
+                const Wants& wants, WritePlan* plan);
+  // Takes out the lowest rows, for those of `coming` keys that find no room. Where they are ordered
+  // by scores, puts the highest first, for which alone there may be room.
+  Status MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming, int64_t* keys,
+                  size_t* positions, size_t* evicted);
+  // Takes out expired rows: those of the batch, and some of those that lie next to where the last
+  // such pass ended, about as many as `keys`.
+  Status EvictExpiredOfBatch(const Moment& now, const KeyBatch& batch, const Verdict* verdicts,
+                             size_t keys);
+  // Takes out the lowest `wanted` rows, but for those in use at this step; fewer where all are.
+  // With `scores` [wanted], falling, the i-th of them goes only if its score is no higher than the
+  // i-th of these.
+  Status EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
+                     size_t* evicted);
+  // Puts new victims in line, at least `wanted` where there are so many. Then `*all` says whether
+  // the whole table is in line.
+  Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
+  // Puts the rows that came by a planned write in line, and counts them.
+  Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
+  // Calls visit(bucket, key, row) for the keys of a stripe, whose mutex is held, having asked for
+  // the memory of their rows.
+  template <typename Visit>
+  void ForEachRow(const Content& content, size_t stripe, const Visit& visit) const;
+  // Calls visit(key, statistics) for the keys of a stripe, whose mutex is held.
+  template <typename Visit>
+  void ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const;
+  // CollectRanks. REQUIRES: the content is held.
+  Status RanksOf(const Content& content, const ExecContext& context, EvictionOrder order,
+                 size_t one_in, const Rank& low, const Rank& high, RankList* ranks,
+                 size_t* below) const;
+  // Takes rows out and tells the sink. REQUIRES: each key has a row and comes once; nobody else
+  // writes; no stripe's mutex is held.
+  Status Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
+  // Copies the rows that `stays(statistics, hash)` is true of, while nobody writes, and changes
+  // over to the copy.
+  template <typename Stays>
+  Status KeepOnly(const ExecContext& context, size_t num_left, const Stays& stays, size_t* removed);
+  // Takes out all rows of which `leaves(statistics, rank)` is true, while nobody writes.
+  template <typename Leaves>
+  Status EvictAll(const ExecContext& context, const Leaves& leaves, std::atomic<uint64_t>* counter,
+                  size_t* removed);
+
+  // Gives all rows the slots of a new row, or their own in other types. Nobody else is in.
+  Status ReplaceSlots(const RuleSlots& rule);
+  Status ConvertSlots(const RuleSlots& rule);
+
+  TableOptions options_;
+  const TableLoops& loops_;
+  const TableGates gates_{TableGates::Writes::kTogether};
+  std::unique_ptr<Content> content_;
+
+  VictimQueue victims_;                 // under the policy's gate, or while nobody else writes
+  StripedIndex::Cursor expiry_cursor_;  // up to where expired rows were looked for
+  mutable Counters counters_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_HOST_HOST_TABLE_H_

@@ -1,0 +1,233 @@
+// What HostTable does to its content as a whole. The verbs on rows are in host_table.cc.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "cc/core/loops/row_stepper.h"
+#include "cc/core/rows/row_copy.h"
+#include "cc/host/host_table.h"
+#include "cc/host/host_table_inl.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr size_t kRowCost = 100;  // ns, of a row that all threads pass by
+
+}  // namespace
+
+Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content) const {
+  try {
+    *content = std::make_unique<Content>(options_.allocator, size_hint, content_->rows.layout(),
+                                         content_->initializer, content_->rule);
+    return Status();
+  } catch (const std::bad_alloc&) {
+    return NoMemory(content_->index.size());
+  }
+}
+
+Status HostTable::Clear(const ExecContext& context) {
+  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  const ReplacingGates replacing(gates_, context);
+  victims_.Clear();
+  if (NewContent(options_.init_size, &content).ok()) {
+    content_.swap(content);
+    return Status();
+  }
+  // In place, because who clears a table may have no memory left. Nothing here needs any.
+  const RowLayout layout = content_->rows.layout();
+  const RuleSlots rule = content_->rule;
+  RowInitializer initializer = std::move(content_->initializer);
+  content_->~Content();
+  new (content_.get())
+      Content(options_.allocator, options_.init_size, layout, std::move(initializer), rule);
+  return Status();
+}
+
+Status HostTable::Shrink(const ExecContext& context) {
+  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  const PausingGates pausing(gates_, context);
+  {
+    // Readers go on: nobody changes what is copied.
+    Shared gate(gates_.content);
+    TF_EMBED_RETURN_IF_ERROR(NewContent(content_->index.size(), &content));
+    const auto all = [](const RowStatistics&, uint64_t) { return true; };
+    TF_EMBED_RETURN_IF_ERROR(CopyContent(context, all, content.get()));
+  }
+  Alone gate(gates_.content);
+  content_.swap(content);
+  return Status();
+}
+
+void HostTable::SetInitializer(const RowInitializer& initializer) {
+  Alone gate(gates_.content);
+  content_->initializer = initializer;
+}
+
+Status HostTable::SetRule(const ExecContext& context, const RuleSlots& rule) {
+  const ReplacingGates replacing(gates_, context);
+  if (!SameRule(content_->rule, rule)) {
+    TF_EMBED_RETURN_IF_ERROR(ReplaceSlots(rule));
+  } else if (!SameSlotTypes(content_->rule, rule)) {
+    TF_EMBED_RETURN_IF_ERROR(ConvertSlots(rule));
+  }
+  content_->rule = rule;
+  return Status();
+}
+
+Status HostTable::ReplaceSlots(const RuleSlots& rule) {
+  Buffer<char> slots(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(InitialSlots(rule, &slots));
+  const auto initial = [&](const char*) { return slots.data(); };
+  return content_->rows.ChangeLayout(LayoutOf(rule), std::cref(initial));
+}
+
+Status HostTable::ConvertSlots(const RuleSlots& rule) {
+  const RowLayout layout = LayoutOf(rule);
+  Buffer<char> wide(options_.allocator);
+  Buffer<char> slots(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(wide.Resize(layout.wide_slot_bytes));
+  TF_EMBED_RETURN_IF_ERROR(slots.Resize(layout.slot_bytes));
+  std::fill_n(slots.data(), layout.slot_bytes, char{0});  // what lies between groups too
+  const auto converted = [&](const char* present) {
+    WidenSlots(content_->rule, layout.value_type, present, wide.data());
+    NarrowSlots(rule, layout.value_type, wide.data(), slots.data());
+    return slots.data();
+  };
+  return content_->rows.ChangeLayout(layout, std::cref(converted));
+}
+
+Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
+  if (!TablePass(rule).IsDue()) return Status();
+  const WritingGates writing(gates_, context);
+  Content& content = *content_;
+  if (!SameRule(content.rule, rule.slots)) return OtherRule();
+  const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kPass);
+  FirstFailure failure;
+  const auto pass = [&](size_t begin, size_t end) {
+    const RowLayout& layout = content.rows.layout();
+    const auto pass_with = [&](auto tag) {
+      using Stepper = typename decltype(tag)::Type;
+      Stepper stepper(layout, content.rule, loops_.PassOf<typename Stepper::Compute>(rule), rule,
+                      noise, options_.allocator);
+      TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
+      for (size_t stripe = begin; stripe < end; ++stripe) {
+        std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
+        ForEachRow(content, stripe, [&](Bucket& bucket, int64_t key, char* row) {
+          const uint32_t before = bucket.Lock();
+          stepper.Step(key, nullptr, row);
+          bucket.Unlock(before);
+        });
+      }
+      return Status();
+    };
+    Status status = DispatchFloating(options_.value_type, [&](auto tag) {
+      return DispatchStepper<typename decltype(tag)::Type>(layout, pass_with);
+    });
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  const size_t stripe_cost = kRowCost * (1 + content.index.size() / StripedIndex::kStripes);
+  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(pass));
+  return failure.Take();
+}
+
+double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                              size_t slot) const {
+  const ReadingGates reading(gates_, context);
+  const Content& content = *content_;
+  if (!SameRule(content.rule, rule) || slot >= rule.slots_per_row()) return 0.0;
+  double largest[StripedIndex::kStripes] = {};
+  const SlotPlace place = DispatchSlots(options_.value_type, [&](auto tag) {
+    return SlotPlace::Of<typename decltype(tag)::Type>(content.rule, slot);
+  });
+  const size_t offset = content.rows.layout().slot_offset + place.offset;
+  const auto look = [&](size_t begin, size_t end) {
+    for (size_t stripe = begin; stripe < end; ++stripe) {
+      std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
+      ForEachRow(content, stripe, [&](Bucket&, int64_t, const char* row) {
+        largest[stripe] = std::max(largest[stripe], place.load(row + offset));
+      });
+    }
+  };
+  const size_t stripe_cost = kRowCost * (1 + content.index.size() / StripedIndex::kStripes);
+  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(look));
+  return *std::max_element(largest, largest + StripedIndex::kStripes);
+}
+
+Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const {
+  Shared gate(gates_.content);
+  const Content& content = *content_;
+  const RowLayout& layout = content.rows.layout();
+  rows->size = 0;
+  max_rows = std::min(max_rows, content.index.size());
+  Buffer<char> narrow_slots(options_.allocator);  // of one row
+  TF_EMBED_RETURN_IF_ERROR(narrow_slots.Resize(layout.narrow_slots ? layout.slot_bytes : 0));
+  // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
+  // two calls is neither missed nor taken twice.
+  const auto make_room = [&](size_t count) {
+    TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(count));
+    TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(count * layout.weight_bytes));
+    TF_EMBED_RETURN_IF_ERROR(rows->statistics.Resize(count * layout.statistics_per_row));
+    return rows->slots.Resize(count * layout.wide_slot_bytes);
+  };
+  TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
+  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
+    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(cursor->next));
+    const size_t stripe_size = content.index.StripeSize(cursor->next);
+    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
+    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(make_room(stripe_size));
+    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t slot) {
+      const char* const row = content.rows.Row(slot);
+      char* const weights = rows->weights.data() + rows->size * layout.weight_bytes;
+      char* const slots = rows->slots.data() + rows->size * layout.wide_slot_bytes;
+      char* const stored = layout.narrow_slots ? narrow_slots.data() : slots;
+      uint32_t word;
+      do {
+        word = bucket.WaitUnlocked();
+        LoadRow(row, layout.weight_bytes, weights);
+        LoadRow(row + layout.slot_offset, layout.slot_bytes, stored);
+      } while (!bucket.Unchanged(word));
+      if (layout.narrow_slots) WidenSlots(content.rule, layout.value_type, stored, slots);
+      const RowStatistics::Word* const words = content.rows.Statistics(slot);
+      for (size_t i = 0; i < layout.statistics_per_row; ++i) {
+        rows->statistics[rows->size * layout.statistics_per_row + i] =
+            words[i].load(std::memory_order_relaxed);
+      }
+      rows->keys[rows->size++] = key;
+    });
+  }
+  cursor->done = cursor->next == StripedIndex::kStripes;
+  return Status();
+}
+
+std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
+                                           const RowInitializer& initializer) const {
+  try {
+    TableOptions options = options_;
+    options.init_size = init_size;
+    options.initializer = initializer;
+    options.policy = RowPolicy();
+    options.policy.statistics = options_.policy.statistics;
+    return std::unique_ptr<HostTable>(new HostTable(options));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void HostTable::TakeContent(const ExecContext& context, Table* other) {
+  std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
+  const ReplacingGates replacing(gates_, context);
+  victims_.Clear();
+  content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
+}
+
+void HostTable::DropOutgrown() const {
+  // If others are inside now, one of them or a later writer will do it.
+  Alone gate(gates_.content, std::try_to_lock);
+  if (gate.owns_lock()) content_->index.DropRetired();
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,150 @@
+// The loops that the files of HostTable share.
+#ifndef TF_EMBED_CC_HOST_HOST_TABLE_INL_H_
+#define TF_EMBED_CC_HOST_HOST_TABLE_INL_H_
+
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "cc/core/base/first_failure.h"
+#include "cc/core/base/hash.h"
+#include "cc/core/loops/table_loops.h"
+#include "cc/core/rows/row_copy.h"
+#include "cc/host/host_table.h"
+
+namespace tf_embed {
+
+template <typename Approach, typename Visit>
+Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
+                               const Approach& approach, const Visit& visit) {
+  const size_t stride = content.rows.layout().stride;
+  Probe ring[kRing];
+  while (range->Next()) {
+    const size_t count = range->size();
+    for (size_t i = 0; i < count + kBucketAhead; ++i) {
+      if (i < count) {
+        Probe& probe = ring[i % kRing];
+        probe.hash = HashKey((*range)[i].key);
+        __builtin_prefetch(content.index.HomeOf(probe.hash));
+      }
+      constexpr size_t kBetween = kBucketAhead - kRowAhead;
+      if (i >= kBetween && i - kBetween < count) {
+        const size_t j = i - kBetween;
+        Probe& probe = ring[j % kRing];
+        probe.entry = content.index.Find((*range)[j].key, probe.hash);
+        if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.slot), stride);
+        approach((*range)[j]);
+      }
+      if (i >= kBucketAhead) {
+        const size_t j = i - kBucketAhead;
+        TF_EMBED_RETURN_IF_ERROR(visit((*range)[j], ring[j % kRing]));
+      }
+    }
+  }
+  return Status();
+}
+
+template <typename Visit>
+void HostTable::ForEachRow(const Content& content, size_t stripe, const Visit& visit) const {
+  // Some rows at a time, so that their misses overlap.
+  constexpr size_t kTogether = 16;
+  Bucket* buckets[kTogether];
+  int64_t keys[kTogether];
+  char* rows[kTogether];
+  size_t count = 0;
+  const auto visit_them = [&] {
+    for (size_t i = 0; i < count; ++i) visit(*buckets[i], keys[i], rows[i]);
+    count = 0;
+  };
+  content.index.ForEach(stripe, [&](Bucket& bucket, int64_t key, uint32_t slot) {
+    buckets[count] = &bucket;
+    keys[count] = key;
+    rows[count] = content.rows.Row(slot);
+    PrefetchRow(rows[count], content.rows.layout().stride);
+    if (++count == kTogether) visit_them();
+  });
+  visit_them();
+}
+
+template <typename Visit>
+void HostTable::ForEachStatistics(const Content& content, size_t stripe, const Visit& visit) const {
+  // Some keys at a time, so that the misses of their statistics overlap.
+  constexpr size_t kTogether = 32;
+  int64_t keys[kTogether];
+  RowStatistics::Word* words[kTogether];
+  size_t count = 0;
+  const auto visit_them = [&] {
+    for (size_t i = 0; i < count; ++i) {
+      visit(keys[i], RowStatistics(options_.policy.statistics, words[i]));
+    }
+    count = 0;
+  };
+  content.index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+    keys[count] = key;
+    words[count] = content.rows.Statistics(slot);
+    __builtin_prefetch(words[count]);
+    if (++count == kTogether) visit_them();
+  });
+  visit_them();
+}
+
+template <typename Stays>
+Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Content* copy) const {
+  constexpr size_t kCopyCost = 100;  // ns a row
+  const size_t size = content_->index.size();
+  const RowLayout& layout = content_->rows.layout();
+  FirstFailure failure;
+  const auto copy_stripes = [&](size_t begin, size_t end) {
+    // Some keys at a time, so that the misses of their rows overlap.
+    constexpr size_t kTogether = 32;
+    int64_t keys[kTogether];
+    uint32_t slots[kTogether];
+    size_t count = 0;
+    Status status;
+    const auto copy_them = [&](size_t stripe) {
+      for (size_t i = 0; i < count; ++i) {
+        if (stays(StatisticsOf(*content_, slots[i]), HashKey(keys[i]))) {
+          PrefetchRow<false>(content_->rows.Row(slots[i]), layout.stride);
+        } else {
+          slots[i] = kNoSlot;
+        }
+      }
+      for (size_t i = 0; i < count && status.ok(); ++i) {
+        if (slots[i] == kNoSlot) continue;
+        const uint32_t to = copy->rows.Take(&copy->pools[stripe]);
+        if (to == kNoSlot) {
+          status = NoMemory(size);
+          return;
+        }
+        std::memcpy(copy->rows.Row(to), content_->rows.Row(slots[i]), layout.stride);
+        // Readers go on using rows.
+        const RowStatistics::Word* const words = content_->rows.Statistics(slots[i]);
+        RowStatistics::Word* const copied = copy->rows.Statistics(to);
+        for (size_t word = 0; word < layout.statistics_per_row; ++word) {
+          copied[word].store(words[word].load(std::memory_order_relaxed),
+                             std::memory_order_relaxed);
+        }
+        status = copy->index.Insert(keys[i], HashKey(keys[i]), to);
+      }
+      count = 0;
+    };
+    for (size_t stripe = begin; stripe < end && status.ok() && !failure.failed(); ++stripe) {
+      content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+        if (!status.ok()) return;
+        keys[count] = key;
+        slots[count] = slot;
+        __builtin_prefetch(content_->rows.Statistics(slot));
+        if (++count == kTogether) copy_them(stripe);
+      });
+      if (status.ok()) copy_them(stripe);
+    }
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  const size_t stripe_cost = kCopyCost * (1 + size / StripedIndex::kStripes);
+  context.parallel_for(StripedIndex::kStripes, stripe_cost, std::cref(copy_stripes));
+  return failure.Take();
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_HOST_HOST_TABLE_INL_H_

@@ -1,0 +1,144 @@
+#include "cc/tf/file_system.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/logging.h"
+#include "tensorflow/core/platform/path.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// The core knows few codes; the message tells what it was.
+Status ToCore(const absl::Status& status) {
+  if (status.ok()) return Status();
+  if (absl::IsResourceExhausted(status)) {
+    return Status::ResourceExhausted([&] { return std::string(status.message()); });
+  }
+  return Status::Unavailable(std::string(status.message()));
+}
+
+// TensorFlow's local files go to the system by Sync, and no further.
+absl::Status SyncLocal(const std::string& path) {
+  constexpr char kScheme[] = "file://";
+  const size_t begin = path.rfind(kScheme, 0) == 0 ? sizeof(kScheme) - 1 : 0;
+  if (begin == 0 && path.find("://") != std::string::npos) return absl::OkStatus();
+  const int file = open(path.c_str() + begin, O_RDONLY | O_CLOEXEC);
+  int error = file < 0 ? errno : 0;
+  if (file >= 0) {
+    // EINVAL: a special file that has nothing to bring to a disk.
+    if (fsync(file) != 0 && errno != EINVAL) error = errno;
+    close(file);
+  }
+  if (error == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("'", path, "' can't be brought to the disk: ", std::strerror(error), "."));
+}
+
+}  // namespace
+
+absl::Status FileSink::Create(const std::string& path, std::unique_ptr<FileSink>* sink) {
+  std::unique_ptr<tf::WritableFile> file;
+  TF_RETURN_IF_ERROR(tf::Env::Default()->NewWritableFile(path, &file));
+  sink->reset(new FileSink(path, std::move(file)));
+  return absl::OkStatus();
+}
+
+Status FileSink::Append(const void* bytes, size_t size) {
+  return ToCore(file_->Append(absl::string_view(static_cast<const char*>(bytes), size)));
+}
+
+absl::Status FileSink::Close() {
+  absl::Status status = file_->Sync();
+  // Some file systems can only end a file.
+  if (absl::IsUnimplemented(status)) status = absl::OkStatus();
+  const absl::Status closed = file_->Close();
+  TF_RETURN_IF_ERROR(status);
+  TF_RETURN_IF_ERROR(closed);
+  return SyncLocal(path_);
+}
+
+absl::Status FileSource::Open(const std::string& path, std::unique_ptr<FileSource>* source) {
+  uint64_t size;
+  std::unique_ptr<tf::RandomAccessFile> file;
+  TF_RETURN_IF_ERROR(tf::Env::Default()->GetFileSize(path, &size));
+  TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
+  source->reset(new FileSource(path, std::move(file), size));
+  return absl::OkStatus();
+}
+
+Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
+  if (size == 0) return Status();
+  char* const to = static_cast<char*>(bytes);
+  absl::string_view read;
+  const absl::Status status = file_->Read(offset, size, &read, to);
+  if (read.size() != size || (!status.ok() && !absl::IsOutOfRange(status))) {
+    if (status.ok() || absl::IsOutOfRange(status)) {
+      return Status::DataLoss("'" + path_ + "' ends before byte " + std::to_string(offset + size) +
+                              ".");
+    }
+    return ToCore(status);
+  }
+  if (read.data() != to) std::memmove(to, read.data(), size);
+  return Status();
+}
+
+absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* bytes) {
+  // Read until it ends: a size that is asked for by name may be that of another file.
+  constexpr size_t kChunk = size_t{1} << 16;
+  std::unique_ptr<tf::RandomAccessFile> file;
+  TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
+  std::string chunk(kChunk, '\0');
+  for (bytes->clear(); bytes->size() <= most;) {
+    absl::string_view read;
+    const absl::Status status = file->Read(bytes->size(), kChunk, &read, chunk.data());
+    if (!status.ok() && !absl::IsOutOfRange(status)) return status;
+    bytes->append(read.data(), read.size());
+    if (read.size() < kChunk) return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("'", path, "' is damaged: it has more than ", most, " bytes."));
+}
+
+std::string Folder::PathOf(const std::string& file) const { return tf::io::JoinPath(path_, file); }
+
+absl::Status Folder::Create() const { return tf::Env::Default()->RecursivelyCreateDir(path_); }
+
+absl::Status Folder::List(std::vector<std::string>* files) const {
+  return tf::Env::Default()->GetChildren(path_, files);
+}
+
+absl::Status Folder::Replace(const std::string& file, const std::string& aside,
+                             const std::string& text) const {
+  tf::Env* const env = tf::Env::Default();
+  bool can_rename = false;
+  if (!env->HasAtomicMove(path_, &can_rename).ok()) can_rename = false;
+  const std::string& written = can_rename ? aside : file;
+  std::unique_ptr<FileSink> sink;
+  TF_RETURN_IF_ERROR(FileSink::Create(PathOf(written), &sink));
+  const Status status = sink->Append(text.data(), text.size());
+  const absl::Status closed = sink->Close();
+  if (!status.ok()) return absl::UnavailableError(status.message());
+  TF_RETURN_IF_ERROR(closed);
+  if (can_rename) TF_RETURN_IF_ERROR(env->RenameFile(PathOf(aside), PathOf(file)));
+  return Sync();
+}
+
+void Folder::Remove(const std::string& file) const {
+  const absl::Status status = tf::Env::Default()->DeleteFile(PathOf(file));
+  if (!status.ok() && !absl::IsNotFound(status)) {
+    LOG(WARNING) << "'" << PathOf(file)
+                 << "' is of no use any more and can't be removed: " << status.message();
+  }
+}
+
+absl::Status Folder::Sync() const { return SyncLocal(path_); }
+
+}  // namespace tf_embed

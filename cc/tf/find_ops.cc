@@ -1,0 +1,91 @@
+// Find and FindOrInsert.
+#include <algorithm>
+
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/table_op.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+template <bool insert>
+class FindOp : public TableOp {
+ public:
+  explicit FindOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("training", &training_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    DefaultRows defaults;
+    tf::Tensor* values;
+    tf::Tensor* exists;
+    constexpr KeyUse kUse = insert ? KeyUse::kWrite : KeyUse::kRead;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, kUse, &keys));
+    TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
+    if (insert) TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
+    TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
+    const ExecContext exec = ThreadPoolOf(context, table, training_);
+    bool* const flags = exists->flat<bool>().data();
+    const auto find = [&](const DefaultRows& defaults, void* rows) {
+      return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+        return insert ? shard->FindOrInsert(exec, batch, defaults, rows, flags)
+                      : shard->Find(exec, batch, defaults, rows, flags, {});
+      });
+    };
+    if (table->value_texts() == nullptr) return find(defaults, values->data());
+
+    // Rows of strings are rows of their numbers.
+    const tf::Tensor& texts = context->input(3);
+    Buffer<int64_t> numbers(table->allocator());
+    Buffer<int64_t> default_numbers(table->allocator());
+    const size_t num_values = static_cast<size_t>(values->NumElements());
+    TF_RETURN_IF_ERROR(ToTensorFlow(numbers.Resize(num_values)));
+    DefaultRows default_rows;
+    if (insert && texts.NumElements() > 0) {
+      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, TextsOf(texts), &default_numbers));
+      default_rows = {defaults.kind, default_numbers.data()};
+    }
+    TF_RETURN_IF_ERROR(find(default_rows, numbers.data()));
+    WriteTexts(exec, *table->value_texts(), numbers.data(), num_values, 0, values);
+    if (!insert) WriteDefaults(defaults, flags, table->dim(), values);
+    return absl::OkStatus();
+  }
+
+  // Puts the defaults, if there are any, where keys are absent.
+  static void WriteDefaults(const DefaultRows& defaults, const bool* exists, size_t dim,
+                            tf::Tensor* values) {
+    if (defaults.kind == DefaultRows::Kind::kInitializer) return;
+    tf::tstring* const out = values->flat<tf::tstring>().data();
+    const size_t num_keys = static_cast<size_t>(values->NumElements()) / dim;
+    for (size_t i = 0; i < num_keys; ++i) {
+      if (exists[i]) continue;
+      const char* const row = defaults.Row(i, dim * sizeof(tf::tstring));
+      std::copy_n(reinterpret_cast<const tf::tstring*>(row), dim, out + i * dim);
+    }
+  }
+
+  bool training_ = false;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFind").Device(tf::DEVICE_CPU), FindOp<false>);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFindOrInsert").Device(tf::DEVICE_CPU), FindOp<true>);
+
+const OnGpu<FindOp<false>> find("TfEmbedFind", {"table", "owners", "tokens"}, KeyTypes::kWide);
+const OnGpu<FindOp<false>> narrow_find("TfEmbedFind",
+                                       {"table", "keys", "owners", "defaults", "tokens", "values",
+                                        "exists"},
+                                       KeyTypes::kNarrow);
+const OnGpu<FindOp<true>> find_or_insert("TfEmbedFindOrInsert", {"table", "owners"},
+                                         KeyTypes::kWide);
+const OnGpu<FindOp<true>> narrow_find_or_insert("TfEmbedFindOrInsert",
+                                                {"table", "keys", "owners", "defaults", "scores",
+                                                 "values", "exists"},
+                                                KeyTypes::kNarrow);
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,91 @@
+#include "cc/tf/gpu_tables.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "cc/tf/settings.h"
+#include "cc/tf/table_resource.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+bool HostStandsIn() {
+  const char* const said = std::getenv("TF_EMBED_HOST_FOR_GPU");
+  return said != nullptr && std::strcmp(said, "1") == 0;
+}
+
+class HasGpuTablesOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(tf::OpKernelContext* context) override {
+    tf::Tensor* answer;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &answer));
+    answer->scalar<bool>()() = HasGpuTables();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasGpuTablesOp);
+
+}  // namespace
+
+bool HasGpuTables() { return NumGpus() > 0 || HostStandsIn(); }
+
+int GpuOf(tf::OpKernelConstruction* construction) {
+  const auto* const info = construction->device()->tensorflow_accelerator_device_info();
+  return info != nullptr ? info->gpu_id : construction->device()->parsed_name().id;
+}
+
+absl::Status GpuStorage::Read(const Settings& settings) {
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_gpu_bytes", -1, &max_bytes));
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_gpu_row_bytes", -1, &max_row_bytes));
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_pinned_bytes", -1, &max_pinned_bytes));
+  return settings.Get("evict_by_bytes", &evict_by_bytes);
+}
+
+DeviceOptions GpuStorage::ForShard(int64_t num_shards, int gpu) const {
+  const auto part = [num_shards](int64_t bytes) {
+    return bytes < 0 ? UINT64_MAX : static_cast<uint64_t>(bytes / num_shards);
+  };
+  DeviceOptions options;
+  options.device = gpu;
+  options.max_bytes = part(max_bytes);
+  options.max_row_bytes = part(max_row_bytes);
+  options.max_host_bytes = part(max_pinned_bytes);
+  return options;
+}
+
+absl::Status NewGpuTable(const TableOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Table>* table, Table** on_device) {
+  std::unique_ptr<Table> made;
+  TF_RETURN_IF_ERROR(
+      WithMemoryAdvice(ToTensorFlow(HostStandsIn() ? NewDeviceTableOnHost(options, device, &made)
+                                                   : NewDeviceTable(options, device, &made))));
+  *on_device = made.get();
+  *table = NewCopyingTable(std::move(made), MemoryOfGpu(device.device));
+  return absl::OkStatus();
+}
+
+absl::Status WithMemoryAdvice(absl::Status status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return ResourceExhaustedError(
+      status.message(),
+      " TensorFlow takes nearly all memory of a GPU at its start: "
+      "`tf.config.experimental.set_memory_growth(gpu, True)` leaves it to tables too.");
+}
+
+DeviceMemory* MemoryOfGpu(int gpu) {
+  return HostStandsIn() ? HostAsDeviceMemory() : MemoryOfDevice(gpu);
+}
+
+std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu) {
+  return HostStandsIn() ? NewDeviceSplitOnHost(HostAllocator()) : NewDeviceSplit(gpu);
+}
+
+std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu) {
+  return HostStandsIn() ? NewDeviceKeySumsOnHost(HostAllocator()) : NewDeviceKeySums(gpu);
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,70 @@
+// Tables on the GPUs of TensorFlow.
+//
+// An op that is registered for a GPU has its arrays in the GPU's memory (HostMemory says which are
+// not), and hands them, with its stream, to TableResource::device_shard. All others have them on
+// the host, and go by TableResource::shard as everywhere.
+//
+// With TF_EMBED_HOST_FOR_GPU=1 in the environment the host stands in for every GPU. With a device
+// of TensorFlow that calls itself a GPU and is the host too (tests/gpu) all of this runs where no
+// GPU is.
+#ifndef TF_EMBED_CC_TF_GPU_TABLES_H_
+#define TF_EMBED_CC_TF_GPU_TABLES_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "cc/core/table/table.h"
+#include "cc/device/copying_table.h"
+#include "cc/device/device_key_sums.h"
+#include "cc/device/device_split.h"
+#include "cc/device/device_table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_embed {
+
+class Settings;
+
+// Whether tables can be on GPUs: as this library was built, and by what CUDA finds on this machine.
+bool HasGpuTables();
+
+// The number, among those of the machine, of the GPU that an op is made for.
+int GpuOf(tensorflow::OpKernelConstruction* construction);
+
+// The settings of a table about its memory on a GPU: bytes of all shards
+// together, -1 for no bound.
+struct GpuStorage {
+  int64_t max_bytes = -1;
+  int64_t max_row_bytes = -1;
+  int64_t max_pinned_bytes = 0;
+  bool evict_by_bytes = false;
+
+  absl::Status Read(const Settings& settings);
+
+  // The same of one shard of so many, on that GPU.
+  DeviceOptions ForShard(int64_t num_shards, int gpu) const;
+};
+
+// Makes a table on a GPU: `on_device` is it, and lives in `table`, which takes arrays on the host.
+absl::Status NewGpuTable(const TableOptions& options, const DeviceOptions& device,
+                         std::unique_ptr<Table>* table, Table** on_device);
+
+// What TableResource::device_shard gives.
+inline TableOnDevice* OnDevice(Table* device_shard) {
+  return static_cast<TableOnDevice*>(device_shard);
+}
+
+// The memory of a GPU that has such tables.
+DeviceMemory* MemoryOfGpu(int gpu);
+
+// The same; where it says that there is no memory, also what leaves tables on a GPU more.
+absl::Status WithMemoryAdvice(absl::Status status);
+
+// Spreads keys in the memory of that GPU over tables there.
+std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu);
+
+// Sums the gradients of equal keys in the memory of that GPU.
+std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_TF_GPU_TABLES_H_

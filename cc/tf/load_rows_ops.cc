@@ -1,0 +1,278 @@
+// The ops that bring saved rows back: OpenSavedRows finds and checks them and makes the table
+// ready, SavedKeys tells whose rows a block has, for who must choose, and LoadSavedRows takes them
+// in.
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cc/core/shards/shard_split.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/saved_rows.h"
+#include "cc/tf/table_op.h"
+#include "cc/tf/whole_table.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+bool HasSlots(const SavedRows::File& file) {
+  return file.reader.header().meta.rule.slots_per_row() > 0;
+}
+
+// Reads the inputs `rows` and `block` of an op. The rows may have been opened for another table, so
+// they are checked against this one.
+absl::Status ReadBlockInput(tf::OpKernelContext* context, int input, const TableResource& table,
+                            SavedRows** rows, size_t* block) {
+  const tf::Tensor& variant = context->input(input);
+  const tf::Tensor& number = context->input(input + 1);
+  const SavedRowsVariant* const saved =
+      variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<SavedRowsVariant>() : nullptr;
+  if (saved == nullptr || saved->rows() == nullptr) {
+    return InvalidArgumentError("`rows` must be what TfEmbedOpenSavedRows gave.");
+  }
+  *rows = saved->rows();
+  const int64_t wanted = number.dims() == 0 ? number.scalar<int64_t>()() : -1;
+  if (wanted < 0 || wanted >= static_cast<int64_t>((*rows)->num_blocks())) {
+    return InvalidArgumentError("`block` must be a scalar less than ", (*rows)->num_blocks(),
+                                ". Received: ", number.DebugString(), ".");
+  }
+  *block = static_cast<size_t>(wanted);
+  return (*rows)->FileOf(*block).CheckFits(table);
+}
+
+class OpenSavedRowsOp : public TableOp {
+ public:
+  explicit OpenSavedRowsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, attributes_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("whole", &whole_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    SavePlace place;
+    std::shared_ptr<SavedRows> rows;
+    tf::Tensor *variant, *num_blocks, *by_key;
+    TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
+    TF_RETURN_IF_ERROR(context->allocate_output(2, {}, &by_key));
+    TF_RETURN_IF_ERROR(SavedRows::Open(place, whole_, *table, &rows));
+    TF_RETURN_IF_ERROR(Prepare(*rows, table));
+    num_blocks->scalar<int64_t>()() = static_cast<int64_t>(rows->num_blocks());
+    by_key->scalar<bool>()() = rows->by_key();
+    variant->scalar<tf::Variant>()() = SavedRowsVariant(std::move(rows));
+    return absl::OkStatus();
+  }
+
+  // Makes the table one that takes the rows: their rule, and for an empty one their seed, too.
+  static absl::Status Prepare(const SavedRows& rows, TableResource* table) {
+    const SavedRows::File* slots = nullptr;
+    uint64_t step = 0;
+    uint64_t epoch = 0;
+    for (const auto& file : rows.files()) {
+      step = std::max(step, file->policy.step);
+      epoch = std::max(epoch, file->policy.epoch);
+      if (!HasSlots(*file)) continue;
+      if (slots == nullptr) slots = file.get();
+      if (!SameRule(slots->reader.header().meta.rule, file->reader.header().meta.rule)) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("'", file->source->name(), "' and '", slots->source->name(),
+                         "' have the slots of different optimizers."));
+      }
+    }
+    if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
+    {
+      HeldTables paused(table->allocator());
+      TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+      if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table));
+    }
+    if (slots != nullptr) TF_RETURN_IF_ERROR(TakeRule(*slots, table));
+    // No row was used at a step, or in an epoch, that is still to come.
+    if (step > table->clock()->step()) table->clock()->SetStep(step);
+    if (epoch > table->clock()->epoch()) table->clock()->SetEpoch(epoch);
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckRule(const SavedRows::File& file, const TableResource& table) {
+    const RuleSlots& rule = file.reader.header().meta.rule;
+    for (size_t number = 0; number < table.num_shards(); ++number) {
+      const Table& shard = *table.shard(number);
+      const RuleSlots present = shard.rule();
+      if (!SameRule(present, rule) && present.slots_per_row() > 0 && shard.size() > 0) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "'", table.name(), "' can't load '", file.source->name(),
+            "': its rows have slots of another optimizer than those in the file. Clear it first."));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status TakeRule(const SavedRows::File& file, TableResource* table) {
+    const RuleSlots& rule = file.reader.header().meta.rule;
+    return HasRule(*table, rule) ? absl::OkStatus() : SetRuleOfAll(rule, table);
+  }
+
+  // What a table without rows goes on from: rows of absent keys are those of the saved table, and
+  // keys that waited there wait here.
+  static absl::Status TakeOrigin(const SavedRows& rows, TableResource* table) {
+    const SavedRows::File& first = *rows.files().front();
+    TF_RETURN_IF_ERROR(TakeCounts(rows, first, table));
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      RowInitializer initializer = table->shard(number)->initializer();
+      initializer.seed = first.reader.header().meta.seed;
+      initializer.table_id = first.reader.header().meta.table_id;
+      table->shard(number)->SetInitializer(initializer);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status TakeCounts(const SavedRows& rows, const SavedRows::File& first,
+                                 TableResource* table) {
+    const SavedPolicy& policy = first.policy;
+    if (rows.num_parts() > 1 || rows.by_key() || table->admission() == nullptr ||
+        !policy.CountsFor(table->signature().policy)) {
+      return absl::OkStatus();
+    }
+    return first.Damaged(
+        ToTensorFlow(table->admission()->Load(policy.admission.data(), policy.admission.size())));
+  }
+
+  SaveAttributes attributes_;
+  bool whole_ = false;
+};
+
+class SavedKeysOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    SavedRows* saved;
+    size_t number;
+    std::shared_ptr<const RowBlock> block;
+    tf::Tensor* keys;
+    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, *table, &saved, &number));
+    TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
+    if (output_type(0) != table->signature().key_dtype) {
+      return InvalidArgumentError("`keys` must be ",
+                                  tf::DataTypeString(table->signature().key_dtype), ".");
+    }
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {static_cast<int64_t>(block->size)}, &keys));
+    if (block->keys != nullptr) {
+      NarrowKeys(block->keys, block->size, 0, keys);
+      return absl::OkStatus();
+    }
+    tf::tstring* const out = keys->flat<tf::tstring>().data();
+    for (size_t i = 0; i < block->size; ++i) {
+      out[i].assign(block->key_texts[i].data(), block->key_texts[i].size());
+    }
+    return absl::OkStatus();
+  }
+};
+
+class LoadSavedRowsOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    SavedRows* saved;
+    size_t number;
+    std::shared_ptr<const RowBlock> block;
+    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, *table, &saved, &number));
+    TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
+    const tf::Tensor& owners = context->input(3);
+    TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
+    if (owners.NumElements() != 0 && owners.NumElements() != static_cast<int64_t>(block->size)) {
+      return InvalidArgumentError("`owners` must have ", block->size,
+                                  " numbers. Received: ", owners.NumElements(), ".");
+    }
+    const SavedRows::File& file = saved->FileOf(number);
+    const RowFileHeader& header = file.reader.header();
+    ExecContext exec = ThreadPoolOf(context, table);
+    exec.restoring = true;
+
+    // There may be more rows than the bound until the statistics say which of them leave: nobody
+    // saves or exports the table meanwhile.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
+    TextAccess texts(table, KeyUse::kWrite);
+    Buffer<int64_t> key_numbers(table->allocator());
+    Buffer<int64_t> value_numbers(table->allocator());
+    const int64_t* keys = block->keys;
+    const void* weights = block->weights;
+    if (header.has_key_texts()) {
+      TF_RETURN_IF_ERROR(texts.Keys(exec, block->key_texts, &key_numbers));
+      keys = key_numbers.data();
+    }
+    if (header.has_value_texts()) {
+      TF_RETURN_IF_ERROR(texts.InternValues(exec, block->value_texts, &value_numbers));
+      weights = value_numbers.data();
+    }
+    ShardSplit split(table->allocator());
+    Buffer<int32_t> places(table->allocator());
+    TF_RETURN_IF_ERROR(Spread(*table, owners, keys, block->size,
+                              header.key_type == StoredType::kUint64 || header.has_key_texts(),
+                              &places, &split));
+    SlotsIn slots;
+    if (HasSlots(file)) slots = {&header.meta.rule, block->slots};
+    for (size_t i = 0; i < table->num_shards(); ++i) {
+      KeyBatch batch = split.shard(i);
+      batch.distinct = true;  // as the keys of a table are
+      TF_RETURN_IF_ERROR(
+          ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
+      if (table->statistics().size() > 0) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            table->shard(i)->AssignStatistics(exec, batch, header.statistics, block->statistics)));
+      }
+      if (table->admission() != nullptr) table->admission()->Forget(batch.keys, batch.size);
+    }
+    TF_RETURN_IF_ERROR(KeepBounds(exec, table));
+    // Rows whose use begins now are of a step that is over.
+    const bool all_known = (table->statistics().bits() & ~header.statistics.bits()) == 0;
+    if (!all_known) table->clock()->BeginStep();
+    return absl::OkStatus();
+  }
+
+  // Spreads keys over the shards, and over one more that takes those which are left out.
+  static absl::Status Spread(const TableResource& table, const tf::Tensor& owners,
+                             const int64_t* keys, size_t size, bool unsigned_keys,
+                             Buffer<int32_t>* places, ShardSplit* split) {
+    const size_t num_shards = table.num_shards();
+    if (owners.NumElements() == 0) {
+      return ToTensorFlow(split->Build(keys, size, nullptr, num_shards, unsigned_keys));
+    }
+    TF_RETURN_IF_ERROR(ToTensorFlow(places->Resize(size)));
+    for (size_t i = 0; i < size; ++i) {
+      const int32_t owner = owners.flat<int32_t>()(static_cast<Eigen::Index>(i));
+      if (owner == kTablesChoice) {
+        (*places)[i] = static_cast<int32_t>(DefaultShard(keys[i], num_shards, unsigned_keys));
+      } else if (owner == kLeftOut) {
+        (*places)[i] = static_cast<int32_t>(num_shards);
+      } else {
+        // The split refuses what is no shard.
+        (*places)[i] = owner == static_cast<int32_t>(num_shards) ? -1 : owner;
+      }
+    }
+    return ToTensorFlow(split->Build(keys, size, places->data(), num_shards + 1, unsigned_keys));
+  }
+
+  static constexpr int32_t kTablesChoice = -2;
+  static constexpr int32_t kLeftOut = -3;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenSavedRows").Device(tf::DEVICE_CPU), OpenSavedRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedKeys").Device(tf::DEVICE_CPU), SavedKeysOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedLoadSavedRows").Device(tf::DEVICE_CPU), LoadSavedRowsOp);
+
+const OnGpu<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
+                                             {"table", "folder", "file_name", "rows", "num_blocks",
+                                              "by_key"});
+const OnGpu<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
+const OnGpu<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
+                                             {"table", "rows", "block", "owners"});
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,100 @@
+// Makes a table in eager execution.
+//
+// TensorFlow keeps an eager kernel for each set of attributes, for ever. So whatever differs from
+// table to table is an input here; attributes of TfEmbedTable would keep 42 KB for each table that
+// was ever made.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/tf/gpu_tables.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/settings.h"
+#include "cc/tf/table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+class NewTableOp : public tf::OpKernel {
+ public:
+  explicit NewTableOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
+    OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("initializer", &initializer_));
+    if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const InputSettings settings(context);
+    TableResource::Signature signature = signature_;
+    TableOptions options;
+    GpuStorage storage;
+    OP_REQUIRES_OK(context, signature.policy.Read(settings, signature.num_shards));
+    OP_REQUIRES_OK(context, ReadOptions(context, settings, &options));
+    OP_REQUIRES_OK(context, storage.Read(settings));
+    TableResource* resource;
+    OP_REQUIRES_OK(context, TableResource::Create(signature, options, storage, gpu_, &resource));
+    tf::ResourceMgr* const manager = context->resource_manager();
+    static std::atomic<uint64_t> count{0};
+    const std::string name = absl::StrCat("tf_embed_new/", count.fetch_add(1));
+    OP_REQUIRES_OK(context, manager->Create(manager->default_container(), name, resource));
+    OP_REQUIRES_OK(context,
+                   tf::MakeResourceHandleToOutput(context, 0, manager->default_container(), name,
+                                                  tf::TypeIndex::Make<TableResource>()));
+  }
+
+ private:
+  absl::Status ReadOptions(tf::OpKernelContext* context, const Settings& settings,
+                           TableOptions* options) const {
+    std::string label;
+    int64_t init_size, seed, table_id;
+    const tf::Tensor* values;
+    TF_RETURN_IF_ERROR(settings.Get("label", &label));
+    TF_RETURN_IF_ERROR(settings.GetNumber("init_size", 0, &init_size));
+    TF_RETURN_IF_ERROR(settings.Get("seed", &seed));
+    TF_RETURN_IF_ERROR(settings.Get("table_id", &table_id));
+    TF_RETURN_IF_ERROR(context->input("initializer_values", &values));
+    TF_RETURN_IF_ERROR(CheckRank(*values, "initializer_values", 1));
+    const double* const first = values->flat<double>().data();
+    std::vector<double> numbers(first, first + values->NumElements());
+    TF_RETURN_IF_ERROR(TableResource::NewOptions(signature_, std::move(label), init_size, options));
+    return NewInitializer(initializer_, std::move(numbers), signature_.dim, seed, table_id,
+                          &options->initializer);
+  }
+
+  TableResource::Signature signature_;  // without a policy
+  std::string initializer_;
+  int gpu_ = -1;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedNewTable").Device(tf::DEVICE_CPU), NewTableOp);
+const OnGpu<NewTableOp> on_gpu("TfEmbedNewTable", {"label",
+                                                   "init_size",
+                                                   "seed",
+                                                   "table_id",
+                                                   "initializer_values",
+                                                   "max_rows",
+                                                   "eviction",
+                                                   "steps_per_epoch",
+                                                   "ttl_milliseconds",
+                                                   "admission",
+                                                   "admission_threshold",
+                                                   "admission_error_rate",
+                                                   "admission_max_keys",
+                                                   "statistics",
+                                                   "log_evicted",
+                                                   "max_gpu_bytes",
+                                                   "max_gpu_row_bytes",
+                                                   "max_pinned_bytes",
+                                                   "evict_by_bytes",
+                                                   "table"});
+
+}  // namespace
+}  // namespace tf_embed

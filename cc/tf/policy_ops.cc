@@ -1,0 +1,242 @@
+// The verbs of rows that come and go: Restrict, DrainEvicted, Stats, RowStatistics, SetScores,
+// SetClock.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "cc/core/shards/restrict.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/settings.h"
+#include "cc/tf/table_op.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+class RestrictOp : public TableOp {
+ public:
+  explicit RestrictOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction,
+                   ReadEvictionOrder(AttributeSettings(construction), "order", &order_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    int64_t num_reserved;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "num_reserved", &num_reserved));
+    if (num_reserved < 0) {
+      return InvalidArgumentError("`num_reserved` of table '", table->name(),
+                                  "' must be a number of rows. Received: ", num_reserved, ".");
+    }
+    const uint8_t needed = StatisticsOf(order_).bits();
+    if ((needed & ~table->statistics().bits()) != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Table '", table->name(),
+          "' does not keep the statistics of its rows that this restriction goes by."));
+    }
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+    size_t removed = 0;
+    const TextAccess texts(table, KeyUse::kErase);
+    const std::vector<Table*> shards = table->shards();
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(RestrictRows(ThreadPoolOf(context, table), shards.data(), shards.size(),
+                                  order_, static_cast<size_t>(num_reserved), &removed)));
+    output->scalar<int64_t>()() = static_cast<int64_t>(removed);
+    return absl::OkStatus();
+  }
+
+  EvictionOrder order_ = EvictionOrder::kLru;
+};
+
+class DrainEvictedOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    if (output_type(0) != table->signature().key_dtype) {
+      return InvalidArgumentError("Table '", table->name(), "' is ",
+                                  table->signature().DebugString(), ". Asked for: keys ",
+                                  tf::DataTypeString(output_type(0)), ".");
+    }
+    TF_RETURN_IF_ERROR(CheckOutputType(output_type(1), *table));
+    if (table->evicted() == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("Table '", table->name(), "' keeps no log of evicted rows."));
+    }
+    return table->evicted()->Drain([&](const EvictionLog::Rows& rows) -> absl::Status {
+      tf::Tensor *keys, *values;
+      const int64_t size = static_cast<int64_t>(rows.size);
+      TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+      TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
+      if (size == 0) return absl::OkStatus();
+      if (keys->dtype() == tf::DT_STRING) {
+        CopyTexts(rows.key_texts, keys);
+      } else {
+        NarrowKeys(rows.keys.data(), rows.size, 0, keys);
+      }
+      if (values->dtype() == tf::DT_STRING) {
+        CopyTexts(rows.value_texts, values);
+      } else {
+        std::memcpy(values->data(), rows.weights.data(), rows.size * table->row_bytes());
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  static void CopyTexts(const std::vector<std::string>& texts, tf::Tensor* strings) {
+    std::copy(texts.begin(), texts.end(), strings->flat<tf::tstring>().data());
+  }
+};
+
+class StatsOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TableStats stats;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      stats.Add(table->shard(number)->Stats());
+    }
+    const uint64_t numbers[] = {
+        stats.rows,
+        stats.payload_bytes,
+        stats.index_bytes,
+        stats.slack_bytes,
+        table->admission() == nullptr ? 0 : table->admission()->bytes(),
+        table->evicted() == nullptr ? 0 : table->evicted()->size(),
+        stats.index_places,
+        stats.probed_keys,
+        stats.probed_buckets,
+        stats.admitted,
+        stats.held_back,
+        stats.refused,
+        stats.evicted,
+        stats.expired,
+        stats.hits,
+        stats.misses,
+        stats.pinned_bytes,
+    };
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(0, {static_cast<int64_t>(std::size(numbers))}, &output));
+    std::copy(std::begin(numbers), std::end(numbers), output->flat<int64_t>().data());
+    return absl::OkStatus();
+  }
+};
+
+class RowStatisticsOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    Buffer<uint64_t> kept(table->allocator());
+    tf::Tensor *output, *exists;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+    tf::TensorShape shape = keys.shape();
+    TF_RETURN_IF_ERROR(AddAxis(static_cast<int64_t>(std::size(kAllStatistics)), &shape));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &output));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
+    const StatisticSet set = table->statistics();
+    TF_RETURN_IF_ERROR(ToTensorFlow(kept.Resize(keys.size() * set.size())));
+    bool* const found = exists->flat<bool>().data();
+    const ExecContext exec = ThreadPoolOf(context, table);
+    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->FindStatistics(exec, batch, kept.data(), found);
+    }));
+    int64_t* out = output->flat<int64_t>().data();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const uint64_t* const words = kept.data() + i * set.size();
+      for (const Statistic statistic : kAllStatistics) {
+        *out++ =
+            set.Has(statistic) && found[i] ? Shown(statistic, words[set.IndexOf(statistic)]) : 0;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static int64_t Shown(Statistic statistic, uint64_t word) {
+    return statistic == Statistic::kScore ? RowStatistics::ScoreOf(word)
+                                          : static_cast<int64_t>(word);
+  }
+};
+
+class SetScoresOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    Buffer<uint64_t> words(table->allocator());
+    const tf::Tensor& scores = context->input(3);
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+    if (scores.shape() != keys.shape()) {
+      return InvalidArgumentError("`scores` of table '", table->name(),
+                                  "' must have the shape of the keys, ", keys.shape().DebugString(),
+                                  ". Received: ", scores.shape().DebugString(), ".");
+    }
+    if (!table->statistics().Has(Statistic::kScore)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("Table '", table->name(), "' keeps no scores."));
+    }
+    TF_RETURN_IF_ERROR(ToTensorFlow(words.Resize(keys.size())));
+    const int64_t* const given = scores.flat<int64_t>().data();
+    std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
+    const ExecContext exec = ThreadPoolOf(context, table);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->AssignStatistics(exec, batch, StatisticSet().With(Statistic::kScore),
+                                     words.data());
+    });
+  }
+};
+
+class SetClockOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    int64_t step, milliseconds, epoch;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "step", &step));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "milliseconds", &milliseconds));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "epoch", &epoch));
+    if (step < -1 || step == 0 || step > StepClock::kMostStep || milliseconds < -2 || epoch < -1 ||
+        epoch > static_cast<int64_t>(kMostEpoch)) {
+      return InvalidArgumentError("The clock of table '", table->name(), "' has steps from 1 to ",
+                                  StepClock::kMostStep, ", times from 0 and epochs from 0 to ",
+                                  kMostEpoch, ". Received: ", step, ", ", milliseconds, " and ",
+                                  epoch, ".");
+    }
+    if (step > 0) table->clock()->SetStep(static_cast<uint64_t>(step));
+    if (milliseconds >= -1) table->clock()->SetTime(milliseconds);
+    if (epoch >= 0) table->clock()->SetEpoch(static_cast<uint64_t>(epoch));
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRestrict").Device(tf::DEVICE_CPU), RestrictOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedDrainEvicted").Device(tf::DEVICE_CPU), DrainEvictedOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedStats").Device(tf::DEVICE_CPU), StatsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRowStatistics").Device(tf::DEVICE_CPU), RowStatisticsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSetScores").Device(tf::DEVICE_CPU), SetScoresOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSetClock").Device(tf::DEVICE_CPU), SetClockOp);
+
+const OnGpu<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
+const OnGpu<DrainEvictedOp> drain_evicted("TfEmbedDrainEvicted", {"table", "keys", "values"});
+const OnGpu<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
+const OnGpu<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
+                                            {"table", "keys", "owners", "statistics", "exists"});
+const OnGpu<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});
+const OnGpu<SetClockOp> set_clock("TfEmbedSetClock", {"table", "step", "milliseconds", "epoch"});
+
+}  // namespace
+}  // namespace tf_embed

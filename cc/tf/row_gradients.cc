@@ -1,0 +1,130 @@
+#include "cc/tf/row_gradients.h"
+
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
+
+namespace tf_embed {
+
+namespace tf = ::tensorflow;
+
+RowGradients::RowGradients(std::vector<Part> parts) {
+  size_ = parts.size();
+  if (size_ == 0) return;
+  list_ = std::make_shared<List>();
+  list_->parts = std::move(parts);
+}
+
+RowGradients RowGradients::Of(tf::Tensor keys, tf::Tensor values) {
+  std::vector<Part> parts;
+  parts.push_back({std::move(keys), std::move(values)});
+  return RowGradients(std::move(parts));
+}
+
+RowGradients RowGradients::Sum(const RowGradients& first, const RowGradients& second) {
+  const bool first_is_longer = first.size_ >= second.size_;
+  const RowGradients& longer = first_is_longer ? first : second;
+  const RowGradients& shorter = first_is_longer ? second : first;
+  if (shorter.size_ == 0) return longer;
+  const std::vector<Part> added = shorter.parts();  // before the lock: both may share a list
+  {
+    std::lock_guard<std::mutex> lock(longer.list_->mutex);
+    std::vector<Part>& parts = longer.list_->parts;
+    if (parts.size() == longer.size_) {
+      parts.insert(parts.end(), added.begin(), added.end());
+      RowGradients sum;
+      sum.list_ = longer.list_;
+      sum.size_ = parts.size();
+      return sum;
+    }
+  }
+  std::vector<Part> parts = longer.parts();
+  parts.insert(parts.end(), added.begin(), added.end());
+  return RowGradients(std::move(parts));
+}
+
+std::vector<RowGradients::Part> RowGradients::parts() const {
+  if (size_ == 0) return {};
+  std::lock_guard<std::mutex> lock(list_->mutex);
+  return {list_->parts.begin(), list_->parts.begin() + static_cast<std::ptrdiff_t>(size_)};
+}
+
+std::string RowGradients::DebugString() const {
+  return absl::StrCat(kTypeName, " of ", size_, " lookups");
+}
+
+void RowGradients::Encode(tf::VariantTensorData* data) const {
+  data->set_type_name(TypeName());
+  for (const Part& part : parts()) {
+    *data->add_tensors() = part.keys;
+    *data->add_tensors() = part.values;
+  }
+}
+
+bool RowGradients::Decode(tf::VariantTensorData data) {
+  if (data.tensors_size() % 2 != 0) return false;
+  std::vector<Part> parts;
+  for (int i = 0; i < data.tensors_size(); i += 2) {
+    const Part part = {data.tensors(i), data.tensors(i + 1)};
+    if (part.keys.dims() != 1 || part.values.dims() != 2) return false;
+    parts.push_back(part);
+  }
+  *this = RowGradients(std::move(parts));
+  return true;
+}
+
+namespace {
+
+namespace registration = tf::variant_op_registry_fn_registration;
+
+absl::Status ZerosLike(tf::OpKernelContext*, const RowGradients&, RowGradients* zeros) {
+  *zeros = RowGradients();
+  return absl::OkStatus();
+}
+
+absl::Status Add(tf::OpKernelContext*, const RowGradients& first, const RowGradients& second,
+                 RowGradients* sum) {
+  try {
+    *sum = RowGradients::Sum(first, second);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("No memory for a sum of gradients.");
+  }
+  return absl::OkStatus();
+}
+
+// The tensors stay on the host, wherever TensorFlow runs a sum.
+absl::Status Copy(const RowGradients& from, RowGradients* to,
+                  const tf::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn&) {
+  *to = from;
+  return absl::OkStatus();
+}
+
+const registration::UnaryVariantDecodeRegistration<RowGradients> decode(RowGradients::kTypeName);
+
+struct OnDevice {
+  explicit OnDevice(const char* device)
+      : zeros_like(tf::ZEROS_LIKE_VARIANT_UNARY_OP, device, tf::TypeIndex::Make<RowGradients>(),
+                   ZerosLike),
+        add(tf::ADD_VARIANT_BINARY_OP, device, tf::TypeIndex::Make<RowGradients>(), Add) {}
+
+  registration::UnaryVariantUnaryOpRegistration<RowGradients> zeros_like;
+  registration::UnaryVariantBinaryOpRegistration<RowGradients> add;
+};
+const OnDevice on_cpu(tf::DEVICE_CPU);
+const OnDevice on_gpu(tf::DEVICE_GPU);
+
+struct Copies {
+  explicit Copies(tf::VariantDeviceCopyDirection direction)
+      : copy(direction, tf::TypeIndex::Make<RowGradients>(), Copy) {}
+
+  registration::UnaryVariantDeviceCopyRegistration<RowGradients> copy;
+};
+const Copies to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
+const Copies to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
+const Copies between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
+
+}  // namespace
+}  // namespace tf_embed

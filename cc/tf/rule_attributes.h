@@ -1,0 +1,33 @@
+// Reads the attributes by which ops name a rule, and its hyper-parameters.
+#ifndef TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_
+#define TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_
+
+#include <vector>
+
+#include "cc/core/rules/optimizer_rule.h"
+#include "cc/core/rules/rule_slots.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_embed {
+
+// Reads `rule`.
+absl::Status ReadRuleKind(tensorflow::OpKernelConstruction* construction, RuleKind* kind);
+
+// Reads `slot_types`: what each group of a rule's slots is in rows; none: the type that it computes
+// in.
+absl::Status ReadSlotTypes(tensorflow::OpKernelConstruction* construction, RuleKind kind,
+                           std::vector<SlotType>* types);
+
+// Reads a rule out of `hyper`, the vector of TfEmbedApply, but for its step. `kind` is one that
+// ReadRuleKind gave.
+absl::Status ReadRule(RuleKind kind, size_t dim, const tensorflow::Tensor& hyper, Rule* rule);
+
+// Reads the input `step` of a rule's op.
+absl::Status ReadStep(const tensorflow::Tensor& step, Rule* rule);
+
+// Reads `rule_id`, `slot_widths` and `slot_initial_values`.
+absl::Status ReadExternalRule(tensorflow::OpKernelConstruction* construction, RuleSlots* rule);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_

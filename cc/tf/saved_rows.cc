@@ -1,0 +1,258 @@
+#include "cc/tf/saved_rows.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "cc/tf/op_inputs.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// While saves replace one another, files may go away between two looks, as often as that.
+constexpr int kMostTries = 1000;
+
+std::string KindOf(StoredType keys, StoredType values, uint64_t dim) {
+  return absl::StrCat("key ", NameOf(keys), ", value ", NameOf(values), ", dim ", dim);
+}
+
+absl::Status CheckKind(const TableResource& table, const std::string& file, StoredType keys,
+                       StoredType values, uint64_t dim) {
+  const TableResource::Signature& signature = table.signature();
+  const std::string wanted =
+      KindOf(StoredTypeOf(signature.key_dtype), StoredTypeOf(signature.value_dtype), table.dim());
+  const std::string present = KindOf(keys, values, dim);
+  if (wanted == present) return absl::OkStatus();
+  return InvalidArgumentError("'", table.name(), "' can't load '", file, "': it has ", wanted,
+                              ", and the rows in the file have ", present, ".");
+}
+
+absl::Status NoSave(const SavePlace& place, const SavedRanks& ranks) {
+  std::string present;
+  for (const auto& [processes, some] : ranks) {
+    for (const uint32_t rank : some) {
+      absl::StrAppend(&present, present.empty() ? "" : ", ", rank, " of ", processes);
+    }
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "'", place.folder->path(), "' holds no whole save of '", place.file_name, "'. ",
+      present.empty() ? "It has no manifest of one."
+                      : absl::StrCat("It has the parts of the processes ", present,
+                                     ", and this is ", place.rank, " of ", place.processes, ".")));
+}
+
+// When the first part of a save was written.
+absl::Status TimeOf(const Folder& folder, const RowFileNames& names,
+                    const SavedRanks::value_type& ranks, uint64_t* milliseconds) {
+  *milliseconds = UINT64_MAX;
+  for (const uint32_t rank : ranks.second) {
+    RowManifest manifest;
+    TF_RETURN_IF_ERROR(ReadManifest(folder, names, rank, ranks.first, &manifest));
+    *milliseconds = std::min(*milliseconds, manifest.milliseconds);
+  }
+  return absl::OkStatus();
+}
+
+// The manifests of the parts that a process takes.
+absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
+                       std::vector<RowManifest>* parts) {
+  const Folder& folder = *place.folder;
+  const RowFileNames names(place.file_name);
+  std::vector<std::string> files;
+  const absl::Status listed = folder.List(&files);
+  if (!listed.ok() && !absl::IsNotFound(listed)) return listed;
+  const SavedRanks ranks = RanksIn(names, files);
+  uint32_t processes = 0;
+  uint64_t latest = 0;
+  const auto complete = std::count_if(ranks.begin(), ranks.end(), IsComplete);
+  for (const auto& some : ranks) {
+    if (!IsComplete(some)) continue;
+    // Of two whole saves, which a crash may leave, the later one counts.
+    uint64_t milliseconds = 0;
+    if (complete > 1) TF_RETURN_IF_ERROR(TimeOf(folder, names, some, &milliseconds));
+    if (processes == 0 || milliseconds > latest) {
+      processes = some.first;
+      latest = milliseconds;
+    }
+  }
+  std::vector<uint32_t> wanted;
+  const auto own = ranks.find(place.processes);
+  if (processes == 0 && !whole && own != ranks.end() &&
+      std::count(own->second.begin(), own->second.end(), place.rank) > 0) {
+    processes = place.processes;  // each process has a folder of its own
+  }
+  if (processes == 0) return NoSave(place, ranks);
+  *by_key = !whole && processes != place.processes && place.processes > 1;
+  if (!whole && processes == place.processes) {
+    wanted = {place.rank};
+  } else {
+    wanted = ranks.at(processes);
+  }
+  parts->clear();
+  for (const uint32_t rank : wanted) {
+    parts->emplace_back();
+    TF_RETURN_IF_ERROR(ReadManifest(folder, names, rank, processes, &parts->back()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StoredType StoredTypeOf(tf::DataType type) {
+  switch (type) {
+    case tf::DT_UINT32:
+      return StoredType::kUint32;
+    case tf::DT_UINT64:
+      return StoredType::kUint64;
+    case tf::DT_STRING:
+      return StoredType::kString;
+    default:
+      return static_cast<StoredType>(CoreType(type));
+  }
+}
+
+absl::Status SaveAttributes::Read(tf::OpKernelConstruction* construction) {
+  int64_t number, count;
+  TF_RETURN_IF_ERROR(construction->GetAttr("folder_variable", &folder_variable_));
+  TF_RETURN_IF_ERROR(construction->GetAttr("rank", &number));
+  TF_RETURN_IF_ERROR(construction->GetAttr("processes", &count));
+  if (count < 1 || count > INT32_MAX || number < 0 || number >= count) {
+    return InvalidArgumentError("`rank` must be from 0 to `processes`. Received: rank=", number,
+                                ", processes=", count, ".");
+  }
+  rank_ = static_cast<uint32_t>(number);
+  processes_ = static_cast<uint32_t>(count);
+  return absl::OkStatus();
+}
+
+absl::Status SaveAttributes::PlaceOf(tf::OpKernelContext* context, SavePlace* place) const {
+  tf::tstring folder, file_name;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "dirpath", &folder));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "file_name", &file_name));
+  const char* const other =
+      folder_variable_.empty() ? nullptr : std::getenv(folder_variable_.c_str());
+  std::string path = other != nullptr ? other : "";
+  if (path.empty()) path = std::string(folder);
+  if (path.empty()) return InvalidArgumentError("`dirpath` must name a folder. Received: ''.");
+  place->folder = std::make_unique<Folder>(std::move(path));
+  place->file_name = std::string(file_name);
+  place->rank = rank_;
+  place->processes = processes_;
+  return absl::OkStatus();
+}
+
+SavedRanks RanksIn(const RowFileNames& names, const std::vector<std::string>& files) {
+  SavedRanks ranks;
+  for (const std::string& file : files) {
+    uint32_t rank, processes;
+    if (names.IsManifest(file, &rank, &processes)) ranks[processes].push_back(rank);
+  }
+  for (auto& some : ranks) std::sort(some.second.begin(), some.second.end());
+  return ranks;
+}
+
+bool IsComplete(const SavedRanks::value_type& ranks) { return ranks.second.size() == ranks.first; }
+
+absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint32_t rank,
+                          uint32_t processes, RowManifest* manifest) {
+  const std::string name = names.Manifest(rank, processes);
+  const std::string path = folder.PathOf(name);
+  std::string text;
+  TF_RETURN_IF_ERROR(ReadWholeFile(path, RowManifest::kMostBytes, &text));
+  TF_RETURN_IF_ERROR(ToTensorFlow(RowManifest::Decode(text, path, manifest)));
+  if (manifest->rank != rank || manifest->processes != processes) {
+    return absl::DataLossError(absl::StrCat("'", path, "' is the manifest of process ",
+                                            manifest->rank, " of ", manifest->processes,
+                                            ", and has the name of another."));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SavedRows::File::Damaged(const absl::Status& status) const {
+  if (!absl::IsInvalidArgument(status)) return status;
+  return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: ", status.message()));
+}
+
+absl::Status SavedRows::File::CheckFits(const TableResource& table) const {
+  const RowFileHeader& header = reader.header();
+  return CheckKind(table, source->name(), header.key_type, header.value_type, header.meta.dim);
+}
+
+absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableResource& table,
+                             std::shared_ptr<SavedRows>* rows) {
+  absl::Status status;
+  std::vector<uint64_t> saves, last_saves;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    std::vector<RowManifest> parts;
+    rows->reset(new SavedRows(table.allocator()));
+    status = FindParts(place, whole, &(*rows)->by_key_, &parts);
+    saves.clear();
+    for (const RowManifest& part : parts) saves.push_back(part.save);
+    for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
+      status = (*rows)->OpenPart(*place.folder, parts[i], table);
+    }
+    // What is missing of a save that is still the last one will not come.
+    if (!absl::IsNotFound(status) || (tries > 0 && saves == last_saves)) break;
+    last_saves.swap(saves);
+  }
+  return status;
+}
+
+absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manifest,
+                                 const TableResource& table) {
+  ++num_parts_;
+  TF_RETURN_IF_ERROR(CheckKind(table, folder.PathOf(manifest.files[0].name), manifest.key_type,
+                               manifest.value_type, manifest.dim));
+  // All are opened before one is read, since on local disks what is open can't go away.
+  const size_t begin = files_.size();
+  for (const RowManifest::File& named : manifest.files) {
+    std::unique_ptr<FileSource> source;
+    TF_RETURN_IF_ERROR(FileSource::Open(folder.PathOf(named.name), &source));
+    if (source->size() != named.bytes) {
+      return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: it has ",
+                                              source->size(), " bytes, and had ", named.bytes,
+                                              " when it was saved."));
+    }
+    files_.push_back(std::make_unique<File>(std::move(source), allocator_));
+  }
+  for (size_t number = begin; number < files_.size(); ++number) {
+    const RowManifest::File& named = manifest.files[number - begin];
+    File& file = *files_[number];
+    TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
+    TF_RETURN_IF_ERROR(file.CheckFits(table));
+    const RowFileHeader& header = file.reader.header();
+    if (file.reader.checksum() != named.checksum || file.reader.rows() != named.rows ||
+        header.save != manifest.save || header.shard != number - begin ||
+        header.num_shards != manifest.files.size() ||
+        header.meta.value_type != table.shard(0)->options().value_type) {
+      return absl::DataLossError(
+          absl::StrCat("'", file.source->name(), "' is damaged: it is not what was saved."));
+    }
+    if (!header.policy.empty()) {
+      TF_RETURN_IF_ERROR(file.Damaged(
+          SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy)));
+    }
+    for (size_t block = 0; block < file.reader.num_blocks(); ++block) {
+      blocks_.emplace_back(number, block);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (last_rows_ == nullptr || last_block_ != block) {
+    last_rows_.reset();
+    auto read = std::make_shared<RowBlock>(allocator_);
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(FileOf(block).reader.ReadBlock(blocks_[block].second, read.get())));
+    last_rows_ = std::move(read);
+    last_block_ = block;
+  }
+  *rows = last_rows_;
+  return absl::OkStatus();
+}
+
+}  // namespace tf_embed

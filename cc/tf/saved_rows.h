@@ -1,0 +1,123 @@
+// A save of a variable: where its files are, which of them a process takes, and their rows.
+#ifndef TF_EMBED_CC_TF_SAVED_ROWS_H_
+#define TF_EMBED_CC_TF_SAVED_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/core/files/row_file.h"
+#include "cc/core/files/row_manifest.h"
+#include "cc/tf/file_system.h"
+#include "cc/tf/table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace tf_embed {
+
+StoredType StoredTypeOf(tensorflow::DataType type);
+
+// Where a save is, and whose.
+struct SavePlace {
+  std::unique_ptr<Folder> folder;
+  std::string file_name;
+  uint32_t rank = 0;  // of the process that asks
+  uint32_t processes = 1;
+};
+
+// The attributes of the ops that save and load.
+class SaveAttributes {
+ public:
+  absl::Status Read(tensorflow::OpKernelConstruction* construction);
+  // With the inputs `folder`, unless the environment has another, and `file_name`.
+  absl::Status PlaceOf(tensorflow::OpKernelContext* context, SavePlace* place) const;
+
+ private:
+  std::string folder_variable_;  // an environment variable; if it is set, it is the folder
+  uint32_t rank_ = 0;
+  uint32_t processes_ = 1;
+};
+
+// The ranks of which a folder has manifests, by their number of processes.
+using SavedRanks = std::map<uint32_t, std::vector<uint32_t>>;
+SavedRanks RanksIn(const RowFileNames& names, const std::vector<std::string>& files);
+bool IsComplete(const SavedRanks::value_type& ranks);
+
+absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint32_t rank,
+                          uint32_t processes, RowManifest* manifest);
+
+// Files of rows that fit a table, every byte of them checked. Blocks of all files are numbered in a
+// row. Any thread may read.
+class SavedRows {
+ public:
+  struct File {
+    explicit File(std::unique_ptr<FileSource> opened, Allocator* allocator)
+        : source(std::move(opened)), reader(source.get(), allocator) {}
+    std::unique_ptr<FileSource> source;
+    RowFileReader reader;
+    SavedPolicy policy;
+
+    // What is wrong with numbers of the file, with its name.
+    absl::Status Damaged(const absl::Status& status) const;
+    // Refuses a table whose rows are of other types, or of another dim.
+    absl::Status CheckFits(const TableResource& table) const;
+  };
+
+  // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.
+  static absl::Status Open(const SavePlace& place, bool whole, const TableResource& table,
+                           std::shared_ptr<SavedRows>* rows);
+
+  const std::vector<std::unique_ptr<File>>& files() const { return files_; }
+  // Whether a process has to pick its rows by their keys: they were saved by another number.
+  bool by_key() const { return by_key_; }
+  // How many processes' parts these are.
+  size_t num_parts() const { return num_parts_; }
+  size_t num_blocks() const { return blocks_.size(); }
+  const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
+  // The last block stays in memory, for who asks for its keys first.
+  absl::Status ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows);
+
+ private:
+  explicit SavedRows(Allocator* allocator) : allocator_(allocator) {}
+
+  absl::Status OpenPart(const Folder& folder, const RowManifest& manifest,
+                        const TableResource& table);
+
+  Allocator* const allocator_;
+  std::vector<std::unique_ptr<File>> files_;
+  std::vector<std::pair<size_t, size_t>> blocks_;
+  bool by_key_ = false;
+  size_t num_parts_ = 0;
+
+  std::mutex mutex_;
+  size_t last_block_ = 0;
+  std::shared_ptr<const RowBlock> last_rows_;
+};
+
+// SavedRows in a variant.
+class SavedRowsVariant {
+ public:
+  SavedRowsVariant() = default;
+  explicit SavedRowsVariant(std::shared_ptr<SavedRows> rows) : rows_(std::move(rows)) {}
+
+  SavedRows* rows() const { return rows_.get(); }
+
+  // What TensorFlow asks of a type in a variant. Open files can't be sent anywhere.
+  std::string TypeName() const { return "tf_embed::SavedRows"; }
+  std::string DebugString() const { return TypeName(); }
+  void Encode(tensorflow::VariantTensorData* data) const { data->set_type_name(TypeName()); }
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<SavedRows> rows_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_TF_SAVED_ROWS_H_

@@ -1,0 +1,262 @@
+// The ops of a rule that runs outside of the table: FindSlots and AssignSlots give and take whole
+// rows, RowsOfOtherRule says what a rule would replace. ReadSlots shows the slots of any rule, and
+// AssignSlots writes those of a fused one too. LargestSlot is one of them, for a rule that counts.
+#include <algorithm>
+
+#include "cc/core/files/table_meta.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/rule_attributes.h"
+#include "cc/tf/table_op.h"
+#include "cc/tf/whole_table.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+absl::Status SlotsShape(const TableResource& table, const KeysInput& keys, const RuleSlots& rule,
+                        tf::TensorShape* shape) {
+  const size_t most = TableMeta::MostSlots(table.dim());
+  if (rule.slots_per_row() > most) {
+    return InvalidArgumentError("`slot_widths` of table '", table.name(), "', of dim ", table.dim(),
+                                ", must be at most ", most,
+                                " together. Received: ", rule.slots_per_row(), ".");
+  }
+  *shape = keys.shape();
+  return AddAxis(static_cast<int64_t>(rule.slots_per_row()), shape);
+}
+
+absl::Status CheckSlotType(tf::DataType type, const TableResource& table) {
+  if (tf::DataTypeSize(type) == static_cast<int>(SlotSize(table.shard(0)->options().value_type))) {
+    return absl::OkStatus();
+  }
+  return InvalidArgumentError("The slots of table '", table.name(), "', ",
+                              table.signature().DebugString(),
+                              ", are of another type. Received: ", tf::DataTypeString(type), ".");
+}
+
+class FindSlotsOp : public TableOp {
+ public:
+  explicit FindSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadExternalRule(construction, &rule_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    DefaultRows defaults;
+    tf::TensorShape slots_shape;
+    tf::Tensor *values, *slots, *exists;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+    TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
+    TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
+    TF_RETURN_IF_ERROR(CheckSlotType(output_type(1), *table));
+    TF_RETURN_IF_ERROR(SlotsShape(*table, keys, rule_, &slots_shape));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, slots_shape, &slots));
+    TF_RETURN_IF_ERROR(context->allocate_output(2, keys.shape(), &exists));
+    TF_RETURN_IF_ERROR(SetRuleOfAll(rule_, table));
+    // A part of a step: an expired row starts anew here already.
+    const ExecContext exec = ThreadPoolOf(context, table, /*training=*/true);
+    bool* const flags = exists->flat<bool>().data();
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->Find(exec, batch, defaults, values->data(), flags, {&rule_, slots->data()});
+    });
+  }
+
+  RuleSlots rule_;
+};
+
+// A rule of either kind, as attributes name it.
+class AnyRule {
+ public:
+  absl::Status Read(tf::OpKernelConstruction* construction) {
+    TF_RETURN_IF_ERROR(ReadRuleKind(construction, &kind_));
+    return ReadExternalRule(construction, &external_);
+  }
+  bool is_external() const { return kind_ == RuleKind::kExternal; }
+  RuleSlots SlotsOf(const TableResource& table, double initial_value = 0.0) const {
+    return is_external() ? external_ : FusedSlots(kind_, table.dim(), initial_value);
+  }
+
+ private:
+  RuleKind kind_ = RuleKind::kNone;
+  RuleSlots external_;
+};
+
+class AssignSlotsOp : public TableOp {
+ public:
+  explicit AssignSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, rule_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("initial_value", &initial_value_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    const tf::Tensor& values = context->input(3);
+    const tf::Tensor& slots = context->input(4);
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+    keys.TakeAsDistinct(distinct_);
+    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
+    TF_RETURN_IF_ERROR(CheckSlotType(slots.dtype(), *table));
+    const RuleSlots rule = rule_.SlotsOf(*table, initial_value_);
+    tf::TensorShape slots_shape;
+    TF_RETURN_IF_ERROR(SlotsShape(*table, keys, rule, &slots_shape));
+    if (slots.shape() != slots_shape) {
+      return InvalidArgumentError("`slots` of table '", table->name(), "' must have shape ",
+                                  slots_shape.DebugString(),
+                                  ". Received: ", slots.shape().DebugString(), ".");
+    }
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 5));
+    // Nothing was read for a fused rule, as FindSlots does for an external one: a table that its
+    // rule has not trained yet takes it now.
+    if (!rule_.is_external() && !HasRule(*table, rule)) {
+      TF_RETURN_IF_ERROR(SetRuleOfAll(rule, table));
+    }
+    // All shards are asked before one is written to. Each looks again when it writes.
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->InsertOrAssign(
+          ExecContext::Serial(), KeyBatch(), nullptr, {&rule, nullptr})));
+    }
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, step, /*training=*/true);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->InsertOrAssign(exec, batch, values.data(), {&rule, slots.data()});
+    });
+  }
+
+  AnyRule rule_;
+  float initial_value_ = 0;
+  bool distinct_ = false;
+};
+
+class ReadSlotsOp : public TableOp {
+ public:
+  explicit ReadSlotsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, rule_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("initial_value", &initial_value_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    tf::Tensor *slots, *exists;
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
+    TF_RETURN_IF_ERROR(CheckSlotType(output_type(0), *table));
+    const RuleSlots wanted = rule_.SlotsOf(*table, initial_value_);
+    tf::TensorShape slots_shape;
+    TF_RETURN_IF_ERROR(SlotsShape(*table, keys, wanted, &slots_shape));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, slots_shape, &slots));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
+    tf::Tensor weights;  // which come along
+    // On the host, where all others are: else an op on a GPU gets memory of the GPU.
+    tf::AllocatorAttributes on_host;
+    on_host.set_on_host(true);
+    TF_RETURN_IF_ERROR(context->allocate_temp(table->signature().value_dtype, keys.rows_shape(),
+                                              &weights, on_host));
+    bool* const flags = exists->flat<bool>().data();
+    const ExecContext exec = ThreadPoolOf(context, table);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      const RuleSlots present = shard->rule();
+      if (SameRule(present, wanted)) {
+        return shard->Find(exec, batch, DefaultRows(), weights.data(), flags,
+                           {&present, slots->data()});
+      }
+      FillInitial(wanted, batch, slots);
+      return shard->Contains(exec, batch, flags);
+    });
+  }
+
+  // The slots with which the first step of a rule would begin.
+  static void FillInitial(const RuleSlots& rule, const KeyBatch& batch, tf::Tensor* slots) {
+    for (size_t i = 0; i < batch.size; ++i) {
+      const size_t begin = batch.Position(i) * rule.slots_per_row();
+      if (slots->dtype() == tf::DT_DOUBLE) {
+        FillInitialSlots(rule, slots->flat<double>().data() + begin);
+      } else {
+        FillInitialSlots(rule, slots->flat<float>().data() + begin);
+      }
+    }
+  }
+
+  AnyRule rule_;
+  float initial_value_ = 0;
+};
+
+class RowsOfOtherRuleOp : public TableOp {
+ public:
+  explicit RowsOfOtherRuleOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, rule_.Read(construction));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* count;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &count));
+    const RuleSlots wanted = rule_.SlotsOf(*table);
+    int64_t rows = 0;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      const Table& shard = *table->shard(number);
+      const RuleSlots present = shard.rule();
+      if (!SameRule(present, wanted) && present.slots_per_row() > 0) {
+        rows += static_cast<int64_t>(shard.size());
+      }
+    }
+    count->scalar<int64_t>()() = rows;
+    return absl::OkStatus();
+  }
+
+  AnyRule rule_;
+};
+
+class LargestSlotOp : public TableOp {
+ public:
+  explicit LargestSlotOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "slot", 0, INT64_MAX, &slot_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* largest;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &largest));
+    const RuleSlots rule = FusedSlots(kind_, table->dim());
+    const ExecContext exec = ThreadPoolOf(context);
+    double so_far = 0.0;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      so_far = std::max(so_far, table->shard(number)->LargestSlot(exec, rule, slot_));
+    }
+    largest->scalar<double>()() = so_far;
+    return absl::OkStatus();
+  }
+
+  RuleKind kind_ = RuleKind::kNone;
+  int64_t slot_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFindSlots").Device(tf::DEVICE_CPU), FindSlotsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedAssignSlots").Device(tf::DEVICE_CPU), AssignSlotsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedReadSlots").Device(tf::DEVICE_CPU), ReadSlotsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRowsOfOtherRule").Device(tf::DEVICE_CPU), RowsOfOtherRuleOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedLargestSlot").Device(tf::DEVICE_CPU), LargestSlotOp);
+
+const OnGpu<FindSlotsOp> find_slots("TfEmbedFindSlots", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<FindSlotsOp> narrow_find_slots("TfEmbedFindSlots",
+                                           {"table", "keys", "owners", "defaults", "values",
+                                            "slots", "exists"},
+                                           KeyTypes::kNarrow);
+const OnGpu<AssignSlotsOp> assign_slots("TfEmbedAssignSlots", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<AssignSlotsOp> narrow_assign_slots("TfEmbedAssignSlots",
+                                               {"table", "keys", "owners", "values", "slots",
+                                                "scores"},
+                                               KeyTypes::kNarrow);
+const OnGpu<ReadSlotsOp> read_slots("TfEmbedReadSlots",
+                                    {"table", "keys", "owners", "slots", "exists"});
+const OnGpu<RowsOfOtherRuleOp> rows_of_other_rule("TfEmbedRowsOfOtherRule", {"table", "rows"});
+const OnGpu<LargestSlotOp> largest_slot("TfEmbedLargestSlot", {"table", "largest"});
+
+}  // namespace
+}  // namespace tf_embed

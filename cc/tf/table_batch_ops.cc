@@ -1,0 +1,146 @@
+// FindPooledTables, a pooled lookup in many tables at once, and WeightGradientsOfTables, the
+// gradient of its weights.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "cc/core/pooling/pooled_find.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/table_batch.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Inputs that forward lookups and the gradient of weights share: tables, and a find for each piece.
+class TablesOp : public TableBatchOp {
+ public:
+  explicit TablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("training", &training_));
+  }
+
+ protected:
+  struct Finds {
+    Resources tables;
+    std::vector<std::vector<const Table*>> shards;
+    std::vector<std::vector<int64_t>> splits;
+    std::vector<std::unique_ptr<Bags>> bags;
+    TableBatch batch;
+    std::vector<PooledFind> finds;  // one for each piece
+    bool on_gpu = false;
+  };
+
+  // Reads all but the pooled values, of which there are `size`.
+  absl::Status ReadFinds(tf::OpKernelContext* context, int64_t size, Finds* all) {
+    TF_RETURN_IF_ERROR(LookUp(context, &all->tables));
+    TF_RETURN_IF_ERROR(all->batch.Read(context, dims_, size));
+    all->on_gpu = IsOnGpu(context, "indices");
+    for (const auto& table : all->tables) {
+      all->shards.emplace_back();
+      for (size_t number = 0; number < table->num_shards(); ++number) {
+        all->shards.back().push_back(all->on_gpu ? table->device_shard(number)
+                                                 : table->shard(number));
+      }
+    }
+    const size_t count = all->batch.pieces().size();
+    all->splits.assign(count, {0});
+    all->finds.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      const Piece& piece = all->batch.pieces()[i];
+      const std::vector<const Table*>& shards = all->shards[static_cast<size_t>(piece.table)];
+      std::vector<int64_t>& splits = all->splits[i];
+      all->batch.AddSplits(piece, &splits);
+      all->bags.push_back(std::make_unique<Bags>(HostAllocator()));
+      TF_RETURN_IF_ERROR(ToTensorFlow(all->bags[i]->OfSplits(splits.data(), splits.size(),
+                                                             static_cast<size_t>(piece.num_keys))));
+      PooledFind& find = all->finds[i];
+      find.keys = {all->batch.keys(piece), nullptr, false, shards.data(), shards.size()};
+      find.bags = all->bags[i].get();
+      find.pooling = {combiner_, all->batch.weights(piece), nullptr};
+      find.stride = static_cast<size_t>(piece.stride);
+      find.quantized = shards[0]->options().value_type == DataType::kInt8;
+    }
+    return absl::OkStatus();
+  }
+
+  // `values` are the pooled ones, or their gradient.
+  static void SetValues(float* values, Finds* all) {
+    for (size_t i = 0; i < all->finds.size(); ++i) {
+      all->finds[i].pooled = values + all->batch.pieces()[i].begin;
+    }
+  }
+
+  ExecContext ContextOf(tf::OpKernelContext* context, const Finds& all) const {
+    return ThreadPoolOf(context, all.tables.front().get(), training_);
+  }
+
+ private:
+  bool training_ = false;
+};
+
+class FindPooledTablesOp : public TablesOp {
+ public:
+  using TablesOp::TablesOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor* size;
+    int64_t num_values;
+    TF_RETURN_IF_ERROR(context->input("size", &size));
+    TF_RETURN_IF_ERROR(ReadScalar(*size, "size", &num_values));
+    Finds all;
+    TF_RETURN_IF_ERROR(ReadFinds(context, num_values, &all));
+    tf::Tensor* pooled;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {num_values}, &pooled));
+    SetValues(pooled->flat<float>().data(), &all);
+    const ExecContext exec = ContextOf(context, all);
+    const size_t count = all.finds.size();
+    return ToTensorFlow(
+        all.on_gpu
+            ? OnDevice(all.tables[0]->device_shard(0))->FindPooled(exec, all.finds.data(), count)
+            : FindPooled(exec, all.finds.data(), count));
+  }
+};
+
+class WeightGradientsOfTablesOp : public TablesOp {
+ public:
+  using TablesOp::TablesOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor *gradient, *indices;
+    TF_RETURN_IF_ERROR(context->input("gradient", &gradient));
+    TF_RETURN_IF_ERROR(context->input("indices", &indices));
+    TF_RETURN_IF_ERROR(CheckRank(*gradient, "gradient", 1));
+    Finds all;
+    TF_RETURN_IF_ERROR(ReadFinds(context, gradient->NumElements(), &all));
+    // A gradient is only read.
+    SetValues(const_cast<float*>(gradient->flat<float>().data()), &all);
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, indices->shape(), &output));
+    float* const of_weights = output->flat<float>().data();
+    std::fill_n(of_weights, output->NumElements(), 0.0f);  // of bags that no piece has
+    std::vector<void*> of_pieces;
+    for (const Piece& piece : all.batch.pieces()) {
+      of_pieces.push_back(of_weights + piece.first_key);
+    }
+    return ToTensorFlow(FindWeightGradients(ContextOf(context, all), all.finds.data(),
+                                            all.finds.size(), of_pieces.data()));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFindPooledTables").Device(tf::DEVICE_CPU), FindPooledTablesOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedWeightGradientsOfTables").Device(tf::DEVICE_CPU),
+                        WeightGradientsOfTablesOp);
+
+const OnGpu<FindPooledTablesOp> find_pooled_tables("TfEmbedFindPooledTables",
+                                                   {"tables", "offsets", "pieces", "size",
+                                                    "tokens"});
+const OnGpu<WeightGradientsOfTablesOp> weight_gradients("TfEmbedWeightGradientsOfTables",
+                                                        {"tables", "indices", "offsets", "pieces",
+                                                         "gradient", "weights", "of_weights"});
+
+}  // namespace
+}  // namespace tf_embed

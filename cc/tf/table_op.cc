@@ -1,0 +1,256 @@
+#include "cc/tf/table_op.h"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <utility>
+
+#include "cc/core/files/table_meta.h"
+#include "cc/tf/gpu_tables.h"
+#include "cc/tf/op_inputs.h"
+#include "tensorflow/core/util/work_sharder.h"
+#include "xla/stream_executor/stream.h"
+
+namespace tf_embed {
+
+namespace tf = ::tensorflow;
+
+namespace {
+
+// Ops of tables that are under way, in all of the process.
+std::atomic<int> ops_under_way{0};
+
+class UnderWay {
+ public:
+  UnderWay() { ops_under_way.fetch_add(1, std::memory_order_relaxed); }
+  ~UnderWay() { ops_under_way.fetch_sub(1, std::memory_order_relaxed); }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+};
+
+}  // namespace
+
+TableOp::TableOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  OP_REQUIRES_OK(construction, CheckListLengths(construction));
+  if (construction->HasAttr("dim")) {
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, TableMeta::kMostDim, &dim_));
+  }
+}
+
+void TableOp::Compute(tf::OpKernelContext* context) {
+  const UnderWay under_way;
+  tf::core::RefCountPtr<TableResource> table;
+  OP_REQUIRES_OK(context, LookUpTable(context, context->input(0), "table", &table));
+  OP_REQUIRES(context, dim_ == 0 || dim_ == table->signature().dim,
+              InvalidArgumentError("`dim` of table '", table->name(), "' must be ",
+                                   table->signature().dim, ". Received: dim=", dim_, "."));
+  try {
+    absl::Status status = Run(context, table.get());
+    if (table->is_on_gpu()) status = WithMemoryAdvice(std::move(status));
+    OP_REQUIRES_OK(context, std::move(status));
+  } catch (const std::bad_alloc&) {
+    context->CtxFailure(
+        ResourceExhaustedError("No memory for an operation on table '", table->name(), "'."));
+  }
+}
+
+absl::Status WidenedKeys(const tf::Tensor& tensor, Buffer<int64_t>* widened, const int64_t** keys) {
+  const size_t size = static_cast<size_t>(tensor.NumElements());
+  const auto widen = [&](auto* narrow) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(widened->Resize(size)));
+    std::copy_n(narrow, size, widened->data());
+    *keys = widened->data();
+    return absl::OkStatus();
+  };
+  if (tensor.dtype() == tf::DT_INT32) return widen(tensor.flat<int32_t>().data());
+  if (tensor.dtype() == tf::DT_UINT32) return widen(tensor.flat<uint32_t>().data());
+  *keys = static_cast<const int64_t*>(tensor.data());  // uint64 keys by their bits
+  return absl::OkStatus();
+}
+
+void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor) {
+  if (tensor->dtype() == tf::DT_INT32) {
+    std::copy_n(keys, count, tensor->flat<int32_t>().data() + at);
+  } else if (tensor->dtype() == tf::DT_UINT32) {
+    std::copy_n(keys, count, tensor->flat<uint32_t>().data() + at);
+  } else {
+    std::copy_n(keys, count, static_cast<int64_t*>(tensor->data()) + at);
+  }
+}
+
+absl::Status KeysInput::Read(tf::OpKernelContext* context, TableResource* table, KeyUse use,
+                             KeysInput* keys) {
+  TF_RETURN_IF_ERROR(ReadUnspread(context, table, use, keys));
+  return keys->Spread(context, *table);
+}
+
+absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, TableResource* table, KeyUse use,
+                                     KeysInput* keys) {
+  TF_RETURN_IF_ERROR(keys->ReadShapes(context, *table));
+  keys->texts_.emplace(table, use);
+  const tf::Tensor& tensor = context->input(1);
+  if (tensor.dtype() != tf::DT_STRING) return WidenedKeys(tensor, &keys->widened_, &keys->keys_);
+  TF_RETURN_IF_ERROR(keys->texts_->Keys(ThreadPoolOf(context), TextsOf(tensor), &keys->widened_));
+  keys->keys_ = keys->widened_.data();
+  return absl::OkStatus();
+}
+
+absl::Status KeysInput::ReadAside(tf::OpKernelContext* context, const TableResource& table,
+                                  StringKeys* texts, KeysInput* keys) {
+  TF_RETURN_IF_ERROR(keys->ReadShapes(context, table));
+  const tf::Tensor& tensor = context->input(1);
+  if (tensor.dtype() != tf::DT_STRING) {
+    TF_RETURN_IF_ERROR(WidenedKeys(tensor, &keys->widened_, &keys->keys_));
+  } else {
+    TF_RETURN_IF_ERROR(InternTexts(ThreadPoolOf(context), TextsOf(tensor), table.allocator(), texts,
+                                   &keys->widened_));
+    keys->keys_ = keys->widened_.data();
+  }
+  return keys->Spread(context, table);
+}
+
+absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableResource& table) {
+  const tf::Tensor& tensor = context->input(1);
+  const tf::Tensor& owners = context->input(2);
+  if (tensor.dtype() != table.signature().key_dtype) {
+    return InvalidArgumentError("`keys` of table '", table.name(), "' must be ",
+                                tf::DataTypeString(table.signature().key_dtype),
+                                ". Received: ", tf::DataTypeString(tensor.dtype()), ".");
+  }
+  size_ = static_cast<size_t>(tensor.NumElements());
+  shape_ = tensor.shape();
+  on_device_ = table.is_on_gpu() && context->input_memory_type(1) == tf::DEVICE_MEMORY;
+  if (size_ > kMaxBatchSize) {
+    return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
+                                " keys. Received: ", size_, ".");
+  }
+  TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
+  rows_shape_ = shape_;
+  TF_RETURN_IF_ERROR(AddAxis(table.signature().dim, &rows_shape_));
+  const size_t num_owners = static_cast<size_t>(owners.NumElements());
+  if (num_owners != 0 && num_owners != size_) {
+    return InvalidArgumentError("The partitioner of table '", table.name(),
+                                "' must give one shard for each of ", size_,
+                                " keys. Received: ", num_owners, ".");
+  }
+  if (num_owners != 0) owners_ = owners.flat<int32_t>().data();
+  unsigned_keys_ = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_STRING;
+  return absl::OkStatus();
+}
+
+absl::Status KeysInput::Spread(tf::OpKernelContext* context, const TableResource& table) {
+  if (on_device_) {
+    device_split_ = NewGpuSplit(table.gpu());
+    return ToTensorFlow(device_split_->Build(ThreadPoolOf(context), keys_, size_, owners_,
+                                             table.num_shards(), unsigned_keys_));
+  }
+  return ToTensorFlow(split_.Build(keys_, size_, owners_, table.num_shards(), unsigned_keys_));
+}
+
+absl::Status KeysInput::ReadScores(tf::OpKernelContext* context, const TableResource& table,
+                                   int input) {
+  if (context->num_inputs() == input) return absl::OkStatus();
+  const tf::Tensor& scores = context->input(input);
+  if (scores.shape() != shape_) {
+    return InvalidArgumentError("`scores` of table '", table.name(),
+                                "' must have the shape of the keys, ", shape_.DebugString(),
+                                ". Received: ", scores.shape().DebugString(), ".");
+  }
+  if (!table.statistics().Has(Statistic::kScore)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Table '", table.name(), "' keeps no scores."));
+  }
+  scores_ = scores.flat<int64_t>().data();
+  return absl::OkStatus();
+}
+
+void KeysInput::ReplaceText(const tf::Tensor& strings, std::string_view text, int64_t key) {
+  const TextBatch texts = TextsOf(strings);
+  for (size_t i = 0; i < size_; ++i) {
+    if (texts[i] == text) widened_[i] = key;
+  }
+}
+
+absl::Status CheckRows(const tf::Tensor& rows, const char* argument, const TableResource& table,
+                       const KeysInput& keys) {
+  if (rows.dtype() != table.signature().value_dtype) {
+    return InvalidArgumentError("`", argument, "` of table '", table.name(), "' must be ",
+                                tf::DataTypeString(table.signature().value_dtype),
+                                ". Received: ", tf::DataTypeString(rows.dtype()), ".");
+  }
+  return CheckRowsShape(rows, argument, table, keys);
+}
+
+absl::Status CheckRowsShape(const tf::Tensor& rows, const char* argument,
+                            const TableResource& table, const KeysInput& keys) {
+  const tf::TensorShape& expected = keys.rows_shape();
+  if (rows.shape() != expected) {
+    return InvalidArgumentError("`", argument, "` of table '", table.name(), "' must have shape ",
+                                expected.DebugString(), " for keys of shape ",
+                                keys.shape().DebugString(),
+                                ". Received: ", rows.shape().DebugString(), ".");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDefaults(tf::OpKernelContext* context, const TableResource& table,
+                          const KeysInput& keys, DefaultRows* defaults) {
+  const tf::Tensor& tensor = context->input(3);
+  if (tensor.NumElements() == 0) return absl::OkStatus();
+  if (tensor.dtype() != table.signature().value_dtype) {
+    return CheckRows(tensor, "defaults", table, keys);
+  }
+  defaults->rows = tensor.data();
+  if (tensor.dims() == 1 && tensor.dim_size(0) == table.signature().dim) {
+    defaults->kind = DefaultRows::Kind::kOneForAll;
+    return absl::OkStatus();
+  }
+  defaults->kind = DefaultRows::Kind::kOneEach;
+  return CheckRows(tensor, "defaults", table, keys);
+}
+
+absl::Status CheckOutputType(tf::DataType type, const TableResource& table) {
+  if (type == table.signature().value_dtype) return absl::OkStatus();
+  return InvalidArgumentError("Table '", table.name(), "' holds ",
+                              tf::DataTypeString(table.signature().value_dtype),
+                              ". Asked for: ", tf::DataTypeString(type), ".");
+}
+
+ExecContext ThreadPoolOf(tf::OpKernelContext* context) {
+  const tf::DeviceBase::CpuWorkerThreads* const workers =
+      context->device()->tensorflow_cpu_worker_threads();
+  ExecContext exec;
+  exec.parallel_for = [workers](size_t total, size_t cost, const ExecContext::Work& work) {
+    // Ops that come at once with little work share the threads: each would only wait for those
+    // that the others use. One with much work may outlast them, and takes what it gets.
+    constexpr size_t kLittle = 1000000;  // ns
+    const int together = std::max(1, ops_under_way.load(std::memory_order_relaxed));
+    const int threads = total * cost > kLittle ? workers->num_threads
+                                               : std::max(1, workers->num_threads / together);
+    tf::Shard(threads, workers->workers, static_cast<int64_t>(total), static_cast<int64_t>(cost),
+              [&work](int64_t begin, int64_t end) {
+                work(static_cast<size_t>(begin), static_cast<size_t>(end));
+              });
+  };
+  const tf::DeviceContext* const device = context->op_device_context();
+  if (device != nullptr && device->stream() != nullptr) {
+    exec.stream = device->stream()->platform_specific_handle().stream;  // a GPU's: CUDA's own
+  }
+  return exec;
+}
+
+ExecContext ThreadPoolOf(tf::OpKernelContext* context, TableResource* table, bool training) {
+  ExecContext exec = ThreadPoolOf(context);
+  exec.now = table->clock()->Now();
+  exec.training = training;
+  return exec;
+}
+
+ExecContext ThreadPoolOf(tf::OpKernelContext* context, const Step& step, bool training) {
+  ExecContext exec = ThreadPoolOf(context);
+  exec.now = step.now();
+  exec.training = training;
+  return exec;
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,244 @@
+#include "cc/tf/table_policy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cc/tf/settings.h"
+#include "cc/tf/table_resource.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+struct OrderName {
+  const char* name;
+  EvictionOrder order;
+};
+constexpr OrderName kOrderNames[] = {
+    {"lru", EvictionOrder::kLru},
+    {"lfu", EvictionOrder::kLfu},
+    {"ttl", EvictionOrder::kTtl},
+    {"score", EvictionOrder::kScore},
+    {"epoch_lru", EvictionOrder::kEpochLru},
+    {"epoch_lfu", EvictionOrder::kEpochLfu},
+};
+
+}  // namespace
+
+absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order) {
+  std::string wanted;
+  TF_RETURN_IF_ERROR(settings.Get(name, &wanted));
+  for (const OrderName& known : kOrderNames) {
+    if (wanted == known.name) {
+      *order = known.order;
+      return absl::OkStatus();
+    }
+  }
+  return InvalidArgumentError("`", name, "` must be a known order. Received: ", wanted, ".");
+}
+
+absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) {
+  int64_t statistic_bits;
+  TF_RETURN_IF_ERROR(settings.GetNumber("max_rows", 0, &max_rows));
+  TF_RETURN_IF_ERROR(ReadEvictionOrder(settings, "eviction", &eviction));
+  TF_RETURN_IF_ERROR(settings.GetNumber("steps_per_epoch", 0, &steps_per_epoch));
+  TF_RETURN_IF_ERROR(settings.GetNumber("ttl_milliseconds", 0, &ttl_milliseconds));
+  TF_RETURN_IF_ERROR(settings.Get("admission", &admission));
+  TF_RETURN_IF_ERROR(settings.GetNumber("admission_threshold", 1, &admission_threshold));
+  TF_RETURN_IF_ERROR(settings.Get("admission_error_rate", &admission_error_rate));
+  TF_RETURN_IF_ERROR(settings.GetNumber("admission_max_keys", 0, &admission_max_keys));
+  TF_RETURN_IF_ERROR(settings.GetNumber("statistics", 0, &statistic_bits));
+  TF_RETURN_IF_ERROR(settings.Get("log_evicted", &log_evicted));
+  if (admission != "none" && admission != "counter" && admission != "bloom") {
+    return InvalidArgumentError(
+        "`admission` must be 'none', 'counter' or 'bloom'. Received: ", admission, ".");
+  }
+  statistics = StatisticSet::OfBits(static_cast<uint8_t>(statistic_bits));
+  if (statistic_bits != statistics.bits()) {
+    return InvalidArgumentError("`statistics` must be from 0 to 31. Received: ", statistic_bits,
+                                ".");
+  }
+  if (max_rows > 0 && max_rows < num_shards) {
+    return InvalidArgumentError("`max_rows` must be at least one row for each of ", num_shards,
+                                " shards. Received: ", max_rows, ".");
+  }
+  const int64_t most = admission == "bloom" ? UINT16_MAX : UINT32_MAX;
+  if (admission_threshold > most) {
+    return InvalidArgumentError("`admission_threshold` must be at most ", most,
+                                ". Received: ", admission_threshold, ".");
+  }
+  if (!(admission_error_rate > 0.0f && admission_error_rate < 1.0f)) {
+    return InvalidArgumentError(
+        "`admission_error_rate` must be between 0 and 1. Received: ", admission_error_rate, ".");
+  }
+  return absl::OkStatus();
+}
+
+std::string PolicySettings::DebugString() const {
+  return absl::StrCat(
+      "max_rows ", max_rows, ", eviction ", kOrderNames[static_cast<size_t>(eviction)].name,
+      ", steps_per_epoch ", steps_per_epoch, ", ttl_milliseconds ", ttl_milliseconds,
+      ", admission ", admission, "(", admission_threshold, ", ", admission_error_rate, ", ",
+      admission_max_keys, "), statistics ", statistics.bits(), ", log_evicted ", log_evicted);
+}
+
+bool PolicySettings::operator==(const PolicySettings& other) const {
+  return DebugString() == other.DebugString();
+}
+
+absl::Status PolicySettings::NewAdmission(Allocator* allocator,
+                                          std::shared_ptr<Admission>* made) const {
+  made->reset();
+  if (admission == "none") return absl::OkStatus();
+  const uint32_t threshold = static_cast<uint32_t>(admission_threshold);
+  const size_t max_keys = static_cast<size_t>(admission_max_keys);
+  *made = admission == "counter"
+              ? Admission::NewCounter(allocator, threshold, max_keys)
+              : Admission::NewBloom(allocator, threshold, admission_error_rate, max_keys);
+  if (*made != nullptr) return absl::OkStatus();
+  return ResourceExhaustedError("No memory to count the keys that wait for a row.");
+}
+
+RowPolicy PolicySettings::ForShard(int64_t shard, int64_t num_shards,
+                                   std::shared_ptr<Admission> shared, EvictionSink* sink) const {
+  RowPolicy policy;
+  policy.statistics = statistics;
+  policy.max_rows =
+      static_cast<size_t>(max_rows / num_shards + (shard < max_rows % num_shards ? 1 : 0));
+  policy.eviction = eviction;
+  policy.ttl_milliseconds = static_cast<uint64_t>(ttl_milliseconds);
+  policy.admission = std::move(shared);
+  policy.sink = sink;
+  return policy;
+}
+
+Moment StepClock::At(uint64_t step) const {
+  Moment now;
+  now.step = step;
+  now.epoch = EpochOf(now.step);
+  const int64_t time = time_.load(std::memory_order_relaxed);
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  now.milliseconds = static_cast<uint64_t>(
+      time >= 0 ? time : std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+  return now;
+}
+
+uint64_t StepClock::EpochOf(uint64_t step) const {
+  const int64_t epoch = EpochsBefore(step) + epochs_ahead_.load(std::memory_order_relaxed);
+  return std::min(static_cast<uint64_t>(std::max<int64_t>(epoch, 0)), kMostEpoch);
+}
+
+std::vector<int64_t> SavedPolicy::Encode() const {
+  const bool has_epochs = statistics.Has(Statistic::kEpoch);
+  std::vector<int64_t> numbers = {has_epochs ? 2 : 1, static_cast<int64_t>(step),
+                                  statistics.bits()};
+  if (has_epochs) numbers.push_back(static_cast<int64_t>(epoch));
+  numbers.insert(numbers.end(), admission.begin(), admission.end());
+  return numbers;
+}
+
+absl::Status SavedPolicy::Decode(const int64_t* numbers, size_t count, SavedPolicy* saved) {
+  // The format says whether there is an epoch.
+  const bool has_epochs = count > 3 && numbers[0] == 2;
+  const size_t fixed_numbers = has_epochs ? 4 : 3;
+  if (count < 3 || numbers[0] != (has_epochs ? 2 : 1) || numbers[1] < 0 ||
+      numbers[1] > StepClock::kMostStep || numbers[2] < 0 ||
+      numbers[2] != StatisticSet::OfBits(static_cast<uint8_t>(numbers[2])).bits() ||
+      StatisticSet::OfBits(static_cast<uint8_t>(numbers[2])).Has(Statistic::kEpoch) != has_epochs ||
+      (has_epochs && (numbers[3] < 0 || numbers[3] > static_cast<int64_t>(kMostEpoch)))) {
+    return InvalidArgumentError("The saved policy is damaged, or of an unknown format. It has ",
+                                count, " numbers.");
+  }
+  saved->step = static_cast<uint64_t>(numbers[1]);
+  saved->statistics = StatisticSet::OfBits(static_cast<uint8_t>(numbers[2]));
+  saved->epoch = has_epochs ? static_cast<uint64_t>(numbers[3]) : 0;
+  saved->admission.assign(numbers + fixed_numbers, numbers + count);
+  return absl::OkStatus();
+}
+
+bool SavedPolicy::CountsFor(const PolicySettings& policy) const {
+  if (admission.empty()) return false;
+  if (admission[0] == static_cast<int64_t>(Admission::Kind::kCounter)) {
+    return policy.admission == "counter";
+  }
+  // The cells of a filter are as wide as its threshold needs, and may be too narrow for another.
+  return policy.admission == "bloom" && admission.size() > 1 &&
+         admission[1] == policy.admission_threshold;
+}
+
+EvictionLog::EvictionLog(const TableResource* table, const TableOptions& options, bool keeps_rows)
+    : table_(table),
+      allocator_(options.allocator),
+      row_bytes_(options.dim * SizeOf(options.value_type)),
+      keeps_rows_(keeps_rows),
+      rows_(allocator_) {}
+
+Status EvictionLog::Evict(size_t count, const int64_t* keys, const void* weights) {
+  const auto text_of = [](const StringKeys& texts, int64_t number) {
+    return std::string(texts.TextOf(number));
+  };
+  std::lock_guard<OrderedMutex> lock(mutex_);
+  try {  // all room first: from there on nothing can fail
+    std::vector<std::string> key_texts, value_texts;
+    if (const StringKeys* const texts = table_->key_texts()) {
+      text_keys_.reserve(text_keys_.size() + count);
+      for (size_t i = 0; keeps_rows_ && i < count; ++i) {
+        key_texts.push_back(text_of(*texts, keys[i]));
+      }
+      rows_.key_texts.reserve(rows_.key_texts.size() + key_texts.size());
+    }
+    if (const StringKeys* const texts = table_->value_texts()) {
+      const int64_t* const numbers = static_cast<const int64_t*>(weights);
+      for (size_t i = 0; keeps_rows_ && i < count * table_->dim(); ++i) {
+        value_texts.push_back(text_of(*texts, numbers[i]));
+      }
+      rows_.value_texts.reserve(rows_.value_texts.size() + value_texts.size());
+    }
+    if (keeps_rows_) {
+      TF_EMBED_RETURN_IF_ERROR(MakeRoom(count));
+      KeepNumbers(count, keys, static_cast<const char*>(weights));
+    }
+    if (table_->key_texts() != nullptr) text_keys_.insert(text_keys_.end(), keys, keys + count);
+    std::move(key_texts.begin(), key_texts.end(), std::back_inserter(rows_.key_texts));
+    std::move(value_texts.begin(), value_texts.end(), std::back_inserter(rows_.value_texts));
+    return Status();
+  } catch (const std::bad_alloc&) {
+    return Status::ResourceExhausted([] { return "No memory to log rows that leave a table."; });
+  }
+}
+
+Status EvictionLog::MakeRoom(size_t count) {
+  if (rows_.size + count <= rows_.keys.size()) return Status();
+  const size_t room = std::max(rows_.size + count, 2 * rows_.size);
+  Buffer<int64_t> more_keys(allocator_);
+  Buffer<char> more_weights(allocator_);
+  TF_EMBED_RETURN_IF_ERROR(more_keys.Resize(room));
+  TF_EMBED_RETURN_IF_ERROR(more_weights.Resize(room * row_bytes_));
+  if (rows_.size > 0) {
+    std::memcpy(more_keys.data(), rows_.keys.data(), rows_.size * sizeof(int64_t));
+    std::memcpy(more_weights.data(), rows_.weights.data(), rows_.size * row_bytes_);
+  }
+  rows_.keys = std::move(more_keys);
+  rows_.weights = std::move(more_weights);
+  return Status();
+}
+
+void EvictionLog::KeepNumbers(size_t count, const int64_t* keys, const char* weights) {
+  if (count == 0) return;
+  std::memcpy(rows_.keys.data() + rows_.size, keys, count * sizeof(int64_t));
+  std::memcpy(rows_.weights.data() + rows_.size * row_bytes_, weights, count * row_bytes_);
+  rows_.size += count;
+}
+
+size_t EvictionLog::size() const {
+  std::lock_guard<OrderedMutex> lock(mutex_);
+  return rows_.size;
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,359 @@
+#include "cc/tf/table_resource.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "cc/core/files/row_manifest.h"
+#include "cc/core/files/table_meta.h"
+#include "cc/core/index/striped_index.h"
+#include "cc/host/host_table.h"
+#include "cc/tf/gpu_tables.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/settings.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+absl::Status ReadInitializer(tf::OpKernelConstruction* construction, int64_t dim,
+                             RowInitializer* initializer) {
+  std::string kind, text;
+  std::vector<double> numbers;
+  int64_t seed, table_id;
+  TF_RETURN_IF_ERROR(construction->GetAttr("initializer", &kind));
+  TF_RETURN_IF_ERROR(construction->GetAttr("initializer_values", &text));
+  TF_RETURN_IF_ERROR(construction->GetAttr("seed", &seed));
+  TF_RETURN_IF_ERROR(construction->GetAttr("table_id", &table_id));
+  TF_RETURN_IF_ERROR(ReadNumbers(text, "initializer_values", &numbers));
+  return NewInitializer(kind, std::move(numbers), dim, seed, table_id, initializer);
+}
+
+// Finds a table by its name, or creates it.
+//
+// The table lives as long as somebody has its handle, or a kernel that gave one: in a session the
+// kernels live as long as the session, which runs them anew each time. So the table of a SavedModel
+// that Python loads goes with what was loaded, and that of a session with the session. The manager
+// only knows the name.
+class TableHandleOp : public tf::OpKernel {
+ public:
+  explicit TableHandleOp(tf::OpKernelConstruction* construction) : tf::OpKernel(construction) {
+    const AttributeSettings settings(construction);
+    OP_REQUIRES_OK(construction, TableResource::ReadSignature(construction, &signature_));
+    OP_REQUIRES_OK(construction, signature_.policy.Read(settings, signature_.num_shards));
+    OP_REQUIRES_OK(construction, TableResource::ReadOptions(construction, signature_, &options_));
+    OP_REQUIRES_OK(construction, storage_.Read(settings));
+    if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) gpu_ = GpuOf(construction);
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (table_ == nullptr) OP_REQUIRES_OK(context, FindOrCreate(context->resource_manager()));
+    tf::Tensor* handle;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
+    table_->Ref();  // the handle's
+    handle->scalar<tf::ResourceHandle>()() = tf::ResourceHandle::MakeRefCountingHandle(
+        table_.get(), context->device()->attributes().name());
+  }
+
+ private:
+  absl::Status FindOrCreate(tf::ResourceMgr* manager) {
+    static std::mutex one_at_a_time;
+    std::lock_guard<std::mutex> lock(one_at_a_time);
+    tf::ContainerInfo info;
+    TF_RETURN_IF_ERROR(info.Init(manager, def()));
+    tf::core::RefCountPtr<TableResource> table;
+    if (TableResource * found; manager->Lookup(info.container(), info.name(), &found).ok()) {
+      table.reset(found);
+      if (!(table->signature() == signature_)) {
+        return InvalidArgumentError("Table '", table->name(), "' is ",
+                                    table->signature().DebugString(), " and can't be opened as ",
+                                    signature_.DebugString(), ".");
+      }
+      table_ = std::move(table);
+      return absl::OkStatus();
+    }
+    TableResource* created;
+    TF_RETURN_IF_ERROR(TableResource::Create(signature_, options_, storage_, gpu_, &created));
+    table.reset(created);
+    // The name of one that is gone stays until it is deleted.
+    manager->Delete<TableResource>(info.container(), info.name()).IgnoreError();
+    TF_RETURN_IF_ERROR(manager->CreateUnowned(info.container(), info.name(), created));
+    table_ = std::move(table);
+    return absl::OkStatus();
+  }
+
+  TableResource::Signature signature_;
+  TableOptions options_;
+  GpuStorage storage_;
+  int gpu_ = -1;
+  std::mutex mutex_;
+  tf::core::RefCountPtr<TableResource> table_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedTable").Device(tf::DEVICE_CPU), TableHandleOp);
+const OnGpu<TableHandleOp> on_gpu("TfEmbedTable", {"table"});
+
+}  // namespace
+
+DataType CoreType(tf::DataType type) {
+  switch (type) {
+    case tf::DT_HALF:
+      return DataType::kHalf;
+    case tf::DT_BFLOAT16:
+      return DataType::kBFloat16;
+    case tf::DT_DOUBLE:
+      return DataType::kDouble;
+    case tf::DT_INT8:
+      return DataType::kInt8;
+    case tf::DT_INT32:
+      return DataType::kInt32;
+    case tf::DT_INT64:
+    case tf::DT_STRING:  // the number that a dictionary has for it
+      return DataType::kInt64;
+    case tf::DT_BOOL:
+      return DataType::kBool;
+    default:
+      return DataType::kFloat;
+  }
+}
+
+absl::Status ReadNumbers(const std::string& text, const char* attribute,
+                         std::vector<double>* numbers) {
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data(); at != end;) {
+    if (*at == ' ') {
+      ++at;
+      continue;
+    }
+    double number;
+    const std::from_chars_result result = std::from_chars(at, end, number);
+    if (result.ec != std::errc()) {
+      return InvalidArgumentError("`", attribute, "` must be decimal numbers. Received: ", text);
+    }
+    numbers->push_back(number);
+    at = result.ptr;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NewInitializer(const std::string& kind, std::vector<double> numbers, int64_t dim,
+                            int64_t seed, int64_t table_id, RowInitializer* initializer) {
+  const size_t wanted = kind == "constant" ? 1 : kind == "row" ? static_cast<size_t>(dim) : 2;
+  if (numbers.size() != wanted) {
+    return InvalidArgumentError("`initializer_values` must be ", wanted,
+                                " numbers for initializer '", kind, "'. Received: ", numbers.size(),
+                                ".");
+  }
+  initializer->seed = static_cast<uint64_t>(seed);
+  initializer->table_id = static_cast<uint64_t>(table_id);
+  if (kind == "row") {
+    initializer->kind = InitializerKind::kRow;
+    initializer->row = std::move(numbers);
+    return absl::OkStatus();
+  }
+  initializer->kind = kind == "constant"  ? InitializerKind::kConstant
+                      : kind == "uniform" ? InitializerKind::kUniform
+                      : kind == "normal"  ? InitializerKind::kNormal
+                                          : InitializerKind::kTruncatedNormal;
+  initializer->a = numbers[0];
+  if (wanted == 2) initializer->b = numbers[1];
+  return absl::OkStatus();
+}
+
+absl::Status ToTensorFlow(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return absl::OkStatus();
+    case StatusCode::kInvalidArgument:
+      return InvalidArgumentError(status.message());
+    case StatusCode::kFailedPrecondition:
+      return absl::FailedPreconditionError(status.message());
+    case StatusCode::kResourceExhausted:
+      return ResourceExhaustedError(status.message());
+    case StatusCode::kDataLoss:
+      return absl::DataLossError(status.message());
+    case StatusCode::kUnavailable:
+      return absl::UnavailableError(status.message());
+  }
+  return absl::OkStatus();
+}
+
+std::string TableResource::Signature::DebugString() const {
+  return absl::StrCat("a table of ", tf::DataTypeString(key_dtype), " keys, ",
+                      tf::DataTypeString(value_dtype), " values, dim ", dim, ", in ", num_shards,
+                      num_shards == 1 ? " shard" : " shards",
+                      policy == PolicySettings() ? "" : ", ",
+                      policy == PolicySettings() ? "" : policy.DebugString());
+}
+
+bool TableResource::Signature::operator==(const Signature& other) const {
+  return key_dtype == other.key_dtype && value_dtype == other.value_dtype && dim == other.dim &&
+         num_shards == other.num_shards && policy == other.policy;
+}
+
+absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction,
+                                          Signature* signature) {
+  TF_RETURN_IF_ERROR(construction->GetAttr("key_dtype", &signature->key_dtype));
+  TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
+  TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
+  return ReadNumber(construction, "num_shards", 1, static_cast<int64_t>(RowManifest::kMostFiles),
+                    &signature->num_shards);
+}
+
+absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
+                                        const Signature& signature, TableOptions* options) {
+  std::string name;
+  int64_t init_size;
+  TF_RETURN_IF_ERROR(construction->GetAttr("label", &name));
+  TF_RETURN_IF_ERROR(construction->GetAttr("init_size", &init_size));
+  TF_RETURN_IF_ERROR(NewOptions(signature, std::move(name), init_size, options));
+  return ReadInitializer(construction, signature.dim, &options->initializer);
+}
+
+absl::Status TableResource::NewOptions(const Signature& signature, std::string name,
+                                       int64_t init_size, TableOptions* options) {
+  options->name = std::move(name);
+  if (signature.dim > TableMeta::kMostDim) {
+    return InvalidArgumentError("`dim` of table '", options->name, "' must be at most ",
+                                TableMeta::kMostDim, ". Received: dim=", signature.dim, ".");
+  }
+  options->value_type = CoreType(signature.value_dtype);
+  options->dim = static_cast<size_t>(signature.dim);
+  options->init_size = static_cast<size_t>(init_size);
+  return absl::OkStatus();
+}
+
+absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,
+                                   const GpuStorage& storage, int gpu, TableResource** resource) {
+  const double index_bytes = static_cast<double>(options.init_size) *
+                             static_cast<double>(signature.num_shards) * StripedIndex::kBytesPerKey;
+  if (index_bytes > static_cast<double>(PhysicalMemoryBytes())) {
+    return ResourceExhaustedError("`init_size` of table '", options.name, "' asks for ",
+                                  index_bytes, " bytes of index, more than this machine has, ",
+                                  PhysicalMemoryBytes(),
+                                  ". Received: init_size=", options.init_size, " in each of ",
+                                  signature.num_shards, " shards.");
+  }
+  tf::core::RefCountPtr<TableResource> created(new TableResource(signature, gpu));
+  const PolicySettings& policy = signature.policy;
+  std::shared_ptr<Admission> admission;
+  TF_RETURN_IF_ERROR(policy.NewAdmission(options.allocator, &admission));
+  if (policy.log_evicted || signature.key_dtype == tf::DT_STRING) {
+    created->evicted_ = std::make_unique<EvictionLog>(created.get(), options, policy.log_evicted);
+  }
+  for (int64_t shard = 0; shard < signature.num_shards; ++shard) {
+    TableOptions shard_options = options;
+    shard_options.policy =
+        policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
+    std::unique_ptr<Table> table;
+    if (gpu >= 0) {
+      RowPolicy& shard_policy = shard_options.policy;
+      if (storage.evict_by_bytes && shard_policy.max_rows == 0) shard_policy.max_rows = SIZE_MAX;
+      const DeviceOptions device = storage.ForShard(signature.num_shards, gpu);
+      Table* on_device;
+      TF_RETURN_IF_ERROR(NewGpuTable(shard_options, device, &table, &on_device));
+      created->device_shards_.push_back(on_device);
+    } else {
+      table = HostTable::Create(shard_options);
+    }
+    if (table == nullptr) {
+      return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
+    }
+    created->shards_.push_back(std::move(table));
+  }
+  const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* texts) {
+    if (type != tf::DT_STRING) return true;
+    *texts = StringKeys::Create(options.allocator);
+    return *texts != nullptr;
+  };
+  if (!make(signature.key_dtype, &created->key_texts_) ||
+      !make(signature.value_dtype, &created->value_texts_)) {
+    return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
+  }
+  *resource = created.release();
+  return absl::OkStatus();
+}
+
+size_t TableResource::size() const {
+  size_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->size();
+  return sum;
+}
+
+void TableResource::DropTextsOfEvicted() {
+  if (key_texts_ == nullptr || evicted_ == nullptr) return;
+  evicted_->TakeTextKeys(
+      [&](const int64_t* keys, size_t count) { DropTextsWithoutRows(keys, count); });
+}
+
+void TableResource::DropTextsWithoutRows(const int64_t* keys, size_t count) {
+  constexpr size_t kChunk = 1024;
+  bool is_in_shard[kChunk];
+  bool has_row[kChunk];
+  for (size_t begin = 0; begin < count; begin += kChunk) {
+    const KeyBatch batch{keys + begin, std::min(kChunk, count - begin), nullptr};
+    std::fill(has_row, has_row + batch.size, false);
+    for (const auto& shard : shards_) {
+      if (!shard->Contains(ExecContext::Serial(), batch, is_in_shard).ok()) return;
+      for (size_t i = 0; i < batch.size; ++i) has_row[i] = has_row[i] || is_in_shard[i];
+    }
+    for (size_t i = 0; i < batch.size; ++i) {
+      if (!has_row[i]) key_texts_->Remove(&batch.keys[i], 1);
+    }
+  }
+}
+
+Status TableResource::CollectValues(Buffer<int64_t>* values) const {
+  constexpr size_t kRows = size_t{1} << 14;
+  TF_EMBED_RETURN_IF_ERROR(values->Resize(size() * dim()));
+  ExportedRows rows(allocator());
+  size_t count = 0;
+  for (const auto& shard : shards_) {
+    for (ExportCursor cursor; !cursor.done; count += rows.size * dim()) {
+      TF_EMBED_RETURN_IF_ERROR(shard->ExportBatch(kRows, &cursor, &rows));
+      std::memcpy(values->data() + count, rows.weights.data(), rows.size * row_bytes());
+    }
+  }
+  return Status();
+}
+
+void TableResource::DropUnusedValueTexts() {
+  if (value_texts_ == nullptr || value_texts_->size() <= value_texts_limit_) return;
+  const size_t num_texts = value_texts_->size();
+  const size_t num_values = size() * dim();
+  Buffer<int64_t> used(allocator());
+  Buffer<int64_t> texts(allocator());
+  if (!CollectValues(&used).ok() || !texts.Resize(num_texts).ok()) return;
+  std::sort(used.data(), used.data() + num_values);
+  size_t unused = 0;
+  value_texts_->ForEachKey([&](int64_t text) {
+    if (!std::binary_search(used.data(), used.data() + num_values, text)) texts[unused++] = text;
+  });
+  value_texts_->Remove(texts.data(), unused);
+  value_texts_limit_ = std::max(kFewTexts, 2 * value_texts_->size());
+}
+
+void TableResource::ReplaceTexts(std::unique_ptr<StringKeys>* key_texts,
+                                 std::unique_ptr<StringKeys>* value_texts) {
+  key_texts_.swap(*key_texts);
+  value_texts_.swap(*value_texts);
+  value_texts_limit_ = std::max(kFewTexts, value_texts_ == nullptr ? 0 : 2 * value_texts_->size());
+}
+
+std::vector<Table*> TableResource::shards() const {
+  std::vector<Table*> shards;
+  for (const auto& shard : shards_) shards.push_back(shard.get());
+  return shards;
+}
+
+std::string TableResource::DebugString() const {
+  return absl::StrCat("Table '", name(), "': ", signature_.DebugString(), ", ", size(), " keys");
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,156 @@
+// The ops by which steps that read rows and write them back take turns on a table.
+#include <atomic>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/table_op.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+using TablePtr = tf::core::RefCountPtr<TableResource>;
+
+// The turn of a table, in a variant. Its copies are the same turn, which ends with the last one at
+// the latest: so a step that fails or is cancelled between the two ops gives it back.
+class Turn {
+ public:
+  Turn() = default;
+  explicit Turn(TablePtr table) : held_(std::make_shared<Held>(std::move(table))) {}
+
+  const TableResource* table() const { return held_ == nullptr ? nullptr : held_->table.get(); }
+  void Begin() { held_->begun = true; }
+  void End() const { held_->End(); }
+
+  // What TensorFlow asks of a type in a variant. A turn can't leave its process.
+  static constexpr char kTypeName[] = "tf_embed::Turn";
+  std::string TypeName() const { return kTypeName; }
+  std::string DebugString() const { return kTypeName; }
+  void Encode(tf::VariantTensorData* data) const { data->set_type_name(TypeName()); }
+  bool Decode(tf::VariantTensorData) { return false; }
+
+ private:
+  struct Held {
+    explicit Held(TablePtr of) : table(std::move(of)) {}
+    ~Held() { End(); }
+    void End() {
+      if (begun.exchange(false)) table->turns()->Leave();
+    }
+
+    const TablePtr table;
+    std::atomic<bool> begun{false};
+  };
+
+  std::shared_ptr<Held> held_;
+};
+
+// On a GPU the ops take and give turns in the host's memory, and TensorFlow copies them there and
+// back.
+struct TurnCopies {
+  explicit TurnCopies(tf::VariantDeviceCopyDirection direction)
+      : copy(direction, tf::TypeIndex::Make<Turn>(), Copy) {}
+  static absl::Status Copy(const Turn& from, Turn* to,
+                           const tf::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn&) {
+    *to = from;
+    return absl::OkStatus();
+  }
+
+  tf::variant_op_registry_fn_registration::UnaryVariantDeviceCopyRegistration<Turn> copy;
+};
+const TurnCopies to_device(tf::VariantDeviceCopyDirection::HOST_TO_DEVICE);
+const TurnCopies to_host(tf::VariantDeviceCopyDirection::DEVICE_TO_HOST);
+const TurnCopies between_devices(tf::VariantDeviceCopyDirection::DEVICE_TO_DEVICE);
+
+class TakeTurnOp : public tf::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
+    TablePtr table;
+    OP_REQUIRES_OK_ASYNC(context, LookUpTable(context, context->input(0), "table", &table), done);
+    tf::Tensor* output;
+    OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, {}, &output), done);
+    try {
+      Wait(context, done, std::move(table), output);
+    } catch (const std::bad_alloc&) {
+      context->CtxFailure(ResourceExhaustedError("No memory for the turn of a table."));
+      done();
+    }
+  }
+
+ private:
+  // All that may throw comes before the request is queued, which is before anything is granted.
+  static void Wait(tf::OpKernelContext* context, const DoneCallback& done, TablePtr table,
+                   tf::Tensor* output) {
+    TableResource* const resource = table.get();
+    resource->Ref();
+    const std::shared_ptr<TableResource> kept(resource, [](TableResource* one) { one->Unref(); });
+    auto turn = std::make_shared<Turn>(std::move(table));
+    tf::CancellationManager* const cancellations = context->cancellation_manager();
+    const tf::CancellationToken token = cancellations == nullptr
+                                            ? tf::CancellationManager::kInvalidToken
+                                            : cancellations->get_cancellation_token();
+    // The context may be used only if the queue gives the request up: once it is granted, the op
+    // may be over at any moment.
+    const auto give_up = [context, done, kept, turn] {
+      if (!kept->turns()->Cancel(turn.get())) return;
+      context->SetStatus(absl::CancelledError("The step was cancelled while it waited."));
+      done();
+    };
+    const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    if (cancellations != nullptr && !cancellations->RegisterCallback(token, [cancelled, give_up] {
+          *cancelled = true;
+          give_up();
+        })) {
+      context->SetStatus(absl::CancelledError("The step was cancelled."));
+      done();
+      return;
+    }
+    kept->turns()->Enter(turn.get(), [cancellations, token, done, turn, output] {
+      turn->Begin();
+      // Does not wait for a cancellation under way, which may be what gives the turn back here.
+      if (cancellations != nullptr) cancellations->TryDeregisterCallback(token);
+      output->scalar<tf::Variant>()() = std::move(*turn);
+      done();
+    });
+    if (*cancelled) give_up();  // a cancellation before the request was queued found nothing
+  }
+};
+
+class EndTurnOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    const tf::Tensor& input = context->input(1);
+    const Turn* const turn = tf::TensorShapeUtils::IsScalar(input.shape())
+                                 ? input.scalar<tf::Variant>()().get<Turn>()
+                                 : nullptr;
+    if (turn == nullptr || turn->table() != table) {
+      return InvalidArgumentError("`turn` must be one of table '", table->name(),
+                                  "'. Received: ", input.DebugString(), ".");
+    }
+    turn->End();
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedTakeTurn").Device(tf::DEVICE_CPU), TakeTurnOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedEndTurn").Device(tf::DEVICE_CPU), EndTurnOp);
+
+const OnGpu<TakeTurnOp> take_turn("TfEmbedTakeTurn", {"table", "turn"});
+const OnGpu<EndTurnOp> end_turn("TfEmbedEndTurn", {"table", "turn"});
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,151 @@
+// The verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/rule_attributes.h"
+#include "cc/tf/table_op.h"
+#include "cc/tf/whole_table.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+class InsertOrAssignOp : public TableOp {
+ public:
+  explicit InsertOrAssignOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    const tf::Tensor& values = context->input(3);
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+    keys.TakeAsDistinct(distinct_);
+    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, step);
+    Buffer<int64_t> numbers(table->allocator());
+    const void* rows = values.data();
+    if (table->value_texts() != nullptr) {
+      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, TextsOf(values), &numbers));
+      rows = numbers.data();
+    }
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->InsertOrAssign(exec, batch, rows, {});
+    });
+  }
+
+  bool distinct_ = false;
+};
+
+class AccumOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    const tf::Tensor& old_values = context->input(3);
+    const tf::Tensor& new_values = context->input(4);
+    const tf::Tensor& exists = context->input(5);
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+    TF_RETURN_IF_ERROR(CheckRows(old_values, "old_values", *table, keys));
+    TF_RETURN_IF_ERROR(CheckRows(new_values, "new_values", *table, keys));
+    if (exists.shape() != keys.shape()) {
+      return InvalidArgumentError("`exists` of table '", table->name(),
+                                  "' must have the shape of the keys, ", keys.shape().DebugString(),
+                                  ". Received: ", exists.shape().DebugString(), ".");
+    }
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, step);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->Accum(exec, batch, old_values.data(), new_values.data(),
+                          exists.flat<bool>().data());
+    });
+  }
+};
+
+class ApplyOp : public TableOp {
+ public:
+  explicit ApplyOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
+    OP_REQUIRES_OK(construction,
+                   construction->GetAttr("stochastic_rounding", &stochastic_rounding_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    const tf::Tensor& gradients = context->input(3);
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
+    keys.TakeAsDistinct(distinct_);
+    TF_RETURN_IF_ERROR(CheckRowsShape(gradients, "gradients", *table, keys));
+    Rule rule;
+    TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
+    TF_RETURN_IF_ERROR(ReadStep(context->input(5), &rule));
+    rule.stochastic_rounding = stochastic_rounding_;
+    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
+    // A single shard takes the rule by itself.
+    const auto set_rule = [&] {
+      return table->num_shards() == 1 ? absl::OkStatus() : SetRuleOfAll(rule.slots, table);
+    };
+    TF_RETURN_IF_ERROR(set_rule());
+    const Step step(table);
+    const ExecContext exec = ThreadPoolOf(context, step);
+    TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
+    }));
+    // Again, for an import may have come between two shards: those behind it have the rule.
+    TF_RETURN_IF_ERROR(set_rule());
+    return ForEachShard(
+        *table, keys, [&](Table* shard, const KeyBatch&) { return shard->FinishStep(exec, rule); });
+  }
+
+  RuleKind kind_ = RuleKind::kNone;
+  bool distinct_ = false;
+  bool stochastic_rounding_ = false;
+};
+
+class EraseOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    KeysInput keys(table->allocator());
+    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
+    const ExecContext exec = ThreadPoolOf(context, table);
+    return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
+      return shard->Erase(exec, batch);
+    });
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedInsertOrAssign").Device(tf::DEVICE_CPU), InsertOrAssignOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedAccum").Device(tf::DEVICE_CPU), AccumOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedApply").Device(tf::DEVICE_CPU), ApplyOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedErase").Device(tf::DEVICE_CPU), EraseOp);
+
+const OnGpu<InsertOrAssignOp> insert_or_assign("TfEmbedInsertOrAssign", {"table", "owners"},
+                                               KeyTypes::kWide);
+const OnGpu<InsertOrAssignOp> narrow_insert_or_assign(
+    "TfEmbedInsertOrAssign", {"table", "keys", "owners", "values", "scores"}, KeyTypes::kNarrow);
+const OnGpu<AccumOp> accum("TfEmbedAccum", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<AccumOp> narrow_accum("TfEmbedAccum",
+                                  {"table", "keys", "owners", "old_values", "new_values", "exists",
+                                   "scores"},
+                                  KeyTypes::kNarrow);
+const OnGpu<ApplyOp> apply("TfEmbedApply", {"table", "owners", "hyper", "step"}, KeyTypes::kWide);
+const OnGpu<ApplyOp> narrow_apply("TfEmbedApply",
+                                  {"table", "keys", "owners", "gradients", "hyper", "step",
+                                   "scores"},
+                                  KeyTypes::kNarrow);
+const OnGpu<EraseOp> erase("TfEmbedErase", {"table", "owners"}, KeyTypes::kWide);
+const OnGpu<EraseOp> narrow_erase("TfEmbedErase", {"table", "keys", "owners"}, KeyTypes::kNarrow);
+
+}  // namespace
+}  // namespace tf_embed

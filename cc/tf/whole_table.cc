@@ -1,0 +1,80 @@
+#include "cc/tf/whole_table.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "cc/core/shards/restrict.h"
+
+namespace tf_embed {
+
+bool HasRule(const TableResource& table, const RuleSlots& rule) {
+  for (size_t number = 0; number < table.num_shards(); ++number) {
+    if (!SameRule(table.shard(number)->rule(), rule)) return false;
+  }
+  return true;
+}
+
+absl::Status PauseWriters(const TableResource& table, HeldTables* paused) {
+  constexpr int kMostTries = 10000;
+  const std::vector<Table*> shards = table.shards();
+  for (int tries = 1;; ++tries) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused->Take(shards.data(), shards.size(), Held::kPaused)));
+    if (tries == kMostTries || HasRule(table, shards[0]->rule())) return absl::OkStatus();
+    paused->Release();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+absl::Status SetRuleOfAll(const RuleSlots& rule, TableResource* table) {
+  const auto has_it = [&](const Table* shard) {
+    return SameRuleAndInitialValues(shard->rule(), rule);
+  };
+  const std::vector<Table*> shards = table->shards();
+  // Asked first, because setting a rule waits for all who read and write.
+  if (std::all_of(shards.begin(), shards.end(), has_it)) return absl::OkStatus();
+  HeldTables paused(table->allocator());
+  TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(shards.data(), shards.size(), Held::kPaused)));
+  const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
+  for (Table* const shard : shards) {
+    if (!has_it(shard)) TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(exec, rule)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta) {
+  const RowInitializer initializer = table.shard(0)->initializer();
+  meta->seed = initializer.seed;
+  meta->table_id = initializer.table_id;
+  meta->value_type = table.shard(0)->options().value_type;
+  meta->dim = table.dim();
+  if (!with_slots) return absl::OkStatus();
+  meta->rule = table.shard(0)->rule();
+  if (HasRule(table, meta->rule)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Table '", table.name(),
+                   "' is changing from one optimizer to another. Save it after the step."));
+}
+
+absl::Status PolicyOf(TableResource* table, SavedPolicy* policy) {
+  policy->statistics = table->statistics();
+  if (policy->statistics.size() > 0) policy->step = table->clock()->step();
+  if (policy->statistics.Has(Statistic::kEpoch)) policy->epoch = table->clock()->epoch();
+  if (table->admission() == nullptr) return absl::OkStatus();
+  return ToTensorFlow(table->admission()->Save(&policy->admission));
+}
+
+absl::Status KeepBounds(const ExecContext& exec, TableResource* table) {
+  for (size_t number = 0; number < table->num_shards(); ++number) {
+    Table* const shard = table->shard(number);
+    const RowPolicy& policy = shard->options().policy;
+    if (policy.max_rows == 0 || shard->size() <= policy.max_rows) continue;
+    size_t removed = 0;
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(RestrictRows(exec, &shard, 1, policy.eviction, policy.max_rows, &removed)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,375 @@
+// The verbs on a table as a whole: Clear, Shrink, Size, Export, ExportScores, Import.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/settings.h"
+#include "cc/tf/table_op.h"
+#include "cc/tf/whole_table.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+constexpr size_t kExportRows = size_t{1} << 16;
+
+class ClearOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
+    // One after the other, so that none meets some shards before and some after.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
+    TextAccess texts(table, KeyUse::kErase);
+    HeldTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear(exec)));
+    }
+    if (table->key_texts() != nullptr) table->key_texts()->Clear();
+    if (table->value_texts() != nullptr) table->value_texts()->Clear();
+    if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
+    return absl::OkStatus();
+  }
+};
+
+class ShrinkOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    const ExecContext exec = ThreadPoolOf(context, table);
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Shrink(exec)));
+    }
+    TextAccess texts(table, KeyUse::kErase);
+    for (StringKeys* const dictionary : {table->key_texts(), table->value_texts()}) {
+      if (dictionary != nullptr) TF_RETURN_IF_ERROR(ToTensorFlow(dictionary->Shrink()));
+    }
+    return absl::OkStatus();
+  }
+};
+
+class SizeOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::Tensor* size;
+    int64_t shard;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "shard", &shard));
+    if (shard < -1 || shard >= static_cast<int64_t>(table->num_shards())) {
+      return InvalidArgumentError("Table '", table->name(), "' has ", table->num_shards(),
+                                  " shards. Received: index=", shard, ".");
+    }
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &size));
+    size->scalar<int64_t>()() = static_cast<int64_t>(
+        shard < 0 ? table->size() : table->shard(static_cast<size_t>(shard))->size());
+    return absl::OkStatus();
+  }
+};
+
+class ExportOp : public TableOp {
+ public:
+  explicit ExportOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("with_slots", &with_slots_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("with_policy", &with_policy_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    if (output_type(0) != table->signature().key_dtype ||
+        output_type(1) != table->signature().value_dtype ||
+        tf::DataTypeSize(output_type(2)) !=
+            static_cast<int>(SlotSize(table->shard(0)->options().value_type))) {
+      return InvalidArgumentError(
+          "Table '", table->name(), "' is ", table->signature().DebugString(), ". Asked for: keys ",
+          tf::DataTypeString(output_type(0)), ", values ", tf::DataTypeString(output_type(1)),
+          ", slots ", tf::DataTypeString(output_type(2)), ".");
+    }
+    // One after the other, so that none meets some shards before and some after.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
+    TextAccess texts(table, KeyUse::kRead);
+    HeldTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    TableMeta meta;
+    TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, &meta));
+    const int64_t size = static_cast<int64_t>(table->size());
+    tf::Tensor *keys, *values, *slots, *numbers;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
+    const size_t slots_per_row = meta.rule.slots_per_row();
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(2, {size, static_cast<int64_t>(slots_per_row)}, &slots));
+    TF_RETURN_IF_ERROR(context->allocate_output(3, {static_cast<int64_t>(meta.count())}, &numbers));
+    meta.Encode(numbers->flat<int64_t>().data());
+
+    tf::Tensor* statistics;
+    SavedPolicy policy;
+    if (with_policy_) TF_RETURN_IF_ERROR(PolicyOf(table, &policy));
+    const size_t words = policy.statistics.size();
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(4, {size, static_cast<int64_t>(words)}, &statistics));
+    TF_RETURN_IF_ERROR(GivePolicy(context, policy));
+    const ExecContext exec = ThreadPoolOf(context);
+    ExportedRows rows(table->allocator());
+    const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
+    size_t done = 0;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      for (ExportCursor cursor; !cursor.done; done += rows.size) {
+        TF_RETURN_IF_ERROR(
+            ToTensorFlow(table->shard(number)->ExportBatch(kExportRows, &cursor, &rows)));
+        if (table->key_texts() != nullptr) {
+          WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
+        } else {
+          NarrowKeys(rows.keys.data(), rows.size, done, keys);
+        }
+        if (table->value_texts() != nullptr) {
+          WriteTexts(exec, *table->value_texts(),
+                     reinterpret_cast<const int64_t*>(rows.weights.data()),
+                     rows.size * table->dim(), done * table->dim(), values);
+        } else {
+          CopyRows(rows.weights.data(), rows.size, table->row_bytes(), done, values);
+        }
+        CopyRows(rows.slots.data(), rows.size, slot_bytes, done, slots);
+        CopyRows(rows.statistics.data(), rows.size, words * sizeof(uint64_t), done, statistics);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status GivePolicy(tf::OpKernelContext* context, const SavedPolicy& policy) {
+    const std::vector<int64_t> numbers = policy.Encode();
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(5, {static_cast<int64_t>(numbers.size())}, &output));
+    std::copy(numbers.begin(), numbers.end(), output->flat<int64_t>().data());
+    return absl::OkStatus();
+  }
+
+  static void CopyRows(const void* rows, size_t count, size_t row_bytes, size_t at,
+                       tf::Tensor* out) {
+    if (count * row_bytes == 0) return;
+    std::memcpy(static_cast<char*>(out->data()) + at * row_bytes, rows, count * row_bytes);
+  }
+
+  bool with_slots_ = true;
+  bool with_policy_ = true;
+};
+
+class ExportScoresOp : public TableOp {
+ public:
+  explicit ExportScoresOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction,
+                   ReadEvictionOrder(AttributeSettings(construction), "order", &order_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    int64_t split_size;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "split_size", &split_size));
+    if (split_size < 1) {
+      return InvalidArgumentError("`split_size` of table '", table->name(),
+                                  "' must be a positive number of rows. Received: ", split_size,
+                                  ".");
+    }
+    if (output_type(0) != table->signature().key_dtype) {
+      return InvalidArgumentError("Table '", table->name(), "' is ",
+                                  table->signature().DebugString(), ". Asked for: keys ",
+                                  tf::DataTypeString(output_type(0)), ".");
+    }
+    const StatisticSet set = table->statistics();
+    if ((StatisticsOf(order_).bits() & ~set.bits()) != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Table '", table->name(), "' does not keep the statistics that these scores are."));
+    }
+    TextAccess texts(table, KeyUse::kRead);
+    HeldTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    tf::Tensor *keys, *scores;
+    const int64_t size = static_cast<int64_t>(table->size());
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {size}, &scores));
+    const ExecContext exec = ThreadPoolOf(context);
+    ExportedRows rows(table->allocator());
+    int64_t* next = scores->flat<int64_t>().data();
+    size_t done = 0;
+    const size_t most = std::min(kExportRows, static_cast<size_t>(split_size));
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      for (ExportCursor cursor; !cursor.done; done += rows.size) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->ExportBatch(most, &cursor, &rows)));
+        if (table->key_texts() != nullptr) {
+          WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
+        } else {
+          NarrowKeys(rows.keys.data(), rows.size, done, keys);
+        }
+        for (size_t i = 0; i < rows.size; ++i) {
+          RowStatistics::Word words[StatisticSet::kMost];
+          const uint64_t* const kept = rows.statistics.data() + i * set.size();
+          std::copy(kept, kept + set.size(), words);
+          *next++ = ShownScore(order_, RowStatistics(set, words));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  EvictionOrder order_ = EvictionOrder::kLru;
+};
+
+class ImportOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    // Everything is put together aside; the table takes it over when nothing can fail any more.
+    std::unique_ptr<StringKeys> key_texts, value_texts;
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->has_string_keys(), &key_texts));
+    TF_RETURN_IF_ERROR(NewTexts(*table, table->has_string_values(), &value_texts));
+    KeysInput keys(table->allocator());
+    TableMeta meta;
+    SavedPolicy policy;
+    const tf::Tensor& values = context->input(3);
+    const tf::Tensor& statistics = context->input(6);
+    TF_RETURN_IF_ERROR(CheckRank(context->input(1), "keys", 1));
+    TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
+    TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
+    TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_texts.get(), &keys));
+    keys.TakeAsDistinct(true);  // as those of an export are; else there will be fewer rows
+    TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
+    TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
+    TF_RETURN_IF_ERROR(ReadPolicy(context, *table, keys, &policy));
+    ExecContext exec = ThreadPoolOf(context, table);
+    if (policy.step > 0) exec.now.step = policy.step;
+    if (policy.statistics.Has(Statistic::kEpoch)) exec.now.epoch = policy.epoch;
+    Buffer<int64_t> numbers(table->allocator());
+    const void* rows = values.data();
+    if (value_texts != nullptr) {
+      TF_RETURN_IF_ERROR(
+          InternTexts(exec, TextsOf(values), table->allocator(), value_texts.get(), &numbers));
+      rows = numbers.data();
+    }
+    std::vector<std::unique_ptr<Table>> fresh;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      const KeyBatch batch = keys.shard(number);
+      RowInitializer initializer = table->shard(number)->initializer();
+      initializer.seed = meta.seed;
+      initializer.table_id = meta.table_id;
+      fresh.push_back(table->shard(number)->NewEmpty(batch.size, initializer));
+      if (fresh.back() == nullptr) {
+        return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
+      }
+      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->SetRule(meta.rule)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(
+          fresh.back()->InsertOrAssign(exec, batch, rows, {&meta.rule, context->input(4).data()})));
+      if (fresh.back()->size() != batch.size) {
+        return absl::DataLossError(absl::StrCat("The saved rows of table '", table->name(),
+                                                "' hold a key twice: ", batch.size, " rows, ",
+                                                fresh.back()->size(), " keys."));
+      }
+      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->AssignStatistics(
+          exec, batch, policy.statistics, static_cast<const uint64_t*>(statistics.data()))));
+    }
+    if (table->admission() != nullptr) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(
+          policy.CountsFor(table->signature().policy)
+              ? table->admission()->Load(policy.admission.data(), policy.admission.size())
+              : table->admission()->Clear()));
+    }
+    // One after the other, so that none meets some shards before and some after.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
+    TextAccess texts(table, KeyUse::kErase);
+    {
+      HeldTables paused(table->allocator());
+      TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+      const ExecContext holding = ExecContext::Serial().Holding(Held::kPaused);
+      for (size_t number = 0; number < table->num_shards(); ++number) {
+        table->shard(number)->TakeContent(holding, fresh[number].get());
+      }
+    }
+    table->ReplaceTexts(&key_texts, &value_texts);
+    table->clock()->SetStep(exec.now.step);
+    table->clock()->SetEpoch(exec.now.epoch);
+    // Rows whose use begins with this import are of a step that is over.
+    const bool all_known = (table->statistics().bits() & ~policy.statistics.bits()) == 0;
+    if (!all_known) table->clock()->BeginStep();
+    return KeepBounds(exec, table);
+  }
+
+  static absl::Status ReadPolicy(tf::OpKernelContext* context, const TableResource& table,
+                                 const KeysInput& keys, SavedPolicy* policy) {
+    const tf::Tensor& statistics = context->input(6);
+    const tf::Tensor& numbers = context->input(7);
+    TF_RETURN_IF_ERROR(SavedPolicy::Decode(numbers.flat<int64_t>().data(),
+                                           static_cast<size_t>(numbers.NumElements()), policy));
+    const tf::TensorShape expected(
+        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(policy->statistics.size())});
+    if (statistics.shape() != expected) {
+      return InvalidArgumentError("The saved statistics of table '", table.name(), "' must be ",
+                                  expected.DebugString(),
+                                  ". Received: ", statistics.shape().DebugString(), ".");
+    }
+    return absl::OkStatus();
+  }
+
+  // An empty dictionary, if there is one in the table.
+  static absl::Status NewTexts(const TableResource& table, bool is_there,
+                               std::unique_ptr<StringKeys>* texts) {
+    if (!is_there) return absl::OkStatus();
+    *texts = StringKeys::Create(table.allocator());
+    if (*texts != nullptr) return absl::OkStatus();
+    return ResourceExhaustedError("No memory to restore table '", table.name(), "'.");
+  }
+
+  static absl::Status ReadMeta(tf::OpKernelContext* context, const TableResource& table,
+                               const KeysInput& keys, TableMeta* meta) {
+    const tf::Tensor& slots = context->input(4);
+    const tf::Tensor& numbers = context->input(5);
+    TF_RETURN_IF_ERROR(ToTensorFlow(TableMeta::Decode(
+        numbers.flat<int64_t>().data(), static_cast<size_t>(numbers.NumElements()), meta)));
+    if (meta->value_type != table.shard(0)->options().value_type || meta->dim != table.dim()) {
+      return InvalidArgumentError("What was saved does not fit table '", table.name(), "', ",
+                                  table.signature().DebugString(), ". It has dim ", meta->dim,
+                                  " and another value type or dim.");
+    }
+    const tf::TensorShape expected(
+        {static_cast<int64_t>(keys.size()), static_cast<int64_t>(meta->rule.slots_per_row())});
+    if (slots.shape() != expected ||
+        tf::DataTypeSize(slots.dtype()) != static_cast<int>(SlotSize(meta->value_type))) {
+      return InvalidArgumentError(
+          "The saved slots of table '", table.name(), "' must be ", expected.DebugString(),
+          ". Received: ", tf::DataTypeString(slots.dtype()), " ", slots.shape().DebugString(), ".");
+    }
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedClear").Device(tf::DEVICE_CPU), ClearOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedShrink").Device(tf::DEVICE_CPU), ShrinkOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSize").Device(tf::DEVICE_CPU), SizeOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedExport").Device(tf::DEVICE_CPU), ExportOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedExportScores").Device(tf::DEVICE_CPU), ExportScoresOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedImport").Device(tf::DEVICE_CPU), ImportOp);
+
+const OnGpu<ClearOp> clear("TfEmbedClear", {"table"});
+const OnGpu<ShrinkOp> shrink("TfEmbedShrink", {"table"});
+const OnGpu<SizeOp> size("TfEmbedSize", {"table", "shard", "size"});
+const OnGpu<ExportOp> export_rows("TfEmbedExport", {"table", "keys", "values", "slots", "meta",
+                                                    "statistics", "policy"});
+const OnGpu<ExportScoresOp> export_scores("TfEmbedExportScores",
+                                          {"table", "split_size", "keys", "scores"});
+const OnGpu<ImportOp> import_rows("TfEmbedImport", {"table", "keys", "owners", "values", "slots",
+                                                    "meta", "statistics", "policy"});
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,93 @@
+// The check of the order of locks finds each kind of violation, and nothing else.
+#include "cc/core/base/lock_order.h"
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+
+#include "cc/core/base/operation_gate.h"
+#include "cc/core/table/table_gates.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+using Lock = std::lock_guard<OrderedMutex>;
+
+class LockOrder : public testing::Test {
+ protected:
+  void SetUp() override {
+#if !defined(TF_EMBED_CHECK_LOCKS)
+    GTEST_SKIP() << "This build does not check locks; `bazel test --config=locks` does.";
+#endif
+    testing::FLAGS_gtest_death_test_style = "threadsafe";
+  }
+
+  OrderedMutex policy_{LockRank::kPolicy, 5};
+  OrderedMutex later_policy_{LockRank::kPolicy, 6};
+  OrderedMutex stripe_{LockRank::kStripe};
+  OperationGate content_{LockRank::kContent, 5};
+};
+
+using LockOrderDeathTest = LockOrder;
+
+TEST_F(LockOrder, TakesRisingRanksAndNumbers) {
+  for (int i = 0; i < 2; ++i) {
+    std::shared_lock<OperationGate> content(content_);
+    const Lock policy(policy_);
+    const Lock later(later_policy_);
+    const Lock stripe(stripe_);
+  }
+}
+
+TEST_F(LockOrder, LetsATryPassInAnyOrder) {
+  const Lock stripe(stripe_);
+  std::unique_lock<OrderedMutex> policy(policy_, std::try_to_lock);
+  std::unique_lock<OperationGate> content(content_, std::try_to_lock);
+  EXPECT_TRUE(policy.owns_lock() && content.owns_lock());
+}
+
+TEST_F(LockOrder, LetsWorkOfAPoolTakeStripes) {
+  std::shared_lock<OperationGate> content(content_);
+  PoolOfThreads(2).Context().parallel_for(4, 1, [&](size_t, size_t) { const Lock l(stripe_); });
+}
+
+TEST_F(LockOrderDeathTest, FindsAFallingRank) {
+  const Lock stripe(stripe_);
+  EXPECT_DEATH(Lock{policy_}, "waits for rank 4 number 5 while it holds rank 6");
+}
+
+TEST_F(LockOrderDeathTest, FindsAFallingNumber) {
+  const Lock later(later_policy_);
+  EXPECT_DEATH(Lock{policy_}, "waits for rank 4 number 5 while it holds rank 4 number 6");
+}
+
+TEST_F(LockOrderDeathTest, FindsAGateThatIsSharedTwice) {
+  std::shared_lock<OperationGate> content(content_);
+  EXPECT_DEATH(std::shared_lock<OperationGate>{content_}, "waits for rank 3 number 5");
+}
+
+TEST_F(LockOrderDeathTest, FindsAGateInWorkOfAPool) {
+  const auto find_in_work = [&] {
+    PoolOfThreads(2).Context().parallel_for(
+        4, 1, [&](size_t, size_t) { std::shared_lock<OperationGate> lock(content_); });
+  };
+  EXPECT_DEATH(find_in_work(), "in work of a parallel_for waits for rank 3");
+}
+
+TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
+  const Lock stripe(stripe_);
+  EXPECT_DEATH(ExecContext::Serial().parallel_for(1, 1, [](size_t, size_t) {}),
+               "waits for the threads of a pool rank 6");
+}
+
+TEST_F(LockOrderDeathTest, FindsAVerbThatTakesWhatItsCallerHolds) {
+  const std::unique_ptr<Table> table = HostTable::Create(TableOptions());
+  const Table* const tables[] = {table.get()};
+  HeldTables held(HostAllocator());
+  ASSERT_TRUE(held.Take(tables, 1, Held::kContent).ok());
+  EXPECT_DEATH((void)table->size(), "waits for rank 3");
+}
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,271 @@
+#include "cc/core/files/row_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cc/core/base/allocator.h"
+#include "gtest/gtest.h"
+#include "tests/cc/support/failing_allocator.h"
+
+namespace tf_embed {
+namespace {
+
+class Memory final : public ByteSink, public ByteSource {
+ public:
+  Status Append(const void* bytes, size_t size) override {
+    if (room < size) return Status::Unavailable("the disk is full");
+    room -= size;
+    text.append(static_cast<const char*>(bytes), size);
+    return Status();
+  }
+  const std::string& name() const override { return name_; }
+  uint64_t size() const override { return text.size(); }
+  Status Read(uint64_t offset, size_t size, void* bytes) const override {
+    if (offset > text.size() || size > text.size() - offset) {
+      return Status::DataLoss("read beyond the end");
+    }
+    std::memcpy(bytes, text.data() + offset, size);
+    return Status();
+  }
+
+  std::string text;
+  size_t room = SIZE_MAX;
+
+ private:
+  std::string name_ = "memory";
+};
+
+// Some rows of any kind, made from their numbers.
+struct Rows {
+  explicit Rows(size_t count, const RowFileHeader& header) {
+    for (size_t i = 0; i < count; ++i) {
+      keys.push_back(static_cast<int64_t>(i * 0x9e3779b97f4a7c15u));
+      key_texts.push_back(std::string(i % 11, static_cast<char>('a' + i % 26)));
+      for (size_t j = 0; j < header.meta.dim; ++j) {
+        value_texts.push_back(std::string((i + j) % 5, static_cast<char>(i)));
+      }
+      for (size_t j = 0; j < header.statistics.size(); ++j) statistics.push_back(i << (8 * j));
+    }
+    for (size_t i = 0; i < count * header.weight_bytes(); ++i) weights += static_cast<char>(i * 7);
+    for (size_t i = 0; i < count * header.slot_bytes(); ++i) slots += static_cast<char>(i * 5);
+  }
+
+  static TextBatch Batch(const std::vector<std::string>& texts) {
+    return {texts.data(), texts.size(), [](const void* strings, size_t i) {
+              return std::string_view(static_cast<const std::string*>(strings)[i]);
+            }};
+  }
+  RowsToWrite ToWrite() const {
+    RowsToWrite rows;
+    rows.size = keys.size();
+    rows.keys = keys.data();
+    rows.key_texts = Batch(key_texts);
+    rows.weights = weights.data();
+    rows.value_texts = Batch(value_texts);
+    rows.slots = slots.data();
+    rows.statistics = statistics.data();
+    return rows;
+  }
+
+  std::vector<int64_t> keys;
+  std::vector<std::string> key_texts, value_texts;
+  std::string weights, slots;
+  std::vector<uint64_t> statistics;
+};
+
+RowFileHeader Header(StoredType key_type, StoredType value_type, size_t dim) {
+  RowFileHeader header;
+  header.key_type = key_type;
+  header.value_type = value_type;
+  header.shard = 1;
+  header.num_shards = 3;
+  header.save = 0xfedcba9876543210u;
+  header.statistics = StatisticSet().With(Statistic::kLastStep).With(Statistic::kScore);
+  header.meta.seed = 7;
+  header.meta.table_id = ~uint64_t{0};
+  header.meta.dim = dim;
+  header.meta.value_type = value_type == StoredType::kString ? DataType::kInt64
+                           : value_type == StoredType::kHalf ? DataType::kHalf
+                                                             : DataType::kFloat;
+  if (value_type != StoredType::kString) header.meta.rule = FusedSlots(RuleKind::kAdam, dim);
+  header.policy = {1, 5, 9, -1};
+  return header;
+}
+
+RowFileHeader Plain(size_t dim = 3) { return Header(StoredType::kInt64, StoredType::kFloat, dim); }
+RowFileHeader Texts() { return Header(StoredType::kString, StoredType::kString, 2); }
+
+Status Write(const RowFileHeader& header, const Rows& rows, size_t block_bytes, Memory* file,
+             Allocator* allocator = HostAllocator()) {
+  RowFileWriter writer(file, allocator, block_bytes);
+  TF_EMBED_RETURN_IF_ERROR(writer.Begin(header));
+  TF_EMBED_RETURN_IF_ERROR(writer.Append(rows.ToWrite()));
+  TF_EMBED_RETURN_IF_ERROR(writer.Append(RowsToWrite()));
+  TF_EMBED_RETURN_IF_ERROR(writer.Finish());
+  EXPECT_EQ(file->text.size(), writer.bytes());
+  EXPECT_EQ(rows.keys.size(), writer.rows());
+  return Status();
+}
+
+void ExpectRows(const Rows& rows, const RowFileReader& reader) {
+  const RowFileHeader& header = reader.header();
+  size_t done = 0;
+  for (size_t number = 0; number < reader.num_blocks(); ++number) {
+    RowBlock block(HostAllocator());
+    ASSERT_TRUE(reader.ReadBlock(number, &block).ok());
+    for (size_t i = 0; i < block.size; ++i, ++done) {
+      if (header.has_key_texts()) {
+        EXPECT_EQ(rows.key_texts[done], block.key_texts[i]);
+      } else {
+        EXPECT_EQ(rows.keys[done], block.keys[i]);
+      }
+      for (size_t j = 0; header.has_value_texts() && j < header.meta.dim; ++j) {
+        EXPECT_EQ(rows.value_texts[done * header.meta.dim + j],
+                  block.value_texts[i * header.meta.dim + j]);
+      }
+    }
+    const size_t begin = done - block.size;
+    const auto expect_bytes = [&](const void* all, const void* some, size_t row_bytes) {
+      EXPECT_EQ(0, std::memcmp(static_cast<const char*>(all) + begin * row_bytes, some,
+                               block.size * row_bytes));
+    };
+    if (!header.has_value_texts()) {
+      expect_bytes(rows.weights.data(), block.weights, header.weight_bytes());
+    }
+    expect_bytes(rows.slots.data(), block.slots, header.slot_bytes());
+    expect_bytes(rows.statistics.data(), block.statistics, header.statistics_bytes());
+  }
+  EXPECT_EQ(rows.keys.size(), done);
+}
+
+TEST(RowFile, GivesBackWhatWasWritten) {
+  for (const RowFileHeader& header :
+       {Plain(), Plain(1), Texts(), Header(StoredType::kString, StoredType::kHalf, 5),
+        Header(StoredType::kUint32, StoredType::kString, 1)}) {
+    for (const size_t block_bytes : {1, 200, 1 << 20}) {
+      for (const size_t count : {0, 1, 57}) {
+        const Rows rows(count, header);
+        Memory file;
+        ASSERT_TRUE(Write(header, rows, block_bytes, &file).ok());
+        RowFileReader reader(&file, HostAllocator());
+        const Status status = reader.Verify();
+        ASSERT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(count, reader.rows());
+        if (block_bytes == 1) {
+          EXPECT_EQ(count, reader.num_blocks());
+        }
+        if (block_bytes == 1 << 20) {
+          EXPECT_EQ(count > 0 ? 1u : 0u, reader.num_blocks());
+        }
+        ExpectRows(rows, reader);
+      }
+    }
+  }
+}
+
+TEST(RowFile, KeepsItsHeader) {
+  Memory file;
+  ASSERT_TRUE(Write(Plain(), Rows(2, Plain()), 100, &file).ok());
+  RowFileReader reader(&file, HostAllocator());
+  ASSERT_TRUE(reader.Verify().ok());
+  const RowFileHeader& header = reader.header();
+  EXPECT_EQ(StoredType::kInt64, header.key_type);
+  EXPECT_EQ(StoredType::kFloat, header.value_type);
+  EXPECT_EQ(1u, header.shard);
+  EXPECT_EQ(3u, header.num_shards);
+  EXPECT_EQ(0xfedcba9876543210u, header.save);
+  EXPECT_EQ(Plain().statistics.bits(), header.statistics.bits());
+  EXPECT_EQ(Plain().policy, header.policy);
+  EXPECT_EQ(7u, header.meta.seed);
+  EXPECT_TRUE(SameRuleAndInitialValues(Plain().meta.rule, header.meta.rule));
+}
+
+TEST(RowFile, EveryFlippedBitIsFound) {
+  for (const RowFileHeader& header : {Plain(), Texts()}) {
+    Memory file;
+    ASSERT_TRUE(Write(header, Rows(3, header), 60, &file).ok());
+    const std::string good = file.text;
+    for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+      file.text = good;
+      file.text[bit / 8] = static_cast<char>(file.text[bit / 8] ^ 1 << bit % 8);
+      RowFileReader reader(&file, HostAllocator());
+      const Status status = reader.Verify();
+      EXPECT_EQ(StatusCode::kDataLoss, status.code()) << "bit " << bit;
+      EXPECT_NE(std::string::npos, status.message().find("'memory'")) << status.message();
+    }
+  }
+}
+
+TEST(RowFile, EveryOtherLengthIsFound) {
+  Memory file;
+  ASSERT_TRUE(Write(Plain(), Rows(5, Plain()), 100, &file).ok());
+  const std::string good = file.text;
+  for (size_t size = 0; size < good.size(); ++size) {
+    file.text = good.substr(0, size);
+    RowFileReader reader(&file, HostAllocator());
+    EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code()) << size;
+  }
+  file.text = good + '\0';
+  RowFileReader reader(&file, HostAllocator());
+  EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code());
+}
+
+TEST(RowFile, BlocksThatChangePlacesOrAreLeftOutAreFound) {
+  // Blocks of equal length, each with a right checksum of its own.
+  Memory file, empty;
+  ASSERT_TRUE(Write(Plain(), Rows(3, Plain()), 1, &file).ok());
+  ASSERT_TRUE(Write(Plain(), Rows(0, Plain()), 1, &empty).ok());
+  constexpr size_t kFooter = 24;
+  const size_t begin = empty.text.size() - kFooter;
+  const size_t block = (file.text.size() - empty.text.size()) / 3;
+  const std::string good = file.text;
+  const auto verify = [&](const std::string& text) {
+    file.text = text;
+    RowFileReader reader(&file, HostAllocator());
+    return reader.Verify().code();
+  };
+  EXPECT_EQ(StatusCode::kOk, verify(good));
+  EXPECT_EQ(StatusCode::kDataLoss,
+            verify(good.substr(0, begin) + good.substr(begin + block, block) +
+                   good.substr(begin, block) + good.substr(begin + 2 * block)));
+  EXPECT_EQ(StatusCode::kDataLoss, verify(good.substr(0, begin) + good.substr(begin + block)));
+}
+
+TEST(RowFile, AFailingSinkFailsTheWriter) {
+  Memory whole;
+  ASSERT_TRUE(Write(Texts(), Rows(4, Texts()), 50, &whole).ok());
+  for (size_t room = 0; room < whole.text.size(); ++room) {
+    Memory file;
+    file.room = room;
+    EXPECT_EQ(StatusCode::kUnavailable, Write(Texts(), Rows(4, Texts()), 50, &file).code());
+  }
+}
+
+TEST(RowFile, WithoutMemoryItFailsAndLosesNone) {
+  Memory whole;
+  ASSERT_TRUE(Write(Texts(), Rows(9, Texts()), 1 << 20, &whole).ok());
+  bool written = false, read = false;
+  for (int64_t count = 0; !written || !read; ++count) {
+    ASSERT_LT(count, 100);
+    FailingAllocator allocator;
+    Memory file;
+    allocator.FailAfter(count);
+    const Status write = Write(Texts(), Rows(9, Texts()), 1 << 20, &file, &allocator);
+    written = write.ok();
+    if (!written) {
+      EXPECT_EQ(StatusCode::kResourceExhausted, write.code());
+    }
+    allocator.FailAfter(count);
+    RowFileReader reader(&whole, &allocator);
+    const Status status = reader.Verify();
+    read = status.ok();
+    if (!read) {
+      EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,286 @@
+#include "cc/core/index/row_store.h"
+
+#include <map>
+#include <set>
+
+#include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+std::vector<RowLayout> Layouts() {
+  return {{DataType::kInt8, 1, 0},    {DataType::kHalf, 3, 3},     {DataType::kFloat, 64, 128},
+          {DataType::kFloat, 101, 1}, {DataType::kDouble, 17, 51}, {DataType::kDouble, 4096, 4096}};
+}
+
+// Fills a row with a pattern of its number, and checks it.
+void Mark(char* row, size_t bytes, uint32_t number) {
+  for (size_t i = 0; i < bytes; ++i) row[i] = static_cast<char>(number * 31 + i * 7);
+}
+bool IsMarked(const char* row, size_t bytes, uint32_t number) {
+  for (size_t i = 0; i < bytes; ++i) {
+    if (row[i] != static_cast<char>(number * 31 + i * 7)) return false;
+  }
+  return true;
+}
+
+TEST(RowLayout, NarrowSlotsTakeWhatTheyNeedInWholeWords) {
+  RuleSlots rule = FusedSlots(RuleKind::kPartialRowwiseAdam, 5);
+  EXPECT_EQ(24u, RowLayout(DataType::kFloat, 5, rule).slot_bytes);
+  EXPECT_FALSE(RowLayout(DataType::kFloat, 5, rule).narrow_slots);
+  rule.groups[0].type = SlotType::kBFloat16;  // 10 bytes, then a float at 12
+  const RowLayout layout(DataType::kFloat, 5, rule);
+  EXPECT_EQ(16u, layout.slot_bytes);
+  EXPECT_EQ(24u, layout.wide_slot_bytes);
+  EXPECT_EQ(24u + 16u + 8u, layout.stride);
+  EXPECT_TRUE(layout.narrow_slots);
+  rule.groups[1].type = SlotType::kHalf;
+  EXPECT_EQ(12u, StoredSlotBytes(rule, DataType::kFloat));
+  EXPECT_EQ(24u, RowLayout(DataType::kDouble, 5, FusedSlots(RuleKind::kAdagrad, 3)).slot_bytes);
+}
+
+TEST(RowLayout, WeightsAndSlotsShareNoWordAndRowsAreAligned) {
+  for (DataType type : {DataType::kFloat, DataType::kHalf, DataType::kDouble, DataType::kInt8}) {
+    for (size_t dim = 1; dim <= 70; ++dim) {
+      for (RuleKind kind : {RuleKind::kNone, RuleKind::kRowwiseAdagrad, RuleKind::kAdamAmsgrad}) {
+        const RowLayout layout(type, dim, FusedSlots(kind, dim).slots_per_row());
+        EXPECT_EQ(dim * SizeOf(type), layout.weight_bytes);
+        EXPECT_EQ(layout.slots_per_row * (type == DataType::kDouble ? 8 : 4), layout.slot_bytes);
+        EXPECT_EQ(0u, layout.slot_offset % 8);
+        EXPECT_EQ(0u, layout.stride % 16);
+        EXPECT_GE(layout.slot_offset, layout.weight_bytes);
+        EXPECT_GE(layout.stride, layout.slot_offset + layout.slot_bytes);
+        EXPECT_LT(layout.stride, layout.weight_bytes + layout.slot_bytes + 24);
+      }
+    }
+  }
+}
+
+TEST(RowStore, RowsAreAlignedAndDoNotOverlap) {
+  for (const RowLayout& layout : Layouts()) {
+    SCOPED_TRACE("dim " + std::to_string(layout.dim));
+    const uint32_t count = layout.dim > 1000 ? 700 : 40000;
+    FailingAllocator allocator;
+    RowStore store(&allocator, layout);
+    RowStore::SlotPool pools[3];
+    std::vector<uint32_t> slots;
+    for (uint32_t i = 0; i < count; ++i) {
+      slots.push_back(store.Take(&pools[i % 3]));
+      ASSERT_NE(kNoSlot, slots.back());
+      ASSERT_EQ(0u, reinterpret_cast<uintptr_t>(store.Row(slots.back())) % RowLayout::kAlignment);
+      Mark(store.Row(slots.back()), layout.stride, i);
+    }
+    EXPECT_EQ(count, std::set<uint32_t>(slots.begin(), slots.end()).size());
+    for (uint32_t i = 0; i < count; ++i) {
+      ASSERT_TRUE(IsMarked(store.Row(slots[i]), layout.stride, i)) << "slot " << slots[i];
+    }
+  }
+}
+
+TEST(RowStore, TakesMemoryInStepWithItsRows) {
+  FailingAllocator allocator;
+  const RowLayout layout(DataType::kFloat, 4, 0);
+  RowStore store(&allocator, layout);
+  EXPECT_EQ(0u, allocator.live_bytes());
+  RowStore::SlotPool pool;
+  const size_t page = 4096 * sizeof(void*);
+  for (size_t i = 1; i <= 100000; ++i) {
+    ASSERT_NE(kNoSlot, store.Take(&pool));
+    ASSERT_LE(allocator.live_bytes(), page + std::max<size_t>(16 << 10, 2 * (i + 16) * 16));
+  }
+}
+
+TEST(RowStore, AFirstRowOfManyBytesStillFits) {
+  FailingAllocator allocator;
+  RowStore store(&allocator, RowLayout(DataType::kDouble, 3 << 20, 0));  // 24 MiB, over a full slab
+  RowStore::SlotPool pool;
+  const uint32_t first = store.Take(&pool);
+  const uint32_t second = store.Take(&pool);
+  ASSERT_NE(first, second);
+  const std::ptrdiff_t apart = store.Row(second) - store.Row(first);
+  EXPECT_GE(std::abs(apart), 24 << 20);
+}
+
+TEST(RowStore, FreedSlotsAreUsedBeforeNewOnes) {
+  FailingAllocator allocator;
+  RowStore store(&allocator, RowLayout(DataType::kInt8, 1, 0));
+  RowStore::SlotPool pool;
+  std::set<uint32_t> slots;
+  for (int i = 0; i < 5000; ++i) slots.insert(store.Take(&pool));
+  const size_t bytes = allocator.live_bytes();
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t slot : slots) store.Free(&pool, slot);
+    std::set<uint32_t> again;
+    for (size_t i = 0; i < slots.size(); ++i) again.insert(store.Take(&pool));
+    EXPECT_EQ(slots, again);
+  }
+  EXPECT_EQ(bytes, allocator.live_bytes());
+}
+
+TEST(RowStore, SlotsThatOnePoolFreesServeOthers) {
+  FailingAllocator allocator;
+  RowStore store(&allocator, RowLayout(DataType::kInt8, 1, 0));
+  RowStore::SlotPool pools[4];
+  std::set<uint32_t> slots, again;
+  for (int i = 0; i < 5000; ++i) slots.insert(store.Take(&pools[0]));
+  for (uint32_t slot : slots) store.Free(&pools[0], slot);
+  for (int i = 0; i < 4990; ++i) again.insert(store.Take(&pools[1 + i % 3]));
+  EXPECT_EQ(4990u, again.size());
+  for (uint32_t slot : again) EXPECT_EQ(1u, slots.count(slot)) << slot;
+}
+
+TEST(RowStore, ThreadsTakeWhatOthersFree) {
+  FailingAllocator allocator;
+  const RowLayout layout(DataType::kFloat, 3, 0);
+  RowStore store(&allocator, layout);
+  InThreads(4, [&](size_t thread) {
+    RowStore::SlotPool pool;
+    Random random(thread);
+    std::vector<uint32_t> slots;
+    for (uint32_t round = 0; round < 200; ++round) {
+      for (size_t count = random() % 100; count > 0; --count) {
+        slots.push_back(store.Take(&pool));
+        Mark(store.Row(slots.back()), layout.stride, static_cast<uint32_t>(thread));
+      }
+      std::shuffle(slots.begin(), slots.end(), random);
+      for (size_t count = slots.size() / 2; count > 0; --count, slots.pop_back()) {
+        ASSERT_TRUE(
+            IsMarked(store.Row(slots.back()), layout.stride, static_cast<uint32_t>(thread)));
+        store.Free(&pool, slots.back());
+      }
+    }
+  });
+}
+
+TEST(RowStore, ThreadsWithPoolsOfTheirOwnNeverMeet) {
+  FailingAllocator allocator;
+  const RowLayout layout(DataType::kFloat, 3, 0);
+  RowStore store(&allocator, layout);
+  std::vector<uint32_t> slots[4];
+  InThreads(4, [&](size_t thread) {
+    RowStore::SlotPool pool;
+    for (uint32_t i = 0; i < 20000; ++i) {
+      slots[thread].push_back(store.Take(&pool));
+      Mark(store.Row(slots[thread].back()), layout.stride, i);
+    }
+  });
+  std::set<uint32_t> all;
+  for (const auto& of_thread : slots) {
+    all.insert(of_thread.begin(), of_thread.end());
+    for (uint32_t i = 0; i < of_thread.size(); ++i) {
+      ASSERT_TRUE(IsMarked(store.Row(of_thread[i]), layout.stride, i));
+    }
+  }
+  EXPECT_EQ(80000u, all.size());
+}
+
+TEST(RowStore, ChangeLayoutKeepsWeightsAndTheListOfFreedSlots) {
+  for (const RowLayout& before : Layouts()) {
+    for (size_t slots_per_row : {size_t{0}, size_t{1}, 3 * before.dim}) {
+      FailingAllocator allocator;
+      RowStore store(&allocator, before);
+      RowStore::SlotPool pool;
+      const uint32_t count = before.dim > 1000 ? 50 : 3000;
+      std::vector<uint32_t> slots;
+      for (uint32_t i = 0; i < count; ++i) {
+        slots.push_back(store.Take(&pool));
+        Mark(store.Row(slots.back()), before.weight_bytes, i);
+      }
+      for (uint32_t i = 0; i < count; i += 3) store.Free(&pool, slots[i]);
+      const RowLayout after(before.value_type, before.dim, slots_per_row);
+      std::vector<char> initial(after.slot_bytes);
+      Mark(initial.data(), initial.size(), 12345);
+      ASSERT_TRUE(store.ChangeLayout(after, [&](const char*) { return initial.data(); }).ok());
+      EXPECT_EQ(after.stride, store.layout().stride);
+      std::set<uint32_t> reused;
+      for (uint32_t i = 0; i < count; ++i) {
+        if (i % 3 == 0) {
+          reused.insert(store.Take(&pool));
+        } else {
+          ASSERT_TRUE(IsMarked(store.Row(slots[i]), after.weight_bytes, i));
+          ASSERT_TRUE(IsMarked(store.Row(slots[i]) + after.slot_offset, after.slot_bytes, 12345));
+        }
+      }
+      for (uint32_t i = 0; i < count; i += 3) EXPECT_EQ(1u, reused.count(slots[i]));
+    }
+  }
+}
+
+TEST(RowStore, ChangeLayoutGivesEachRowWhatBecomesOfItsSlots) {
+  const RowLayout before(DataType::kFloat, 3, 2);
+  const RowLayout after(DataType::kFloat, 3, 1);
+  RowStore store(HostAllocator(), before);
+  RowStore::SlotPool pool;
+  std::vector<uint32_t> slots;
+  for (uint32_t i = 0; i < 3000; ++i) {
+    slots.push_back(store.Take(&pool));
+    const float of_row[] = {static_cast<float>(i), 0.5f};
+    std::memcpy(store.Row(slots.back()) + before.slot_offset, of_row, sizeof(of_row));
+  }
+  float sum = 0;
+  const auto add = [&](const char* present) -> const void* {
+    float of_row[2];
+    std::memcpy(of_row, present, sizeof(of_row));
+    sum = of_row[0] + of_row[1];
+    return &sum;
+  };
+  ASSERT_TRUE(store.ChangeLayout(after, add).ok());
+  for (uint32_t i = 0; i < 3000; ++i) {
+    float slot;
+    std::memcpy(&slot, store.Row(slots[i]) + after.slot_offset, sizeof(slot));
+    ASSERT_EQ(static_cast<float>(i) + 0.5f, slot);
+  }
+}
+
+TEST(RowStore, ChangeLayoutWithoutMemoryChangesNothing) {
+  const RowLayout before(DataType::kFloat, 8, 0);
+  const RowLayout after(DataType::kFloat, 8, 16);
+  const std::vector<char> initial(after.slot_bytes);
+  for (int64_t passes = 0;; ++passes) {
+    FailingAllocator allocator;
+    RowStore store(&allocator, before);
+    RowStore::SlotPool pool;
+    std::vector<uint32_t> slots;
+    for (uint32_t i = 0; i < 5000; ++i) {
+      slots.push_back(store.Take(&pool));
+      Mark(store.Row(slots.back()), before.stride, i);
+    }
+    const size_t bytes = allocator.live_bytes();
+    allocator.FailAfter(passes);
+    const Status status = store.ChangeLayout(after, [&](const char*) { return initial.data(); });
+    allocator.NeverFail();
+    if (status.ok()) {
+      EXPECT_GT(passes, 3);
+      break;
+    }
+    EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
+    EXPECT_EQ(bytes, allocator.live_bytes());
+    EXPECT_EQ(before.stride, store.layout().stride);
+    for (uint32_t i = 0; i < 5000; ++i)
+      ASSERT_TRUE(IsMarked(store.Row(slots[i]), before.stride, i));
+  }
+}
+
+TEST(RowStore, WithoutMemoryGivesNoSlotAndGoesOnLater) {
+  FailingAllocator allocator;
+  RowStore store(&allocator, RowLayout(DataType::kFloat, 16, 16));
+  RowStore::SlotPool pool;
+  std::set<uint32_t> slots;
+  size_t refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    allocator.FailAfter(0);
+    uint32_t slot = store.Take(&pool);
+    if (slot == kNoSlot) {
+      ++refused;
+      slot = store.Take(&pool);
+    }
+    ASSERT_NE(kNoSlot, slot);
+    ASSERT_TRUE(slots.insert(slot).second);
+  }
+  allocator.NeverFail();
+  EXPECT_GE(refused, 5u);
+}
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,290 @@
+// The index alone, above all with keys that an adversary would send: their hashes are chosen, and
+// the keys found by running the hash backwards.
+#include "cc/core/index/striped_index.h"
+
+#include <atomic>
+#include <map>
+
+#include "cc/core/base/hash.h"
+#include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+uint64_t UndoXorShift(uint64_t x, int shift) {
+  uint64_t undone = x;
+  for (int done = shift; done < 64; done += shift) undone = x ^ (undone >> shift);
+  return undone;
+}
+
+// The inverse of HashKey: Mix64 backwards, with the inverses of its factors modulo 2^64.
+int64_t KeyWithHash(uint64_t hash) {
+  hash = UndoXorShift(hash, 31) * 0x319642b2d24d8ec3u;
+  hash = UndoXorShift(hash, 27) * 0x96de1b173f119089u;
+  return static_cast<int64_t>(UndoXorShift(hash, 30) - kGolden64);
+}
+
+// A key of this stripe and place; `number` (24 bits) tells such keys apart.
+int64_t KeyAt(size_t stripe, uint32_t place, uint32_t number) {
+  return KeyWithHash(uint64_t{stripe} << 56 | uint64_t{number} << 32 | place);
+}
+
+class StripedIndexTest : public testing::Test {
+ protected:
+  explicit StripedIndexTest(size_t size_hint = 0) : index(&allocator, size_hint) {}
+
+  Status Insert(int64_t key, uint32_t slot) {
+    const uint64_t hash = HashKey(key);
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
+    const Status status = index.Insert(key, hash, slot);
+    if (status.ok()) slots[key] = slot;
+    return status;
+  }
+  uint32_t Erase(int64_t key) {
+    const uint64_t hash = HashKey(key);
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
+    slots.erase(key);
+    return index.Erase(key, hash);
+  }
+  uint32_t SlotOf(int64_t key) const { return index.Find(key, HashKey(key)).slot; }
+
+  // The index holds just `slots`, by either way of looking.
+  void ExpectWhole() const {
+    for (const auto& [key, slot] : slots) ASSERT_EQ(slot, SlotOf(key)) << "key " << key;
+    std::map<int64_t, uint32_t> seen;
+    size_t size = 0;
+    for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
+      size_t in_stripe = 0;
+      std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+      index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+        EXPECT_EQ(stripe, StripedIndex::StripeOf(HashKey(key)));
+        EXPECT_TRUE(seen.emplace(key, slot).second) << "key " << key << " came twice";
+        ++in_stripe;
+      });
+      ASSERT_EQ(in_stripe, index.StripeSize(stripe));
+      size += in_stripe;
+    }
+    EXPECT_EQ(slots.size(), size);
+    EXPECT_TRUE(slots == seen);
+  }
+
+  // Inserts `count` keys, takes half of them out and puts them in again.
+  template <typename KeyOf>
+  void InsertEraseAndReinsert(uint32_t count, const KeyOf& key_of) {
+    for (uint32_t i = 0; i < count; ++i) {
+      ASSERT_TRUE(Insert(key_of(i), i).ok());
+      if (i % 1000 == 999) index.DropRetired();
+    }
+    ExpectWhole();
+    for (uint32_t i = 0; i < count; i += 2) ASSERT_EQ(i, Erase(key_of(i)));
+    for (uint32_t i = 0; i < count; i += 2) ASSERT_EQ(kNoSlot, SlotOf(key_of(i)));
+    ExpectWhole();
+    for (uint32_t i = 0; i < count; i += 2) ASSERT_TRUE(Insert(key_of(i), i + 1000000).ok());
+    ExpectWhole();
+    index.DropRetired();
+    ExpectWhole();
+  }
+
+  FailingAllocator allocator;
+  StripedIndex index;
+  std::map<int64_t, uint32_t> slots;  // what the index must hold
+};
+
+constexpr uint32_t kPlaces[] = {0, 1, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+
+TEST(KeyWithHash, IsTheInverseOfTheHash) {
+  Random random(1);
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t hash = random();
+    ASSERT_EQ(hash, HashKey(KeyWithHash(hash)));
+  }
+}
+
+TEST_F(StripedIndexTest, EmptyIndexFindsNothingAndTakesNoMemory) {
+  for (int64_t key : ExtremeKeys()) {
+    EXPECT_FALSE(index.Find(key, HashKey(key)).found());
+    EXPECT_EQ(kNoSlot, Erase(key));
+  }
+  EXPECT_EQ(0u, allocator.live_blocks());
+  EXPECT_FALSE(index.has_retired());
+}
+
+TEST_F(StripedIndexTest, HoldsExtremeKeys) {
+  const std::vector<int64_t> keys = ExtremeKeys();
+  InsertEraseAndReinsert(static_cast<uint32_t>(keys.size()), [&](uint32_t i) { return keys[i]; });
+}
+
+TEST_F(StripedIndexTest, HoldsManyKeysThroughGrowth) {
+  InsertEraseAndReinsert(60000, [](uint32_t i) { return int64_t{i} << 20; });
+  EXPECT_LT(allocator.live_bytes(), 60000u * 28) << "16 bytes a key at a load of 0.8";
+}
+
+// Whatever the keys, each growth leaves every key with its slot.
+TEST_F(StripedIndexTest, KeysAndSlotsSurviveEachGrowth) {
+  const std::pair<const char*, int64_t (*)(uint32_t)> kinds[] = {
+      {"sequential", [](uint32_t i) { return static_cast<int64_t>(i); }},
+      {"random", [](uint32_t i) { return static_cast<int64_t>(Mix64(i)); }},
+      {"of one stripe", [](uint32_t i) { return KeyAt(17, i * 2654435761u, 3); }},
+      {"crowded", [](uint32_t i) { return KeyAt(200, i % 7 * 0x1000 + (i % 5 << 29), i); }},
+      {"of the last places", [](uint32_t i) { return KeyAt(44, 0xffffffff - i % 999, i); }}};
+  for (const auto& [name, key_of] : kinds) {
+    SCOPED_TRACE(name);
+    for (const auto& [key, slot] : std::map<int64_t, uint32_t>(slots)) ASSERT_EQ(slot, Erase(key));
+    size_t growths = 0;
+    for (uint32_t i = 0; i < 6000; ++i) {
+      const int64_t key = key_of(i);
+      const size_t stripe = StripedIndex::StripeOf(HashKey(key));
+      const size_t before = index.StripeBuckets(stripe);
+      ASSERT_TRUE(Insert(key, i).ok());
+      if (i % 11 == 3) Erase(key_of(i / 2));  // holes, which a growth must pass over
+      if (index.StripeBuckets(stripe) == before || before == 0) continue;
+      ASSERT_GT(index.StripeBuckets(stripe), before);
+      if (++growths % 16 == 1 || stripe == 17) ExpectWhole();
+    }
+    EXPECT_GT(growths, 5u);
+    ExpectWhole();
+  }
+}
+
+TEST_F(StripedIndexTest, GrowthsOfStripesAreSpreadEvenly) {
+  constexpr uint32_t kKeys = 600000;
+  // Over each hundredth more of keys 256 ln 1.01 / ln 1.5 = 6.3 stripes grow in the mean.
+  size_t moved_keys = 0;
+  size_t growths = 0;
+  uint32_t window_end = kKeys / 8;
+  for (uint32_t i = 0; i < kKeys; ++i) {
+    const int64_t key = static_cast<int64_t>(Mix64(i));
+    const uint64_t hash = HashKey(key);
+    const size_t stripe = StripedIndex::StripeOf(hash);
+    const size_t before = index.StripeBuckets(stripe);
+    ASSERT_TRUE(index.Insert(key, hash, i).ok());
+    if (i >= kKeys / 8 && index.StripeBuckets(stripe) != before) {
+      ++growths;
+      moved_keys += index.StripeSize(stripe);
+    }
+    if (i == window_end) {
+      EXPECT_LE(growths, 20u) << "at " << i << " keys";
+      growths = 0;
+      window_end += window_end / 100;
+      index.DropRetired();
+      EXPECT_LT(allocator.live_bytes(), i * 22 + (6u << 20));
+    }
+  }
+  EXPECT_LT(moved_keys, 3 * kKeys);
+}
+
+// All hashes equal but for 24 bits that the index does not look at.
+TEST_F(StripedIndexTest, HoldsThousandsOfKeysOfOnePlace) {
+  for (uint32_t place : kPlaces) {
+    const size_t stripe = place % 251;
+    slots.clear();
+    InsertEraseAndReinsert(2000, [&](uint32_t i) { return KeyAt(stripe, place, i); });
+    EXPECT_LT(allocator.live_bytes(), 2u << 20);
+    for (uint32_t i = 0; i < 2000; ++i) ASSERT_NE(kNoSlot, Erase(KeyAt(stripe, place, i)));
+    ExpectWhole();
+  }
+}
+
+TEST_F(StripedIndexTest, HoldsKeysOfNeighbouringPlacesAtTheEndOfAStripe) {
+  InsertEraseAndReinsert(2500, [&](uint32_t i) { return KeyAt(255, 0xffffffff - i / 3, i); });
+  InsertEraseAndReinsert(2500, [&](uint32_t i) { return KeyAt(0, i / 3, i); });
+}
+
+TEST_F(StripedIndexTest, CollidingKeysAreOverflowedOverByOthers) {
+  // Two crowds whose chains run into each other, and a few keys of their own between.
+  InsertEraseAndReinsert(3000, [&](uint32_t i) {
+    return KeyAt(9, i % 3 == 0 ? 0x80000000 : i % 3 == 1 ? 0x80100000 : i * 1431655u, i);
+  });
+}
+
+TEST_F(StripedIndexTest, AgreesWithAMapOverRandomInsertsAndErasures) {
+  for (uint64_t seed : Seeds(8)) {
+    SCOPED_TRACE("TF_EMBED_TEST_SEED=" + std::to_string(seed));
+    Random random(seed);
+    const uint32_t places = 1 + random() % 50;
+    for (int step = 0; step < 3000; ++step) {
+      const int64_t key = KeyAt(seed % 256, kPlaces[random() % 6] + random() % places * 9999999,
+                                static_cast<uint32_t>(random() % 400));
+      const auto known = slots.find(key);
+      ASSERT_EQ(known == slots.end() ? kNoSlot : known->second, SlotOf(key));
+      if (known == slots.end()) {
+        ASSERT_TRUE(Insert(key, static_cast<uint32_t>(step)).ok());
+      } else if (random() % 2 == 0) {
+        const uint32_t slot = known->second;
+        ASSERT_EQ(slot, Erase(key));
+      }
+      if (random() % 500 == 0) index.DropRetired();
+    }
+    ExpectWhole();
+  }
+}
+
+class RoomyIndexTest : public StripedIndexTest {
+ protected:
+  RoomyIndexTest() : StripedIndexTest(60000) {}
+};
+
+TEST_F(RoomyIndexTest, AHintSparesGrowth) {
+  for (uint32_t i = 0; i < 60000; ++i) ASSERT_TRUE(Insert(i * 7919ll, i).ok());
+  ExpectWhole();
+  // An array a stripe, and one more where a stripe's share lay beyond three standard deviations.
+  EXPECT_LE(allocator.live_blocks(), StripedIndex::kStripes + 4);
+  EXPECT_LT(allocator.live_bytes(), 60000u * 28);
+}
+
+TEST_F(StripedIndexTest, AGrowthWithoutMemoryLosesNothing) {
+  uint32_t refused = 0;
+  for (uint32_t i = 0; i < 20000; ++i) {
+    const int64_t key = i % 2 == 0 ? static_cast<int64_t>(i) : KeyAt(3, 0xffffffff, i);
+    allocator.FailAfter(0);
+    const Status status = Insert(key, i);
+    if (!status.ok()) {
+      ++refused;
+      ASSERT_EQ(StatusCode::kResourceExhausted, status.code());
+      ASSERT_EQ(kNoSlot, SlotOf(key));
+      ASSERT_TRUE(Insert(key, i).ok());
+    }
+  }
+  allocator.NeverFail();
+  EXPECT_GT(refused, 256u);
+  ExpectWhole();
+}
+
+// Readers run while stripes grow, chains lengthen and other keys come and go.
+TEST_F(StripedIndexTest, ReadersNeverMissAKeyThatIsThere) {
+  constexpr uint32_t kKeys = 12000;
+  const auto key_of = [](uint32_t i) {
+    return i % 4 == 0 ? KeyAt(i % 2 * 255, 0xffffffff, i / 16) : KeyAt(i % 5, i * 2654435761u, i);
+  };
+  std::map<int64_t, uint32_t> number_of;
+  std::vector<int64_t> keys;
+  for (uint32_t i = 0; number_of.size() < kKeys; ++i) {
+    if (number_of.emplace(key_of(i), keys.size()).second) keys.push_back(key_of(i));
+  }
+  std::atomic<uint32_t> inserted{0};
+  InThreads(3, [&](size_t thread) {
+    if (thread == 0) {
+      for (uint32_t i = 0; i < kKeys; ++i) {
+        ASSERT_TRUE(Insert(keys[i], i).ok());
+        inserted.store(i + 1, std::memory_order_release);
+        const int64_t passing = KeyAt(i % 5, i * 2654435761u, i | 0x800000);
+        ASSERT_TRUE(Insert(passing, i).ok());
+        Erase(passing);
+      }
+    } else {
+      Random random(thread);
+      for (uint32_t seen = 0; seen < kKeys;) {
+        seen = inserted.load(std::memory_order_acquire);
+        if (seen == 0) continue;
+        const uint32_t i = static_cast<uint32_t>(random() % seen);
+        ASSERT_EQ(i, SlotOf(keys[i]));
+        ASSERT_EQ(kNoSlot, SlotOf(KeyAt(7, static_cast<uint32_t>(random()), 1)));
+      }
+    }
+  });
+  ExpectWhole();
+}
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,143 @@
+#include "cc/core/policy/admission.h"
+
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "cc/core/base/hash.h"
+#include "gtest/gtest.h"
+
+namespace tf_embed {
+namespace {
+
+bool CountOne(Admission* admission, int64_t key) {
+  bool admitted;
+  EXPECT_TRUE(admission->Count(&key, 1, &admitted).ok());
+  return admitted;
+}
+
+TEST(Admission, KeysOfHashesAreTheirKeys) {
+  std::mt19937_64 random(1);
+  for (int64_t key : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
+    EXPECT_EQ(key, KeyOfHash(HashKey(key)));
+  }
+  for (int i = 0; i < 10000; ++i) {
+    const int64_t key = static_cast<int64_t>(random());
+    ASSERT_EQ(key, KeyOfHash(HashKey(key)));
+  }
+}
+
+TEST(Admission, ThresholdOneAdmitsAtOnce) {
+  const auto counter = Admission::NewCounter(HostAllocator(), 1, 0);
+  const auto bloom = Admission::NewBloom(HostAllocator(), 1, 0.01, 0);
+  EXPECT_TRUE(CountOne(counter.get(), 5));
+  EXPECT_TRUE(CountOne(bloom.get(), 5));
+}
+
+TEST(Admission, ACounterIsExactAndForgetsWhoIsAdmitted) {
+  const auto counter = Admission::NewCounter(HostAllocator(), 4, 0);
+  std::map<int64_t, int> counts;
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 200000; ++i) {
+    const int64_t key = static_cast<int64_t>(random() % 30000) - 15000;
+    bool peeked;
+    counter->Peek(&key, 1, &peeked);
+    const bool expected = ++counts[key] == 4;
+    if (expected) counts[key] = 0;
+    ASSERT_EQ(expected, peeked);
+    ASSERT_EQ(expected, CountOne(counter.get(), key));
+    if (expected) {
+      ASSERT_TRUE(CountOne(counter.get(), key)) << "until its row comes";
+      counter->Forget(&key, 1);
+    }
+  }
+}
+
+TEST(Admission, BloomFiltersAreNeverLateAndInErrorAsSeldomAsStated) {
+  for (const uint32_t threshold : {2u, 3u, 5u, 17u, 40u}) {
+    for (const double error_rate : {0.1, 0.01}) {
+      const auto bloom = Admission::NewBloom(HostAllocator(), threshold, error_rate, 0);
+      constexpr int64_t kKeys = 100000;  // more than the first filter is made for
+      size_t early = 0;
+      for (uint32_t time = 1; time <= threshold; ++time) {
+        early = 0;
+        for (int64_t key = 0; key < kKeys; ++key) {
+          const bool admitted = CountOne(bloom.get(), key * 977);
+          early += admitted ? 1 : 0;
+          ASSERT_TRUE(admitted || time < threshold) << "late";
+        }
+        if (time + 1 == threshold) {
+          EXPECT_LE(static_cast<double>(early) / kKeys, error_rate) << threshold;
+        }
+      }
+    }
+  }
+}
+
+TEST(Admission, BloomFiltersTakeLessThanACounter) {
+  const auto counter = Admission::NewCounter(HostAllocator(), 2, 0);
+  const auto bloom = Admission::NewBloom(HostAllocator(), 2, 0.01, 0);
+  for (int64_t key = 0; key < 1000000; ++key) {
+    CountOne(counter.get(), key);
+    CountOne(bloom.get(), key);
+  }
+  EXPECT_LT(bloom->bytes(), counter->bytes() / 2);
+}
+
+TEST(Admission, KeysThatWaitAreForgottenWhenSoManyOthersHaveCome) {
+  for (const auto& admission : {Admission::NewCounter(HostAllocator(), 2, 1000),
+                                Admission::NewBloom(HostAllocator(), 2, 0.001, 1000)}) {
+    int64_t next = 1;
+    const auto others = [&](int count) {
+      for (int i = 0; i < count; ++i) CountOne(admission.get(), ++next);
+    };
+    others(100000);
+    const size_t bytes = admission->bytes();
+    EXPECT_FALSE(CountOne(admission.get(), -1));
+    others(450);
+    EXPECT_TRUE(CountOne(admission.get(), -1)) << "within half of max_keys";
+    EXPECT_FALSE(CountOne(admission.get(), -2));
+    others(2000);
+    EXPECT_FALSE(CountOne(admission.get(), -2)) << "forgotten";
+    others(100000);
+    EXPECT_LE(admission->bytes(), bytes + bytes / 2);
+  }
+}
+
+TEST(Admission, SavesAndLoads) {
+  std::mt19937_64 random(3);
+  for (const uint32_t threshold : {3u, 100u}) {
+    for (const bool exact : {true, false}) {
+      const auto make = [&] {
+        return exact ? Admission::NewCounter(HostAllocator(), threshold, 0)
+                     : Admission::NewBloom(HostAllocator(), threshold, 0.01, 0);
+      };
+      const auto saved = make(), loaded = make();
+      for (int i = 0; i < 100000; ++i)
+        CountOne(saved.get(), static_cast<int64_t>(random() % 80000));
+      std::vector<int64_t> numbers;
+      ASSERT_TRUE(saved->Save(&numbers).ok());
+      ASSERT_TRUE(loaded->Load(numbers.data(), numbers.size()).ok());
+      for (int64_t key = 0; key < 80000; ++key) {
+        bool a, b;
+        saved->Peek(&key, 1, &a);
+        loaded->Peek(&key, 1, &b);
+        ASSERT_EQ(a, b);
+      }
+      for (const size_t length : {size_t{0}, size_t{1}, size_t{3}, numbers.size() - 1}) {
+        EXPECT_FALSE(loaded->Load(numbers.data(), length).ok()) << length;
+      }
+      numbers.push_back(0);
+      EXPECT_FALSE(loaded->Load(numbers.data(), numbers.size()).ok());
+      const auto other = exact ? Admission::NewBloom(HostAllocator(), threshold, 0.01, 0)
+                               : Admission::NewCounter(HostAllocator(), threshold, 0);
+      numbers.pop_back();
+      EXPECT_FALSE(other->Load(numbers.data(), numbers.size()).ok());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tf_embed

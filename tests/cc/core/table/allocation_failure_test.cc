@@ -1,0 +1,467 @@
+// Every allocation of every verb fails once, first each alone, then it and all later ones; those of
+// the table's Allocator and those of operator new. Then a process without memory in earnest.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <new>
+
+#include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace {
+
+// As FailingAllocator::FailAfter, for operator new in this thread.
+thread_local int64_t news_to_pass = INT64_MAX;
+thread_local bool news_fail_for_good = false;
+
+}  // namespace
+
+// Not inlined, or g++ takes malloc and operator delete for a mismatch.
+__attribute__((noinline)) void* operator new(size_t bytes) {
+  if (news_to_pass <= 0) {
+    if (!news_fail_for_good) news_to_pass = INT64_MAX;
+    throw std::bad_alloc();
+  }
+  --news_to_pass;
+  if (void* const memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace tf_embed {
+namespace {
+
+constexpr size_t kDim = 3;
+const RuleSlots kRule = FusedSlots(RuleKind::kMomentum, kDim, 0.5);
+
+// Weights and slots by key, and the rule.
+struct Content {
+  std::map<int64_t, std::pair<std::vector<float>, std::vector<float>>> rows;
+  RuleSlots rule;
+};
+
+Content ContentOf(const Table& table) {
+  Content content;
+  content.rule = table.rule();
+  const size_t slots_per_row = content.rule.slots_per_row();
+  ExportedRows rows(HostAllocator());
+  for (ExportCursor cursor; !cursor.done;) {
+    EXPECT_TRUE(table.ExportBatch(1000, &cursor, &rows).ok());
+    const float* const weights = reinterpret_cast<const float*>(rows.weights.data());
+    const float* const slots = reinterpret_cast<const float*>(rows.slots.data());
+    for (size_t i = 0; i < rows.size; ++i) {
+      auto& row = content.rows[rows.keys[i]];
+      row.first.assign(weights + i * kDim, weights + (i + 1) * kDim);
+      if (slots_per_row > 0) {
+        row.second.assign(slots + i * slots_per_row, slots + (i + 1) * slots_per_row);
+      }
+    }
+  }
+  EXPECT_EQ(table.size(), content.rows.size());
+  return content;
+}
+
+// A verb on a batch that is partly present, with all that it needs but for the table's own memory.
+struct Verb {
+  const char* name;
+  bool repeatable;  // twice is as once
+  std::function<Status(Table*)> run;
+};
+
+class Verbs {
+ public:
+  explicit Verbs(size_t new_keys) : present(KeysFrom(0, 60)) {
+    present.insert(present.end(), {INT64_MIN, -1});
+    keys = KeysFrom(30, 30 + new_keys);
+    keys.insert(keys.end(), {-1, INT64_MAX});
+    values.resize(3 * keys.size() * kDim);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+    weights.resize(keys.size() * kDim);
+    slots.resize(3 * keys.size() * kDim);
+    exists = std::make_unique<bool[]>(keys.size());
+  }
+
+  std::unique_ptr<Table> NewTable(const TableKind& kind, Allocator* allocator) const {
+    TableOptions options;
+    options.dim = kDim;
+    options.initializer = UniformInitializer();
+    options.allocator = allocator;
+    std::unique_ptr<Table> table = kind.create(options);
+    EXPECT_TRUE(table->SetRule(kRule).ok());
+    std::vector<float> rows;
+    for (int64_t key : present) rows.insert(rows.end(), kDim, static_cast<float>(key % 1000));
+    EXPECT_TRUE(
+        table->InsertOrAssign(serial, Batch(present), rows.data(), {&kRule, rows.data()}).ok());
+    EXPECT_TRUE(table->Erase(serial, Batch{3, 5}).ok());
+    return table;
+  }
+
+  std::vector<Verb> All() {
+    const KeyBatch batch{keys.data(), keys.size(), nullptr};
+    return {
+        {"Find", true,
+         [=](Table* t) {
+           return t->Find(serial, batch, DefaultRows(), weights.data(), exists.get(), {});
+         }},
+        {"FindOrInsert", true,
+         [=](Table* t) {
+           return t->FindOrInsert(serial, batch, DefaultRows(), weights.data(), exists.get());
+         }},
+        {"FindOrInsert without exists", true,
+         [=](Table* t) {
+           return t->FindOrInsert(serial, batch, DefaultRows(), weights.data(), nullptr);
+         }},
+        {"Find with slots", true,
+         [=](Table* t) {
+           const RuleSlots rule = t->rule();
+           return t->Find(serial, batch, DefaultRows(), weights.data(), exists.get(),
+                          {&rule, slots.data()});
+         }},
+        {"InsertOrAssign", true,
+         [=](Table* t) { return t->InsertOrAssign(serial, batch, values.data(), {}); }},
+        {"InsertOrAssign with slots", true,
+         [=](Table* t) {
+           const RuleSlots rule = t->rule();
+           return t->InsertOrAssign(serial, batch, values.data(), {&rule, values.data()});
+         }},
+        {"Accum", false,
+         [=](Table* t) {
+           std::fill_n(exists.get(), keys.size() / 2, true);
+           std::fill_n(exists.get() + keys.size() / 2, keys.size() - keys.size() / 2, false);
+           return t->Accum(serial, batch, values.data(), values.data(), exists.get());
+         }},
+        {"Apply", false,
+         [=](Table* t) {
+           return t->Apply(serial, batch, values.data(), DataType::kFloat,
+                           MakeRule(kRule.kind, kDim, 0.5));
+         }},
+        {"Apply of another rule", false,
+         [=](Table* t) {
+           return t->Apply(serial, batch, values.data(), DataType::kFloat,
+                           MakeRule(RuleKind::kAdagrad, kDim, 0.25));
+         }},
+        {"Erase", true, [=](Table* t) { return t->Erase(serial, batch); }},
+        {"Clear", true, [=](Table* t) { return t->Clear(); }},
+        {"Shrink", true, [=](Table* t) { return t->Shrink(ExecContext::Serial()); }},
+        {"SetRule", true,
+         [=](Table* t) { return t->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)); }},
+        {"ExportBatch", true,
+         [=](Table* t) {
+           ExportedRows rows(t->options().allocator);
+           ExportCursor cursor;
+           return t->ExportBatch(10, &cursor, &rows);
+         }},
+    };
+  }
+
+  const ExecContext serial = ExecContext::Serial();
+  std::vector<int64_t> present;
+  std::vector<int64_t> keys;
+  std::vector<float> values;
+  mutable std::vector<float> weights;
+  mutable std::vector<float> slots;
+  std::unique_ptr<bool[]> exists;
+};
+
+enum class Memory { kAllocator, kOperatorNew };
+
+void FailAfter(Memory memory, FailingAllocator* allocator, int64_t count, bool for_good) {
+  if (memory == Memory::kAllocator) {
+    allocator->FailAfter(count, for_good);
+  } else {
+    news_fail_for_good = for_good;
+    news_to_pass = count;
+  }
+}
+
+class AllocationFailure : public testing::TestWithParam<TableKind> {
+ protected:
+  // Each row is as before the verb, as after it, or as after the change of rule that came first.
+  static void ExpectBetween(const Content& before, const Content& middle, const Content& after,
+                            const Content& found) {
+    for (const auto& [key, row] : found.rows) {
+      bool known = false;
+      for (const Content* content : {&before, &middle, &after}) {
+        const auto place = content->rows.find(key);
+        known = known || (place != content->rows.end() && SameRule(content->rule, found.rule) &&
+                          place->second == row);
+      }
+      EXPECT_TRUE(known) << "key " << key << " has a row that it never had";
+    }
+    for (const auto& [key, row] : before.rows) {
+      EXPECT_TRUE(after.rows.count(key) == 0 || found.rows.count(key) > 0) << "lost key " << key;
+    }
+  }
+
+  // Lets allocation 0, `step`, 2 * `step`, ... of the verb fail, until it has no so many.
+  static void FailEach(Memory memory, bool for_good, size_t new_keys, int64_t step) {
+    Verbs verbs(new_keys);
+    for (const Verb& verb : verbs.All()) {
+      SCOPED_TRACE(verb.name);
+      FailingAllocator calm;
+      const auto twin = verbs.NewTable(GetParam(), &calm);
+      const Content before = ContentOf(*twin);
+      ASSERT_TRUE(twin->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)).ok());
+      const Content middle = ContentOf(*twin);
+      const auto other_twin = verbs.NewTable(GetParam(), &calm);
+      ASSERT_TRUE(verb.run(other_twin.get()).ok());
+      const Content after = ContentOf(*other_twin);
+      int64_t failures = 0;
+      for (bool done = false; !done && !HasFailure(); failures += done ? 0 : 1) {
+        SCOPED_TRACE("allocation " + std::to_string(failures * step));
+        FailingAllocator allocator;
+        const auto table = verbs.NewTable(GetParam(), &allocator);
+        FailAfter(memory, &allocator, failures * step, for_good);
+        const Status status = verb.run(table.get());
+        FailAfter(memory, &allocator, INT64_MAX, false);
+        done = status.ok();
+        EXPECT_TRUE(done || status.code() == StatusCode::kResourceExhausted);
+        const Content found = ContentOf(*table);
+        ExpectBetween(before, middle, after, found);
+        // With memory back, everything works.
+        EXPECT_TRUE(done || verb.run(table.get()).ok());
+        if (verb.repeatable) {
+          const Content in_the_end = ContentOf(*table);
+          EXPECT_TRUE(in_the_end.rows == after.rows && SameRule(in_the_end.rule, after.rule));
+        }
+        for (const Verb& other : verbs.All()) {
+          EXPECT_TRUE(other.run(table.get()).ok()) << "afterwards: " << other.name;
+        }
+      }
+      std::printf("%s: %ld allocations\n", verb.name, static_cast<long>(failures * step));
+    }
+  }
+};
+
+TEST_P(AllocationFailure, EachAllocationAlone) { FailEach(Memory::kAllocator, false, 150, 1); }
+
+TEST_P(AllocationFailure, EachAllocationAndAllLaterOnes) {
+  FailEach(Memory::kAllocator, true, 150, 1);
+}
+
+TEST_P(AllocationFailure, AllocationsOfBatchesOfManyParts) {
+  FailEach(Memory::kAllocator, false, 5000, 97);
+}
+
+TEST_P(AllocationFailure, EachOperatorNewAlone) { FailEach(Memory::kOperatorNew, false, 150, 1); }
+
+TEST_P(AllocationFailure, EachOperatorNewAndAllLaterOnes) {
+  FailEach(Memory::kOperatorNew, true, 5000, 1);
+}
+
+TEST_P(AllocationFailure, NewTablesAreNullWithoutMemory) {
+  for (Memory memory : {Memory::kAllocator, Memory::kOperatorNew}) {
+    FailingAllocator allocator;
+    TableOptions options;
+    options.name = "a name that is too long to be kept within the string itself";
+    options.initializer.row = {1.0};
+    options.allocator = &allocator;
+    const auto model = GetParam().create(options);
+    for (int64_t passes = 0;; ++passes) {
+      FailAfter(memory, &allocator, passes, true);
+      const auto created = GetParam().create(options);
+      FailAfter(memory, &allocator, passes, true);
+      const auto empty = model->NewEmpty(100, model->options().initializer);
+      FailAfter(memory, &allocator, INT64_MAX, false);
+      if (created != nullptr && empty != nullptr) break;
+      ASSERT_LT(passes, 100);
+    }
+  }
+}
+
+TEST_P(AllocationFailure, DestructionGivesAllMemoryBack) {
+  FailingAllocator allocator;
+  {
+    Verbs verbs(20000);
+    const auto table = verbs.NewTable(GetParam(), &allocator);
+    for (const Verb& verb : verbs.All()) ASSERT_TRUE(verb.run(table.get()).ok());
+    ASSERT_TRUE(verbs.All()[1].run(table.get()).ok());
+    const size_t bytes = allocator.live_bytes();
+    ASSERT_TRUE(table->Clear().ok());
+    EXPECT_LT(allocator.live_bytes(), bytes / 10) << "Clear keeps memory";
+  }
+  EXPECT_EQ(0u, allocator.live_blocks());
+}
+
+// ---- A process that has no more memory ----
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+constexpr size_t kRealDim = 64;
+
+class SmallProcess {
+ public:
+  explicit SmallProcess(const TableKind& kind) {
+    TableOptions options;
+    options.dim = kRealDim;
+    table = kind.create(options);
+  }
+
+  // The first thing that goes wrong, or nullptr.
+  const char* Run() {
+    size_t pages = 0;
+    std::FILE* const statm = std::fopen("/proc/self/statm", "r");
+    if (statm == nullptr || std::fscanf(statm, "%zu", &pages) != 1) return "no /proc/self/statm";
+    std::fclose(statm);
+    const rlim_t limit = pages * static_cast<size_t>(getpagesize()) + (size_t{80} << 20);
+    const rlimit limits{limit, limit};
+    if (setrlimit(RLIMIT_AS, &limits) != 0) return "setrlimit";
+
+    int64_t inserted = 0;
+    Status status;
+    while ((status = Insert(inserted)).ok()) inserted += kBatch;
+    if (status.code() != StatusCode::kResourceExhausted) return "refused with another code";
+    if (inserted < 100000) return "refused too early";
+    if (static_cast<int64_t>(table->size()) < inserted) return "lost keys";
+    for (int again = 0; again < 3; ++again) {
+      if (Insert(inserted).ok()) return "memory came from nowhere";
+      if (!Holds(0, inserted)) return "rows wrong after a refusal";
+    }
+    for (int64_t first = 0; first < 20 * kBatch; first += kBatch) {
+      if (!Erase(first)) return "erase refused";
+    }
+    if (!Insert(int64_t{1} << 40).ok()) return "no insertion after erasing";
+    if (!Holds(20 * kBatch, inserted) || !Holds(int64_t{1} << 40, (int64_t{1} << 40) + kBatch)) {
+      return "rows wrong after erasing";
+    }
+    if (!table->Clear().ok() || table->size() != 0) return "clear refused";
+    for (int64_t first = 0; first < inserted / 2; first += kBatch) {
+      if (!Insert(first).ok()) return "no insertion after clearing";
+    }
+    return Holds(0, inserted / 2 / kBatch * kBatch) ? nullptr : "rows wrong after clearing";
+  }
+
+ private:
+  static constexpr int64_t kBatch = 1000;
+
+  void SetKeys(int64_t first) {
+    for (int64_t i = 0; i < kBatch; ++i) keys[i] = first + i;
+  }
+  Status Insert(int64_t first) {
+    SetKeys(first);
+    for (size_t i = 0; i < kBatch * kRealDim; ++i) {
+      rows[i] = static_cast<float>(keys[i / kRealDim] % 65521 + static_cast<int64_t>(i % kRealDim));
+    }
+    return table->InsertOrAssign(serial, {keys, kBatch, nullptr}, rows, {});
+  }
+  bool Erase(int64_t first) {
+    SetKeys(first);
+    return table->Erase(serial, {keys, kBatch, nullptr}).ok();
+  }
+  bool Holds(int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kBatch) {
+      SetKeys(first);
+      if (!table->Find(serial, {keys, kBatch, nullptr}, DefaultRows(), rows, exists, {}).ok()) {
+        return false;
+      }
+      for (size_t i = 0; i < kBatch * kRealDim; ++i) {
+        const int64_t expected = keys[i / kRealDim] % 65521 + static_cast<int64_t>(i % kRealDim);
+        if (!exists[i / kRealDim] || rows[i] != static_cast<float>(expected)) return false;
+      }
+    }
+    return true;
+  }
+
+  const ExecContext serial = ExecContext::Serial();
+  std::unique_ptr<Table> table;
+  int64_t keys[kBatch];
+  float rows[kBatch * kRealDim];
+  bool exists[kBatch];
+};
+
+TEST_P(AllocationFailure, AProcessWithoutMemoryRefusesAndGoesOn) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers need an address space without a limit";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto process = std::make_unique<SmallProcess>(GetParam());
+    const char* const wrong = process->Run();
+    if (wrong != nullptr) std::fprintf(stderr, "in the small process: %s\n", wrong);
+    _exit(wrong == nullptr ? 0 : 1);
+  }
+  int result = 0;
+  ASSERT_EQ(child, waitpid(child, &result, 0));
+  EXPECT_TRUE(WIFEXITED(result)) << "killed by signal " << WTERMSIG(result);
+  EXPECT_EQ(0, WEXITSTATUS(result));
+}
+
+// Rows that leave a bounded table go to the sink first, wherever memory ends.
+class BoundedAllocationFailure : public AllocationFailure {};
+
+TEST_P(BoundedAllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
+  struct Log : EvictionSink {
+    Status Evict(size_t count, const int64_t* evicted, const void*) override {
+      try {
+        std::set<int64_t> with_these = keys;
+        with_these.insert(evicted, evicted + count);
+        keys.swap(with_these);
+        return Status();
+      } catch (const std::bad_alloc&) {
+        return Status::ResourceExhausted([] { return "No memory for the log."; });
+      }
+    }
+    std::set<int64_t> keys;
+  };
+  const Batch old_keys = KeysFrom(0, 3000), new_keys = KeysFrom(2500, 1500);
+  const std::vector<float> gradients(old_keys.size() * kDim, 1.0f);
+  const std::vector<int64_t> scores(old_keys.size(), 3);
+  ExecContext context = ExecContext::Serial();
+  const auto apply = [&](Table* table, const Batch& keys) {
+    KeyBatch batch = keys;
+    if (table->options().policy.eviction == EvictionOrder::kScore) batch.scores = scores.data();
+    return table->Apply(context, batch, gradients.data(), DataType::kFloat,
+                        MakeRule(kRule.kind, kDim, 0.5));
+  };
+  for (const auto& [memory, eviction] :
+       {std::pair(Memory::kAllocator, EvictionOrder::kLru),
+        std::pair(Memory::kAllocator, EvictionOrder::kScore),
+        std::pair(Memory::kOperatorNew, EvictionOrder::kEpochLfu)}) {
+    bool done = false;
+    for (int64_t failure = 0; !done && !HasFailure(); ++failure) {
+      SCOPED_TRACE("allocation " + std::to_string(failure));
+      FailingAllocator allocator;
+      Log log;
+      TableOptions options;
+      options.dim = kDim;
+      options.allocator = &allocator;
+      options.policy.max_rows = 3000;
+      options.policy.eviction = eviction;
+      options.policy.ttl_milliseconds = 1000;
+      options.policy.admission = Admission::NewCounter(&allocator, 1, 0);
+      options.policy.sink = &log;
+      const auto table = GetParam().create(options);
+      context.now = {1, 1000};
+      ASSERT_TRUE(apply(table.get(), old_keys).ok());
+      context.now = {2, 1001};
+      FailAfter(memory, &allocator, failure, true);
+      const Status status = apply(table.get(), new_keys);
+      FailAfter(memory, &allocator, INT64_MAX, false);
+      done = status.ok();
+      EXPECT_TRUE(done || status.code() == StatusCode::kResourceExhausted);
+      const Content found = ContentOf(*table);
+      EXPECT_LE(found.rows.size(), 3000u);
+      for (const int64_t key : old_keys.keys) {
+        EXPECT_NE(found.rows.count(key), log.keys.count(key)) << "key " << key;
+      }
+      EXPECT_TRUE(apply(table.get(), new_keys).ok());
+      EXPECT_EQ(3000u, table->size());
+    }
+    EXPECT_TRUE(done);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, AllocationFailure, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, BoundedAllocationFailure, testing::ValuesIn(AllTables()),
+                         NameOfTable);
+
+}  // namespace
+}  // namespace tf_embed

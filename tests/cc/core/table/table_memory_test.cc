@@ -1,0 +1,149 @@
+// What memory tables take while they grow, and give back.
+#include <chrono>
+#include <functional>
+#include <future>
+
+#include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr size_t kDim = 16;
+constexpr size_t kRowBytes = kDim * sizeof(float);
+constexpr size_t kBatch = 1000;
+
+// Calls `visit` before the next allocation once it is armed.
+class VisitingAllocator final : public Allocator {
+ public:
+  void* Allocate(size_t bytes) override {
+    if (armed.exchange(false)) visit();
+    return memory_.Allocate(bytes);
+  }
+  void Deallocate(void* memory, size_t bytes) override { memory_.Deallocate(memory, bytes); }
+
+  std::atomic<bool> armed{false};
+  std::function<void()> visit;
+
+ private:
+  FailingAllocator memory_;
+};
+
+class TableMemory : public testing::TestWithParam<TableKind> {
+ protected:
+  std::unique_ptr<Table> NewTable(Allocator* allocator) const {
+    TableOptions options;
+    options.dim = kDim;
+    options.allocator = allocator;
+    return GetParam().create(options);
+  }
+
+  // Keys first, first + 1, ..., each with a row of its own.
+  void Insert(Table* table, size_t first, size_t count) const {
+    for (size_t done = 0; done < count; done += kBatch) {
+      const Batch batch(KeysFrom(static_cast<int64_t>(first + done), kBatch));
+      std::vector<float> rows;
+      for (int64_t key : batch.keys) rows.insert(rows.end(), kDim, static_cast<float>(key));
+      ASSERT_TRUE(table->InsertOrAssign(serial, batch, rows.data(), {}).ok());
+    }
+  }
+  void Erase(Table* table, size_t first, size_t count) const {
+    for (size_t done = 0; done < count; done += kBatch) {
+      const Batch batch(KeysFrom(static_cast<int64_t>(first + done), kBatch));
+      ASSERT_TRUE(table->Erase(serial, batch).ok());
+    }
+  }
+  bool Holds(const Table& table, size_t first, size_t count) const {
+    const Batch batch(KeysFrom(static_cast<int64_t>(first), count));
+    std::vector<float> rows(count * kDim);
+    const auto exists = std::make_unique<bool[]>(count);
+    if (!table.Find(serial, batch, DefaultRows(), rows.data(), exists.get(), {}).ok()) return false;
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t j = 0; j < kDim; ++j) {
+        if (!exists[i] || rows[i * kDim + j] != static_cast<float>(batch.keys[i])) return false;
+      }
+    }
+    return true;
+  }
+
+  const ExecContext serial = ExecContext::Serial();
+};
+
+TEST_P(TableMemory, TakesLittleBesideItsRowsWhileItGrows) {
+  FailingAllocator allocator;
+  const auto table = NewTable(&allocator);
+  for (size_t keys = kBatch; keys <= 400 * kBatch; keys += kBatch) {
+    Insert(table.get(), keys - kBatch, kBatch);
+    // The next slab of rows is as large as all before it; the index takes up to 25 bytes a key,
+    // cut out of regions.
+    ASSERT_LT(allocator.live_bytes(), 2 * keys * kRowBytes + keys * 25 + (3u << 20))
+        << "at " << keys << " keys";
+  }
+}
+
+TEST_P(TableMemory, ShrinkAfterALargeEraseGivesMemoryBack) {
+  FailingAllocator allocator;
+  const auto table = NewTable(&allocator);
+  Insert(table.get(), 0, 200 * kBatch);
+  const size_t full = allocator.live_bytes();
+  Erase(table.get(), 0, 190 * kBatch);
+  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  EXPECT_LT(allocator.live_bytes(), full / 10);
+  EXPECT_EQ(10 * kBatch, table->size());
+  EXPECT_TRUE(Holds(*table, 190 * kBatch, 10 * kBatch));
+  Insert(table.get(), 0, 190 * kBatch);
+  EXPECT_TRUE(Holds(*table, 0, 200 * kBatch));
+  EXPECT_LE(allocator.live_bytes(), full * 11 / 10);
+}
+
+TEST_P(TableMemory, ComingAndGoingKeysDoNotMakeATableGrow) {
+  FailingAllocator allocator;
+  const auto table = NewTable(&allocator);
+  Insert(table.get(), 0, 50 * kBatch);
+  const size_t full = allocator.live_bytes();
+  for (size_t i = 50; i < 500; ++i) {
+    Erase(table.get(), (i - 50) * kBatch, kBatch);
+    Insert(table.get(), i * kBatch, kBatch);
+  }
+  EXPECT_LE(allocator.live_bytes(), full * 3 / 2);
+  EXPECT_TRUE(Holds(*table, 450 * kBatch, 50 * kBatch));
+}
+
+TEST_P(TableMemory, ClearGivesMemoryBackAlsoWhereThereIsNoMore) {
+  for (bool memory : {true, false}) {
+    FailingAllocator allocator;
+    const auto table = NewTable(&allocator);
+    Insert(table.get(), 0, 100 * kBatch);
+    const size_t full = allocator.live_bytes();
+    if (!memory) allocator.FailAfter(0, true);
+    ASSERT_TRUE(table->Clear().ok());
+    allocator.NeverFail();
+    EXPECT_LT(allocator.live_bytes(), full / 100);
+    Insert(table.get(), 0, 100 * kBatch);
+    EXPECT_LE(allocator.live_bytes(), full);
+  }
+}
+
+TEST_P(TableMemory, ReadersGoOnWhileShrinkCopies) {
+  VisitingAllocator allocator;
+  const auto table = NewTable(&allocator);
+  Insert(table.get(), 0, 20 * kBatch);
+  allocator.visit = [&] {
+    // A reader that had to wait for the copy would never come back.
+    std::future<bool> read =
+        std::async(std::launch::async, [&] { return Holds(*table, 0, kBatch); });
+    const bool back = read.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+    EXPECT_TRUE(back) << "readers wait";
+    if (!back) std::abort();
+    EXPECT_TRUE(read.get());
+  };
+  allocator.armed = true;
+  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  EXPECT_FALSE(allocator.armed) << "nothing was copied";
+  EXPECT_TRUE(Holds(*table, 0, 20 * kBatch));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, TableMemory, testing::ValuesIn(AllTables()), NameOfTable);
+
+}  // namespace
+}  // namespace tf_embed

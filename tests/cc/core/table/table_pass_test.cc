@@ -1,0 +1,167 @@
+// What every Table must do with all of its rows at the end of a step, and what it says of them.
+#include <cmath>
+#include <thread>
+
+#include "tests/cc/device/contract_tables.h"
+#include "tests/cc/support/checked_table.h"
+
+namespace tf_embed {
+namespace {
+
+class TablePasses : public testing::TestWithParam<TableKind> {
+ protected:
+  std::unique_ptr<Table> NewTable(DataType type, size_t dim) const {
+    TableOptions options;
+    options.name = "users";
+    options.value_type = type;
+    options.dim = dim;
+    options.initializer = UniformInitializer();
+    return GetParam().create(options);
+  }
+
+  static Rule Averaging(size_t dim) {
+    Rule rule = MakeRule(RuleKind::kEnsembleRowwiseAdagrad, dim, std::nan(""));
+    rule.average_every = 1;
+    rule.swap_every = 2;
+    rule.average_coefficient = 0.75;
+    return rule;
+  }
+
+  // The weights of all keys, in the type that rules compute in.
+  template <typename T>
+  std::vector<typename Number<T>::Compute> Weights(const Table& table, const Batch& batch,
+                                                   size_t dim) const {
+    std::vector<T> narrow(batch.size() * dim);
+    EXPECT_TRUE(table.Find(serial, batch, DefaultRows(), narrow.data(), nullptr, {}).ok());
+    std::vector<typename Number<T>::Compute> wide;
+    for (const T weight : narrow) wide.push_back(Number<T>::Load(weight));
+    return wide;
+  }
+
+  // Averages go on in all steps and are swapped in by some; gradients touch a few keys.
+  template <typename T>
+  void CheckAverages(const ExecContext& context) const {
+    using Compute = typename Number<T>::Compute;
+    constexpr size_t kDim = 5;
+    const auto table = NewTable(TypeOf<T>(), kDim);
+    const Batch all(KeysFrom(-100, 3000));
+    const Batch touched{-100, 0, 7};
+    const std::vector<T> zeros(all.size() * kDim), ones(touched.size() * kDim, Number<T>::Store(1));
+    Rule rule = Averaging(kDim);
+    ASSERT_TRUE(table->Apply(context, all, zeros.data(), TypeOf<T>(), rule).ok());
+    std::vector<Compute> z = Weights<T>(*table, all, kDim);
+    for (rule.step = 1; rule.step < 6; ++rule.step) {
+      ASSERT_TRUE(table->Apply(context, touched, ones.data(), TypeOf<T>(), rule).ok());
+      std::vector<Compute> w = Weights<T>(*table, all, kDim);
+      ASSERT_TRUE(table->FinishStep(context, rule).ok());
+      for (size_t i = 0; i < w.size(); ++i) {
+        z[i] += Compute(0.25) * (w[i] - z[i]);
+        if ((rule.step + 1) % 2 == 0) w[i] = Number<T>::Load(Number<T>::Store(z[i]));
+      }
+      ASSERT_EQ(w, Weights<T>(*table, all, kDim)) << "step " << rule.step;
+    }
+  }
+
+  const ExecContext serial = ExecContext::Serial();
+};
+
+TEST_P(TablePasses, AveragesAreOfAllRowsInAllTypes) {
+  for (const ExecContext& context : {serial, Threads(3)}) {
+    CheckAverages<float>(context);
+    CheckAverages<double>(context);
+    CheckAverages<Half>(context);
+    CheckAverages<BFloat16>(context);
+  }
+}
+
+TEST_P(TablePasses, RowsThatWereAssignedAreTheirFirstAverage) {
+  const auto table = NewTable(DataType::kFloat, 2);
+  const Rule rule = Averaging(2);
+  ASSERT_TRUE(table->SetRule(rule.slots).ok());
+  const float row[] = {3, 4};
+  ASSERT_TRUE(table->InsertOrAssign(serial, Batch{5}, row, {}).ok());
+  ASSERT_TRUE(table->FinishStep(serial, rule).ok());
+  EXPECT_EQ((std::vector<float>{3, 4}), Weights<float>(*table, Batch{5}, 2));
+}
+
+TEST_P(TablePasses, OtherRulesAndOtherStepsChangeNothing) {
+  const auto table = NewTable(DataType::kFloat, 2);
+  const float gradient[] = {1, 2};
+  for (const RuleKind kind : {RuleKind::kAdam, RuleKind::kRowwiseAdagrad}) {
+    const Rule rule = MakeRule(kind, 2);
+    ASSERT_TRUE(table->Apply(serial, Batch{5}, gradient, DataType::kFloat, rule).ok());
+    const std::vector<float> before = Weights<float>(*table, Batch{5}, 2);
+    EXPECT_TRUE(table->FinishStep(serial, rule).ok());
+    EXPECT_EQ(before, Weights<float>(*table, Batch{5}, 2));
+  }
+  EXPECT_EQ(StatusCode::kFailedPrecondition, table->FinishStep(serial, Averaging(2)).code());
+}
+
+TEST_P(TablePasses, AnOddRowHasNoHalves) {
+  const auto table = NewTable(DataType::kFloat, 3);
+  const float gradient[] = {1, 2, 3};
+  const Status status = table->Apply(serial, Batch{5}, gradient, DataType::kFloat,
+                                     MakeRule(RuleKind::kEmaRowwiseAdagrad, 3));
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("'users' must have an even dim"));
+  EXPECT_EQ(0u, table->size());
+}
+
+TEST_P(TablePasses, TheLargestCountIsThatOfTheKeyThatCameMostOften) {
+  for (const DataType type : {DataType::kFloat, DataType::kDouble}) {
+    const auto table = NewTable(type, 2);
+    Rule rule = MakeRule(RuleKind::kRowwiseAdagradCounter, 2);
+    rule.decay_mode = static_cast<double>(DecayMode::kCounter);
+    rule.counter_half_life = -1.0;
+    EXPECT_EQ(0.0, table->LargestSlot(serial, rule.slots, 2));
+    const std::vector<double> gradients(2000);
+    ASSERT_TRUE(table->Apply(serial, Batch(KeysFrom(0, 900)), gradients.data(), type, rule).ok());
+    EXPECT_EQ(1.0, table->LargestSlot(serial, rule.slots, 2));
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_TRUE(table->Apply(serial, Batch{77}, gradients.data(), type, rule).ok());
+    }
+    EXPECT_EQ(5.0, table->LargestSlot(Threads(2), rule.slots, 2));
+    EXPECT_EQ(0.0, table->LargestSlot(serial, rule.slots, 3));
+    EXPECT_EQ(0.0, table->LargestSlot(serial, FusedSlots(RuleKind::kAdam, 2), 0));
+  }
+}
+
+// A row of equal weights, under gradients of equal numbers, stays one.
+TEST_P(TablePasses, PassesAndOtherVerbsGoTogether) {
+  if (!GetParam().takes_threads) GTEST_SKIP() << "one thread at a time may call it";
+  constexpr size_t kDim = 16;
+  TableOptions options;
+  options.dim = kDim;
+  const auto table = GetParam().create(options);
+  const Batch all(KeysFrom(0, 500));
+  const std::vector<float> gradients(all.size() * kDim, 0.5f);
+  Rule rule = Averaging(kDim);
+  rule.swap_every = 1;
+  ASSERT_TRUE(table->Apply(serial, all, gradients.data(), DataType::kFloat, rule).ok());
+  std::thread passes([&] {
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(table->FinishStep(Threads(2), rule).ok());
+  });
+  std::thread largest([&] {
+    for (int i = 0; i < 20; ++i) table->LargestSlot(serial, rule.slots, kDim);
+  });
+  std::thread writer([&] {
+    for (int i = 0; i < 20; ++i) {
+      const Batch more(KeysFrom(500 + 50 * i, 50));
+      EXPECT_TRUE(table->Apply(serial, all, gradients.data(), DataType::kFloat, rule).ok());
+      EXPECT_TRUE(table->Apply(serial, more, gradients.data(), DataType::kFloat, rule).ok());
+      EXPECT_TRUE(table->Erase(serial, more).ok());
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<float> weights = Weights<float>(*table, all, kDim);
+    for (size_t j = 0; j < weights.size(); ++j) {
+      ASSERT_EQ(weights[j / kDim * kDim], weights[j]) << "a torn row";
+    }
+  }
+  for (std::thread* const thread : {&passes, &largest, &writer}) thread->join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, TablePasses, testing::ValuesIn(ContractTables()), NameOfTable);
+
+}  // namespace
+}  // namespace tf_embed

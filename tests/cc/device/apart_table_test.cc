@@ -1,0 +1,90 @@
+// That an ApartTable tells when host and device touch each other's memory, and does what any table
+// does where they don't.
+#include "tests/cc/device/apart_table.h"
+
+#include <utility>
+
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+class ApartMemoryTest : public testing::Test {
+ protected:
+  using Scope = ApartMemory::Scope;
+  using Open = ApartMemory::Open;
+
+  static volatile char* Touch(void* memory) {
+    volatile char* const byte = static_cast<char*>(memory);
+    *byte = 1;
+    return byte;
+  }
+
+  ApartMemory* const memory = ApartMemory::Get();
+  void* const on_device = memory->Allocate(100);
+  void* const on_host = memory->host()->Allocate(100);
+};
+
+TEST_F(ApartMemoryTest, EachSideMayTouchItsOwn) {
+  Touch(on_host);
+  const Scope scope(memory, Open::kDevice);
+  Touch(on_device);
+}
+
+TEST_F(ApartMemoryTest, CopiesMayTouchBoth) {
+  const ExecContext context = ExecContext::Serial();
+  const char text[] = "rows";
+  char back[sizeof(text)];
+  ASSERT_TRUE(memory->CopyIn(context, text, sizeof(text), on_device).ok());
+  ASSERT_TRUE(memory->CopyOut(context, on_device, sizeof(text), back).ok());
+  EXPECT_STREQ("rows", back);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+TEST_F(ApartMemoryTest, AHostThatTouchesMemoryOfTheDeviceEnds) {
+  EXPECT_DEATH(Touch(on_device), "the host touched memory of the device");
+}
+
+TEST_F(ApartMemoryTest, AKernelThatTouchesMemoryOfTheHostEnds) {
+  EXPECT_DEATH(
+      {
+        const Scope scope(memory, Open::kDevice);
+        Touch(on_host);
+      },
+      "a kernel touched memory of the host");
+}
+
+TEST_F(ApartMemoryTest, AWriteBeyondAnArrayEnds) {
+  EXPECT_DEATH(
+      {
+        {
+          const Scope scope(memory, Open::kDevice);
+          Touch(static_cast<char*>(on_device) + 100);
+        }
+        memory->Free(on_device, 100);
+        const Scope scope(memory, Open::kDevice);
+      },
+      "beyond an array of 100 bytes");
+}
+
+// What a verb does to arrays that nobody copied.
+TEST_F(ApartMemoryTest, AVerbThatGetsTheHostsArraysEnds) {
+  std::unique_ptr<Table> table;
+  ASSERT_TRUE(NewApartTable(TableOptions(), DeviceOptions(), &table).ok());
+  auto* const keys = static_cast<int64_t*>(on_host);
+  keys[0] = 5;
+  float row;
+  KeyBatch batch;
+  batch.keys = keys;
+  batch.size = 1;
+  EXPECT_DEATH((void)table->Find(ExecContext::Serial(), batch, DefaultRows(), &row, nullptr, {}),
+               "a kernel touched memory of the host");
+  EXPECT_DEATH((void)table->Erase(ExecContext::Serial(), batch),
+               "a kernel touched memory of the host");
+}
+
+#endif
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,77 @@
+// What a bounded DeviceTable does beyond what the tests of policies ask of every table.
+#include <set>
+
+#include "cc/device/device_table.h"
+#include "tests/cc/device/contract_tables.h"
+#include "tests/cc/support/policy_simulation.h"
+
+namespace tf_embed {
+namespace {
+
+TEST(BoundedDeviceTable, AtTheBoundOnBytesABoundedTableEvicts) {
+  DeviceOptions device;
+  device.max_bytes = 200000;
+  Subject subject(DeviceTables(device), Bounded(SIZE_MAX, EvictionOrder::kLru));
+  uint64_t rows = 0;
+  for (int64_t first = 0; first < 20000; first += 500) {
+    subject.Apply(KeysFrom(first, 500));
+    const TableStats stats = subject.table->Stats();
+    EXPECT_LE(stats.payload_bytes + stats.index_bytes + stats.slack_bytes, device.max_bytes);
+    EXPECT_GE(stats.rows, rows);
+    EXPECT_EQ(stats.admitted, stats.rows + stats.evicted);
+    EXPECT_EQ(0u, stats.refused);
+    rows = stats.rows;
+    subject.NextStep();
+  }
+  EXPECT_GT(rows, 1000u);
+  EXPECT_LT(rows, 5000u);
+  const std::set<int64_t> keys = subject.Keys();
+  for (int64_t key = 19500; key < 20000; ++key) EXPECT_EQ(1u, keys.count(key)) << key;
+}
+
+TEST(BoundedDeviceTable, WithoutRoomForAnyRowAllAreRefused) {
+  DeviceOptions device;
+  device.max_bytes = 1;
+  Subject subject(DeviceTables(device), Bounded(10, EvictionOrder::kLfu));
+  subject.Apply({1, 2, 3});
+  EXPECT_EQ(0u, subject.table->size());
+  EXPECT_EQ(3u, subject.table->Stats().refused);
+}
+
+TEST(BoundedDeviceTable, WhoLeavesDependsOnNoThread) {
+  std::set<int64_t> before;
+  for (const size_t threads : {1, 2, 5}) {
+    Subject subject(DeviceTables(DeviceOptions()), Bounded(3000, EvictionOrder::kEpochLfu),
+                    Threads(threads));
+    Random random(3);
+    for (int step = 0; step < 30; ++step) {
+      subject.Apply(RandomKeys(1000, 0, 10000, &random));
+      subject.NextStep();
+    }
+    const std::set<int64_t> keys = subject.Keys();
+    EXPECT_EQ(3000u, keys.size());
+    if (threads > 1) {
+      EXPECT_TRUE(before == keys);
+    }
+    before = keys;
+  }
+}
+
+TEST(BoundedDeviceTable, WhatIsRestoredComesWhateverTheBound) {
+  Subject subject(DeviceTables(DeviceOptions()), Bounded(100, EvictionOrder::kLru));
+  subject.context.restoring = true;
+  subject.Upsert(KeysFrom(0, 300));
+  EXPECT_EQ(300u, subject.table->size());
+  subject.context.restoring = false;
+  subject.NextStep();
+  subject.Apply(KeysFrom(1000, 40));
+  EXPECT_LE(subject.table->size(), 300u);
+  EXPECT_EQ(40u, subject.table->Stats().evicted);
+  const auto fresh = subject.table->NewEmpty(0, UniformInitializer());
+  EXPECT_EQ(0u, fresh->options().policy.max_rows) << "where rows are collected none may leave";
+  EXPECT_EQ(subject.table->options().policy.statistics.bits(),
+            fresh->options().policy.statistics.bits());
+}
+
+}  // namespace
+}  // namespace tf_embed

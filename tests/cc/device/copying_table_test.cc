@@ -1,0 +1,153 @@
+// What is made beside a batch on a device, and what happens where the device has no memory for it:
+// copies of arrays of the host, and the parts of shards.
+#include "cc/device/copying_table.h"
+
+#include <functional>
+#include <utility>
+
+#include "cc/device/device_split.h"
+#include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr size_t kDim = 3;
+
+class FailingMemory final : public DeviceMemory {
+ public:
+  void* Allocate(size_t bytes) override { return allocator.Allocate(bytes); }
+  void Free(void* memory, size_t bytes) override { allocator.Deallocate(memory, bytes); }
+  Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
+    if (copies_until_failure-- == 0) return Broken();
+    return HostAsDeviceMemory()->CopyIn(context, host, bytes, device);
+  }
+  Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
+                 void* host) override {
+    if (copies_until_failure-- == 0) return Broken();
+    return HostAsDeviceMemory()->CopyOut(context, device, bytes, host);
+  }
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
+    return HostAsDeviceMemory()->CopyWithin(context, from, bytes, to);
+  }
+
+  FailingAllocator allocator;
+  int copies_until_failure = -1;  // below 0: none fails
+
+ private:
+  static Status Broken() { return Status::Unavailable("the device is broken"); }
+};
+
+class CopyingTableTest : public testing::Test {
+ protected:
+  CopyingTableTest() {
+    TableOptions options;
+    options.dim = kDim;
+    options.policy.statistics = StatisticSet().With(Statistic::kScore);
+    std::unique_ptr<Table> on_device;
+    EXPECT_TRUE(NewDeviceTableOnHost(options, DeviceOptions(), &on_device).ok());
+    table = NewCopyingTable(std::move(on_device), &memory);
+    const std::vector<float> ones(3 * kDim, 1.0f);
+    EXPECT_TRUE(table->InsertOrAssign(context, Batch{1, 2, 3}, ones.data(), {}).ok());
+  }
+
+  FailingMemory memory;
+  std::unique_ptr<Table> table;
+  const ExecContext context = ExecContext::Serial();
+};
+
+// Whichever of its copies finds no memory.
+TEST_F(CopyingTableTest, EachVerbSaysWhenTheDeviceHasNoMemoryForItsCopies) {
+  Batch keys{3, 9, 1};
+  keys.positions = {2, 0, 1};
+  KeyBatch batch = keys;
+  const std::vector<float> rows(3 * kDim, 5.0f);
+  const std::vector<int64_t> scores(3, 4);
+  batch.scores = scores.data();
+  const std::vector<uint64_t> words(3, 7);
+  const bool no[3] = {};
+  const StatisticSet set = StatisticSet().With(Statistic::kScore);
+  const Rule rule = MakeRule(RuleKind::kSgd, kDim);
+  const DefaultRows defaults{DefaultRows::Kind::kOneForAll, rows.data()};
+  // Where a verb writes to; of a verb that fails as it was.
+  std::vector<float> weights(3 * kDim);
+  std::vector<uint64_t> statistics(3);
+  bool exists[3];
+  const auto clean = [&] {
+    std::fill(weights.begin(), weights.end(), 8.0f);
+    std::fill(statistics.begin(), statistics.end(), 8);
+    std::fill_n(exists, 3, true);
+  };
+  const auto is_clean = [&] {
+    return weights == std::vector<float>(3 * kDim, 8.0f) &&
+           statistics == std::vector<uint64_t>(3, 8) && exists[0] && exists[1] && exists[2];
+  };
+  const std::pair<const char*, std::function<Status()>> verbs[] = {
+      {"Contains", [&] { return table->Contains(context, batch, exists); }},
+      {"Find", [&] { return table->Find(context, batch, defaults, weights.data(), exists, {}); }},
+      {"FindStatistics",
+       [&] { return table->FindStatistics(context, batch, statistics.data(), exists); }},
+      {"AssignStatistics",
+       [&] { return table->AssignStatistics(context, batch, set, words.data()); }},
+      {"Accum", [&] { return table->Accum(context, batch, rows.data(), rows.data(), no); }},
+      {"Apply", [&] { return table->Apply(context, batch, rows.data(), DataType::kFloat, rule); }},
+      {"InsertOrAssign", [&] { return table->InsertOrAssign(context, batch, rows.data(), {}); }},
+      {"FindOrInsert",
+       [&] { return table->FindOrInsert(context, batch, defaults, weights.data(), exists); }},
+      {"Erase", [&] { return table->Erase(context, batch); }},
+  };
+  for (const auto& [name, verb] : verbs) {
+    bool done = false;
+    int64_t failure = 0;
+    for (; !done; ++failure) {
+      SCOPED_TRACE(std::string(name) + ", copy " + std::to_string(failure));
+      clean();
+      const size_t size = table->size();
+      memory.allocator.FailAfter(failure);
+      const Status status = verb();
+      memory.allocator.NeverFail();
+      EXPECT_EQ(0u, memory.allocator.live_blocks());
+      done = status.ok();
+      if (done) continue;
+      EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
+      EXPECT_TRUE(is_clean());
+      EXPECT_EQ(size, table->size());
+    }
+    EXPECT_GE(failure, 4) << name << " copies keys, positions and scores";
+  }
+}
+
+TEST_F(CopyingTableTest, AVerbSaysThatACopyFailed) {
+  const Batch keys{3, 9};
+  std::vector<float> weights(2 * kDim);
+  bool exists[2];
+  int failure = 0;
+  for (bool done = false; !done; ++failure) {
+    memory.copies_until_failure = failure;
+    const Status status = table->Find(context, keys, {}, weights.data(), exists, {});
+    done = memory.copies_until_failure >= 0;
+    EXPECT_EQ(done ? StatusCode::kOk : StatusCode::kUnavailable, status.code()) << failure;
+  }
+  EXPECT_EQ(6, failure) << "keys, weights and flags there, weights and flags back, and then none";
+}
+
+TEST(DeviceSplitMemory, ASplitSaysWhenTheDeviceHasNoMemoryForIt) {
+  FailingAllocator allocator;
+  const std::vector<int64_t> keys = KeysFrom(-40, 100);
+  const std::vector<int32_t> owners(keys.size(), 1);
+  bool done = false;
+  int64_t failure = 0;
+  for (; !done; ++failure) {
+    const auto split = NewDeviceSplitOnHost(&allocator);
+    allocator.FailAfter(failure);
+    const Status status =
+        split->Build(ExecContext::Serial(), keys.data(), keys.size(), owners.data(), 3, false);
+    allocator.NeverFail();
+    done = status.ok();
+    EXPECT_EQ(done ? StatusCode::kOk : StatusCode::kResourceExhausted, status.code());
+  }
+  EXPECT_GT(failure, 7);
+}
+
+}  // namespace
+}  // namespace tf_embed

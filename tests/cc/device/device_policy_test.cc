@@ -1,0 +1,215 @@
+// What a bounded DeviceTable does that only the host in a device's place can show: memory that
+// ends, what the host must not ask for, and many lanes.
+#include <algorithm>
+#include <set>
+
+#include "cc/device/device_table_inl.h"
+#include "cc/device/host_device.h"
+#include "tests/cc/device/lockstep_table.h"
+#include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/policy_simulation.h"
+
+namespace tf_embed {
+namespace {
+
+TableKind OnHost(const DeviceOptions& device, Allocator* allocator = HostAllocator()) {
+  const auto create = [=](const TableOptions& given) {
+    TableOptions options = given;
+    options.allocator = allocator;
+    std::unique_ptr<Table> table;
+    (void)NewDeviceTableOnHost(options, device, &table);
+    return table;
+  };
+  return {"DeviceTableOnHost", create, true, true, true};
+}
+
+TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {
+  const Batch old_keys = KeysFrom(0, 1000), new_keys = KeysFrom(700, 500);
+  const std::vector<float> rows(old_keys.size() * kDim, 1.0f);
+  const std::vector<int64_t> scores(old_keys.size(), 3);
+  for (const EvictionOrder order : {EvictionOrder::kLru, EvictionOrder::kScore}) {
+    bool done = false;
+    for (int64_t failure = 0; !done; ++failure) {
+      SCOPED_TRACE("allocation " + std::to_string(failure));
+      FailingAllocator allocator;
+      Subject subject(OnHost(DeviceOptions(), &allocator), Bounded(1000, order),
+                      ExecContext::Serial());
+      const auto upsert = [&](const Batch& keys) {
+        KeyBatch batch = keys;
+        if (order == EvictionOrder::kScore) batch.scores = scores.data();
+        return subject.table->InsertOrAssign(subject.context, batch, rows.data(), {});
+      };
+      ASSERT_TRUE(upsert(old_keys).ok());
+      const std::set<int64_t> before = subject.Keys();
+      subject.NextStep();
+      allocator.FailAfter(failure, true);
+      const Status status = upsert(new_keys);
+      allocator.NeverFail();
+      done = status.ok();
+      if (!done) {
+        EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
+        EXPECT_TRUE(before == subject.Keys());
+        EXPECT_EQ(0u, subject.table->Stats().evicted);
+        EXPECT_TRUE(upsert(new_keys).ok());
+      }
+      EXPECT_EQ(1000u, subject.table->size());
+      EXPECT_EQ(200u, subject.table->Stats().evicted);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// Counts how often the host waits. What it is to hear comes when it has asked so often again.
+class WaitingDevice : public HostDevice {
+ public:
+  explicit WaitingDevice(size_t* waits, int lateness = 0)
+      : HostDevice(HostAllocator()), waits_(waits), lateness_(lateness) {}
+  struct Order : HostDevice::Order {
+    explicit Order(const WaitingDevice& device) : HostDevice::Order(device) {}
+  };
+  class Echo : public HostDevice::Echo {
+   public:
+    explicit Echo(const WaitingDevice& device)
+        : HostDevice::Echo(device), lateness_(device.lateness_) {}
+    bool Send(const WaitingDevice& device, const ExecContext& context, const void* from,
+              size_t bytes) {
+      if (to_come_ > 0) return --to_come_, false;
+      to_come_ = lateness_;
+      return HostDevice::Echo::Send(device, context, from, bytes);
+    }
+    const void* Arrived() const { return to_come_ > 0 ? nullptr : HostDevice::Echo::Arrived(); }
+
+   private:
+    int lateness_;
+    int to_come_ = 0;
+  };
+  void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    ++*waits_;
+    HostDevice::CopyOut(context, device, bytes, host);
+  }
+
+ private:
+  size_t* waits_;
+  int lateness_;
+};
+
+TEST(DevicePolicy, TheHostDoesNotWaitOnceATableIsFull) {
+  size_t waits = 0;
+  DeviceOptions device;
+  const auto create = [&](const TableOptions& options) {
+    std::unique_ptr<Table> table;
+    (void)DeviceTable<WaitingDevice>::Create(options, device, WaitingDevice(&waits), &table);
+    return table;
+  };
+  RowPolicy expires = Bounded(1000, EvictionOrder::kLru);
+  expires.ttl_milliseconds = 1000;
+  const auto run = [&](const RowPolicy& policy) {
+    Subject subject({"WaitingDevice", create, true, true, true}, policy);
+    for (int64_t step = 0; step < 40; ++step) {
+      if (step == 20) waits = 0;
+      subject.Apply(KeysFrom(step * 100, 300));
+      subject.Find(KeysFrom(step * 100, 300), true);
+      subject.NextStep();
+    }
+    return waits;
+  };
+  EXPECT_EQ(0u, run(Bounded(1000, EvictionOrder::kLru)));
+  EXPECT_EQ(0u, run(expires));
+  device.max_bytes = 60000;
+  EXPECT_EQ(0u, run(Bounded(SIZE_MAX, EvictionOrder::kLfu)));
+  EXPECT_EQ(0u, run(RowPolicy())) << "where the last ones are refused";
+}
+
+// A table that has just the room for its rows, or a little more.
+TEST(DevicePolicy, TheHostDoesNotWaitForKeysThatAreThere) {
+  constexpr size_t kRows = 20000, kBatch = 1000;
+  constexpr int kNever = 1 << 20;
+  for (const int lateness : {0, 1, 2, 3, kNever}) {
+    SCOPED_TRACE(lateness);
+    for (const size_t init_size : {size_t{0}, kRows, kRows + kBatch}) {
+      SCOPED_TRACE(init_size);
+      size_t waits = 0;
+      TableOptions options;
+      options.init_size = init_size;
+      std::unique_ptr<Table> table;
+      ASSERT_TRUE(DeviceTable<WaitingDevice>::Create(options, DeviceOptions(),
+                                                     WaitingDevice(&waits, lateness), &table)
+                      .ok());
+      const std::vector<float> rows(kRows, 1.0f);
+      const auto write = [&](int64_t first) {
+        ASSERT_TRUE(table
+                        ->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(first, kBatch)),
+                                         rows.data(), {})
+                        .ok());
+      };
+      const auto write_all = [&] {
+        for (size_t first = 0; first < kRows; first += kBatch) write(static_cast<int64_t>(first));
+      };
+      write_all();
+      waits = 0;
+      for (int round = 0; round < 10; ++round) write_all();
+      // Two copies each time. Who hears nothing asks every few batches.
+      EXPECT_LE(waits, lateness == kNever ? 10 * kRows / kBatch / 3 : 8);
+      const size_t bytes = table->Stats().payload_bytes + table->Stats().slack_bytes;
+      EXPECT_LE(bytes, (std::max(kRows, init_size) + (1 << 16)) * sizeof(float) * 2 * 5 / 4);
+      // What it took for granted is no less than there are: new keys find room.
+      for (int64_t first = 0; first < 200000; first += kBatch) write(first);
+      EXPECT_EQ(200000u, table->size());
+    }
+  }
+}
+
+TEST(DevicePolicy, ManyLanesDoWhatOneDoes) {
+  if (!HasLockstep()) GTEST_SKIP() << "sanitizers do not know the stacks of lanes";
+  const auto create = [](const TableOptions& options) {
+    std::unique_ptr<Table> table;
+    (void)NewLockstepTable(options, DeviceOptions(), &table);
+    return table;
+  };
+  for (const EvictionOrder order : kAllOrders) {
+    constexpr size_t kMostRows = 300;  // two neighbourhoods
+    const TableKind kind{"LockstepTable", create, true, true, true};
+    Subject subject(kind, Bounded(kMostRows, order), ExecContext::Serial());
+    Simulation simulation(kind, kMostRows, order);
+    Random random(static_cast<uint64_t>(order));
+    size_t refused = 0;
+    for (int step = 0; step < 12; ++step) {
+      Batch batch = RandomKeys(150, 0, 500, &random);
+      if (step == 11) batch = KeysFrom(1000, 500);  // more than all
+      refused += simulation.Write(batch.keys, subject.context.now);
+      subject.Apply(batch);
+      ASSERT_TRUE(simulation.Keys() == subject.Keys()) << "step " << step;
+      subject.NextStep();
+      subject.context.now.epoch = static_cast<uint64_t>(step) / 4;
+    }
+    EXPECT_EQ(refused, subject.table->Stats().refused);
+    EXPECT_GT(refused, 0u);
+  }
+  RowPolicy policy;
+  policy.ttl_milliseconds = 30;
+  Log log_of_lanes, log_of_one;
+  policy.sink = &log_of_lanes;
+  Subject lanes({"LockstepTable", create, true, true, true}, policy, ExecContext::Serial());
+  policy.sink = &log_of_one;
+  Subject one(OnHost(DeviceOptions()), policy, ExecContext::Serial());
+  Random random(9);
+  for (int step = 0; step < 12; ++step) {
+    const Batch looked_up = RandomKeys(50, 0, 400, &random);
+    const Batch batch = RandomKeys(100, 0, 400, &random);
+    for (Subject* const subject : {&lanes, &one}) {
+      subject->Find(looked_up, true);
+      subject->Apply(batch);
+      subject->NextStep();
+    }
+    ASSERT_TRUE(one.Rows() == lanes.Rows()) << "step " << step;
+  }
+  EXPECT_GT(one.table->Stats().expired, 0u);
+  EXPECT_EQ(one.table->Stats().expired, lanes.table->Stats().expired);
+  std::sort(log_of_one.evicted.begin(), log_of_one.evicted.end());
+  std::sort(log_of_lanes.evicted.begin(), log_of_lanes.evicted.end());
+  EXPECT_EQ(one.table->Stats().expired, log_of_one.evicted.size());
+  EXPECT_TRUE(log_of_one.evicted == log_of_lanes.evicted);
+}
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,111 @@
+// A DeviceTable on the host whose memory is apart from the host's, as a GPU's is: outside of
+// launches and copies device memory can't be touched, and within launches what the host got from
+// its allocator can't be. Whoever does ends the process, and the message says on which side. So
+// does a write beyond the end of an array in either memory, when it is freed.
+//
+// What is open changes for the whole process, so only one thread at a time may call verbs.
+#ifndef TF_EMBED_TESTS_CC_SUPPORT_APART_TABLE_H_
+#define TF_EMBED_TESTS_CC_SUPPORT_APART_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cc/core/base/allocator.h"
+#include "cc/device/copying_table.h"
+#include "cc/device/device_key_sums.h"
+#include "cc/device/device_split.h"
+#include "cc/device/device_table.h"
+
+namespace tf_embed {
+
+class ApartMemory final : public DeviceMemory {
+ public:
+  static ApartMemory* Get();  // the process's
+
+  // Whose memory may be touched.
+  enum class Open : uint8_t { kHost, kDevice, kBoth };
+  class Scope {
+   public:
+    Scope(ApartMemory* memory, Open open);
+    ~Scope();
+
+   private:
+    ApartMemory* memory_;
+    Open before_;
+  };
+
+  // Keeps the two apart in two of so many changes of side, one after the other, and leaves both
+  // open in the others: each change takes longer than many a verb. 1: always.
+  void set_one_in(uint64_t changes) { one_in_ = changes; }
+
+  Allocator* device() { return &device_; }
+  Allocator* host() { return &host_; }
+  bool IsDevices(const void* address) const { return device_.Has(address); }
+  bool IsHosts(const void* address) const { return host_.Has(address); }
+
+  void* Allocate(size_t bytes) override { return device_.Allocate(bytes); }
+  void Free(void* memory, size_t bytes) override { device_.Deallocate(memory, bytes); }
+  Status CopyIn(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+  Status CopyOut(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+  Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override;
+
+ private:
+  // Blocks of powers of two, from a range of addresses of its own. Opening and closing is what
+  // takes time, so blocks are filled and looked at when the region is opened anyhow.
+  class Region final : public Allocator {
+   public:
+    explicit Region(ApartMemory* memory);
+    void* Allocate(size_t bytes) override;
+    void Deallocate(void* memory, size_t bytes) override;
+    bool Has(const void* address) const {
+      return address >= base_ && address < base_ + kReservedBytes;
+    }
+    void Open(bool open);
+
+   private:
+    struct Block {
+      char* begin;
+      size_t bytes;
+    };
+    static constexpr size_t kReservedBytes = size_t{4} << 30;
+    static constexpr size_t kMarginBytes = 64;
+    static constexpr int kClasses = 48;
+
+    static int ClassOf(size_t bytes);  // the logarithm of the size of a block for so many
+    void Fill(const Block& block) const;
+    void Check(const Block& block) const;
+    void Reset();
+
+    ApartMemory* memory_;
+    char* base_;
+    size_t used_ = 0;
+    size_t live_blocks_ = 0;
+    bool open_ = false;
+    std::vector<char*> free_[kClasses];
+    std::vector<Block> allocated_;  // since it was open
+    std::vector<Block> freed_;
+  };
+
+  ApartMemory();
+  void Set(Open open);
+
+  std::recursive_mutex mutex_;
+  uint64_t one_in_ = 1;
+  uint64_t changes_ = 0;
+  Open wanted_ = Open::kHost;
+  Open open_ = Open::kHost;
+  Region device_{this};
+  Region host_{this};
+};
+
+Status NewApartTable(const TableOptions& options, const DeviceOptions& device,
+                     std::unique_ptr<Table>* table);
+std::unique_ptr<DeviceSplit> NewApartSplit();
+std::unique_ptr<DeviceKeySums> NewApartKeySums();
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_SUPPORT_APART_TABLE_H_

@@ -1,0 +1,43 @@
+// An array in the memory of a device, for tests.
+#ifndef TF_EMBED_TESTS_CC_SUPPORT_ON_DEVICE_H_
+#define TF_EMBED_TESTS_CC_SUPPORT_ON_DEVICE_H_
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cc/device/copying_table.h"
+
+namespace tf_embed {
+
+template <typename T>
+class OnDevice {
+ public:
+  OnDevice(DeviceMemory* memory, const std::vector<T>& values)
+      : memory_(memory),
+        size_(values.size()),
+        data_(static_cast<T*>(memory->Allocate(bytes() + 1))) {
+    EXPECT_TRUE(memory_->CopyIn(ExecContext::Serial(), values.data(), bytes(), data_).ok());
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() { memory_->Free(data_, bytes() + 1); }
+
+  T* data() const { return data_; }
+  std::vector<T> Values() const {
+    std::vector<T> values(size_);
+    EXPECT_TRUE(memory_->CopyOut(ExecContext::Serial(), data_, bytes(), values.data()).ok());
+    return values;
+  }
+
+ private:
+  size_t bytes() const { return size_ * sizeof(T); }
+
+  DeviceMemory* memory_;
+  size_t size_;
+  T* data_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_SUPPORT_ON_DEVICE_H_

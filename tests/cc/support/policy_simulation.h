@@ -1,0 +1,259 @@
+// What the tests of policies share: a table with a clock, and a simulation of what a bounded one
+// must hold.
+#ifndef TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
+#define TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cc/core/base/hash.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+
+inline constexpr size_t kDim = 4;
+
+// A table of dim 4 that SGD or momentum trains, a clock, and a few words for the verbs.
+class Subject {
+ public:
+  Subject(const TableKind& kind, const RowPolicy& policy, const ExecContext& context = Threads(2))
+      : context(context) {
+    TableOptions options;
+    options.dim = kDim;
+    options.initializer = UniformInitializer();
+    options.policy = policy;
+    table = kind.create(options);
+    this->context.now = {1, 1000};
+  }
+
+  void NextStep(uint64_t milliseconds = 10) {
+    ++context.now.step;
+    context.now.milliseconds += milliseconds;
+  }
+  Status TryApply(const Batch& batch) {
+    const std::vector<float> gradients(batch.size() * kDim, 1.0f);
+    return table->Apply(context, batch, gradients.data(), DataType::kFloat,
+                        MakeRule(RuleKind::kMomentum, kDim));
+  }
+  void Apply(const Batch& batch) { ExpectOk(TryApply(batch)); }
+  void Upsert(const Batch& batch) {
+    const std::vector<float> rows(batch.size() * kDim, 2.0f);
+    ExpectOk(table->InsertOrAssign(context, batch, rows.data(), {}));
+  }
+  void Find(const Batch& batch, bool training) {
+    std::vector<float> rows(batch.size() * kDim);
+    ExecContext look = context;
+    look.training = training;
+    ExpectOk(table->Find(look, batch, DefaultRows(), rows.data(), nullptr, {}));
+  }
+  std::vector<uint64_t> StatisticsOf(int64_t key) {
+    std::vector<uint64_t> words(StatisticSet::kMost);
+    bool exists;
+    ExpectOk(table->FindStatistics(context, Batch{key}, words.data(), &exists));
+    if (!exists) return {};
+    words.resize(table->options().policy.statistics.size());
+    return words;
+  }
+  bool Has(int64_t key) {
+    uint64_t words[StatisticSet::kMost];
+    bool exists;
+    ExpectOk(table->FindStatistics(context, Batch{key}, words, &exists));
+    return exists;
+  }
+  std::map<int64_t, std::vector<float>> Rows() const { return All(false); }
+  std::map<int64_t, std::vector<float>> Slots() const { return All(true); }
+  std::set<int64_t> Keys() const {
+    std::vector<int64_t> keys;
+    ExportedRows rows(HostAllocator());
+    for (ExportCursor cursor; !cursor.done;) {
+      ExpectOk(table->ExportBatch(1000, &cursor, &rows));
+      keys.insert(keys.end(), rows.keys.data(), rows.keys.data() + rows.size);
+    }
+    std::sort(keys.begin(), keys.end());  // or a set takes most of a test's time to make
+    return std::set<int64_t>(keys.begin(), keys.end());
+  }
+  static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+
+  ExecContext context;
+  std::unique_ptr<Table> table;
+
+ private:
+  std::map<int64_t, std::vector<float>> All(bool slots) const {
+    std::map<int64_t, std::vector<float>> all;
+    ExportedRows rows(HostAllocator());
+    const size_t width = slots ? table->rule().slots_per_row() : kDim;
+    for (ExportCursor cursor; !cursor.done;) {
+      ExpectOk(table->ExportBatch(1000, &cursor, &rows));
+      const char* const from = slots ? rows.slots.data() : rows.weights.data();
+      const float* const values = reinterpret_cast<const float*>(from);
+      for (size_t i = 0; i < rows.size; ++i) {
+        all[rows.keys[i]].assign(values + i * width, values + (i + 1) * width);
+      }
+    }
+    return all;
+  }
+};
+
+inline constexpr EvictionOrder kAllOrders[] = {
+    EvictionOrder::kLru,   EvictionOrder::kLfu,      EvictionOrder::kTtl,
+    EvictionOrder::kScore, EvictionOrder::kEpochLru, EvictionOrder::kEpochLfu,
+};
+
+inline RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
+  RowPolicy policy;
+  policy.max_rows = max_rows;
+  policy.eviction = order;
+  return policy;
+}
+
+inline RowPolicy AllStatistics() {
+  RowPolicy policy;
+  for (const Statistic statistic : kAllStatistics) {
+    policy.statistics = policy.statistics.With(statistic);
+  }
+  return policy;
+}
+
+class Log : public EvictionSink {
+ public:
+  Status Evict(size_t count, const int64_t* keys, const void* weights) override {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (fails) return Status::ResourceExhausted([] { return "The log is full."; });
+    const float* const rows = static_cast<const float*>(weights);
+    for (size_t i = 0; i < count; ++i) {
+      evicted.emplace_back(keys[i], std::vector<float>(rows + i * kDim, rows + (i + 1) * kDim));
+    }
+    return Status();
+  }
+  std::mutex mutex;
+  bool fails = false;
+  std::vector<std::pair<int64_t, std::vector<float>>> evicted;
+};
+
+// What a bounded table must hold.
+class Simulation {
+ public:
+  struct Row {
+    uint64_t step, milliseconds, count;
+    int64_t score;
+    uint64_t epoch;
+  };
+  // With `neighbourhood_bits`, victims are of the neighbourhoods of those for which they leave.
+  Simulation(size_t max_rows, EvictionOrder order, uint32_t neighbourhood_bits = 0)
+      : max_rows_(max_rows), order_(order), neighbourhood_bits_(neighbourhood_bits) {}
+  // What a table of the kind must hold.
+  Simulation(const TableKind& kind, size_t max_rows, EvictionOrder order)
+      : Simulation(max_rows, order, kind.on_device ? NeighbourhoodBits(max_rows) : 0) {}
+
+  // A write of a batch; returns how many of its keys were refused. Where it brings scores, one for
+  // each key, a new row comes only in place of one of no higher score.
+  size_t Write(const std::vector<int64_t>& batch, const Moment& now,
+               const std::map<int64_t, int64_t>& scores = {}) {
+    std::vector<int64_t> absent;
+    std::set<int64_t> seen;
+    for (const int64_t key : batch) {
+      if (!seen.insert(key).second) continue;
+      const auto found = rows.find(key);
+      if (found == rows.end()) {
+        absent.push_back(key);
+      } else {
+        Use(&found->second, now);
+      }
+    }
+    const auto score_of = [&](int64_t key) { return scores.empty() ? 0 : scores.at(key); };
+    const size_t room = max_rows_ - std::min(max_rows_, rows.size());
+    std::map<uint64_t, Newcomers> by_neighbourhood;
+    for (size_t i = 0; i < absent.size(); ++i) {
+      Newcomers& newcomers = by_neighbourhood[NeighbourhoodOf(absent[i])];
+      newcomers.keys.push_back(absent[i]);
+      if (i < room) ++newcomers.coming;
+    }
+    for (const auto& row : rows) {
+      if (row.second.step == now.step) continue;
+      const auto found = by_neighbourhood.find(NeighbourhoodOf(row.first));
+      if (found == by_neighbourhood.end()) continue;
+      Newcomers& newcomers = found->second;
+      if (newcomers.coming == newcomers.keys.size()) continue;
+      newcomers.not_in_use.emplace_back(RankOf(row), row.first);
+    }
+    size_t refused = 0;
+    for (auto& [number, newcomers] : by_neighbourhood) {
+      std::vector<int64_t>& keys = newcomers.keys;
+      std::stable_sort(keys.begin(), keys.end(),
+                       [&](int64_t a, int64_t b) { return score_of(a) > score_of(b); });
+      std::sort(newcomers.not_in_use.begin(), newcomers.not_in_use.end());
+      for (const auto& [rank, key] : newcomers.not_in_use) {
+        if (newcomers.coming == keys.size()) break;
+        if (!scores.empty() && rows.at(key).score > score_of(keys[newcomers.coming])) break;
+        rows.erase(key);
+        ++newcomers.coming;
+      }
+      for (size_t i = 0; i < newcomers.coming; ++i) rows[keys[i]] = Fresh(now);
+      refused += keys.size() - newcomers.coming;
+    }
+    for (const auto& [key, score] : scores) {
+      if (rows.count(key) > 0) rows[key].score = score;
+    }
+    return refused;
+  }
+  static Row Fresh(const Moment& now) { return {now.step, now.milliseconds, 1, 0, now.epoch}; }
+  static void Use(Row* row, const Moment& now) {
+    if (row->step != now.step) ++row->count;
+    row->step = now.step;
+    row->milliseconds = now.milliseconds;
+    row->epoch = std::max(row->epoch, now.epoch);
+  }
+  std::set<int64_t> Keys() const {
+    std::set<int64_t> keys;
+    for (const auto& [key, row] : rows) keys.insert(keys.end(), key);
+    return keys;
+  }
+  // An order of its own making, to compare with that of the table.
+  using Rank = std::array<uint64_t, 3>;
+  Rank RankOf(const std::pair<const int64_t, Row>& entry) const {
+    const Row& row = entry.second;
+    const uint64_t hash = HashKey(entry.first) << 8 | HashKey(entry.first) >> 56;
+    switch (order_) {
+      case EvictionOrder::kLru:
+        return {row.step, hash};
+      case EvictionOrder::kLfu:
+        return {row.count, row.step, hash};
+      case EvictionOrder::kTtl:
+        return {row.milliseconds, row.step, hash};
+      case EvictionOrder::kEpochLru:
+        return {row.epoch, row.step, hash};
+      case EvictionOrder::kEpochLfu:
+        return {row.epoch, row.count, hash};
+      case EvictionOrder::kScore:
+        break;
+    }
+    return {static_cast<uint64_t>(row.score) + (1ull << 63), hash};
+  }
+
+  std::map<int64_t, Row> rows;
+
+ private:
+  struct Newcomers {
+    std::vector<int64_t> keys;
+    size_t coming = 0;
+    std::vector<std::pair<Rank, int64_t>> not_in_use;  // who may leave for them
+  };
+
+  uint64_t NeighbourhoodOf(int64_t key) const {
+    return neighbourhood_bits_ == 0 ? 0 : HashKey(key) >> (64 - neighbourhood_bits_);
+  }
+
+  size_t max_rows_;
+  EvictionOrder order_;
+  uint32_t neighbourhood_bits_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_

@@ -1,0 +1,418 @@
+// What the tests of the core share: the tables under test, thread pools, batches, values.
+#ifndef TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_
+#define TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/device/device_table.h"
+#include "cc/host/host_table.h"
+#include "gtest/gtest.h"
+
+namespace tf_embed {
+
+// A kind of table. Whoever writes a new one adds a line to AllTables.
+struct TableKind {
+  const char* name;
+  std::function<std::unique_ptr<Table>(const TableOptions& options)> create;
+  bool takes_threads = true;  // whether several may call verbs at once
+  bool same_powers = true;    // whether x^y has the bits that it has on the host
+  bool on_device = false;     // where victims are chosen by neighbourhood
+};
+
+// In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
+// rows by the same words, of the best one.
+inline std::vector<TableKind> HostTables() {
+#if defined(TF_EMBED_THREAD_SANITIZER)
+  const std::vector<InstructionSet> sets = {BestInstructionSet()};
+#else
+  const std::vector<InstructionSet> sets = InstructionSetsHere();
+#endif
+  std::vector<TableKind> kinds;
+  for (const InstructionSet set : sets) {
+    static constexpr const char* kNames[] = {"HostTablePlain", "HostTableAvx2", "HostTableAvx512"};
+    const auto create = [set](const TableOptions& given) -> std::unique_ptr<Table> {
+      try {
+        TableOptions options = given;
+        options.instruction_set = set;
+        return HostTable::Create(options);
+      } catch (const std::bad_alloc&) {
+        return nullptr;
+      }
+    };
+    kinds.push_back({kNames[static_cast<int>(set)], create});
+  }
+  return kinds;
+}
+
+// And in the memory of a device.
+inline std::vector<TableKind> AllTables() {
+  std::vector<TableKind> kinds = HostTables();
+  const auto create = [](const TableOptions& options) {
+    std::unique_ptr<Table> table;
+    (void)NewDeviceTableOnHost(options, DeviceOptions(), &table);
+    return table;
+  };
+  kinds.push_back({"DeviceTableOnHost", create, true, true, /*on_device=*/true});
+  return kinds;
+}
+
+inline void PrintTo(const TableKind& kind, std::ostream* out) { *out << kind.name; }
+inline std::string NameOfTable(const testing::TestParamInfo<TableKind>& info) {
+  return info.param.name;
+}
+
+using Random = std::mt19937_64;
+
+// The seeds of a random test: a few fixed ones, or the one in TF_EMBED_TEST_SEED.
+inline std::vector<uint64_t> Seeds(size_t count) {
+  if (const char* given = std::getenv("TF_EMBED_TEST_SEED")) return {std::stoull(given)};
+  std::vector<uint64_t> seeds(count);
+  std::iota(seeds.begin(), seeds.end(), 1);
+  return seeds;
+}
+
+// Real threads, which take many small pieces of the work in no certain order.
+inline ExecContext Threads(size_t count) {
+  const auto parallel_for = [count](size_t total, size_t, const ExecContext::Work& work) {
+    const size_t piece = std::max<size_t>(1, total / (3 * count));
+    std::atomic<size_t> next{0};
+    const auto run = [&] {
+      for (size_t begin; (begin = next.fetch_add(piece)) < total;) {
+        work(begin, std::min(begin + piece, total));
+      }
+    };
+    std::vector<std::thread> others;
+    for (size_t i = 1; i < count && i * piece < total; ++i) others.emplace_back(run);
+    run();
+    for (std::thread& thread : others) thread.join();
+  };
+  ExecContext context;
+  context.parallel_for = parallel_for;
+  return context;
+}
+
+// A few threads that work off one queue, and callers that wait for their own pieces of it, as
+// TensorFlow's kernels do: a piece that waits for a lock keeps a thread from all others.
+class PoolOfThreads {
+ public:
+  explicit PoolOfThreads(size_t count) {
+    for (size_t i = 0; i < count; ++i) threads_.emplace_back([this] { Run(); });
+  }
+  ~PoolOfThreads() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stops_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  ExecContext Context() {
+    ExecContext context;
+    context.parallel_for = [this](size_t total, size_t, const ExecContext::Work& work) {
+      const size_t piece = total / (threads_.size() + 1) + 1;
+      size_t left = 0;  // under the mutex
+      for (size_t begin = piece; begin < total; begin += piece) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        ++left;
+        queue_.push_back([this, &work, &left, begin, end = std::min(begin + piece, total)] {
+          work(begin, end);
+          std::lock_guard<std::mutex> done(mutex_);
+          --left;
+          changed_.notify_all();
+        });
+      }
+      changed_.notify_all();
+      if (total > 0) work(0, std::min(piece, total));
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return left == 0; });
+    };
+    return context;
+  }
+
+ private:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stops_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool stops_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// Runs `body(i)` in `count` threads at once and waits for them.
+template <typename Body>
+void InThreads(size_t count, const Body& body) {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A KeyBatch that owns its keys. `places` is the length of the arrays beside it.
+struct Batch {
+  std::vector<int64_t> keys;
+  std::vector<uint32_t> positions;
+  size_t places = 0;
+
+  Batch(std::vector<int64_t> keys) : keys(std::move(keys)), places(this->keys.size()) {}
+  Batch(std::initializer_list<int64_t> keys) : Batch(std::vector<int64_t>(keys)) {}
+  operator KeyBatch() const {
+    return {keys.data(), keys.size(), positions.empty() ? nullptr : positions.data()};
+  }
+  size_t size() const { return keys.size(); }
+  size_t Position(size_t i) const { return positions.empty() ? i : positions[i]; }
+};
+
+// The batch with its keys' places shuffled over arrays twice as long as the batch.
+inline Batch Scattered(Batch batch, Random* random) {
+  batch.places = 2 * batch.size();
+  batch.positions.resize(batch.places);
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);
+  std::shuffle(batch.positions.begin(), batch.positions.end(), *random);
+  batch.positions.resize(batch.size());
+  return batch;
+}
+
+// first, first + step, ...
+inline std::vector<int64_t> KeysFrom(int64_t first, size_t count, int64_t step = 1) {
+  std::vector<int64_t> keys(count);
+  for (size_t i = 0; i < count; ++i) keys[i] = first + static_cast<int64_t>(i) * step;
+  return keys;
+}
+
+inline std::vector<int64_t> RandomKeys(size_t count, int64_t smallest, int64_t largest,
+                                       Random* random) {
+  std::uniform_int_distribution<int64_t> uniform(smallest, largest);
+  std::vector<int64_t> keys(count);
+  for (int64_t& key : keys) key = uniform(*random);
+  return keys;
+}
+
+// Keys that a careless table would take for its own marks.
+inline std::vector<int64_t> ExtremeKeys() {
+  std::vector<int64_t> keys = {
+      0,         -1,       1, INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, 0xffffffffll,
+      INT32_MIN, INT32_MAX};
+  for (int64_t i = 1; i <= 40; ++i) {
+    keys.push_back(i << 32);
+    keys.push_back(-(i << 32));
+    keys.push_back(static_cast<int64_t>(static_cast<uint64_t>(i) << 56));
+  }
+  return keys;
+}
+
+template <typename T>
+std::vector<T> RandomValues(size_t count, Random* random) {
+  std::uniform_real_distribution<double> uniform(-4.0, 4.0);
+  std::vector<T> values(count);
+  for (T& value : values) value = Number<T>::FromDouble(uniform(*random));
+  return values;
+}
+
+// Fails at the first value that differs in any bit.
+template <typename T>
+void ExpectSameBits(const std::vector<T>& expected, const std::vector<T>& actual,
+                    const char* what) {
+  ASSERT_EQ(expected.size(), actual.size()) << what;
+  if (expected.empty()) return;
+  if (std::memcmp(expected.data(), actual.data(), expected.size() * sizeof(T)) == 0) return;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(0, std::memcmp(&expected[i], &actual[i], sizeof(T)))
+        << what << "[" << i << "] is " << +Number<T>::Load(actual[i]) << ", expected "
+        << +Number<T>::Load(expected[i]);
+  }
+}
+
+// Calls `check(TypeTag<T>())` for each T that has sums.
+template <typename Check>
+void ForEachType(const Check& check) {
+  const auto check_all = [&](auto... tags) { (check(tags), ...); };
+  check_all(TypeTag<float>(), TypeTag<Half>(), TypeTag<BFloat16>(), TypeTag<double>(),
+            TypeTag<int8_t>(), TypeTag<int32_t>(), TypeTag<int64_t>());
+}
+
+template <typename T>
+constexpr DataType TypeOf() {
+  if (std::is_same_v<T, Half>) return DataType::kHalf;
+  if (std::is_same_v<T, BFloat16>) return DataType::kBFloat16;
+  if (std::is_same_v<T, double>) return DataType::kDouble;
+  if (std::is_same_v<T, int8_t>) return DataType::kInt8;
+  if (std::is_same_v<T, int32_t>) return DataType::kInt32;
+  if (std::is_same_v<T, int64_t>) return DataType::kInt64;
+  return DataType::kFloat;
+}
+
+inline RowInitializer UniformInitializer(uint64_t seed = 7, uint64_t table_id = 11) {
+  RowInitializer initializer;
+  initializer.kind = InitializerKind::kUniform;
+  initializer.a = -3.0;
+  initializer.b = 3.0;
+  initializer.seed = seed;
+  initializer.table_id = table_id;
+  return initializer;
+}
+
+inline Rule MakeRule(RuleKind kind, size_t dim, double initial_value = 0.0) {
+  Rule rule;
+  rule.slots = FusedSlots(kind, dim, initial_value);
+  rule.learning_rate = 0.05;
+  rule.momentum = 0.9;
+  rule.epsilon = 1e-7;
+  rule.beta_1 = 0.9;
+  rule.beta_2 = 0.999;
+  rule.rho = 0.9;
+  rule.learning_rate_power = -0.5;
+  return rule;
+}
+
+// Whether steps of the rule take powers of anything but constants.
+inline bool TakesPowers(const Rule& rule) {
+  switch (rule.slots.kind) {
+    case RuleKind::kFtrl:
+      return rule.learning_rate_power != -0.5;
+    case RuleKind::kRowwiseAdagradGlobal:
+    case RuleKind::kRowwiseAdagradCounter:
+    case RuleKind::kRowAdamCounter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The slots of an optimizer outside of the table.
+inline RuleSlots ExternalSlots(uint64_t id, std::initializer_list<SlotGroup> groups) {
+  RuleSlots slots;
+  slots.kind = RuleKind::kExternal;
+  slots.id = id;
+  for (const SlotGroup& group : groups) {
+    slots.AddGroup(group.width, group.initial_value, group.type);
+  }
+  return slots;
+}
+
+// A rule whose slots lie in rows as `types`, one for each group.
+inline RuleSlots Stored(RuleSlots slots, std::initializer_list<SlotType> types) {
+  uint32_t i = 0;
+  for (const SlotType type : types) slots.groups[i++].type = type;
+  return slots;
+}
+
+// Row-wise Adagrad in all the ways that it counts.
+inline std::vector<Rule> CountingRules(size_t dim) {
+  std::vector<Rule> rules;
+  const auto add = [&](DecayMode mode, double inner, double half_life) -> Rule& {
+    rules.push_back(MakeRule(RuleKind::kRowwiseAdagradCounter, dim));
+    rules.back().decay = 0.3;
+    rules.back().decay_mode = static_cast<double>(mode);
+    rules.back().counter_decay_mode = inner;
+    rules.back().counter_half_life = half_life;
+    return rules.back();
+  };
+  for (const double inner : {1.0, 0.0, 2.0}) {
+    Rule& rule = add(DecayMode::kCowClip, inner, 3.0);
+    rule.norm_coefficient = 0.1;
+    rule.lower_bound = 0.2;
+  }
+  for (const double half_life : {3.0, 0.0, -1.0, -2.0}) {
+    for (const double inner : {0.0, 1.0, 2.0, 3.0}) {
+      for (const double rates : {-1.0, 0.0, 1.0, 2.0}) {
+        Rule& rule = add(DecayMode::kCounter, inner, half_life);
+        rule.counter_rate_mode = rates;
+        rule.adjustment_step = inner;
+        rule.adjustment_bound = 0.7;
+        rule.max_counter = 4.0;
+        rule.tail_threshold = 1.0;
+      }
+    }
+  }
+  return rules;
+}
+
+// The rules that look at whole rows, with their options; of those that count, one.
+inline std::vector<Rule> RowRules(size_t dim) {
+  std::vector<Rule> rules;
+  for (const RuleKind kind :
+       {RuleKind::kExactAdagrad, RuleKind::kRowwiseAdagrad, RuleKind::kEnsembleRowwiseAdagrad,
+        RuleKind::kEmaRowwiseAdagrad, RuleKind::kRowAdam, RuleKind::kRowAdamCounter,
+        RuleKind::kPartialRowwiseAdam, RuleKind::kLamb, RuleKind::kPartialRowwiseLamb,
+        RuleKind::kLars}) {
+    if (kind == RuleKind::kEmaRowwiseAdagrad && dim % 2 != 0) continue;
+    for (const double decay : {0.0, 0.3}) {
+      rules.push_back(MakeRule(kind, dim));
+      rules.back().decay = decay;
+      rules.back().decay_mode = decay == 0.0 ? 0.0 : 1.0;
+      rules.back().eta = 0.01;
+    }
+  }
+  rules.push_back(MakeRule(RuleKind::kRowwiseAdagrad, dim));
+  rules.back().decay = 0.3;
+  rules.back().decay_mode = static_cast<double>(DecayMode::kDecoupled);
+  rules.back().max_norm = 1.5;
+  rules.push_back(MakeRule(RuleKind::kEnsembleRowwiseAdagrad, dim, std::nan("")));
+  rules.push_back(MakeRule(RuleKind::kRowwiseAdagradGlobal, dim));
+  rules.back().decay = 0.3;
+  rules.back().decay_mode = static_cast<double>(DecayMode::kDecoupledGlobal);
+  rules.back().start_step = 2;
+  rules.push_back(CountingRules(dim).front());
+  return rules;
+}
+
+// One fused rule of each kind, and the options of each.
+inline std::vector<Rule> AllRules(size_t dim) {
+  std::vector<Rule> rules = {MakeRule(RuleKind::kNone, dim),
+                             MakeRule(RuleKind::kSgd, dim),
+                             MakeRule(RuleKind::kMomentum, dim),
+                             MakeRule(RuleKind::kAdagrad, dim, 0.1),
+                             MakeRule(RuleKind::kRowwiseAdagrad, dim, 0.25),
+                             MakeRule(RuleKind::kAdam, dim),
+                             MakeRule(RuleKind::kAdamAmsgrad, dim),
+                             MakeRule(RuleKind::kRmsprop, dim),
+                             MakeRule(RuleKind::kRmspropMomentum, dim),
+                             MakeRule(RuleKind::kRmspropCentered, dim),
+                             MakeRule(RuleKind::kRmspropCenteredMomentum, dim),
+                             MakeRule(RuleKind::kFtrl, dim, 0.1)};
+  rules.push_back(MakeRule(RuleKind::kMomentum, dim));
+  rules.back().nesterov = 1.0;
+  rules.push_back(MakeRule(RuleKind::kAdam, dim));
+  rules.back().weight_decay = 0.01;
+  rules.push_back(MakeRule(RuleKind::kSgd, dim));
+  rules.back().weight_decay = 0.1;
+  rules.push_back(MakeRule(RuleKind::kFtrl, dim, 0.25));
+  rules.back().learning_rate_power = -0.3;
+  rules.back().weight_decay = 0.01;
+  rules.back().l1 = 0.5;
+  rules.back().l2 = 0.25;
+  rules.back().l2_shrinkage = 0.125;
+  rules.back().beta = 0.75;
+  for (const Rule& rule : RowRules(dim)) rules.push_back(rule);
+  return rules;
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_

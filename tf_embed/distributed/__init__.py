@@ -1,1 +1,0 @@
-"""Where a key lives: partition functions."""

@@ -1,0 +1,152 @@
+"""The gradient of a lookup.
+
+For the anchor, the variable that stands for a table on a gradient tape, it is a tf.IndexedSlices of
+the keys and the gradients of their rows. TensorFlow can't carry slices out of a loop or a condition
+of a graph: it makes tensors of them, of the anchor's shape, which has no rows. So a lookup in a
+graph takes a *token*, made of the anchor's value outside of all loops and conditions. Within one,
+the token's gradient is a variant of which TensorFlow makes sums and zeros, see
+cc/tf/row_gradients.h; outside, it becomes slices again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.ops import table_ops
+
+# Graphs of loops and conditions. TensorFlow has no public word for them, so tests watch over the
+# names of their classes. In a loop that is not known here, gradients are refused.
+_CONTROL_FLOW = ("WhileBodyFuncGraph", "CondBranchFuncGraph")
+
+
+def token_of(anchor: Any, key_dtype: tf.DType, rows: int = -1) -> tf.Tensor:
+    """What a lookup takes so that its gradient reaches the anchor.
+
+    Args:
+        anchor: The tf.Variable [0, dim]. Its value is taken, not its handle, of which a tape would
+            see nothing.
+        key_dtype: Dtype of the table's keys.
+        rows: Number of rows, for the shape of the gradient; -1 if the table has none.
+    """
+    if tf.executing_eagerly():
+        return tf.convert_to_tensor(anchor)
+    graph = tf.compat.v1.get_default_graph()
+    while type(graph).__name__ in _CONTROL_FLOW:
+        graph = graph.outer_graph
+    with graph.as_default():
+        return table_ops.token(tf.convert_to_tensor(anchor), key_dtype=key_dtype, rows=rows)
+
+
+class RowSlices(tf.IndexedSlices):
+    """Gradients of rows at their keys, which TensorFlow must not make a tensor of.
+
+    Where slices pass the boundary of a tf.function or are added to others, TensorFlow makes plain
+    ones of them. These have no dense form either: their dense_shape has -1 rows, at which
+    TensorFlow stops. With 0, the anchor's number, it would drop negative keys without a word.
+    """
+
+
+def _row_slices(keys: tf.Tensor, values: tf.Tensor, dim: int, rows: int = -1) -> tf.IndexedSlices:
+    """The gradient of a table, which has a dense form if the table has a number of rows."""
+    if rows >= 0:
+        return tf.IndexedSlices(values, keys, tf.constant([rows, dim], tf.int64))
+    if keys.dtype == tf.uint64:
+        keys = tf.bitcast(keys, tf.int64)  # TensorFlow merges indices of int32 and int64 only
+    elif keys.dtype == tf.uint32:
+        keys = tf.cast(keys, tf.int64)
+    # int32, as TensorFlow makes it for the branch of a tf.cond that looks nothing up.
+    return RowSlices(values, keys, tf.constant([-1, dim], tf.int32))
+
+
+@tf.RegisterGradient("TfEmbedFind")
+def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any) -> list[Any]:
+    """For the token, the gradients of the rows at their keys; for all else, none."""
+    del exists_gradient
+    gradients: list[Any] = [None] * len(op.inputs)
+    if not op.get_attr("num_tokens"):
+        return gradients
+    dim = op.get_attr("dim")
+    # An input of the forward op, handed back as it is, breaks a tape outside the tf.function.
+    keys = tf.identity(tf.reshape(op.inputs[1], [-1]))
+    values = tf.reshape(values_gradient, [-1, dim])
+    gradients[4] = gradient_of_token(op.inputs[4], keys, values, dim)
+    return gradients
+
+
+def gradient_of_token(
+    token: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    dim: int,
+    packed: bool = False,
+    rows: int = -1,
+) -> Any:
+    """The gradient of the token of a lookup: slices, or what becomes them outside of a loop.
+
+    Args:
+        token: What the lookup took.
+        keys: [n].
+        values: The gradients of their rows, [n, dim].
+        dim: Number of weights in a row.
+        packed: See table_ops.row_gradients.
+        rows: As in `token_of`.
+    """
+    if _is_of_this_graph(token):
+        return _row_slices(keys, values, dim, rows)
+    return table_ops.row_gradients(keys, values, packed)
+
+
+@tf.RegisterGradient("TfEmbedToken")
+def _token_gradient(op: tf.Operation, gradient: Any) -> Any:
+    """For the anchor, slices: those of one lookup, or those that a loop has added up."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    dim = op.get_attr("dim")
+    keys, values = table_ops.unpack_row_gradients(
+        gradient,
+        key_dtype=op.get_attr("key_dtype"),
+        value_dtype=op.get_attr("value_dtype"),
+        dim=dim,
+    )
+    return _row_slices(keys, values, dim, op.get_attr("rows"))
+
+
+@tf.RegisterGradient("TfEmbedRowGradients")
+@tf.RegisterGradient("TfEmbedUnpackRowGradients")
+def _second_gradient(op: tf.Operation, *gradients: Any) -> None:
+    raise ValueError(
+        "The gradient of a gradient of a dynamic embedding can't pass a loop or a condition of a "
+        "graph, such as tf.while_loop, tf.map_fn or tf.cond, with both tapes outside. Look up the "
+        "ids before it (a lookup takes ids of any rank). Received: the gradient of "
+        f"{op.type}"
+    )
+
+
+def _is_of_this_graph(token: tf.Tensor) -> bool:
+    """Whether the gradient of a token needs to cross no loop or condition.
+
+    So it is in eager execution, where the token was made in the graph of the lookup, and where
+    the tape is in the loop with the lookup.
+    """
+    if not hasattr(token, "graph"):
+        return True
+    return token.op.type == "TfEmbedToken" or token.graph is tf.compat.v1.get_default_graph()
+
+
+def _refuse_dense(
+    slices: RowSlices, dtype: Any = None, name: Any = None, as_ref: Any = False
+) -> Any:
+    """What tf.convert_to_tensor calls."""
+    del dtype, name, as_ref
+    raise TypeError(
+        "The gradient of a dynamic embedding can't be made a tensor: it is a tf.IndexedSlices of "
+        "keys and rows, and a table has no number of rows that a tensor could have. Work on its "
+        "`values`; for a jacobian, watch the rows that a lookup gave and differentiate by them; "
+        "look up outside of tf.recompute_grad, keras.remat and a tf.function that a loop calls. "
+        f"Received: {slices}"
+    )
+
+
+tf.register_tensor_conversion_function(RowSlices, _refuse_dense, priority=50)

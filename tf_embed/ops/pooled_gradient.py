@@ -1,0 +1,151 @@
+"""The gradient of a pooled lookup, and that of its gradient.
+
+For the token of the lookup it is one of distinct keys and the sums of their gradients, read bag by
+bag, see cc/ops/pooling_ops.cc. Whatever else may be asked for, the gradient of the weights and
+gradients of gradients, is that of the same pooling made of TensorFlow's ops, `pool_rows`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.ops import table_ops
+from tf_embed.ops.lookup_gradient import gradient_of_token
+
+
+@tf.RegisterGradient("TfEmbedFindPooled")
+def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
+    """For the token, sums by key; for the weights, a tensor; for all else, none."""
+    handle, keys, owners, defaults = op.inputs[:4]
+    pooling = _Pooling(op, first_list=4)
+    gradients: list[Any] = [None] * len(op.inputs)
+    gradient = tf.convert_to_tensor(gradient)
+    dim = op.get_attr("dim")
+    if pooling.token is not None and not _is_skipped(op, 4):
+        distinct, _, sums = table_ops.sum_by_key(
+            keys,
+            gradient,
+            pooling.bags,
+            pooling.weights,
+            sum_dtype=op.get_attr("value_dtype"),
+            combiner=pooling.combiner,
+            padding=pooling.padding,
+            handle=handle,
+        )
+        gradients[4] = gradient_of_token(pooling.token, distinct, sums, dim)
+    last = len(op.inputs) - 1
+    if pooling.weights is not None and not _is_skipped(op, last):
+        rows, _ = table_ops.find(handle, keys, owners, defaults, pooling.token, dim=dim)
+        rows = tf.cast(tf.reshape(rows, [-1, dim]), gradient.dtype)
+        gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
+    return gradients
+
+
+@tf.RegisterGradient("TfEmbedSumByKey")
+def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
+    """For the gradients that were summed, and for the weights."""
+    keys, summed = op.inputs[:2]
+    results: list[Any] = [None] * len(op.inputs)
+    pooling = _Pooling(op, first_list=2)
+    of_sums = tf.cast(tf.convert_to_tensor(gradients[2]), table_ops.compute_dtype(summed.dtype))
+    of_rows = tf.gather(of_sums, tf.maximum(op.outputs[1], 0))  # what padding gets has no weight
+    if pooling.combiner == "none":
+        results[1] = tf.cast(of_rows, summed.dtype)
+        return results
+    of_rows = tf.reshape(of_rows, [-1, tf.shape(of_sums)[1]])
+    results[1] = tf.cast(pooling.pool(keys, of_rows, pooling.weights), summed.dtype)
+    last = len(op.inputs) - 1 - op.get_attr("num_tables")
+    if pooling.weights is not None and not _is_skipped(op, last):
+        wide = tf.cast(summed, of_rows.dtype)
+        results[last] = pooling.gradient_of_weights(keys, of_rows, wide)
+    return results
+
+
+class _Pooling:
+    """The attributes and inputs of an op that say what is pooled, and how.
+
+    Args:
+        op: The op.
+        first_list: Number of its first input that is one of a list.
+    """
+
+    def __init__(self, op: tf.Operation, first_list: int) -> None:
+        begin = first_list
+        self.token: tf.Tensor | None = None
+        if first_list == 4 and op.get_attr("num_tokens"):
+            self.token = op.inputs[begin]
+            begin += 1
+        num_bags = op.get_attr("num_bags")
+        self.bags: table_ops.Bags = tuple(op.inputs[begin : begin + num_bags])
+        self.weights = op.inputs[begin + num_bags] if op.get_attr("num_weights") else None
+        combiner = op.get_attr("combiner")
+        self.combiner = combiner.decode() if isinstance(combiner, bytes) else combiner
+        padding = op.get_attr("padding") or op.get_attr("padding_text")
+        self.padding: table_ops.Padding | None = padding[0] if padding else None
+
+    def gradient_of_weights(
+        self, keys: tf.Tensor, rows: tf.Tensor, upstream: tf.Tensor
+    ) -> tf.Tensor:
+        """The gradient of the weights, keys.shape.
+
+        Args:
+            keys: The keys.
+            rows: [number of keys, dim].
+            upstream: The gradient of the pooled rows.
+        """
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self.weights)
+            pooled = self.pool(keys, rows, self.weights)
+        return tape.gradient(pooled, self.weights, output_gradients=upstream)
+
+    def pool(self, keys: tf.Tensor, rows: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
+        """Pools rows [number of keys, dim] by ops of TensorFlow, each of which has a gradient."""
+        flat = tf.reshape(keys, [-1])
+        if weights is None:
+            factors = tf.ones(tf.shape(flat), rows.dtype)
+        else:
+            factors = tf.reshape(weights, [-1])
+        if self.padding is not None:
+            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
+            is_padding = tf.equal(signed, tf.constant(self.padding, signed.dtype))
+            factors = tf.where(is_padding, tf.zeros([], rows.dtype), factors)
+        shape, numbers = self._bags_of(keys)
+        count = tf.reduce_prod(shape)
+        total = tf.math.unsorted_segment_sum(factors[:, tf.newaxis] * rows, numbers, count)
+        if self.combiner == "mean":
+            divisor = tf.math.unsorted_segment_sum(factors, numbers, count)
+        elif self.combiner == "sqrtn":
+            squares = tf.math.unsorted_segment_sum(tf.square(factors), numbers, count)
+            is_zero = tf.equal(squares, 0)  # where a root has no gradient
+            divisor = tf.sqrt(tf.where(is_zero, tf.ones_like(squares), squares))
+            divisor = tf.where(is_zero, tf.zeros_like(squares), divisor)
+        else:
+            divisor = None
+        if divisor is not None:
+            total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
+        return tf.reshape(total, tf.concat([shape, tf.shape(rows, tf.int64)[1:]], 0))
+
+    def _bags_of(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The shape of the bags, and the bag of each key, both int64."""
+        if not self.bags:
+            shape = tf.shape(keys, tf.int64)
+            places = tf.range(tf.size(keys, tf.int64))
+            return shape[:-1], places // tf.maximum(shape[-1], 1)
+        if len(self.bags) == 1:
+            (splits,) = self.bags
+            ragged = tf.RaggedTensor.from_row_splits(tf.reshape(keys, [-1]), splits, validate=False)
+            count = tf.shape(splits, tf.int64)[:1] - 1
+            return count, tf.cast(ragged.value_rowids(), tf.int64)
+        indices, shape = self.bags
+        strides = tf.math.cumprod(shape[:-1], exclusive=True, reverse=True)
+        return shape[:-1], tf.reduce_sum(indices[:, :-1] * strides, axis=-1)
+
+
+def _is_skipped(op: tf.Operation, index: int) -> bool:
+    """Whether a tape has said that it does not want the gradient of an input.
+
+    TensorFlow's own gradient functions ask so. Where nothing is said, all may be wanted.
+    """
+    return index in (getattr(op, "skip_input_indices", None) or ())

@@ -1,0 +1,155 @@
+"""The ops that see an optimizer's slots, typed; what `ops.py` has is here alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import _library
+from tf_embed.ops.table_ops import decimal_numbers
+
+_raw = _library.load()
+
+
+@dataclasses.dataclass(frozen=True)
+class ExternalRule:
+    """An optimizer that runs outside of the table, on rows that it reads and writes back.
+
+    Two are the same rule to a table when `id` and `widths` are; rows keep their slots then.
+
+    Attributes:
+        id: Which optimizer, a number of int64.
+        widths: Number of slots in each of its groups, at most 16; a group is what the optimizer
+            has one variable for.
+        initial_values: The value of each group's slots in a new row. NaN is allowed, and means
+            what the optimizer's side takes it for.
+    """
+
+    id: int
+    widths: tuple[int, ...]
+    initial_values: tuple[float, ...]
+
+    def attributes(self) -> dict[str, Any]:
+        """As the ops take it."""
+        return {
+            "rule_id": self.id,
+            "slot_widths": list(self.widths),
+            "slot_initial_values": decimal_numbers(self.initial_values),
+        }
+
+
+def find_slots(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    *,
+    dim: int,
+    slot_dtype: tf.DType,
+    rule: ExternalRule,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Reads whole rows for an external rule and inserts nothing.
+
+    A table of another rule gets this one first: its rows keep their weights and get the initial
+    slots of this rule.
+
+    Args:
+        defaults: As in `find`.
+        slot_dtype: float64 for float64 tables, else float32.
+        rule: The rule.
+
+    Returns:
+        The rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], the initial ones
+        for absent keys; and whether the table holds each key, keys.shape.
+    """
+    return _raw.tf_embed_find_slots(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        defaults=defaults,
+        dim=dim,
+        slot_dtype=slot_dtype,
+        **rule.attributes(),
+    )
+
+
+def assign_slots(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    values: tf.Tensor,
+    slots: tf.Tensor,
+    *,
+    dim: int,
+    rule: str | ExternalRule,
+    initial_value: float = 0.0,
+    scores: Sequence[tf.Tensor] = (),
+) -> tf.Operation | None:
+    """Writes whole rows of a rule, for distinct keys.
+
+    If an external rule is not the table's any more, fails with FailedPrecondition and writes
+    nothing. A fused rule becomes the table's; its first group starts at `initial_value`.
+    """
+    return _raw.tf_embed_assign_slots(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        values=values,
+        slots=slots,
+        scores=list(scores),
+        dim=dim,
+        distinct=True,
+        initial_value=initial_value,
+        **_any_rule(rule),
+    )
+
+
+def read_slots(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    *,
+    slot_dtype: tf.DType,
+    rule: str | ExternalRule,
+    initial_value: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are there.
+
+    Those of absent keys, and where the table's rule is another one, are initial ones; the first
+    group of a fused rule starts at `initial_value`.
+    """
+    return _raw.tf_embed_read_slots(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        slot_dtype=slot_dtype,
+        initial_value=initial_value,
+        **_any_rule(rule),
+    )
+
+
+def rows_of_other_rule(handle: tf.Tensor, *, rule: str | ExternalRule) -> tf.Tensor:
+    """Number of rows whose slots a step of `rule` would replace; int64 scalar."""
+    return _raw.tf_embed_rows_of_other_rule(table=handle, **_any_rule(rule))
+
+
+def largest_slot(handle: tf.Tensor, *, rule: str, slot: int) -> tf.Tensor:
+    """The largest of all rows' slots of that number, or 0; float64 scalar."""
+    return _raw.tf_embed_largest_slot(table=handle, rule=rule, slot=slot)
+
+
+def take_turn(handle: tf.Tensor) -> tf.Tensor:
+    """Waits for the turn of a table, first come, first served; a variant that holds it."""
+    return _raw.tf_embed_take_turn(table=handle)
+
+
+def end_turn(handle: tf.Tensor, turn: tf.Tensor) -> tf.Operation | None:
+    """Ends what `take_turn` gave. A turn also ends with the last tensor that holds it."""
+    return _raw.tf_embed_end_turn(table=handle, turn=turn)
+
+
+def _any_rule(rule: str | ExternalRule) -> dict[str, Any]:
+    return {"rule": rule} if isinstance(rule, str) else {"rule": "external", **rule.attributes()}

@@ -1,0 +1,563 @@
+"""The ops of a table, typed, and the gradient of a lookup.
+
+One function an op. Nothing is checked here that an op checks itself; what a user may get wrong
+is checked in `arguments.py`, above. The inputs that all share:
+
+    handle: The table's resource, a scalar.
+    keys: Any shape, of the table's key dtype. A row's shape is [dim], so the rows of `keys` have
+        the shape keys.shape + [dim].
+    owners: The shard of each key, flattened, int32; or int32 [0], which leaves the choice to the
+        table: floor_mod(key, num_shards).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import _library
+
+_raw = _library.load()
+
+# What makes a bag of keys: () the keys along the last axis; (row splits [bags + 1],) runs of the
+# flattened keys; (indices [keys, rank], dense shape [rank]) of a sparse tensor whose values the
+# keys are, in any order, its lines along the last axis.
+Bags: TypeAlias = tuple[tf.Tensor, ...]
+
+# A key that stands for nothing.
+Padding: TypeAlias = int | str | bytes
+
+
+class Exported(NamedTuple):
+    """A whole table as of one moment, what `import_` takes.
+
+    Attributes:
+        keys: [n].
+        values: [n, dim].
+        slots: [n, slots of a row].
+        meta: int64 vector: seed, table id, rule and slot groups, see cc/core/files/table_meta.h.
+        statistics: int64 [n, statistics of a row]: what is kept of the use of each row.
+        policy: int64 vector: the table's clock, which statistics, and what admission has counted.
+    """
+
+    keys: tf.Tensor
+    values: tf.Tensor
+    slots: tf.Tensor
+    meta: tf.Tensor
+    statistics: tf.Tensor
+    policy: tf.Tensor
+
+
+def create_table(
+    *,
+    shared_name: str | None,
+    key_dtype: tf.DType,
+    value_dtype: tf.DType,
+    dim: int,
+    num_shards: int,
+    init_size: int,
+    label: str,
+    initializer: str,
+    initializer_values: Sequence[float],
+    seed: int,
+    table_id: int,
+    policy: Mapping[str, Any] | None = None,
+    storage: Mapping[str, Any] | None = None,
+) -> tf.Tensor:
+    """Creates a table, or in a graph finds the one of that `shared_name`; its handle.
+
+    Args:
+        shared_name: The name by which a graph finds its table again each time that it runs. None in
+            eager execution, where each call creates a table: TensorFlow keeps a kernel for each
+            set of attributes, 42 KB, so names and numbers are inputs there.
+        init_size: Rows that each shard makes room for.
+        label: The name that error messages use.
+        initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
+        policy: Further settings, by which rows come and leave; None for no policy.
+        storage: Further ones, on the memory of a table on a GPU.
+    """
+    attributes = {
+        "key_dtype": key_dtype,
+        "value_dtype": value_dtype,
+        "dim": dim,
+        "num_shards": num_shards,
+        "initializer": initializer,
+    }
+    settings = {
+        "label": label,
+        "init_size": init_size,
+        "seed": seed,
+        "table_id": table_id,
+        **_NO_POLICY,
+        **(policy or {}),
+        **_NO_STORAGE,
+        **(storage or {}),
+    }
+    if shared_name is None:
+        return _raw.tf_embed_new_table(
+            initializer_values=np.asarray(initializer_values, np.float64),
+            **{name: _input_of(setting) for name, setting in settings.items()},
+            **attributes,
+        )
+    return _raw.tf_embed_table(
+        shared_name=shared_name,
+        initializer_values=decimal_numbers(initializer_values),
+        **settings,
+        **attributes,
+    )
+
+
+# The settings of a table without a policy, and of one with all the memory there is.
+_NO_POLICY = {
+    "max_rows": 0,
+    "eviction": "lru",
+    "steps_per_epoch": 0,
+    "ttl_milliseconds": 0,
+    "admission": "none",
+    "admission_threshold": 1,
+    "admission_error_rate": 0.01,
+    "admission_max_keys": 0,
+    "statistics": 0,
+    "log_evicted": False,
+}
+_NO_STORAGE = {
+    "max_gpu_bytes": -1,
+    "max_gpu_row_bytes": -1,
+    "max_pinned_bytes": 0,
+    "evict_by_bytes": False,
+}
+
+
+def _input_of(setting: Any) -> Any:
+    """An array of a number, since TensorFlow keeps a tensor for each Python number that it met."""
+    if isinstance(setting, str):
+        return setting
+    return np.asarray(setting, np.float32 if isinstance(setting, float) else None)
+
+
+def checked_sparse(ids: tf.SparseTensor, label: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The parts of sparse ids, there once it is known that they lie within their dense_shape.
+
+    TensorFlow takes any numbers for both, and ends the process where it makes a tensor of a
+    negative size.
+
+    Args:
+        label: What messages call them.
+    """
+    return _raw.tf_embed_check_sparse(ids.indices, ids.values, ids.dense_shape, label)
+
+
+def find(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    token: tf.Tensor | None,
+    *,
+    dim: int,
+    training: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Looks rows up and changes no row.
+
+    Args:
+        defaults: Rows of absent keys: [0] for the table's initializer, [dim] for one row for
+            all, or keys.shape + [dim].
+        token: What the gradient of the rows goes to: the anchor's value, or in a graph a `token` of
+            it; None where none is wanted.
+        training: Whether this is a use of the rows, in a table that keeps statistics.
+
+    Returns:
+        The rows, keys.shape + [dim], and whether the table holds each key, keys.shape.
+    """
+    return _raw.tf_embed_find(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        defaults=defaults,
+        tokens=[] if token is None else [token],
+        dim=dim,
+        training=training,
+    )
+
+
+def find_pooled(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    token: tf.Tensor | None,
+    bags: Bags,
+    weights: tf.Tensor | None,
+    *,
+    value_dtype: tf.DType,
+    dim: int,
+    combiner: str,
+    padding: Padding | None,
+    training: bool = False,
+) -> tf.Tensor:
+    """Looks rows up, pools those of each bag, and changes no row.
+
+    Args:
+        defaults: As in `find`.
+        token: As in `find`.
+        bags: What makes a bag.
+        weights: None, or the weight of each key, of `compute_dtype(value_dtype)`.
+        value_dtype: The table's, a floating one.
+        combiner: "sum", "mean" or "sqrtn".
+        padding: None, or a key that counts for nothing: its number in int64, or a string.
+        training: As in `find`.
+
+    Returns:
+        A row for each bag, the shape of the bags + [dim], of `compute_dtype(value_dtype)`.
+    """
+    return _raw.tf_embed_find_pooled(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        defaults=defaults,
+        tokens=[] if token is None else [token],
+        bags=list(bags),
+        weights=[] if weights is None else [weights],
+        pooled_dtype=compute_dtype(value_dtype),
+        dim=dim,
+        combiner=combiner,
+        **_padding(padding),
+        training=training,
+    )
+
+
+def sum_by_key(
+    keys: tf.Tensor,
+    gradients: tf.Tensor,
+    bags: Bags = (),
+    weights: tf.Tensor | None = None,
+    *,
+    sum_dtype: tf.DType,
+    combiner: str = "none",
+    padding: Padding | None = None,
+    handle: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Sums the gradients of equal keys, in position order.
+
+    Args:
+        keys: Any shape.
+        gradients: keys.shape + [dim]; or, with a combiner, those of the rows that `find_pooled`
+            gave, whose further arguments are the same here.
+        sum_dtype: Dtype of the sums, with the same `compute_dtype` as the gradients', in which they
+            are taken.
+        handle: The table on whose device it is done; None: on the host, as a library that was built
+            without GPUs can on none.
+
+    Returns:
+        The distinct keys [u] in the order in which they first come, the number of each key among
+        them, keys.shape, int32, -1 for padding, and the sums [u, dim].
+    """
+    with _where(handle) as tables:
+        return _raw.tf_embed_sum_by_key(
+            keys=keys,
+            gradients=gradients,
+            bags=list(bags),
+            weights=[] if weights is None else [weights],
+            tables=tables,
+            sum_dtype=sum_dtype,
+            combiner=combiner,
+            **_padding(padding),
+        )
+
+
+def unique_keys(keys: tf.Tensor, handle: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """The distinct keys [u] in the order in which they first come, and the number of each key.
+
+    Args:
+        handle: As in `sum_by_key`.
+
+    Returns:
+        The distinct keys and, keys.shape, int32, where each key is among them.
+    """
+    with _where(handle) as tables:
+        return _raw.tf_embed_unique_keys(keys=keys, tables=tables)
+
+
+@contextlib.contextmanager
+def _where(handle: tf.Tensor | None) -> Iterator[list[tf.Tensor]]:
+    """The `tables` of an op that needs none: TensorFlow puts it where a table is."""
+    if handle is not None:
+        yield [handle]
+    else:
+        with tf.device("/CPU:0"):
+            yield []
+
+
+def _padding(padding: Padding | None) -> dict[str, Any]:
+    """As the ops take it."""
+    if isinstance(padding, (str, bytes)):
+        return {"padding": [], "padding_text": [padding]}
+    return {"padding": [] if padding is None else [padding], "padding_text": []}
+
+
+def compute_dtype(value_dtype: tf.DType) -> tf.DType:
+    """What rows of a dtype are summed in: float64 for float64, else float32."""
+    return tf.float64 if value_dtype == tf.float64 else tf.float32
+
+
+def find_or_insert(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    defaults: tf.Tensor,
+    *,
+    dim: int,
+    training: bool = False,
+    scores: Sequence[tf.Tensor] = (),
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `find`, and inserts the rows of absent keys; in training, of those that `apply` would."""
+    return _raw.tf_embed_find_or_insert(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        defaults=defaults,
+        scores=list(scores),
+        dim=dim,
+        training=training,
+    )
+
+
+def insert_or_assign(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    values: tf.Tensor,
+    *,
+    dim: int,
+    scores: Sequence[tf.Tensor] = (),
+    distinct: bool = False,
+) -> tf.Operation | None:
+    """Writes rows; of equal keys the last one wins. Where keys are said to be distinct, any one."""
+    return _raw.tf_embed_insert_or_assign(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        values=values,
+        scores=list(scores),
+        dim=dim,
+        distinct=distinct,
+    )
+
+
+def accum(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    old_values: tf.Tensor,
+    new_values: tf.Tensor,
+    exists: tf.Tensor,
+    *,
+    dim: int,
+    scores: Sequence[tf.Tensor] = (),
+) -> tf.Operation | None:
+    """Adds the change to rows that exist, inserts rows that do not, as the caller saw them."""
+    return _raw.tf_embed_accum(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        old_values=old_values,
+        new_values=new_values,
+        exists=exists,
+        scores=list(scores),
+        dim=dim,
+    )
+
+
+def apply(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    gradients: tf.Tensor,
+    hyper: tf.Tensor,
+    step: tf.Tensor,
+    *,
+    dim: int,
+    rule: str,
+    scores: Sequence[tf.Tensor] = (),
+    distinct: bool = False,
+    stochastic_rounding: bool = False,
+) -> tf.Operation | None:
+    """One step of an optimizer on the rows of `keys`.
+
+    Args:
+        gradients: keys.shape + [dim], of the table's value dtype, or float32 for float16 and
+            bfloat16 tables; those of equal keys are summed before the rule runs.
+        hyper: float64 vector, the rule's hyper-parameters, see `optimizers/rules.py`.
+        step: int64 scalar, the number of this step; the first is 1.
+        rule: Name of the rule. Another than the table's present one replaces its slots.
+        distinct: Says that no key comes twice, so that nobody looks for equal ones.
+        stochastic_rounding: Rounds float16 and bfloat16 weights up or down so that their mean is
+            right, by noise that is a function of the table's seed and id, the step, the key and
+            the column. Nothing to other dtypes.
+    """
+    return _raw.tf_embed_apply(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        gradients=gradients,
+        hyper=hyper,
+        step=step,
+        scores=list(scores),
+        dim=dim,
+        rule=rule,
+        distinct=distinct,
+        stochastic_rounding=stochastic_rounding,
+    )
+
+
+def erase(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation | None:
+    """Removes keys; absent ones are no error."""
+    return _raw.tf_embed_erase(table=handle, keys=keys, owners=owners)
+
+
+def clear(handle: tf.Tensor) -> tf.Operation | None:
+    """Removes every key and gives the memory back."""
+    return _raw.tf_embed_clear(table=handle)
+
+
+def shrink(handle: tf.Tensor) -> tf.Operation | None:
+    """Compacts the table and gives memory back."""
+    return _raw.tf_embed_shrink(table=handle)
+
+
+def size(handle: tf.Tensor, shard: int | tf.Tensor) -> tf.Tensor:
+    """Number of keys in a shard, or in all where `shard` is -1; int64 scalar."""
+    return _raw.tf_embed_size(table=handle, shard=tf.cast(shard, tf.int64))
+
+
+def export(
+    handle: tf.Tensor,
+    *,
+    key_dtype: tf.DType,
+    value_dtype: tf.DType,
+    slot_dtype: tf.DType,
+    dim: int,
+    with_slots: bool,
+    with_policy: bool = True,
+) -> Exported:
+    """Copies the whole table.
+
+    Args:
+        with_slots: Whether with slots; else there are none for a row.
+        with_policy: Whether with statistics, clock and what admission has counted; else there are
+            no statistics for a row.
+    """
+    exported = _raw.tf_embed_export(
+        table=handle,
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        slot_dtype=slot_dtype,
+        dim=dim,
+        with_slots=with_slots,
+        with_policy=with_policy,
+    )
+    return Exported(*exported)
+
+
+def import_(
+    handle: tf.Tensor,
+    keys: tf.Tensor,
+    owners: tf.Tensor,
+    values: tf.Tensor,
+    slots: tf.Tensor,
+    meta: tf.Tensor,
+    statistics: tf.Tensor,
+    policy: tf.Tensor,
+) -> tf.Operation | None:
+    """Replaces the whole content of a table by that of an export."""
+    return _raw.tf_embed_import(
+        table=handle,
+        keys=keys,
+        owners=owners,
+        values=values,
+        slots=slots,
+        meta=meta,
+        statistics=statistics,
+        policy=policy,
+    )
+
+
+def token(anchor: tf.Tensor, *, key_dtype: tf.DType, rows: int = -1) -> tf.Tensor:
+    """What a lookup takes so that its gradient reaches the anchor; a variant scalar.
+
+    Made outside of the loops and conditions that a lookup is in, it carries gradients out of them;
+    see cc/ops/gradient_ops.cc.
+
+    Args:
+        anchor: The value [0, dim] of the variable that stands for the table on a gradient tape.
+        key_dtype: Dtype of the table's keys.
+        rows: Number of rows, for the shape of the gradient; -1 if the table has none.
+    """
+    return _raw.tf_embed_token(anchor=anchor, key_dtype=key_dtype, dim=anchor.shape[1], rows=rows)
+
+
+@functools.cache
+def has_gpu_tables() -> bool:
+    """Whether tables can be on GPUs: as the op library was built, and by what CUDA finds here."""
+    with tf.init_scope(), tf.device("/CPU:0"):
+        return bool(_raw.tf_embed_has_gpu_tables())
+
+
+def row_gradients(keys: tf.Tensor, values: tf.Tensor, packed: bool = False) -> tf.Tensor:
+    """Gradients of rows as one variant scalar, of which TensorFlow makes sums and zeros.
+
+    Args:
+        keys: [n].
+        values: [n, dim].
+        packed: Whether keys are a packed batch, and values the gradients [m, 1] of its pooled
+            values.
+    """
+    return _raw.tf_embed_row_gradients(keys=keys, values=values, packed=packed)
+
+
+def unpack_row_gradients(
+    gradients: tf.Tensor, *, key_dtype: tf.DType, value_dtype: tf.DType, dim: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The keys [n] and the gradients [n, dim] in such a variant."""
+    return _raw.tf_embed_unpack_row_gradients(
+        gradients=gradients, key_dtype=key_dtype, value_dtype=value_dtype, dim=dim
+    )
+
+
+def keys_of(gradient: tf.IndexedSlices, key_dtype: tf.DType, owner: str) -> tf.Tensor:
+    """The keys that a gradient of an anchor is about.
+
+    Args:
+        owner: Name of the table, for messages.
+
+    Raises:
+        TypeError: They are strings, and the keys are not; or the other way round.
+        tf.errors.InvalidArgumentError: When it runs, for one that is no key of the table's dtype.
+    """
+    keys = gradient.indices
+    if not tf.is_tensor(keys):  # slices of a user's own making
+        keys = tf.convert_to_tensor(keys, key_dtype)
+    if key_dtype == tf.uint64 and keys.dtype == tf.int64:
+        return tf.bitcast(keys, tf.uint64)
+    if (key_dtype == tf.string) != (keys.dtype == tf.string):
+        raise TypeError(
+            f"The gradient of {owner!r} must have its {key_dtype.name} keys as its indices. "
+            f"Received: indices of dtype {keys.dtype.name}"
+        )
+    cast = tf.cast(keys, key_dtype)
+    if keys.dtype.size <= key_dtype.size:
+        return cast
+    message = f"The gradient of {owner!r} must have {key_dtype.name} keys as its indices."
+    check = tf.debugging.assert_equal(tf.cast(cast, keys.dtype), keys, message)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(cast)
+
+
+def decimal_numbers(numbers: Sequence[float]) -> str:
+    """The text of numbers, which keeps every bit; eager TensorFlow takes no tensor attribute."""
+    return " ".join(repr(float(number)) for number in numbers)

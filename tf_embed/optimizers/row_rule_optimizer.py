@@ -1,0 +1,355 @@
+"""`RowRuleOptimizer`: what the optimizers of FBGEMM's table-batched embeddings have in common.
+
+Each is a rule on rows: what one step does to a row's weights and slots by the row's gradient, and
+to nothing else. In a table the rule is cc/core/rules/row_rule.h; here the same formulas stand in
+TensorFlow's ops, for dense variables, whose first axis are rows. Rows that the sparse gradient of a
+dense variable leaves out are not touched, as in a table.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.definitions import as_learning_rate, as_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """What an optimizer keeps of each row.
+
+    Attributes:
+        name: What the formulas call it.
+        is_wide: Whether there is one number for each weight, else for each row.
+        starts_at_weights: Whether it starts from the weights, else from 0.
+    """
+
+    name: str
+    is_wide: bool
+    starts_at_weights: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of a step, in the type that is computed in.
+
+    Attributes:
+        weights: [n, dim].
+        gradients: [n, dim]; what a rule has made of the rows in a pass has none.
+        slots: By name, [n, dim] or [n, 1].
+        rate: The learning rate, a scalar.
+        step: The number of the step, from 1; a scalar.
+        decays: Whether weight decay applies.
+        max_counter: One more than the largest count of all rows, as it was last looked up.
+    """
+
+    weights: Any
+    gradients: Any
+    slots: dict[str, Any]
+    rate: Any
+    step: Any
+    decays: bool = True
+    max_counter: Any = None
+
+    def after(self, weights: Any, **slots: Any) -> Rows:
+        """With other weights and some other slots."""
+        return dataclasses.replace(self, weights=weights, slots={**self.slots, **slots})
+
+
+_FUSED: set[type] = set()
+
+
+def fused(optimizer_class: Any) -> Any:
+    """Declares, as a decorator, that a table runs the `rule` of a class of RowRuleOptimizer.
+
+    It speaks for the class alone: a subclass may change what its rule does not know of.
+    """
+    _FUSED.add(optimizer_class)
+    return optimizer_class
+
+
+def is_fused(optimizer: Any) -> bool:
+    """Whether an optimizer is of a class that was declared `fused`."""
+    return type(optimizer) in _FUSED
+
+
+class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
+    """A rule of FBGEMM's as a Keras optimizer.
+
+    Args:
+        learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
+        name: Name of the optimizer.
+        weight_decay: The rule's own weight decay.
+        **kwargs: Options of keras.optimizers.Optimizer.
+    """
+
+    # Whether some steps change rows that they do not touch.
+    changes_all_rows = False
+    # How many steps apart the largest count of all rows is looked up; None where nobody asks.
+    max_counter_every: int | None = None
+
+    def __init__(self, learning_rate: Any, name: str, weight_decay: Any, **kwargs: Any) -> None:
+        learning_rate = as_learning_rate(learning_rate, "learning_rate")
+        if name is not None:
+            arguments.name_of(name)
+        # Keras's own weight decay, which would come before the rule, has no part in this.
+        super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
+        self.decay = self.check("weight_decay", 0.0 if weight_decay is None else weight_decay)
+        self._numbers: list[Any] = []
+        self._slots_of: Callable[[Any], list[Any]] | None = None
+
+    def keep_slots(self, slots_of: Callable[[Any], list[Any]]) -> None:
+        """Says where `slot_variables` are of the tables that it trains on its own."""
+        self._slots_of = slots_of
+
+    def slot_variables(self, table: Any) -> list[Any]:
+        """What it keeps beside the rows of a table of its layer, see `Variable.get_slot_variables`.
+
+        None of a table that it does not train, or that a wrapper of it trains.
+        """
+        return [] if self._slots_of is None else self._slots_of(table)
+
+    @property
+    def looks_at_all_rows(self) -> bool:
+        """Whether a step takes more than the rows that it touches."""
+        return self.changes_all_rows or self.max_counter_every is not None
+
+    @property
+    def goes_by_steps(self) -> bool:
+        """Whether a step depends on how many there were before."""
+        return self.looks_at_all_rows
+
+    @property
+    @abc.abstractmethod
+    def slots(self) -> tuple[Slot, ...]:
+        """What is kept of each row, in a table's order: wide slots first."""
+
+    @property
+    @abc.abstractmethod
+    def rule(self) -> str:
+        """The rule's name in a table; one of TfEmbedApply."""
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """Names of the numbers besides the learning rate that `adjust` may change."""
+        return ()
+
+    def make_adjustable(self) -> None:
+        """Makes variables of the numbers of `adjustable`, saved with the optimizer's others.
+
+        Steps in tables read them each time, those of functions that are traced already too. Dense
+        variables' steps keep to the numbers of when they were traced.
+        """
+        assert not self._numbers and not self.built
+
+        def start_at(value: float) -> Any:
+            # tf.cast would make float32 of a Python number on the way.
+            return lambda shape, dtype: tf.constant(value, dtype, shape)
+
+        self._numbers = [
+            self.add_variable(
+                shape=(), initializer=start_at(self.number(name)), dtype="float64", name=name
+            )
+            for name in self.adjustable
+        ]
+
+    def adjust(self, name: str, value: Any) -> None:
+        """Changes a number from the next step on; after `make_adjustable`.
+
+        Args:
+            name: One of `adjustable`.
+            value: A float.
+
+        Raises:
+            ValueError: It is out of range.
+        """
+        value = self.check(name, value)
+        self._numbers[self.adjustable.index(name)].assign(value)
+        self._take(name, value)
+
+    def number(self, name: str) -> Any:
+        """A number as `hyper` gives it: a float, or a variable where it is adjustable."""
+        if self._numbers and name in self.adjustable:
+            return self._numbers[self.adjustable.index(name)].value
+        return self.decay if name == "weight_decay" else getattr(self, name)
+
+    def _take(self, name: str, value: float) -> None:
+        setattr(self, "decay" if name == "weight_decay" else name, value)
+
+    @abc.abstractmethod
+    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+        """Its hyper-parameters behind the learning rate and Keras's weight decay.
+
+        Args:
+            decay: The weight decay, 0 where it does not apply.
+            max_counter: As in `Rows`.
+        """
+
+    @abc.abstractmethod
+    def step_rows(self, rows: Rows) -> Rows:
+        """One step on the rows that it touches."""
+
+    def pass_over(self, rows: Rows) -> Rows:
+        """What is done to all rows at the end of a step, where `changes_all_rows`."""
+        return rows
+
+    def check_dim(self, dim: int, name: str) -> None:
+        """Refuses rows that the rule can't train.
+
+        Args:
+            dim: Number of weights in a row.
+            name: Whose rows.
+
+        Raises:
+            ValueError: It can't.
+        """
+
+    def build(self, variables: list[Any]) -> None:
+        """Makes the slots of variables."""
+        if self.built:
+            return
+        for variable in variables:
+            if len(variable.shape) > 1 and not getattr(variable, "overwrite_with_gradient", False):
+                self.check_dim(math.prod(variable.shape[1:]), variable.name)
+        super().build(variables)
+        self._slots = [
+            []
+            if getattr(variable, "overwrite_with_gradient", False)
+            else [self._add_slot(variable, slot) for slot in self.slots]
+            for variable in variables
+        ]
+        self._max_counters = []
+        if self.max_counter_every is not None:
+            self._max_counters = [
+                self.add_variable(
+                    shape=(), initializer="ones", dtype=_compute_dtype(variable), name="max_counter"
+                )
+                for variable in variables
+            ]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step of one dense variable."""
+        dtype = _compute_dtype(variable)
+        index = self._get_variable_index(variable)
+        slots = dict(zip((slot.name for slot in self.slots), self._slots[index], strict=True))
+        touched = None
+        if isinstance(gradient, tf.IndexedSlices):
+            touched, positions = tf.unique(gradient.indices)
+            gradient = tf.math.unsorted_segment_sum(
+                tf.cast(gradient.values, dtype), positions, tf.size(touched)
+            )
+        max_counter = self._max_counters[index] if self._max_counters else None
+        everything = Rows(
+            weights=_rows_of(variable, dtype),
+            gradients=None,
+            slots={name: _rows_of(value, dtype) for name, value in slots.items()},
+            rate=tf.cast(learning_rate, dtype),
+            step=tf.cast(self.iterations, dtype) + 1,
+            decays=self._use_weight_decay(variable),
+            max_counter=None if max_counter is None else tf.convert_to_tensor(max_counter),
+        )
+        after = self._step_touched(everything, _rows_of(gradient, dtype), touched)
+        if max_counter is not None:
+            due = tf.equal((self.iterations + 2) % self.max_counter_every, 0)
+            largest = 1 + tf.reduce_max(after.slots["row_counter"])
+            self.assign(max_counter, tf.where(due, largest, everything.max_counter))
+        if self.changes_all_rows:
+            after = self.pass_over(after)
+        self.assign(variable, _like(after.weights, variable))
+        for name, slot in slots.items():
+            self.assign(slot, _like(after.slots[name], slot))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), "weight_decay": self.decay}
+
+    def check(self, name: str, value: Any) -> float:
+        """A number of the optimizer's, in its range.
+
+        Raises:
+            TypeError: It is no number.
+            ValueError: It is outside.
+        """
+        number = as_number(value, name)
+        wanted, good = "at least 0", number >= 0
+        if name in ("beta1", "beta2"):
+            wanted, good = "at least 0 and less than 1", 0 <= number < 1
+        elif name == "lower_bound":
+            wanted, good = "from 0 to 1", 0 <= number <= 1
+        if not good:
+            raise ValueError(
+                f"`{name}` must be {wanted}. Received: {name}={arguments.shown(value)}"
+            )
+        return number
+
+    def refuse(self, name: str, value: Any, default: Any, where: str = "") -> None:
+        """Raises where a setting that this optimizer does not use is set.
+
+        Raises:
+            ValueError: `value` is not `default`.
+        """
+        if value != default:
+            raise ValueError(
+                f"{type(self).__name__} does not use `{name}`{where}. Received: {name}="
+                f"{arguments.shown(value)}"
+            )
+
+    def _step_touched(self, everything: Rows, gradients: Any, touched: Any) -> Rows:
+        """A step on the rows of some numbers, or on all where that is None."""
+        rows = dataclasses.replace(everything, gradients=gradients)
+        if touched is None:
+            return self.step_rows(rows)
+        gathered = self.step_rows(
+            dataclasses.replace(
+                rows,
+                weights=tf.gather(rows.weights, touched),
+                slots={name: tf.gather(slot, touched) for name, slot in rows.slots.items()},
+            )
+        )
+
+        def put_back(before: Any, after: Any) -> Any:
+            return tf.tensor_scatter_nd_update(before, touched[:, tf.newaxis], after)
+
+        return rows.after(
+            put_back(rows.weights, gathered.weights),
+            **{name: put_back(rows.slots[name], slot) for name, slot in gathered.slots.items()},
+        )
+
+    def _add_slot(self, variable: Any, slot: Slot) -> Any:
+        shape = tuple(variable.shape)
+
+        def weights(shape: Any, dtype: Any = None) -> tf.Tensor:
+            del shape
+            return tf.cast(tf.convert_to_tensor(variable), dtype)
+
+        return self.add_variable(
+            shape=shape if slot.is_wide or not shape else (shape[0], 1),
+            initializer=weights if slot.starts_at_weights else "zeros",
+            dtype=_compute_dtype(variable),
+            name=f"{getattr(variable, 'path', variable.name).replace('/', '_')}_{slot.name}",
+        )
+
+
+def _compute_dtype(variable: Any) -> str:
+    """What rules are computed in, and slots are of, as in a table."""
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _rows_of(value: Any, dtype: str) -> tf.Tensor:
+    """A variable as rows: its first axis, and all others as one. A scalar is a row of one."""
+    value = tf.cast(tf.convert_to_tensor(value), dtype)
+    return value if value.shape.rank == 2 else tf.reshape(value, [-1, math.prod(value.shape[1:])])
+
+
+def _like(rows: tf.Tensor, variable: Any) -> tf.Tensor:
+    """Rows in the shape and dtype of a variable."""
+    shape = tf.shape(tf.convert_to_tensor(variable))
+    return tf.cast(tf.reshape(rows, shape), variable.dtype)

@@ -1,0 +1,1 @@
+"""Rows in checkpoints, Keras files and row files."""

@@ -1,0 +1,267 @@
+"""Tables in the files of Keras, .keras and .weights.h5.
+
+Keras gives an object a mapping from names to arrays, its store, to write what it has. A table
+writes what `Table.export` gives, an array each under the names of `ops.Exported`, and its kind, as
+text. bfloat16 is written as the integers of its bits, which HDF5 knows, and string keys as one
+array of all their bytes and one of their lengths, so that no byte is lost. Beside all arrays of a
+store goes a checksum, since HDF5 has none: what is damaged raises, and nothing of it is taken over.
+
+Large arrays are handed on one at a time and without copies of ours, so that there are no more of
+them in memory than Keras and TensorFlow make.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.ops.table_ops import Exported
+from tf_embed.table.table import Table
+
+_ROWS = Exported._fields
+_STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
+_KIND = "kind"
+_CHECKSUM = "checksum"
+# An array may be so many times as long as what HDF5 stores of it; its filters do less than that.
+_MOST_EXPANSION = 2_000
+
+
+def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
+    """What is in a table, for `write`.
+
+    Args:
+        table: The table.
+        prefix: What the names begin with.
+    """
+    arrays = table.export()._asdict()
+    if table.options.key_dtype == tf.string:
+        keys = arrays.pop("keys")
+        whole = tf.io.decode_raw(tf.strings.reduce_join(keys), tf.uint8)
+        arrays.update(zip(_STRING_KEYS, (whole, tf.strings.length(keys)), strict=True))
+    arrays[_KIND] = np.frombuffer(table.options.kind.encode(), np.uint8)
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def write(store: Any, arrays: dict[str, Any]) -> None:
+    """Writes arrays and their checksum.
+
+    Args:
+        store: What Keras gives to `save_own_variables`.
+        arrays: Arrays or tensors by name. Emptied.
+    """
+    checksum = 0
+    for name in sorted(arrays):
+        array = _array_of(arrays.pop(name))
+        checksum = _checksum(checksum, name, array)
+        store[name] = array
+    store[_CHECKSUM] = np.array([checksum], np.uint32)
+
+
+def read(store: Any, owner: str) -> dict[str, np.ndarray]:
+    """Reads what `write` wrote.
+
+    Args:
+        store: What Keras gives to `load_own_variables`.
+        owner: Whose arrays they are, for messages.
+
+    Raises:
+        ValueError: There are none, or they are damaged.
+    """
+    try:
+        arrays = {name: _array_in(store, name) for name in sorted(store.keys())}
+    except Exception as error:  # whatever h5py raises
+        raise _damaged(owner, f"{type(error).__name__}: {error}") from error
+    wanted = arrays.pop(_CHECKSUM, None)
+    if not arrays or wanted is None:
+        raise ValueError(
+            f"The file has no rows for {owner!r}: it has {sorted(arrays)} and no checksum."
+            if arrays
+            else f"The file has no rows for {owner!r}."
+        )
+    checksum = 0
+    for name, array in arrays.items():
+        checksum = _checksum(checksum, name, array)
+    if wanted.tolist() != [checksum]:
+        raise _damaged(owner, f"the checksum of its arrays is {checksum}, and not {wanted}")
+    return arrays
+
+
+def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -> None:
+    """Replaces the content of a table by what was saved.
+
+    Args:
+        table: The table. It may have another number of shards.
+        arrays: What `read` gave. Those of the table are taken out.
+        prefix: As in `arrays_of`.
+
+    Raises:
+        ValueError: There is no table, or one of another dim or dtype. Nothing is changed then.
+    """
+    import_all([table], arrays, [prefix])
+
+
+def import_all(
+    tables: Sequence[Table], arrays: dict[str, np.ndarray], prefixes: Sequence[str]
+) -> None:
+    """As `import_into`, of several tables. Nothing is changed unless all can be.
+
+    Args:
+        tables: The tables.
+        arrays: What `read` gave. Those of the tables are taken out.
+        prefixes: Of each table as in `arrays_of`.
+
+    Raises:
+        ValueError: As `import_into`.
+    """
+    for table, prefix in zip(tables, prefixes, strict=True):
+        _check_kind(table, arrays, prefix)
+    for table, prefix in zip(tables, prefixes, strict=True):
+        if table.options.key_dtype == tf.string:
+            whole, lengths = (arrays.pop(prefix + one) for one in _STRING_KEYS)
+            strings = _strings_of(whole, lengths, table.options.name)
+            arrays[prefix + "keys"] = strings
+        table.import_(
+            **{one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
+        )
+
+
+def _check_kind(table: Table, arrays: dict[str, np.ndarray], prefix: str) -> None:
+    name, options = table.options.name, table.options
+    of_strings = options.key_dtype == tf.string
+    wanted = (*(_STRING_KEYS if of_strings else _ROWS[:1]), *_ROWS[1:], _KIND)
+    missing = [one for one in wanted if prefix + one not in arrays]
+    if _KIND not in missing:
+        kind = arrays.pop(prefix + _KIND).tobytes().decode(errors="replace")
+        if kind != options.kind:
+            raise ValueError(
+                f"{name!r} can't be loaded: it has {options.kind}, and the file has {kind}."
+            )
+    if missing:
+        raise ValueError(f"The file has no rows for {name!r}: {', '.join(missing)} missing.")
+
+
+def save(table: Table, store: Any, beside: Mapping[str, Any] | None = None) -> None:
+    """Writes a table, and arrays beside it, into a store of their own."""
+    write(store, {**arrays_of(table), **(beside or {})})
+
+
+def load(table: Table, store: Any) -> dict[str, np.ndarray]:
+    """Replaces the content of a table by what `save` wrote, and gives the arrays beside it.
+
+    Raises:
+        ValueError: There is no table in the file, one of another dim or dtype, or what is there is
+            damaged. The table is as it was then.
+    """
+    arrays = read(store, table.options.name)
+    import_into(table, arrays)
+    return arrays
+
+
+def _array_of(value: Any) -> np.ndarray:
+    """An array or eager tensor as an array that HDF5 takes; not a copy."""
+    if tf.is_tensor(value):
+        value = tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value
+        return np.asarray(memoryview(value))
+    return np.asarray(value)
+
+
+def _array_in(store: Any, name: str) -> np.ndarray:
+    """An array of a store, which must be there before memory is taken for it.
+
+    HDF5 gives zeros for what a file says that an array has and does not hold.
+
+    Raises:
+        ValueError: The array is far longer than what is stored of it.
+    """
+    value = store[name]
+    if hasattr(value, "id") and hasattr(value.id, "get_storage_size"):  # an h5py.Dataset
+        size, stored = math.prod(value.shape) * value.dtype.itemsize, value.id.get_storage_size()
+        if size > _MOST_EXPANSION * stored:
+            raise ValueError(f"{name!r} is of {size} bytes, and {stored} are in the file")
+    return np.asarray(value)
+
+
+def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarray:
+    """Strings from all their bytes, one after the other, and their lengths.
+
+    Raises:
+        ValueError: The lengths are not those of the bytes.
+    """
+    if np.any(lengths < 0) or lengths.sum(dtype=np.uint64) != whole.size:
+        raise _damaged(owner, f"its strings are of {whole.size} bytes, and not as long together")
+    text, strings, begin = whole.tobytes(), np.empty(lengths.shape, object), 0
+    for i, length in enumerate(lengths.tolist()):
+        strings[i] = text[begin : begin + length]
+        begin += length
+    return strings
+
+
+def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
+    if name == "values" and options.value_dtype == tf.bfloat16:
+        array = array.view(tf.bfloat16.as_numpy_dtype)
+    return tf.constant(array, tf.string) if array.dtype == object else tf.constant(array)
+
+
+class LoadAttempts:
+    """What went wrong when Keras loaded a layer.
+
+    Keras tries again wherever else it meets the layer, where the file has nothing of it, and tells
+    the last error alone.
+    """
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    @contextlib.contextmanager
+    def attempt(self, store: Any) -> Iterator[None]:
+        """A load from a store.
+
+        Raises:
+            ValueError: The store is empty, and a load before this one failed: that one's error.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._first is not None and not store.keys():
+                raise ValueError(f"{error} Before that: {self._first}") from self._first
+            self._first = error
+            raise
+        self._first = None
+
+
+def _checksum(checksum: int, name: str, array: np.ndarray) -> int:
+    """The CRC-32 of what came before, and of an array, its name, dtype and shape."""
+    checksum = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), checksum)
+    if not array.size:
+        return checksum
+    return zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum)
+
+
+def _damaged(owner: str, how: str) -> ValueError:
+    return ValueError(f"What the file has of {owner!r} is damaged, and was not loaded: {how}.")
+
+
+def refuse_old_format(layer_name: str) -> None:
+    """Raises where Keras is writing a model into an .h5 file, its old format.
+
+    That one holds nothing but variables, so the rows would be lost without a word. Keras asks a
+    layer for its config then, and tells it no more; so the callers are looked at.
+
+    Raises:
+        ValueError: It is.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "save_model_to_hdf5":
+            raise ValueError(
+                f"The rows of {layer_name!r} can't be saved in Keras's old .h5 format: save the "
+                "model as a .keras file, or its weights as a .weights.h5 file."
+            )
+        frame = frame.f_back

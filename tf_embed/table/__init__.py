@@ -1,0 +1,1 @@
+"""A sharded table: options, policies, initializers, and the operations on all its shards."""

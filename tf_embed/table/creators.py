@@ -1,0 +1,384 @@
+"""What `Variable(kv_creator=...)` takes: TFRA's words for the store of a table, and its eviction.
+
+There is one store, on the CPU and on a GPU, and it keeps to every strategy. So a creator says what
+a `TablePolicy`, a `GpuStorage` and `init_size` say as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.table.policies import MOST_ROWS, SavedArguments, TablePolicy
+from tf_embed.table.storage import GpuStorage
+
+
+class HkvEvictStrategy(enum.IntEnum):
+    """Which rows leave first, as HierarchicalKV names it; see `TablePolicy` for the orders.
+
+    - LRU: those not used for the most steps, `eviction="lru"`.
+    - LFU: those used in the fewest steps, `eviction="lfu"`.
+    - EPOCHLRU: those last used in the earliest epoch, and of these as LRU, `eviction="epoch_lru"`.
+    - EPOCHLFU: those last used in the earliest epoch, and of these as LFU, `eviction="epoch_lfu"`.
+    - CUSTOMIZED: those of the lowest score, `eviction="score"`.
+
+    Example:
+        >>> import tf_embed
+        >>> tf_embed.tfra.HkvEvictStrategy(3)
+        <HkvEvictStrategy.EPOCHLFU: 3>
+    """
+
+    LRU = 0
+    LFU = 1
+    EPOCHLRU = 2
+    EPOCHLFU = 3
+    CUSTOMIZED = 4
+
+
+_EVICTION = {
+    HkvEvictStrategy.LRU: "lru",
+    HkvEvictStrategy.LFU: "lfu",
+    HkvEvictStrategy.EPOCHLRU: "epoch_lru",
+    HkvEvictStrategy.EPOCHLFU: "epoch_lfu",
+    HkvEvictStrategy.CUSTOMIZED: "score",
+}
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class FileSystemSaver(SavedArguments):
+    """Where the files of a variable go, as a creator holds it for `Variable.kv_creator.saver`.
+
+    It changes nothing of tf.train.Checkpoint, `.keras` files and SavedModels: these carry the rows
+    with it and without it, and restore them into any number of shards. In TFRA they carry no rows
+    beside such a saver, which writes them to files of its own.
+
+    Args:
+        proc_size: How many processes save, each its part. With `proc_rank`, or neither.
+        proc_rank: Which of them this is, from 0.
+        save_path: A folder.
+        buffer_size: Number of keys that are read or written at a time.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An argument out of range, or one of the first two without the other.
+
+    Example:
+        >>> import tf_embed
+        >>> saver = tf_embed.tfra.FileSystemSaver(save_path="/tmp/rows")
+        >>> creator = tf_embed.tfra.CuckooHashTableCreator(saver=saver)
+        >>> v = tf_embed.Variable(dim=2, kv_creator=creator)
+        >>> v.kv_creator.saver.save_path
+        '/tmp/rows'
+    """
+
+    proc_size: int | None = None
+    proc_rank: int | None = None
+    save_path: str | None = None
+    buffer_size: int = 4096
+
+    def __post_init__(self) -> None:
+        if (self.proc_size is None) != (self.proc_rank is None):
+            raise ValueError(
+                "`proc_size` and `proc_rank` go together. Received: "
+                f"proc_size={self.proc_size}, proc_rank={self.proc_rank}"
+            )
+        if self.proc_size is not None:
+            arguments.positive_int(self.proc_size, "proc_size")
+            most = self.proc_size - 1
+            arguments.positive_int(self.proc_rank, "proc_rank", least=0, most=most)
+        if not isinstance(self.save_path, (str, type(None))):
+            raise TypeError(
+                f"`save_path` must be a str. Received: save_path={arguments.shown(self.save_path)}"
+            )
+        arguments.positive_int(self.buffer_size, "buffer_size")
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class CuckooHashTableConfig(SavedArguments):
+    """Nothing: a table of no bound has no settings besides those of `Variable`."""
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class HkvHashTableConfig(SavedArguments):
+    """The room, the bound and the eviction of a table, in the words of HierarchicalKV.
+
+    Differences to TFRA: there is no bound unless `max_capacity` names one, where TFRA has one of
+    1,048,576 rows beyond which rows leave in silence. The bound is exact, of all shards together,
+    and the lowest row of a shard leaves, not that of a bucket. Uses are those of `TablePolicy`: a
+    key counts once a step, and a step of `step_per_epoch` is any call that changes rows. Scores are
+    saved with the rows. Slots leave with their rows.
+
+    Args:
+        init_capacity: Rows to make room for, in all shards together. Default: what the variable's
+            `init_size` says.
+        max_capacity: The most rows, in all shards together. Default: no bound.
+        max_hbm_for_values: Bytes of a GPU's memory for the rows of a table that is on one, with
+            their slots; further rows are in the host's memory. See `GpuStorage`.
+        evict_strategy: Which rows leave first, a `HkvEvictStrategy` or its number.
+        step_per_epoch: How many steps are an epoch, for EPOCHLRU and EPOCHLFU. 0: an epoch lasts
+            until `Variable.set_clock` says that it is another. (In TFRA, each upsert is an epoch
+            then, and its documentation asks for another number.)
+        gen_scores_fn: The `score_fn` of `TablePolicy`; for CUSTOMIZED, and ignored without it.
+        reserved_key_start_bit: Accepted: no key is reserved, and each integer is a legal one.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An argument out of range, or CUSTOMIZED without `gen_scores_fn`.
+
+    Example:
+        >>> import tf_embed
+        >>> config = tf_embed.tfra.HkvHashTableConfig(
+        ...     max_capacity=2, evict_strategy=tf_embed.tfra.HkvEvictStrategy.LFU
+        ... )
+        >>> v = tf_embed.Variable(dim=1, kv_creator=tf_embed.tfra.HkvHashTableCreator(config))
+        >>> for keys in ([1], [1, 2], [3]):
+        ...     v.upsert(keys, [[0.0]] * len(keys))
+        >>> sorted(v.export()[0].numpy().tolist())
+        [1, 3]
+    """
+
+    init_capacity: int | None = None
+    max_capacity: int | None = None
+    max_hbm_for_values: int = 2**30
+    evict_strategy: HkvEvictStrategy = HkvEvictStrategy.LRU
+    step_per_epoch: int = 0
+    gen_scores_fn: Callable[[tf.Tensor], Any] | None = None
+    reserved_key_start_bit: int = 0
+
+    def __post_init__(self) -> None:
+        least = 1
+        if self.init_capacity is not None:
+            least = arguments.positive_int(self.init_capacity, "init_capacity", most=MOST_ROWS)
+        if self.max_capacity is not None:
+            arguments.positive_int(self.max_capacity, "max_capacity", least=least, most=MOST_ROWS)
+        arguments.positive_int(self.max_hbm_for_values, "max_hbm_for_values", least=0)
+        most = max(HkvEvictStrategy)
+        number = arguments.positive_int(self.evict_strategy, "evict_strategy", least=0, most=most)
+        object.__setattr__(self, "evict_strategy", HkvEvictStrategy(number))
+        arguments.positive_int(self.step_per_epoch, "step_per_epoch", least=0, most=2**62)
+        arguments.positive_int(
+            self.reserved_key_start_bit, "reserved_key_start_bit", least=0, most=62
+        )
+        if self.gen_scores_fn is not None:
+            arguments.function_of(self.gen_scores_fn, "gen_scores_fn")
+        if self.evict_strategy == HkvEvictStrategy.CUSTOMIZED and self.gen_scores_fn is None:
+            raise ValueError(
+                "`gen_scores_fn` must give the scores where evict_strategy is CUSTOMIZED. "
+                "Received: gen_scores_fn=None"
+            )
+
+    @property
+    def policy(self) -> TablePolicy:
+        """The same as a policy."""
+        eviction = _EVICTION[self.evict_strategy]
+        by_epochs = eviction.startswith("epoch")
+        return TablePolicy(
+            max_rows=self.max_capacity,
+            eviction=eviction,
+            steps_per_epoch=self.step_per_epoch or None if by_epochs else None,
+            score_fn=self.gen_scores_fn if eviction == "score" else None,
+        )
+
+    @property
+    def storage(self) -> GpuStorage:
+        """The same as a storage."""
+        return GpuStorage(max_row_bytes=self.max_hbm_for_values, max_host_bytes=None)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), "evict_strategy": int(self.evict_strategy)}
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class RedisTableConfig(SavedArguments):
+    """Where TFRA finds a Redis service. No table of tf_embed is there.
+
+    Args:
+        redis_config_abs_dir: Path of a JSON file.
+        redis_config_abs_dir_env: Name of an environment variable that has the path.
+    """
+
+    redis_config_abs_dir: str | None = None
+    redis_config_abs_dir_env: str | None = None
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class KVCreator(SavedArguments):
+    """Says what the table of a variable is; see its subclasses, of which a variable takes one.
+
+    Args:
+        config: The settings, of the class that belongs to the creator. Default: its defaults.
+        saver: A `FileSystemSaver`, or None.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+    """
+
+    config: Any = None
+    saver: FileSystemSaver | None = None
+
+    def __post_init__(self) -> None:
+        wanted = self._config_class()
+        if self.config is not None and wanted is not None and not isinstance(self.config, wanted):
+            raise TypeError(
+                f"`config` of {type(self).__name__} must be a tf_embed.{wanted.__name__}. "
+                f"Received: config={arguments.shown(self.config)}"
+            )
+        if self.saver is not None and not isinstance(self.saver, FileSystemSaver):
+            raise TypeError(
+                f"`saver` must be a tf_embed.tfra.FileSystemSaver. Received: "
+                f"saver={arguments.shown(self.saver)}"
+            )
+
+    @classmethod
+    def _config_class(cls) -> type | None:
+        return None
+
+    @property
+    def policy(self) -> TablePolicy | None:
+        """By which rows come and leave."""
+        return None
+
+    @property
+    def storage(self) -> GpuStorage | None:
+        """What a table on a GPU may take of which memory."""
+        return None
+
+    @property
+    def init_size(self) -> int | None:
+        """Rows to make room for, in all shards together; None for what the variable says."""
+        return None
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class CuckooHashTableCreator(KVCreator):
+    """A table without a bound: what a variable has without a creator.
+
+    Args:
+        config: A `CuckooHashTableConfig`, or None.
+        saver: A `FileSystemSaver`, or None.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+    """
+
+    @classmethod
+    def _config_class(cls) -> type:
+        return CuckooHashTableConfig
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class HkvHashTableCreator(KVCreator):
+    """A table that evicts rows as its config says, and can do without a GPU.
+
+    Args:
+        config: A `HkvHashTableConfig`. Default: one without a bound, whose rows
+            `Variable.restrict` takes out by LRU.
+        saver: A `FileSystemSaver`, or None.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+    """
+
+    @classmethod
+    def _config_class(cls) -> type:
+        return HkvHashTableConfig
+
+    @property
+    def policy(self) -> TablePolicy:
+        """By which rows come and leave."""
+        return (self.config or HkvHashTableConfig()).policy
+
+    @property
+    def storage(self) -> GpuStorage:
+        """What a table on a GPU may take of which memory."""
+        return (self.config or HkvHashTableConfig()).storage
+
+    @property
+    def init_size(self) -> int | None:
+        """Rows to make room for, in all shards together; None for what the variable says."""
+        return None if self.config is None else self.config.init_capacity
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+@dataclasses.dataclass(frozen=True)
+class RedisTableCreator(KVCreator):
+    """A table in Redis, which TFRA has and tf_embed has not: a variable refuses it.
+
+    Args:
+        config: A `RedisTableConfig`, or None.
+        saver: A `FileSystemSaver`, or None.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+    """
+
+    @classmethod
+    def _config_class(cls) -> type:
+        return RedisTableConfig
+
+
+def policy_of(kv_creator: Any, policy: Any) -> Any:
+    """The policy of a table that is made with both arguments.
+
+    Args:
+        kv_creator: None, or a creator.
+        policy: None, or a TablePolicy.
+
+    Raises:
+        TypeError: `kv_creator` is no creator of a table.
+        ValueError: It is one of Redis, or there is a policy beside one that has its own.
+    """
+    if kv_creator is None:
+        return policy
+    if isinstance(kv_creator, RedisTableCreator):
+        raise ValueError(
+            "Tables in Redis are not supported: leave `kv_creator` out, for a table in this "
+            f"process, or take a tf_embed.tfra.HkvHashTableCreator. Received: "
+            f"kv_creator={arguments.shown(kv_creator)}"
+        )
+    if not isinstance(kv_creator, (CuckooHashTableCreator, HkvHashTableCreator)):
+        raise TypeError(
+            "`kv_creator` must be a tf_embed.tfra.CuckooHashTableCreator or HkvHashTableCreator. "
+            f"Received: kv_creator={arguments.shown(kv_creator)}"
+        )
+    if kv_creator.policy is None:
+        return policy
+    if policy is not None:
+        raise ValueError(
+            "`kv_creator` and `policy` both say which rows leave: give one of them. Received: "
+            f"kv_creator={arguments.shown(kv_creator)}, policy={arguments.shown(policy)}"
+        )
+    return kv_creator.policy
+
+
+def storage_of(kv_creator: Any, storage: Any) -> GpuStorage | None:
+    """The storage of a table that is made with both arguments, of which `storage` goes before.
+
+    Args:
+        kv_creator: None, or a creator of a table.
+        storage: None, or a GpuStorage.
+
+    Raises:
+        TypeError: `storage` is none.
+    """
+    if storage is None:
+        return None if kv_creator is None else kv_creator.storage
+    if not isinstance(storage, GpuStorage):
+        raise TypeError(
+            f"`storage` must be a tf_embed.GpuStorage. Received: storage={arguments.shown(storage)}"
+        )
+    return storage

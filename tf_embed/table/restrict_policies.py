@@ -1,0 +1,233 @@
+"""Restriction, as TFRA has it: a policy, made for a variable, that cuts it down on demand.
+
+`TimestampRestrictPolicy` and `FrequencyRestrictPolicy` go by what the table itself keeps beside its
+rows. Users may write their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.table.policies import ORDERS
+
+
+class RestrictPolicy(tf.Module):
+    """Decides which rows of a variable `Variable.restrict` removes.
+
+    A subclass is given to a variable, `restrict_policy=MyPolicy`, which makes one of it. It may
+    keep what it needs in attributes: variables among them, such as a `tf_embed.Variable`, are saved
+    in checkpoints with the variable. To be saved in the config of a layer, it is registered by
+    `keras.saving.register_keras_serializable`.
+
+    Args:
+        var: The variable.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> class KeepSmallKeys(tf_embed.RestrictPolicy):
+        ...     def apply_update(self, ids):
+        ...         print("used:", ids.numpy().tolist())
+        ...
+        ...     def apply_restriction(self, num_reserved, **kwargs):
+        ...         keys = tf.sort(self.var.export()[0])
+        ...         self.var.remove(keys[num_reserved:])
+        >>> v = tf_embed.Variable(dim=1, restrict_policy=KeepSmallKeys)
+        >>> v.upsert([7, 5, 7], [[1.0], [2.0], [3.0]])
+        used: [7, 5]
+        >>> v.restrict(1)
+        >>> v.export()[0].numpy().tolist()
+        [5]
+    """
+
+    # What the table has to keep beside each row, names of `policies.STATISTICS`.
+    statistics: tuple[str, ...] = ()
+
+    # The order of the table that this one goes by, a name of `policies.ORDERS`; "" for none.
+    order = ""
+
+    def __init__(self, var: Any) -> None:
+        super().__init__()
+        self.var = var
+
+    def apply_update(self, ids: tf.Tensor) -> Any:
+        """Notes a use of keys. Called in each training step, `upsert` and `accum`.
+
+        Args:
+            ids: The distinct keys of the step, [n], those that admission holds back among them.
+
+        Returns:
+            Anything.
+        """
+
+    def apply_restriction(self, num_reserved: Any, **kwargs: Any) -> Any:
+        """Removes rows, until `num_reserved` are left.
+
+        Args:
+            num_reserved: How many rows are to stay, an int or an integer scalar.
+            **kwargs: What else `Variable.restrict` was given.
+
+        Returns:
+            What `Variable.restrict` gives.
+
+        Raises:
+            NotImplementedError: A subclass has to have it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must have `apply_restriction`, which says what rows leave. "
+            "Write it, or take FrequencyRestrictPolicy or TimestampRestrictPolicy."
+        )
+
+    @property
+    def status(self) -> Any:
+        """What the policy knows of the keys; whatever a subclass says."""
+        return None
+
+    def get_config(self) -> dict[str, Any]:
+        """Nothing: the variable makes the policy. Keras registers classes that have this."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyStatus:
+    """What a policy goes by, one number for each key: a view of what the table keeps.
+
+    Attributes:
+        var: The variable.
+        shown: The name of the number in `Variable.row_statistics`.
+    """
+
+    var: Any
+    shown: str
+
+    def lookup(self, keys: Any) -> tf.Tensor:
+        """The numbers of keys, int64, keys.shape + [1]; 0 for absent ones."""
+        return self.var.row_statistics(keys)[self.shown][..., tf.newaxis]
+
+    def export(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """All keys [n] and their numbers, int64 [n, 1]."""
+        keys, _ = self.var.export()
+        return keys, self.lookup(keys)
+
+    def size(self) -> tf.Tensor:
+        """Number of keys, int64 scalar: that of the variable."""
+        return self.var.size()
+
+
+class _OrderPolicy(RestrictPolicy):
+    """A policy that the table itself carries out, by one of its orders.
+
+    The table notes uses itself, so `apply_update` does nothing. To note a use by hand, look the
+    keys up with `training=True`.
+    """
+
+    shown = ""
+
+    def __init__(self, var: Any) -> None:
+        super().__init__(var)
+        missing = set(self.statistics) - set(var.table.options.statistics if var else ())
+        if var is not None and missing:
+            raise ValueError(
+                f"{type(self).__name__} goes by what the table keeps from its first row on: give "
+                f"the class to the variable, tf_embed.Variable(restrict_policy="
+                f"{type(self).__name__}). Received: var={var!r}, which keeps no {min(missing)!r}"
+            )
+
+    def apply_restriction(self, num_reserved: Any, trigger: Any = None) -> tf.Tensor:  # type: ignore[override]
+        """Removes the rows that are first in the order, until `num_reserved` are left.
+
+        Args:
+            num_reserved: How many rows stay at most, an int or an integer scalar.
+            trigger: Rows are removed only where there are more than so many. Default:
+                `num_reserved`.
+
+        Returns:
+            How many were removed, int64 scalar.
+
+        Raises:
+            TypeError: `num_reserved` or `trigger` is no integer.
+            ValueError: One of them is negative.
+        """
+        table = self.var.table
+        if trigger is None:
+            return table.restrict(number_of_rows(num_reserved, "num_reserved"), self.order)
+        wanted = number_of_rows(num_reserved, "num_reserved")
+        return tf.cond(
+            table.size() > number_of_rows(trigger, "trigger"),
+            lambda: table.restrict(wanted, self.order),
+            lambda: tf.constant(0, tf.int64),
+        )
+
+    @property
+    def status(self) -> PolicyStatus:
+        """What the policy goes by: `size`, `export` and `lookup` show it."""
+        return PolicyStatus(self.var, self.shown)
+
+
+@keras.saving.register_keras_serializable(package="tf_embed")
+class TimestampRestrictPolicy(_OrderPolicy):
+    """Removes the rows that were not used for the longest time.
+
+    A use is a training step, an `upsert`, an `accum`, or a lookup with `training=True`. The time of
+    the last one is kept beside each row, in milliseconds, and the number of its step, which decides
+    between rows of the same millisecond.
+
+    Example:
+        >>> import tf_embed
+        >>> v = tf_embed.Variable(dim=1, restrict_policy=tf_embed.TimestampRestrictPolicy)
+        >>> v.upsert([1, 2], [[1.0], [2.0]])
+        >>> v.upsert([3], [[3.0]])
+        >>> v.upsert([1], [[4.0]])
+        >>> int(v.restrict(2))
+        1
+        >>> sorted(v.export()[0].numpy().tolist())
+        [1, 3]
+    """
+
+    order = "ttl"
+    shown = "last_time_ms"
+    statistics = ORDERS["ttl"]
+
+
+@keras.saving.register_keras_serializable(package="tf_embed")
+class FrequencyRestrictPolicy(_OrderPolicy):
+    """Removes the rows that were used in the fewest steps; of these, the longest unused.
+
+    Uses are those of `TimestampRestrictPolicy`; a key that is used several times in a step counts
+    once. A row that was removed and comes back starts at 1.
+
+    Example:
+        >>> import tf_embed
+        >>> v = tf_embed.Variable(dim=1, restrict_policy=tf_embed.FrequencyRestrictPolicy)
+        >>> for keys in ([1, 2, 3], [1, 3, 3], [3]):
+        ...     v.upsert(keys, [[0.0]] * len(keys))
+        >>> v.row_statistics([1, 2, 3])["count"].numpy().tolist()
+        [2, 1, 3]
+        >>> int(v.restrict(2))
+        1
+        >>> sorted(v.export()[0].numpy().tolist())
+        [1, 3]
+    """
+
+    order = "lfu"
+    shown = "count"
+    statistics = ORDERS["lfu"]
+
+
+def number_of_rows(value: Any, argument: str) -> tf.Tensor:
+    """A number of rows, from a Python int or a tensor; int64 scalar.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is negative.
+    """
+    if not tf.is_tensor(value):
+        return tf.constant(arguments.positive_int(value, argument, least=0), tf.int64)
+    value = arguments.scalar_of(value, argument)
+    if tf.executing_eagerly():
+        arguments.positive_int(int(value), argument, least=0)
+    return value

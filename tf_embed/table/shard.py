@@ -1,0 +1,33 @@
+"""`Shard`: one shard of a table, to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_embed.table.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One shard of a table, to look at.
+
+    Attributes:
+        table: The table that holds it.
+        index: Which one, from 0.
+        device: Where it is.
+    """
+
+    table: Table
+    index: int
+    device: str
+
+    @property
+    def name(self) -> str:
+        """The variable's name and the shard's number."""
+        return f"{self.table.options.name}/{self.index}"
+
+    def size(self) -> tf.Tensor:
+        """Number of keys; int64 scalar."""
+        return self.table.size(self.index)

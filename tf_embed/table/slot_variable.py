@@ -1,0 +1,92 @@
+"""`SlotVariable`: what an optimizer keeps beside the rows of a table, to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.table.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotVariable:
+    """One slot of each row of a variable, such as Adam's velocity. `Variable.get_slot_variables`.
+
+    A view: slots belong to the row, and come, change, leave and are saved with it.
+
+    Attributes:
+        name: The variable's name, and the slot's.
+        dim: Number of slots in a row: that of the weights, or 1 where a row has one.
+        table: The table.
+        rule: The optimizer rule that the slot is of.
+        begin: Where it begins among all slots of a row.
+        initial_value: What it starts from in a new row. NaN: the row's weights.
+    """
+
+    name: str
+    dim: int
+    table: Table
+    rule: str | ExternalRule
+    begin: int
+    initial_value: float
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """Dtype of the keys."""
+        return self.table.options.key_dtype
+
+    @property
+    def value_dtype(self) -> tf.DType:
+        """Dtype of the slots: float64 beside float64 rows, else float32."""
+        return self.table.options.slot_dtype
+
+    def lookup(
+        self, keys: Any, return_exists: bool = False, name: str | None = None
+    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        """Looks slots up. Of keys that have no row, and before training, they are initial ones.
+
+        Args:
+            keys: Integers, or strings, of any shape.
+            return_exists: Whether to tell which keys have a row.
+            name: Name of the operation.
+
+        Returns:
+            keys.shape + [dim]; with `return_exists` also a bool tensor, keys.shape.
+
+        Raises:
+            TypeError: A wrong dtype.
+        """
+        with arguments.scope(name, "slot_lookup"):
+            keys = arguments.tensor_of(keys, self.key_dtype, "keys", self.name)
+            slots, exists = self.table.read_slots(keys, self.rule, self.initial_value)
+            slots = slots[..., self.begin : self.begin + self.dim]
+            if math.isnan(self.initial_value):
+                rows = tf.cast(self.table.find(keys)[0], slots.dtype)
+                slots = tf.where(tf.math.is_nan(slots), rows, slots)
+            slots = tf.ensure_shape(slots, keys.shape.concatenate([self.dim]))
+        return (slots, exists) if return_exists else slots
+
+    def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Copies the slots of all rows, in no particular order.
+
+        Where others write meanwhile, slots are those of a moment after the keys.
+
+        Args:
+            name: Name of the operation.
+
+        Returns:
+            Keys [n] and slots [n, dim].
+        """
+        with arguments.scope(name, "slot_export"):
+            keys = self.table.export(with_slots=False, with_policy=False).keys
+            return keys, self.lookup(keys)
+
+    def size(self, name: str | None = None) -> tf.Tensor:
+        """Counts keys: those of the variable; int64 scalar."""
+        with arguments.scope(name, "slot_size"):
+            return self.table.size()

@@ -1,0 +1,591 @@
+"""The table of one variable: a resource that holds every shard, its verbs, and how it is saved.
+
+All shards are in one resource because that is what TensorFlow saves well: a SavedModel is written
+from a copy of this object with another handle, so what saves and restores may touch the handle
+and plain Python values, nothing else. The memory is freed when this object is gone, as that of
+TensorFlow's own lookup tables. Not when the handle is: TensorFlow never frees some of the functions
+that Keras trains with, and they hold the handle.
+
+The verbs take tensors that were checked; `variable.py` checks. They may run from many threads at
+once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import itertools
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import arguments
+from tf_embed.ops import policy_ops, slot_ops, table_ops
+from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.ops.table_ops import Exported
+from tf_embed.table import sharding
+from tf_embed.table.initializers import drawn_rows
+from tf_embed.table.table_meta import SavedKind
+from tf_embed.table.table_options import TableOptions
+
+_numbers = itertools.count()
+
+
+class Table(tf.saved_model.experimental.TrackableResource):
+    """A table and its shards.
+
+    Args:
+        options: What it is.
+    """
+
+    def __init__(self, options: TableOptions) -> None:
+        with tf.init_scope():  # the handle must not be of a graph that is being traced
+            super().__init__(device=options.device)
+            self.options = options
+            # What a graph calls the table. Unlike any other's, so that no two tables share rows.
+            # TensorFlow makes it another one still in each copy of a SavedModel that is loaded.
+            self._shared_name = f"tf_embed/{options.name}/{uuid.uuid4().hex}"
+            self._rule: str | ExternalRule | None = None
+            self.number = next(_numbers)  # in the order in which tables are made
+            self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()  # which have bound a rule
+            # Called with the distinct keys of each step, after it.
+            self.on_update: Callable[[tf.Tensor], Any] | None = None
+            self._track_trackable(SavedKind(options.name, options.kind), "kind")
+            # In eager execution, to make these takes three times as long as a lookup of 256 keys.
+            with tf.device(options.device):
+                self._no_owners = tf.zeros([0], tf.int32)
+                self._no_rows = tf.zeros([0], options.value_dtype)
+            # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
+            eagerly = self._destruction_context
+            weakref.finalize(self, _destroy, self.resource_handle, eagerly).atexit = False
+
+    def _create_resource(self) -> tf.Tensor:
+        options = self.options
+        initializer = options.initializer
+        return table_ops.create_table(
+            shared_name=None if tf.executing_eagerly() else self._shared_name,
+            key_dtype=options.key_dtype,
+            value_dtype=options.value_dtype,
+            dim=options.dim,
+            num_shards=options.num_shards,
+            init_size=options.init_size,
+            label=options.name,
+            initializer=initializer.kind,
+            initializer_values=initializer.values,
+            seed=initializer.seed,
+            table_id=initializer.table_id,
+            policy=options.policy_attributes,
+            storage=options.storage_attributes,
+        )
+
+    def _destroy_resource(self) -> None:
+        """Nothing: it would run for each copy that a SavedModel makes, on the table in use.
+
+        `__init__` sees to it that the table is freed.
+        """
+
+    def __copy__(self) -> Table:
+        """The same table under another handle, which TensorFlow puts in: part of a SavedModel."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
+        """A table of its own with the same rows, slots and seed."""
+        copied = memo[id(self)] = Table(self.options)
+        copied._rule = self._rule
+        copied.on_update = copy.deepcopy(self.on_update, memo)
+        copied.import_(*self.export())
+        return copied
+
+    def __repr__(self) -> str:
+        options = self.options
+        return f"<table of {options.name!r}, dim={options.dim}, shards={options.num_shards}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"The table of {self.options.name!r} can't be pickled: save it with "
+            "tf.train.Checkpoint, or keep the keys and rows that `export` gives."
+        )
+
+    # Verbs.
+
+    def find(
+        self,
+        keys: tf.Tensor,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        *,
+        training: bool = False,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Looks rows up and changes no row.
+
+        Args:
+            keys: Any shape.
+            defaults: Rows of absent keys, [dim] or keys.shape + [dim]; None for initial ones.
+            token: What the gradient of the rows goes to, see `ops.token`; None where none does.
+            training: Whether this is a use of the rows, where that is kept.
+
+        Returns:
+            Rows, keys.shape + [dim], and whether each key is there, keys.shape.
+        """
+        owners = self._owners(keys)
+        if defaults is None:
+            defaults = self._initial_rows(keys, owners)
+        return table_ops.find(
+            self.resource_handle,
+            keys,
+            owners,
+            defaults,
+            token,
+            dim=self.options.dim,
+            training=arguments.is_training(training) and bool(self.options.statistics),
+        )
+
+    def find_pooled(
+        self,
+        keys: tf.Tensor,
+        bags: table_ops.Bags,
+        weights: tf.Tensor | None = None,
+        *,
+        combiner: str,
+        padding: table_ops.Padding | None = None,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """Looks rows up, pools those of each bag, and changes no row.
+
+        Args:
+            keys: Any shape.
+            bags: What makes a bag, see `ops.Bags`.
+            weights: None, or the weight of each key.
+            combiner: "sum", "mean" or "sqrtn".
+            padding: None, or a key that counts for nothing.
+            defaults: As in `find`.
+            token: As in `find`.
+            training: As in `find`.
+
+        Returns:
+            A row for each bag, the shape of the bags + [dim], of `ops.compute_dtype`.
+        """
+        options = self.options
+        owners = self._owners(keys)
+        if defaults is None:
+            defaults = self._initial_rows(keys, owners, padding)
+        if isinstance(padding, int) and padding >= 2**63:
+            padding -= 2**64  # the op takes its bits
+        return table_ops.find_pooled(
+            self.resource_handle,
+            keys,
+            owners,
+            defaults,
+            token,
+            bags,
+            weights,
+            value_dtype=options.value_dtype,
+            dim=options.dim,
+            combiner=combiner,
+            padding=padding,
+            training=arguments.is_training(training) and bool(options.statistics),
+        )
+
+    def find_or_insert(
+        self, keys: tf.Tensor, *, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `find`, and inserts the initial rows of absent keys.
+
+        In training, of those only that `apply` would insert now.
+        """
+        owners = self._owners(keys)
+        defaults = self._initial_rows(keys, owners)
+        return table_ops.find_or_insert(
+            self.resource_handle,
+            keys,
+            owners,
+            defaults,
+            dim=self.options.dim,
+            training=training,
+            scores=self._scores(keys),
+        )
+
+    def insert_or_assign(
+        self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
+    ) -> tf.Operation | None:
+        """Writes rows; of equal keys the last one wins. `distinct` says that there are none."""
+        done = table_ops.insert_or_assign(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            values,
+            dim=self.options.dim,
+            scores=self._scores(keys),
+            distinct=distinct,
+        )
+        return self._updated(keys, done)
+
+    def accum(
+        self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
+    ) -> tf.Operation | None:
+        """Adds where the caller saw a row, inserts where not, does nothing where that changed."""
+        done = table_ops.accum(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            old_values,
+            new_values,
+            exists,
+            dim=self.options.dim,
+            scores=self._scores(keys),
+        )
+        return self._updated(keys, done)
+
+    def apply(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        *,
+        rule: str,
+        hyper: tf.Tensor,
+        step: tf.Tensor,
+        distinct: bool = False,
+        stochastic_rounding: bool = False,
+    ) -> tf.Operation | None:
+        """One step of an optimizer rule; see `ops.apply`.
+
+        Args:
+            keys: Any shape.
+            gradients: keys.shape + [dim], of the value dtype; or float32 where that is float16
+                or bfloat16, so that large ones do not overflow and small ones are not lost.
+            rule: Name of the rule.
+            hyper: Its hyper-parameters.
+            step: The number of this step.
+            distinct: Whether no key comes twice.
+            stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
+        """
+        if self.options.initializer.draw is not None:
+            self.find_or_insert(keys, training=True)
+        done = table_ops.apply(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            gradients,
+            hyper,
+            step,
+            dim=self.options.dim,
+            rule=rule,
+            scores=self._scores(keys),
+            distinct=distinct,
+            stochastic_rounding=stochastic_rounding,
+        )
+        return self._updated(keys, done)
+
+    def find_slots(
+        self, keys: tf.Tensor, rule: ExternalRule
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Reads whole rows for an optimizer outside of the table, and inserts nothing.
+
+        Args:
+            keys: Any shape.
+            rule: The optimizer's rule, which becomes the table's.
+
+        Returns:
+            Rows, keys.shape + [dim]; their slots, keys.shape + [slots of a row], group after
+            group; and whether each key is there, keys.shape. Absent keys have their initial rows
+            and slots.
+        """
+        owners = self._owners(keys)
+        return slot_ops.find_slots(
+            self.resource_handle,
+            keys,
+            owners,
+            self._initial_rows(keys, owners),
+            dim=self.options.dim,
+            slot_dtype=self.options.slot_dtype,
+            rule=rule,
+        )
+
+    def assign_slots(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        rule: str | ExternalRule,
+        initial_value: float = 0.0,
+    ) -> tf.Operation | None:
+        """Writes rows and slots as `find_slots` gives them. No key may come twice.
+
+        Rows of keys that admission holds back, or for which there is no room, are not written.
+        Slots of a fused rule are as `read_slots` gives them, of the same `initial_value`.
+        """
+        done = slot_ops.assign_slots(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            values,
+            slots,
+            dim=self.options.dim,
+            rule=rule,
+            initial_value=initial_value,
+            scores=self._scores(keys),
+        )
+        return self._updated(keys, done)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Runs a block that reads rows and writes them back while no other such block runs.
+
+        Turns are taken first come, first served, by threads and by graphs. Other verbs do not wait
+        for them. The block must not take a turn itself.
+        """
+        handle = self.resource_handle
+        turn = slot_ops.take_turn(handle)
+        if tf.executing_eagerly():
+            try:
+                yield
+            finally:  # a traceback may keep the tensor for long
+                slot_ops.end_turn(handle, turn)
+            return
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        with tf.control_dependencies([turn]):
+            yield
+        block = graph.get_operations()[first:]
+        with tf.control_dependencies([one for one in block if one.op_def.is_stateful]):
+            slot_ops.end_turn(handle, turn)
+
+    def read_slots(
+        self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The slots that a rule keeps, keys.shape + [slots of a row], and whether keys are there.
+
+        Of absent keys, and where the table has another rule, they are initial ones.
+        """
+        return slot_ops.read_slots(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            slot_dtype=self.options.slot_dtype,
+            rule=rule,
+            initial_value=initial_value,
+        )
+
+    def erase(self, keys: tf.Tensor) -> tf.Operation | None:
+        """Removes keys; absent ones are no error."""
+        return table_ops.erase(self.resource_handle, keys, self._owners(keys))
+
+    def clear(self) -> tf.Operation | None:
+        """Removes every key."""
+        return table_ops.clear(self.resource_handle)
+
+    def shrink(self) -> tf.Operation | None:
+        """Compacts the table and gives memory back."""
+        return table_ops.shrink(self.resource_handle)
+
+    def size(self, shard: int = -1) -> tf.Tensor:
+        """Number of keys in a shard, or in all where it is -1; int64 scalar."""
+        return table_ops.size(self.resource_handle, shard)
+
+    def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
+        """Everything, as of one moment; see `ops.export`."""
+        options = self.options
+        return table_ops.export(
+            self.resource_handle,
+            key_dtype=options.key_dtype,
+            value_dtype=options.value_dtype,
+            slot_dtype=options.slot_dtype,
+            dim=options.dim,
+            with_slots=with_slots,
+            with_policy=with_policy,
+        )
+
+    def import_(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        meta: tf.Tensor,
+        statistics: tf.Tensor,
+        policy: tf.Tensor,
+    ) -> tf.Operation | None:
+        """Replaces the whole content by that of an export, from any number of shards.
+
+        Statistics that are not in it begin now. Where there are more rows than the bound, the first
+        ones leave by the policy.
+        """
+        imported = table_ops.import_(
+            self.resource_handle, keys, self._owners(keys), values, slots, meta, statistics, policy
+        )
+        if self._rule is not None and tf.executing_eagerly():
+            self.bind_rule(self._rule)  # the export may have had another
+        return imported
+
+    def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+        """Removes rows, the first ones of an order, until `num_reserved` are left.
+
+        Args:
+            num_reserved: int64 scalar.
+            order: A name of `policies.ORDERS` whose statistics the table keeps.
+
+        Returns:
+            How many were removed, int64 scalar.
+        """
+        return policy_ops.restrict(self.resource_handle, num_reserved, order=order)
+
+    def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """What is kept of the use of rows; see `policy_ops.row_statistics`."""
+        return policy_ops.row_statistics(self.resource_handle, keys, self._owners(keys))
+
+    def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
+        """Sets the scores of the rows that are there, int64, keys.shape."""
+        return policy_ops.set_scores(self.resource_handle, keys, self._owners(keys), scores)
+
+    def export_scores(self, order: str, split_size: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """All keys with the number that an order goes by; see `policy_ops.export_scores`."""
+        return policy_ops.export_scores(
+            self.resource_handle, split_size, key_dtype=self.options.key_dtype, order=order
+        )
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has been said, in this process, which rule it is trained with."""
+        return self._rule is not None
+
+    @tf.autograph.experimental.do_not_convert  # in a tf.function it would make a tensor of int()
+    def bind_rule(self, rule: str | ExternalRule) -> None:
+        """Says which optimizer rule the table will be trained with.
+
+        The next step of another rule than the present one replaces the slots of all rows and
+        keeps their weights. Where there are such slots, that is logged.
+        """
+        self._rule = rule
+        with tf.init_scope():
+            rows = int(slot_ops.rows_of_other_rule(self.resource_handle, rule=rule))
+        if rows:
+            logging.warning(
+                "%r is now trained by the rule %r: the optimizer slots of its %d rows, of another "
+                "rule, start anew; their weights are kept.",
+                self.options.name,
+                rule if isinstance(rule, str) else "external",
+                rows,
+            )
+
+    @tf.autograph.experimental.do_not_convert
+    def drop_slots(self) -> None:
+        """Removes the optimizer slots of all rows. The next step gives them initial ones."""
+        with tf.init_scope():
+            # The rule of SGD has no slots.
+            if int(slot_ops.rows_of_other_rule(self.resource_handle, rule="sgd")):
+                logging.info("%r has a new optimizer: its slots start anew.", self.options.name)
+                # A rule without slots takes them away while others read and write rows.
+                no_keys = tf.zeros([0], self.options.key_dtype)
+                with self.turn():
+                    self.find_slots(no_keys, ExternalRule(id=0, widths=(), initial_values=()))
+
+    # Saving. Called on this object, and on copies of it with another handle.
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        with_all = not _is_saving_a_model()
+        return self.export(with_slots=with_all, with_policy=with_all)._asdict()
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
+        return self.import_(**restored_tensors)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        children = dict(super()._trackable_children(save_type, **kwargs))
+        if save_type != "checkpoint":
+            children.pop("kind")
+        return children
+
+    def _copy_trackable_to_cpu(self, object_map: dict[Any, Any]) -> None:
+        """Refuses what TensorFlow asks for to save while training goes on.
+
+        Without this it would save the rows of a later step than that of the dense variables.
+        """
+        raise ValueError(
+            f"The table of {self.options.name!r} can't be saved by an asynchronous checkpoint: "
+            "leave tf.train.CheckpointOptions(enable_async=True) out."
+        )
+
+    def _updated(self, keys: tf.Tensor, done: tf.Operation | None) -> tf.Operation | None:
+        """Tells who wants to know of a step. `done` is what the step's op gave."""
+        if self.on_update is not None:
+            with tf.control_dependencies([] if done is None else [done]):
+                distinct, _ = table_ops.unique_keys(tf.reshape(keys, [-1]), self.resource_handle)
+                self.on_update(distinct)
+        return done
+
+    def _scores(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """The `scores` of the ops that write: those that the policy has for the keys."""
+        policy = self.options.policy
+        return [] if policy is None else policy.scores(keys, self.options.name)
+
+    def _owners(self, keys: tf.Tensor) -> tf.Tensor:
+        options = self.options
+        owners = sharding.owners(keys, options.num_shards, options.partition_fn, options.name)
+        if owners is not None:
+            return owners
+        return self._no_owners if tf.executing_eagerly() else tf.zeros([0], tf.int32)
+
+    def _initial_rows(
+        self, keys: tf.Tensor, owners: tf.Tensor, padding: table_ops.Padding | None = None
+    ) -> tf.Tensor:
+        """The `defaults` of the ops for initial rows.
+
+        Empty where the table draws them. Else the callable draws one for each new key, and the
+        keys that are there, and padding, get zeros, which nobody sees.
+        """
+        options = self.options
+        eager = tf.executing_eagerly()
+        empty = self._no_rows if eager else tf.zeros([0], options.value_dtype)
+        if options.initializer.texts:
+            return tf.constant(options.initializer.texts)
+        if options.initializer.draw is None:
+            return empty
+        _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
+        if padding is not None:
+            exists = tf.logical_or(exists, tf.equal(keys, tf.constant(padding, keys.dtype)))
+        absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
+        new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
+        count = tf.size(new_keys)
+        if eager:
+            count = int(count)
+            if not count:
+                return empty
+        drawn = drawn_rows(
+            options.initializer.draw,
+            count,
+            dim=options.dim,
+            value_dtype=options.value_dtype,
+            name=options.name,
+        )
+        rows = tf.scatter_nd(
+            absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), options.dim]
+        )
+        return tf.reshape(rows, tf.concat([tf.shape(keys), [options.dim]], 0))
+
+
+def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Frees a table, wherever the last reference to it went."""
+    with eagerly():
+        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def _is_saving_a_model() -> bool:
+    """Whether this call comes from tf.saved_model.save, which leaves the slots out.
+
+    TensorFlow asks for the tensors in the same words for a checkpoint.
+    """
+    save = inspect.unwrap(tf.saved_model.save).__code__
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is save:
+            return True
+        frame = frame.f_back
+    return False

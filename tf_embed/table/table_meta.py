@@ -1,0 +1,71 @@
+"""The description of a table in a save: its kind, and the numbers of table_meta.h."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_SEED, _TABLE_ID, _GROUPS = 1, 2, 9
+_WIDTH = 0xFFFFFFFF  # of a group; its type stands above
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableMeta:
+    """The numbers, read.
+
+    Attributes:
+        numbers: int64 vector, as an export gives it.
+    """
+
+    numbers: np.ndarray
+
+    @classmethod
+    def of(cls, meta: Any) -> TableMeta:
+        """The meta that an export gave."""
+        return cls(np.asarray(meta))
+
+    def initial_slots(self, dtype: tf.DType) -> np.ndarray:
+        """What the slots of a new row are, [slots of a row]."""
+        widths, values = self.numbers[_GROUPS::2], self.numbers[_GROUPS + 1 :: 2].copy()
+        return np.repeat(values.view(np.float64), widths & _WIDTH).astype(dtype.as_numpy_dtype)
+
+    def with_seed_of(self, other: Any) -> tf.Tensor:
+        """These numbers with the seed and table id of another meta; int64 vector."""
+        numbers = self.numbers.copy()
+        for place in (_SEED, _TABLE_ID):
+            numbers[place] = np.asarray(other)[place]
+        return tf.constant(numbers)
+
+
+class SavedKind(tf.train.experimental.PythonState):
+    """The kind of a table in a checkpoint, to refuse the rows of another kind with its name.
+
+    TensorFlow reads it before any tensor, of which it would only say where another dtype was found.
+
+    Args:
+        name: The variable's name.
+        kind: Its kind.
+    """
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name, self._kind = name, kind
+
+    def serialize(self) -> str:
+        """What is saved."""
+        return self._kind
+
+    def deserialize(self, string_value: Any) -> None:
+        """Compares with what was saved.
+
+        Raises:
+            ValueError: It is another kind.
+        """
+        saved = tf.compat.as_text(string_value)
+        if saved != self._kind:
+            raise ValueError(
+                f"{self._name!r} can't be restored: it has {self._kind}, and the checkpoint has "
+                f"{saved}."
+            )

@@ -1,0 +1,90 @@
+"""`TableOptions`: what a table is, as the op that makes one takes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.table import sharding
+from tf_embed.table.initializers import RowInitializer
+from tf_embed.table.policies import STATISTICS, TablePolicy
+from tf_embed.table.storage import GpuStorage
+
+
+def kind_of(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
+    """The kind of rows, as messages and files have it."""
+    return f"key {key_dtype.name}, value {value_dtype.name}, dim {dim}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOptions:
+    """What a table is.
+
+    Attributes:
+        name: The variable's name, for messages.
+        key_dtype: int64, int32, uint64, uint32 or string.
+        value_dtype: Dtype of the weights.
+        dim: Number of weights in a row.
+        num_shards: Number of shards.
+        init_size: Rows that each shard makes room for.
+        initializer: The row of an absent key.
+        partition_fn: Chooses the shard of a key.
+        device: Where the table is, as TensorFlow names devices.
+        policy: By which rows come and leave; None: they come at once and stay.
+        wanted_statistics: What is kept of the use of each row besides what the policy needs, names
+            of `policies.STATISTICS`.
+        storage: What a table on a GPU may take of which memory; None: what the GPU has.
+    """
+
+    name: str
+    key_dtype: tf.DType = tf.int64
+    value_dtype: tf.DType = tf.float32
+    dim: int = 1
+    num_shards: int = 1
+    init_size: int = 8192
+    initializer: RowInitializer = RowInitializer()
+    partition_fn: sharding.PartitionFn = sharding.default_partition_fn
+    device: str = "/CPU:0"
+    policy: TablePolicy | None = None
+    wanted_statistics: tuple[str, ...] = ()
+    storage: GpuStorage | None = None
+
+    @property
+    def statistics(self) -> frozenset[str]:
+        """What is kept of the use of each row."""
+        kept = {*self.wanted_statistics, *(self.policy.kept if self.policy else ())}
+        # By the last step a key counts once a step, and rows of the present one stay.
+        by_steps = "count" in kept or self.evicts_by_bytes
+        return frozenset({*kept, "last_step"} if by_steps else kept)
+
+    @property
+    def evicts_by_bytes(self) -> bool:
+        """Whether rows leave for others where the storage, and nothing else, has a bound."""
+        has_order = self.policy is not None and self.policy.eviction is not None
+        return has_order and self.storage is not None and self.storage.is_bounded
+
+    @property
+    def storage_attributes(self) -> dict[str, Any]:
+        """The storage as the op that makes a table takes it."""
+        if self.storage is None:
+            return {}
+        return {**self.storage.attributes(), "evict_by_bytes": self.evicts_by_bytes}
+
+    @property
+    def policy_attributes(self) -> dict[str, Any]:
+        """The policy as the op that makes a table takes it."""
+        attributes = {} if self.policy is None else self.policy.attributes()
+        bits = sum(STATISTICS[one] for one in self.statistics)
+        return {**attributes, "statistics": bits} if bits else attributes
+
+    @property
+    def kind(self) -> str:
+        """What rows must have to go into the table; saved with them."""
+        return kind_of(self.key_dtype, self.value_dtype, self.dim)
+
+    @property
+    def slot_dtype(self) -> tf.DType:
+        """Dtype of the optimizer's slots: float64 beside float64 weights, else float32."""
+        return tf.float64 if self.value_dtype == tf.float64 else tf.float32

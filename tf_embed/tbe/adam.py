@@ -1,0 +1,385 @@
+"""FBGEMM's Adam, LAMB and LARS, with one moment for each weight or for each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed.definitions import as_bool
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
+
+
+class _RowAdam(RowRuleOptimizer):
+    """Adam by rows.
+
+    m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2, and a step along
+    r = m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w.
+    """
+
+    _is_partial = False  # v is one number for each row, of mean(g^2)
+    _counts = False  # k counts the row's steps, else the optimizer's
+    _trusts = False  # the step is as long as the weights, times the learning rate
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        eps: float,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        name: str,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, name, weight_decay, **kwargs)
+        self.eps = self.check("eps", eps)
+        self.beta1 = self.check("beta1", beta1)
+        self.beta2 = self.check("beta2", beta2)
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """See RowRuleOptimizer."""
+        return ("eps", "beta1", "beta2", "weight_decay")
+
+    @property
+    def goes_by_steps(self) -> bool:
+        """See RowRuleOptimizer."""
+        return not self._counts
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The moments, and the count where there is one."""
+        moments = (Slot("exp_avg", is_wide=True), Slot("exp_avg_sq", is_wide=not self._is_partial))
+        return (*moments, Slot("row_counter", is_wide=False)) if self._counts else moments
+
+    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+        """See RowRuleOptimizer."""
+        del max_counter
+        return [self.number("eps"), decay, self.number("beta1"), self.number("beta2")]
+
+    def step_rows(self, rows: Rows) -> Rows:
+        """See RowRuleOptimizer."""
+        g, m, v = rows.gradients, rows.slots["exp_avg"], rows.slots["exp_avg_sq"]
+        square = g * g
+        if self._is_partial:
+            square = tf.reduce_mean(square, axis=1, keepdims=True)
+        m = self.beta1 * m + (1.0 - self.beta1) * g
+        v = self.beta2 * v + (1.0 - self.beta2) * square
+        slots = {"exp_avg": m, "exp_avg_sq": v}
+        k = rows.step
+        if self._counts:
+            k = slots["row_counter"] = rows.slots["row_counter"] + 1
+        direction = (m / _bias(self.beta1, k)) / (tf.sqrt(v / _bias(self.beta2, k)) + self.eps)
+        if rows.decays and self.decay:
+            direction += self.decay * rows.weights
+        trust = _trust(rows.weights, direction) if self._trusts else 1.0
+        return rows.after(rows.weights - rows.rate * trust * direction, **slots)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {
+            **super().get_config(),
+            "eps": self.eps,
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+        }
+
+
+@fused
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+class Adam(_RowAdam):
+    """FBGEMM's ADAM: Adam whose epsilon and weight decay stand outside of the bias correction.
+
+    For the gradient g of a row: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+    w -= learning_rate (m / (1 - beta1^k) / (sqrt(v / (1 - beta2^k)) + eps) + weight_decay w), where
+    k is the number of the step. Rows that a step does not touch stand still.
+
+    Args:
+        learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
+        eps: A small number that keeps the division finite.
+        beta1: How much of m stays, from 0 to less than 1.
+        beta2: How much of v stays, likewise.
+        weight_decay: Factor of decoupled weight decay.
+        use_rowwise_bias_correction: Whether k counts the steps that touched the row, so that a row
+            that comes late is corrected as one that comes early.
+        name: Name of the optimizer.
+        **kwargs: Options of keras.optimizers.Optimizer.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> table = tf_embed.layers.DynamicEmbedding(
+        ...     8, optimizer=tf_embed.tbe.Adam(0.01, use_rowwise_bias_correction=True))
+        >>> table(tf.constant([1, 2])).shape
+        TensorShape([2, 8])
+
+    Reference:
+        FBGEMM's ADAM; Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015; Loshchilov
+        and Hutter, Decoupled Weight Decay Regularization, 2019.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        eps: float = 1e-8,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        weight_decay: float = 0.0,
+        use_rowwise_bias_correction: bool = False,
+        name: str = "adam",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
+        self.use_rowwise_bias_correction = self._counts = as_bool(
+            use_rowwise_bias_correction, "use_rowwise_bias_correction"
+        )
+
+    @property
+    def rule(self) -> str:
+        """See RowRuleOptimizer."""
+        return "row_adam_counter" if self._counts else "row_adam"
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {
+            **super().get_config(),
+            "use_rowwise_bias_correction": self.use_rowwise_bias_correction,
+        }
+
+
+@fused
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+class PartialRowwiseAdam(_RowAdam):
+    """FBGEMM's PARTIAL_ROWWISE_ADAM: Adam with one v for each row, of the mean of g^2.
+
+    It costs a table 4 bytes a row and 4 for each weight, where Adam costs 8 for each weight.
+
+    Args:
+        learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
+        eps: A small number that keeps the division finite.
+        beta1: How much of the mean of gradients stays, from 0 to less than 1.
+        beta2: How much of the mean of squares stays, likewise.
+        weight_decay: Factor of decoupled weight decay.
+        name: Name of the optimizer.
+        **kwargs: Options of keras.optimizers.Optimizer.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> table = tf_embed.layers.DynamicEmbedding(
+        ...     8, optimizer=tf_embed.tbe.PartialRowwiseAdam(0.01))
+        >>> table(tf.constant([1, 2])).shape
+        TensorShape([2, 8])
+
+    Reference:
+        FBGEMM's PARTIAL_ROWWISE_ADAM.
+    """
+
+    _is_partial = True
+    rule = "partial_rowwise_adam"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        eps: float = 1e-8,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        weight_decay: float = 0.0,
+        name: str = "partial_rowwise_adam",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
+
+
+@fused
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+class LAMB(_RowAdam):
+    """FBGEMM's LAMB: Adam whose steps are as long as the row, times the learning rate.
+
+    For r, the direction of Adam with its weight decay: w -= learning_rate (||w|| / ||r||) r,
+    with the norms of the row. Where one of them is 0, their ratio is taken as 1, so rows of zeros
+    are trained too (FBGEMM's are not).
+
+    Args:
+        learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
+        eps: A small number that keeps the division finite.
+        beta1: How much of the mean of gradients stays, from 0 to less than 1.
+        beta2: How much of the mean of squares stays, likewise.
+        weight_decay: Factor of the weights in r.
+        name: Name of the optimizer.
+        **kwargs: Options of keras.optimizers.Optimizer.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> table = tf_embed.layers.DynamicEmbedding(
+        ...     8, optimizer=tf_embed.tbe.LAMB(0.01))
+        >>> table(tf.constant([1, 2])).shape
+        TensorShape([2, 8])
+
+    Reference:
+        FBGEMM's LAMB; You et al., Large Batch Optimization for Deep Learning: Training BERT in 76
+        minutes, 2020.
+    """
+
+    _trusts = True
+    rule = "lamb"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        eps: float = 1e-8,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        weight_decay: float = 0.0,
+        name: str = "lamb",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
+
+
+@fused
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+class PartialRowwiseLAMB(_RowAdam):
+    """FBGEMM's PARTIAL_ROWWISE_LAMB: LAMB with one v for each row, of the mean of g^2.
+
+    Args:
+        learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
+        eps: A small number that keeps the division finite.
+        beta1: How much of the mean of gradients stays, from 0 to less than 1.
+        beta2: How much of the mean of squares stays, likewise.
+        weight_decay: Factor of the weights in the direction.
+        name: Name of the optimizer.
+        **kwargs: Options of keras.optimizers.Optimizer.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> table = tf_embed.layers.DynamicEmbedding(
+        ...     8, optimizer=tf_embed.tbe.PartialRowwiseLAMB(0.01))
+        >>> table(tf.constant([1, 2])).shape
+        TensorShape([2, 8])
+
+    Reference:
+        FBGEMM's PARTIAL_ROWWISE_LAMB.
+    """
+
+    _is_partial = True
+    _trusts = True
+    rule = "partial_rowwise_lamb"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        eps: float = 1e-8,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        weight_decay: float = 0.0,
+        name: str = "partial_rowwise_lamb",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
+
+
+@fused
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+class LARS(RowRuleOptimizer):
+    """FBGEMM's LARS_SGD: momentum whose rate goes by the norms of a row and of its gradient.
+
+    a = learning_rate eta ||w|| / (||g|| + weight_decay ||w||); m = momentum m + a (g +
+    weight_decay w); w -= m. Where ||w|| or the divisor is 0, a is the learning rate, so rows of
+    zeros are trained too (FBGEMM's are not).
+
+    Args:
+        learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
+        momentum: How much of m stays, at least 0.
+        eta: The trust coefficient.
+        weight_decay: Factor of the weights beside the gradient.
+        name: Name of the optimizer.
+        **kwargs: Options of keras.optimizers.Optimizer.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> table = tf_embed.layers.DynamicEmbedding(
+        ...     8, optimizer=tf_embed.tbe.LARS(0.5))
+        >>> table(tf.constant([1, 2])).shape
+        TensorShape([2, 8])
+
+    Reference:
+        FBGEMM's LARS_SGD; You, Gitman and Ginsburg, Large Batch Training of Convolutional Networks,
+        2017.
+    """
+
+    rule = "lars"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.9,
+        eta: float = 0.001,
+        weight_decay: float = 0.0,
+        name: str = "lars_sgd",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, name, weight_decay, **kwargs)
+        self.momentum = self.check("momentum", momentum)
+        self.eta = self.check("eta", eta)
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """See RowRuleOptimizer."""
+        return ("weight_decay",)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The momentum."""
+        return (Slot("momentum", is_wide=True),)
+
+    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+        """See RowRuleOptimizer."""
+        del max_counter
+        return [self.momentum, decay, self.eta]
+
+    def step_rows(self, rows: Rows) -> Rows:
+        """See RowRuleOptimizer."""
+        w, g = rows.weights, rows.gradients
+        decay = self.decay if rows.decays else 0.0
+        of_weights = _norm(w)
+        divisor = _norm(g) + decay * of_weights
+        counts = tf.logical_and(of_weights > 0, divisor > 0)
+        trust = tf.where(counts, self.eta * tf.math.divide_no_nan(of_weights, divisor), 1.0)
+        m = self.momentum * rows.slots["momentum"] + rows.rate * trust * (g + decay * w)
+        return rows.after(w - m, momentum=m)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), "momentum": self.momentum, "eta": self.eta}
+
+
+def _bias(beta: float, k: Any) -> Any:
+    """1 - beta^k, whose small differences from 0 float32 would lose."""
+    return tf.cast(1.0 - tf.pow(tf.constant(beta, tf.float64), tf.cast(k, tf.float64)), k.dtype)
+
+
+def _norm(rows: Any) -> Any:
+    """[n, 1]."""
+    return tf.sqrt(tf.reduce_sum(rows * rows, axis=1, keepdims=True))
+
+
+def _trust(weights: Any, direction: Any) -> Any:
+    """||w|| / ||r||, [n, 1]; 1 where one of them is 0."""
+    of_weights, of_direction = _norm(weights), _norm(direction)
+    counts = tf.logical_and(of_weights > 0, of_direction > 0)
+    return tf.where(counts, tf.math.divide_no_nan(of_weights, of_direction), 1.0)

@@ -1,0 +1,64 @@
+"""The Keras variable that stands for all tables of a layer that one optimizer trains at once.
+
+Its gradient is no sum of rows. It is the batch itself, as one vector of integers, and the gradient
+of its pooled values, as the indices and the values of a tf.IndexedSlices. TensorFlow brings those
+of several lookups together by putting one behind the other, and so they may stand. The step takes
+the gradients of rows out of them bag by bag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.saving import snapshot
+from tf_embed.table.table import Table
+from tf_embed.variable.anchor import Anchor
+
+
+class BatchAnchor(Anchor):
+    """The variable of shape (0, 1) through which many tables are trained.
+
+    Args:
+        tables: The tables.
+        owner: Whose tables they are, for messages.
+        name: Name of the variable.
+    """
+
+    def __init__(self, tables: Sequence[Table], owner: str, name: str = "embeddings") -> None:
+        super().__init__(tables[0], checkpoint=False, name=name, dim=1)
+        self._owner = owner
+        self._tables = tuple(tables)
+        self._checkpoint = True
+        for i, table in enumerate(self._tables):
+            self._track_trackable(table, f"table_{i}")
+
+    @property
+    def table_name(self) -> str:
+        """The name that messages use."""
+        return self._owner
+
+    def _take_rows(self) -> np.ndarray:
+        return snapshot.take_batch(self._tables)
+
+    def _put_rows(self, rows: np.ndarray) -> None:
+        snapshot.put(rows, *self._tables, owner=self._owner)
+
+    def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """The batches of a gradient, and the gradients of their pooled values [m, 1].
+
+        None where the tables are frozen.
+
+        Raises:
+            ValueError: The gradient is dense.
+        """
+        batches, _ = super().slices_of(gradient)
+        count = tf.where(self._is_trained, tf.shape(gradient.values)[0], 0)
+        return batches, gradient.values[:count]
+
+    def no_rows(self) -> tf.IndexedSlices:
+        """The gradient of a step that looked nothing up."""
+        return tf.IndexedSlices(tf.zeros([0, 1]), tf.zeros([0], tf.int64))

@@ -1,0 +1,208 @@
+"""`BatchTrainer`: one optimizer of FBGEMM's training many tables, one op a step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.ops import table_batch_ops
+from tf_embed.ops.slot_ops import largest_slot
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Slot
+from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
+from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
+from tf_embed.table.slot_variable import SlotVariable
+from tf_embed.table.table import Table
+from tf_embed.variable.anchor import run_if
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """What TensorFlow must not save with the trainer, since it is saved elsewhere."""
+
+    tables: tuple[Table, ...]
+    optimizer: RowRuleOptimizer
+    state_dtypes: dict[str, tf.DType]
+
+
+class BatchTrainer(tf.Module):
+    """An optimizer as the trainer of a `BatchAnchor`; an `anchor.Trainer`.
+
+    Args:
+        tables: The tables, of one shard each.
+        optimizer: The optimizer, of these tables alone. Its hyper-parameters and `iterations` are
+            read at each step.
+        combiner: How the lookups pool rows, "sum" or "mean".
+        stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
+        state_dtypes: What some of the optimizer's slots are in rows, by their names: float16 or
+            bfloat16. Default: float32, as all others.
+
+    Attributes:
+        state: One more than the largest count of the rows of all tables, if the optimizer asks for
+            it.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        optimizer: RowRuleOptimizer,
+        combiner: str,
+        stochastic_rounding: bool,
+        state_dtypes: Mapping[str, tf.DType] | None = None,
+    ) -> None:
+        super().__init__()
+        for table in tables:
+            optimizer.check_dim(table.options.dim, table.options.name)
+        self._parts = _Parts(tuple(tables), optimizer, dict(state_dtypes or {}))
+        self._combiner = combiner
+        self._stochastic_rounding = stochastic_rounding
+        self.state = max_counter_of(optimizer)
+        for table in tables:
+            table.bind_rule(optimizer.rule)
+        optimizer.keep_slots(self.slot_variables)
+
+    @property
+    def optimizer(self) -> RowRuleOptimizer:
+        """The optimizer."""
+        return self._parts.optimizer
+
+    @property
+    def slots(self) -> list[SlotVariable]:
+        """What is kept beside the rows of all tables, table by table."""
+        return [slot for table in self._parts.tables for slot in self.slots_of(table)]
+
+    def slot_variables(self, table: Table) -> list[SlotVariable]:
+        """`slots_of` a table that is one of these; else none."""
+        return self.slots_of(table) if table in self._parts.tables else []
+
+    def slots_of(self, table: Table) -> list[SlotVariable]:
+        """What is kept beside each row of a table."""
+        optimizer, views, begin = self.optimizer, [], 0
+        for name, width, initial_value in fused_slots(optimizer, table.options.dim):
+            name = f"{table.options.name}/{optimizer.name}/{name}"
+            views.append(SlotVariable(name, width, table, optimizer.rule, begin, initial_value))
+            begin += width
+        return views
+
+    def assign_slot(
+        self, table: Table, number: int, keys: tf.Tensor, values: tf.Tensor
+    ) -> tf.Operation | None:
+        """Writes one of the slots of some rows, which get their initial weights if they are new.
+
+        Args:
+            table: The table.
+            number: Of the slot, in the order of `slots_of`.
+            keys: [n], all different.
+            values: [n, number of slots in a row].
+        """
+        views = self.slots_of(table)
+        first, view = views[0].initial_value, views[number]
+        slots, _ = table.read_slots(keys, self.optimizer.rule, first)
+        end = view.begin + view.dim
+        slots = tf.concat([slots[:, : view.begin], values, slots[:, end:]], 1)
+        return table.assign_slots(keys, table.find(keys)[0], slots, self.optimizer.rule, first)
+
+    def dtype_of(self, slot: Slot) -> tf.DType:
+        """What one of the optimizer's slots is in rows."""
+        return self._parts.state_dtypes.get(slot.name, tf.float32)
+
+    def check_strategy(self) -> None:
+        """Refuses a MirroredStrategy for an optimizer that looks at all rows of a table."""
+        if self.state:
+            name = type(self.optimizer).__name__
+            refuse_if_mirrored(f"{name}, which counts the steps of all rows")
+
+    def advance(self) -> None:
+        """Goes to the next step."""
+        step_variable(self.optimizer).assign_add(1)
+
+    def train(self, batches: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0) -> None:
+        """One step, without `advance`.
+
+        Args:
+            batches: As `BatchAnchor.slices_of` gives them.
+            gradients: Likewise.
+            scale: What the loss was multiplied with.
+        """
+        tables, optimizer = self._parts.tables, self.optimizer
+        if not isinstance(scale, float) or scale != 1.0:
+            gradients = gradients / tf.cast(scale, gradients.dtype)
+        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
+        counter = tf.cast(self.state[0], tf.float64) if self.state else None
+        applied = table_batch_ops.apply_tables(
+            [table.resource_handle for table in tables],
+            batches,
+            tf.reshape(gradients, [-1]),
+            hyper_parameters(optimizer, weight_decay=True, max_counter=counter),
+            step,
+            dims=[table.options.dim for table in tables],
+            combiner=self._combiner,
+            rule=optimizer.rule,
+            slot_types=[self.dtype_of(slot) for slot in optimizer.slots],
+            stochastic_rounding=self._stochastic_rounding,
+        )
+        if self.state:
+            with tf.control_dependencies([] if applied is None else [applied]):
+                every = optimizer.max_counter_every
+                run_if(tf.equal((step + 1) % every, 0), self._look_at_counters)
+
+    @property
+    def decays_between_steps(self) -> bool:
+        """Whether rows decay by the steps that leave them out, so that lookups must tell."""
+        return getattr(self.optimizer, "global_weight_decay", None) is not None
+
+    def missed_decay(self, number: int, keys: tf.Tensor) -> tf.Tensor:
+        """What the steps since a row's last one would have left of its weights by the next one.
+
+        Args:
+            number: Of the table.
+            keys: [n].
+
+        Returns:
+            A factor for each key, float32 [n].
+        """
+        optimizer: Any = self.optimizer
+        slots, _ = self._parts.tables[number].read_slots(keys, optimizer.rule, 0.0)
+        last = tf.cast(slots[:, 1], tf.float64)
+        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.float64) + 1
+        missed = tf.where(last > 0, tf.maximum(step - last - 1, 0.0), 0.0)
+        early = step < optimizer.global_weight_decay.start_iter
+        missed = tf.where(early, tf.zeros_like(missed), missed)
+        rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
+        kept = (1.0 - rate * optimizer.number("weight_decay")) ** missed
+        factor = tf.where(missed > 0, tf.maximum(kept, optimizer.number("lower_bound")), 1.0)
+        return tf.cast(factor, tf.float32)
+
+    def _look_at_counters(self) -> None:
+        slot = len(self.optimizer.slots) - 1
+        largest = [
+            largest_slot(table.resource_handle, rule=self.optimizer.rule, slot=slot)
+            for table in self._parts.tables
+        ]
+        (counter,) = self.state
+        counter.assign(tf.cast(1.0 + tf.reduce_max(largest), counter.dtype))
+
+    def arrays(self, prefix: str) -> dict[str, Any]:
+        """What is to be saved besides the tables, for `stored_rows.write`.
+
+        Args:
+            prefix: What the names begin with.
+        """
+        numbers = {f"{prefix}{one.name}": one.numpy() for one in self.optimizer.variables}
+        return {
+            **numbers,
+            **{f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)},
+        }
+
+    def load(self, arrays: dict[str, Any], prefix: str) -> None:
+        """Takes over what `arrays` gave."""
+        for variable in self.optimizer.variables:  # steps and hyper-parameters
+            if f"{prefix}{variable.name}" in arrays:
+                variable.assign(arrays[f"{prefix}{variable.name}"])
+        # Older files have one number for each table.
+        counters = [value for name, value in arrays.items() if name.startswith(f"{prefix}state_")]
+        if self.state and counters:
+            self.state[0].assign(np.max(counters))

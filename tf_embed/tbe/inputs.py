@@ -1,0 +1,520 @@
+"""From what a table-batched layer is called with to one batch of bags, and where their rows go.
+
+A batch has its bags feature by feature: those of the first feature, then those of the second. Bag b
+holds the indices from offsets[b] up to offsets[b + 1].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import _library, arguments
+from tf_embed.layers.declared_inputs import DeclaredInputs
+from tf_embed.layers.ids import cast_ids
+from tf_embed.ops import table_ops
+
+_raw = _library.load()
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The bags of all features.
+
+    Attributes:
+        indices: int64 [n].
+        offsets: int64 [bags + 1].
+        weights: float32 [n], or None.
+        num_bags: int64 [features]; how many bags are of each.
+    """
+
+    indices: tf.Tensor
+    offsets: tf.Tensor
+    weights: tf.Tensor | None
+    num_bags: tf.Tensor
+
+    @property
+    def num_features(self) -> int:
+        """How many features there are."""
+        return int(self.num_bags.shape[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """What a layer is called with: features, in one vector or one container each.
+
+    Attributes:
+        owner: The layer, for messages.
+        count: How many features there are.
+        names: Their names, or None.
+        declared: What must not be dense instead, as there is no padding id; None if there is.
+    """
+
+    owner: str
+    count: int
+    names: Sequence[str] | None
+    declared: DeclaredInputs | None = None
+
+    def batch(self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None) -> Batch:
+        """The batch of a call.
+
+        Args:
+            indices: Integers [n]; or, without offsets, of each feature a tf.RaggedTensor [B, None],
+                a tf.SparseTensor [B, L], or a tensor [B, L] or [B], in a list or by name.
+            offsets: Integers [bags + 1], or None.
+            weights: None; or numbers [n], or the containers of `indices` with weights.
+            counts: None, or int64 [features, ranks]: how many bags each has.
+
+        Raises:
+            TypeError: Of a wrong dtype.
+            ValueError: Of a wrong shape, or they do not go together.
+        """
+        if offsets is not None:
+            return self._of_offsets(indices, offsets, weights, counts)
+        if counts is not None:
+            raise ValueError(
+                f"`batch_size_per_feature_per_rank` of {self.owner!r} needs `offsets`. Received: "
+                "offsets=None"
+            )
+        weights = None if weights is None else self.in_order(weights, "per_sample_weights")
+        return self._of_containers(self.in_order(indices, "indices"), weights)
+
+    def in_order(self, inputs: Any, argument: str) -> list[Any]:
+        """The features of a list, or of a mapping from their names.
+
+        Raises:
+            ValueError: There are not as many as features, or not those.
+        """
+        if isinstance(inputs, Mapping):
+            return self._by_name(inputs, argument)
+        if not isinstance(inputs, (list, tuple)):
+            inputs = self.alone(inputs, argument)
+        if len(inputs) != self.count:
+            raise ValueError(
+                f"`{argument}` of {self.owner!r} must have one for each of {self.count} features. "
+                f"Received: {len(inputs)}"
+            )
+        return list(inputs)
+
+    def alone(self, ids: Any, argument: str) -> list[Any]:
+        """The one feature, if it is one.
+
+        Raises:
+            ValueError: There are more.
+        """
+        if self.count != 1:
+            shape = ids if _is_shape(ids) else getattr(ids, "shape", None)
+            raise ValueError(
+                f"`{argument}` of {self.owner!r} must be a list of one for each of {self.count} "
+                "features, such as tf.unstack(ids, axis=1) of a column each, or `offsets` must be "
+                f"given. Received: one of shape={None if shape is None else tuple(shape)}"
+            )
+        return [ids]
+
+    def declare(self, inputs: Any) -> None:
+        """Keeps which of the symbolic features are ragged or sparse."""
+        if self.declared is not None:
+            for feature, ids in enumerate(self.in_order(inputs, "indices")):
+                self.declared.declare(ids, feature)
+
+    def batch_size(self, indices: Any, offsets: Any) -> int | None:
+        """The number of bags of each feature, by shapes; None where they don't say it.
+
+        Args:
+            indices: What `shapes_of` gives of those of a call.
+            offsets: Likewise.
+        """
+        if offsets is None:
+            return tf.TensorShape(self._shapes(indices)[0])[0]
+        length = tf.TensorShape(offsets)[0]
+        return None if length is None else (length - 1) // self.count
+
+    def num_indices(self, indices: Any, offsets: Any) -> int | None:
+        """The number of all indices, likewise."""
+        shapes = [indices] if offsets is not None else self._shapes(indices)
+        counts = [tf.TensorShape(shape).num_elements() for shape in shapes]
+        return None if None in counts else sum(counts)
+
+    def _shapes(self, shapes: Any) -> list[Any]:
+        if _is_shape(shapes):
+            return self.alone(shapes, "indices")
+        return self.in_order(shapes, "indices")
+
+    def counts_by_rank(self, counts: Any) -> tf.Tensor:
+        """`batch_size_per_feature_per_rank` as int64 [features, ranks].
+
+        Raises:
+            ValueError: Of another shape.
+        """
+        wrong = (
+            f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0, for "
+            f"each of its {self.count} features one for each rank. Received: "
+            f"batch_size_per_feature_per_rank={counts}"
+        )
+        try:
+            tensor = arguments.tensor_of(
+                counts, tf.int64, "batch_size_per_feature_per_rank", self.owner
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(wrong) from error
+        known = tf.get_static_value(tensor)
+        is_negative = known is not None and (known < 0).any()
+        if tensor.shape.rank != 2 or tensor.shape[0] not in (None, self.count) or is_negative:
+            raise ValueError(wrong)
+        # Those of a graph are known when it runs.
+        checked = tf.debugging.assert_non_negative(
+            tensor,
+            f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0.",
+        )
+        return tf.ensure_shape(arguments.after(tensor, checked), [self.count, None])
+
+    def _by_name(self, inputs: Mapping[str, Any], argument: str) -> list[Any]:
+        if self.names is None:
+            raise ValueError(
+                f"`feature_names` of {self.owner!r} must be given where `{argument}` is a dict. "
+                f"Received: {argument}={sorted(inputs)}"
+            )
+        if sorted(inputs) != sorted(self.names):
+            raise ValueError(
+                f"`{argument}` of {self.owner!r} must have just the features "
+                f"{sorted(self.names)}. Received: {argument}={sorted(inputs)}"
+            )
+        return [inputs[name] for name in self.names]
+
+    def _of_offsets(
+        self, indices: Any, offsets: Any, weights: Any, counts: tf.Tensor | None
+    ) -> Batch:
+        indices = _vector(indices, "indices", self.owner)
+        offsets = _vector(offsets, "offsets", self.owner)
+        if weights is not None:
+            weights = _weights(weights, indices, self.owner)
+        if counts is not None:
+            return Batch(indices, offsets, weights, tf.reduce_sum(counts, 1))
+        static, size = offsets.shape[0], tf.size(offsets, tf.int64)
+        wanted = (
+            f"`offsets` of {self.owner!r} must have one for each bag, equally many of each of "
+            f"{self.count} features, and one more. Received: offsets.shape="
+        )
+        if static is None:
+            fits = tf.logical_and(size > 0, tf.equal((size - 1) % self.count, 0))
+            size = arguments.after(size, tf.debugging.Assert(fits, [wanted, [size]]))
+        elif static < 1 or (static - 1) % self.count:
+            raise ValueError(f"{wanted}{offsets.shape}")
+        each = (size - 1) // self.count
+        return Batch(indices, offsets, weights, tf.fill([self.count], each))
+
+    def _of_containers(self, features: list[Any], weights: list[Any] | None) -> Batch:
+        names = self.names or [str(i) for i in range(self.count)]
+        owners = [f"{self.owner}, feature {name!r}" for name in names]
+        if self.declared is not None:
+            for feature, ids in enumerate(features):
+                self.declared.check(ids, owners[feature], feature)
+        parts = [_bags_of(*one) for one in zip(features, owners, strict=True)]
+        num_bags = [tf.size(lengths, tf.int64) for _, lengths in parts]
+        checks = [
+            tf.debugging.assert_equal(
+                count,
+                num_bags[0],
+                f"The features of {self.owner!r} must have equally many bags. {name!r} has not.",
+            )
+            for count, name in zip(num_bags[1:], names[1:], strict=True)
+        ]
+        indices = tf.concat([values for values, _ in parts], 0)
+        lengths = tf.concat([lengths for _, lengths in parts], 0)
+        offsets = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
+        of_all = None
+        if weights is not None:
+            each = [_weights_of(*one) for one in zip(weights, features, owners, strict=True)]
+            of_all = tf.concat(each, 0)
+        return Batch(arguments.after(indices, *checks), offsets, of_all, tf.stack(num_bags))
+
+
+def shapes_of(inputs: Any) -> Any:
+    """The shape of what a layer is called with, or those of its features."""
+    if isinstance(inputs, Mapping):
+        return {name: shapes_of(one) for name, one in inputs.items()}
+    if isinstance(inputs, (list, tuple)) and any(hasattr(one, "shape") for one in inputs):
+        return [shapes_of(one) for one in inputs]
+    if inputs is None:
+        return None
+    return tuple(inputs.shape if hasattr(inputs, "shape") else np.shape(inputs))
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tf.TensorShape) or (
+        isinstance(value, (list, tuple))
+        and all(one is None or isinstance(one, int) for one in value)
+    )
+
+
+def each_alone(batch: Batch) -> Batch:
+    """The same indices, each in a bag of its own."""
+    ends = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
+    counts = ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)
+    alone = tf.range(tf.size(batch.indices, tf.int64) + 1)
+    return Batch(batch.indices, alone, batch.weights, counts)
+
+
+def in_bounds(
+    batch: Batch,
+    *,
+    rows: Sequence[int | None],
+    tables: Sequence[str],
+    owner: str,
+    mode: str,
+    padding_id: int | None = None,
+) -> tuple[Batch, tf.Tensor]:
+    """Takes indices out that are no row numbers, and padding; see TfEmbedCheckBounds.
+
+    Args:
+        batch: The batch.
+        rows: Of each feature the number of its rows; None where each index is good.
+        tables: Of each feature the name of its table.
+        owner: Whose batch it is, for messages.
+        mode: "fatal", "warning", "ignore" or "none".
+        padding_id: The index that stands for nothing, or None.
+
+    Returns:
+        The batch without them, and how many faults are counted, int64.
+    """
+    checked = _raw.tf_embed_check_bounds(
+        indices=batch.indices,
+        offsets=batch.offsets,
+        num_bags=batch.num_bags,
+        rows=[-1 if count is None else count for count in rows],
+        tables=list(tables),
+        owner=owner,
+        mode=mode,
+        padding=[] if padding_id is None else [padding_id],
+    )
+    weights = batch.weights
+    if weights is not None:
+        kept = checked.kept
+        weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
+    indices, offsets = checked.checked_indices, checked.checked_offsets
+    return Batch(indices, offsets, weights, batch.num_bags), checked.num_events
+
+
+@tf.custom_gradient
+def _taken(weights: tf.Tensor, kept: tf.Tensor) -> Any:
+    """Some of the weights. tf.gather's gradient would be slices, now and then, of a vector."""
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        places = kept[:, tf.newaxis]
+        return tf.scatter_nd(places, upstream, tf.shape(weights, tf.int64)), None
+
+    return tf.gather(weights, kept), gradient
+
+
+def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
+    """The same batch, whose weights have gradients where their feature is not 0 in `features`.
+
+    Raises:
+        TypeError: `features` are no numbers or bools.
+        ValueError: `features` is not one number for each feature.
+    """
+    mask = arguments.as_tensor(features, "feature_requires_grad", owner)
+    if not (mask.dtype.is_bool or mask.dtype.is_integer or mask.dtype.is_floating):
+        raise TypeError(
+            f"`feature_requires_grad` of {owner!r} must be numbers or bools. Received: dtype="
+            f"{mask.dtype.name}"
+        )
+    if not mask.shape.is_compatible_with([batch.num_features]):
+        raise ValueError(
+            f"`feature_requires_grad` of {owner!r} must be one number for each of "
+            f"{batch.num_features} features. Received: feature_requires_grad.shape={mask.shape}"
+        )
+    lengths = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
+    lengths -= tf.concat([[tf.constant(0, tf.int64)], lengths[:-1]], 0)
+    has_gradients = tf.repeat(tf.not_equal(mask, tf.zeros_like(mask)), lengths)
+    weights = tf.where(has_gradients, batch.weights, tf.stop_gradient(batch.weights))
+    return dataclasses.replace(batch, weights=weights)
+
+
+def times_factors(
+    batch: Batch,
+    feature_tables: Sequence[int],
+    factors_of: Callable[[int, tf.Tensor], tf.Tensor],
+) -> Batch:
+    """The same batch, whose weights are multiplied with factors.
+
+    Args:
+        batch: The batch.
+        feature_tables: The number of each feature's table.
+        factors_of: Called with the number of a table and indices for the factor of each.
+    """
+    ends = tf.gather(batch.offsets, tf.cumsum(batch.num_bags))
+    factors, begin = [], tf.constant(0, tf.int64)
+    for i, table in enumerate(feature_tables):
+        factors.append(factors_of(table, batch.indices[begin : ends[i]]))
+        begin = ends[i]
+    all_factors = tf.concat(factors, 0)
+    weights = all_factors if batch.weights is None else all_factors * batch.weights
+    return dataclasses.replace(batch, weights=weights)
+
+
+def pieces_side_by_side(
+    num_bags: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the rows of bags go that make lines, feature beside feature.
+
+    Args:
+        num_bags: int64 [features], all equal.
+        feature_tables: The number of each feature's table.
+        dims: Dim of each feature.
+
+    Returns:
+        `pieces` and `size` of `table_batch.find_pooled_tables`.
+    """
+    width, column, fixed, times = sum(dims), 0, [], []
+    for i, (table, dim) in enumerate(zip(feature_tables, dims, strict=True)):
+        fixed.append([table, 0, 0, column, width])
+        times.append([0, i, 1, 0, 0])
+        column += dim
+    count = num_bags[0]
+    pieces = tf.constant(fixed, tf.int64) + count * tf.constant(times, tf.int64)
+    return pieces, count * width
+
+
+def pieces_below_each_other(
+    num_bags: tf.Tensor, feature_tables: Sequence[int], dim: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the rows of bags go that stay in the order of the bags, all of one dim.
+
+    Returns:
+        `pieces` and `size` of `table_batch.find_pooled_tables`.
+    """
+    first = tf.cumsum(num_bags, exclusive=True)
+    tables = tf.constant(feature_tables, tf.int64)
+    strides = tf.fill(tf.shape(first), tf.constant(dim, tf.int64))
+    pieces = tf.stack([tables, first, num_bags, first * dim, strides])
+    return tf.transpose(pieces), tf.reduce_sum(num_bags) * dim
+
+
+def pieces_by_rank(
+    counts: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the rows of bags go whose number differs by feature and rank: rank by rank.
+
+    Args:
+        counts: int64 [features, ranks]; how many bags each has. These stand feature by feature, and
+            in a feature rank by rank.
+        feature_tables: The number of each feature's table.
+        dims: Dim of each feature.
+
+    Returns:
+        `pieces` and `size` of `table_batch.find_pooled_tables`.
+    """
+    shape = tf.shape(counts)
+    flat = tf.reshape(counts, [-1])
+    first = tf.cumsum(flat, exclusive=True)
+    widths = tf.constant(dims, tf.int64)[:, tf.newaxis]
+    by_rank = tf.reshape(tf.transpose(counts * widths), [-1])
+    begin = tf.reshape(tf.cumsum(by_rank, exclusive=True), tf.stack([shape[1], shape[0]]))
+    begin = tf.transpose(begin)
+    tables = tf.constant(feature_tables, tf.int64)[:, tf.newaxis]
+    of_all = [
+        tf.reshape(tf.broadcast_to(tables, shape), [-1]),
+        first,
+        flat,
+        tf.reshape(begin, [-1]),
+        tf.reshape(tf.broadcast_to(widths, shape), [-1]),
+    ]
+    return tf.stack(of_all, 1), tf.reduce_sum(by_rank)
+
+
+def _vector(value: Any, argument: str, owner: str) -> tf.Tensor:
+    tensor = arguments.as_tensor(value, argument, owner)
+    tensor = cast_ids(tensor, tf.int64, f"{argument} of {owner}")
+    if tensor.shape.rank not in (None, 1):
+        raise ValueError(
+            f"`{argument}` of {owner!r} must have one axis. Received: {argument}.shape="
+            f"{tensor.shape}"
+        )
+    return tf.ensure_shape(tensor, [None])
+
+
+def _weights(weights: Any, indices: tf.Tensor, owner: str) -> tf.Tensor:
+    weights = _floats(weights, owner)
+    if not indices.shape.is_compatible_with(weights.shape):
+        raise ValueError(
+            f"`per_sample_weights` of {owner!r} must have one for each of `indices`, "
+            f"{indices.shape}. Received: per_sample_weights.shape={weights.shape}"
+        )
+    same = tf.debugging.assert_equal(
+        tf.size(weights),
+        tf.size(indices),
+        f"`per_sample_weights` of {owner!r} must have one for each of `indices`.",
+    )
+    return arguments.after(weights, same)
+
+
+def _floats(weights: Any, owner: str) -> tf.Tensor:
+    weights = arguments.as_tensor(weights, "per_sample_weights", owner)
+    if not (weights.dtype.is_floating or weights.dtype.is_integer):
+        raise TypeError(
+            f"`per_sample_weights` of {owner!r} must be numbers. Received: dtype="
+            f"{weights.dtype.name}"
+        )
+    return tf.cast(weights, tf.float32)
+
+
+def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """The indices of a feature, and the length of each bag."""
+    if isinstance(feature, tf.RaggedTensor):
+        if feature.shape.rank != 2 or feature.flat_values.shape.rank != 1:
+            raise ValueError(_wrong_feature(owner, feature.shape))
+        return _vector(feature.values, "ids", owner), tf.cast(feature.row_lengths(), tf.int64)
+    if isinstance(feature, tf.SparseTensor):
+        if feature.shape.rank != 2:
+            raise ValueError(_wrong_feature(owner, feature.shape))
+        parts = table_ops.checked_sparse(feature, f"`ids` of {owner!r}")
+        feature = tf.sparse.reorder(tf.SparseTensor(*parts))
+        lengths = tf.math.unsorted_segment_sum(
+            tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]
+        )
+        return _vector(feature.values, "ids", owner), lengths
+    ids = arguments.as_tensor(feature, "ids", owner)
+    if ids.shape.rank not in (1, 2):
+        raise ValueError(_wrong_feature(owner, ids.shape))
+    shape = tf.shape(ids, tf.int64)
+    length = shape[1] if ids.shape.rank == 2 else tf.constant(1, tf.int64)
+    return _vector(tf.reshape(ids, [-1]), "ids", owner), tf.fill(shape[:1], length)
+
+
+def _weights_of(weights: Any, feature: Any, owner: str) -> tf.Tensor:
+    """The weights of a feature's ids, [n]."""
+    kinds = [
+        one if isinstance(one, (tf.RaggedTensor, tf.SparseTensor)) else None
+        for one in (weights, feature)
+    ]
+    if type(kinds[0]) is not type(kinds[1]):
+        raise ValueError(
+            f"`per_sample_weights` of {owner!r} must be of the kind of its ids, "
+            f"{type(feature).__name__}. Received: {type(weights).__name__}"
+        )
+    differs = f"`per_sample_weights` of {owner!r} must have the shape of its ids."
+    if isinstance(weights, tf.RaggedTensor):
+        same = tf.debugging.assert_equal(
+            tf.cast(weights.row_splits, tf.int64), tf.cast(feature.row_splits, tf.int64), differs
+        )
+        return arguments.after(_floats(weights.flat_values, owner), same)
+    if isinstance(weights, tf.SparseTensor):
+        same = tf.debugging.assert_equal(weights.indices, feature.indices, differs)
+        return arguments.after(_floats(tf.sparse.reorder(weights).values, owner), same)
+    ids, weights = tf.convert_to_tensor(feature), _floats(weights, owner)
+    if not ids.shape.is_compatible_with(weights.shape):
+        raise ValueError(f"{differs} Received: {weights.shape} for {ids.shape}")
+    same = tf.debugging.assert_equal(tf.shape(weights), tf.shape(ids), differs)
+    return tf.reshape(arguments.after(weights, same), [-1])
+
+
+def _wrong_feature(owner: str, shape: Any) -> str:
+    return (
+        f"The ids of {owner!r} must be a ragged, sparse or dense [bags, ids], or a dense [bags] "
+        f"of one id each. Received: shape={shape}"
+    )

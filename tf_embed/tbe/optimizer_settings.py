@@ -1,0 +1,279 @@
+"""What the optimizers of FBGEMM's table-batched embeddings are set by, under FBGEMM's names."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+import keras
+
+from tf_embed.definitions import Definition, as_bool, as_int
+
+
+class EmbOptimType(enum.Enum):
+    """FBGEMM's optimizers, and `NONE`, which leaves training to others.
+
+    `tf_embed.optimizers` has each as a Keras optimizer.
+    """
+
+    EXACT_SGD = "exact_sgd"
+    EXACT_ADAGRAD = "exact_adagrad"
+    EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
+    ADAM = "adam"
+    LAMB = "lamb"
+    LARS_SGD = "lars_sgd"
+    PARTIAL_ROWWISE_ADAM = "partial_row_wise_adam"
+    PARTIAL_ROWWISE_LAMB = "partial_row_wise_lamb"
+    ENSEMBLE_ROWWISE_ADAGRAD = "ensemble_row_wise_adagrad"
+    EMAINPLACE_ROWWISE_ADAGRAD = "ema_in_place_row_wise_adagrad"
+    NONE = "none"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+OptimType = EmbOptimType
+
+
+class WeightDecayMode(enum.IntEnum):
+    """How row-wise Adagrad decays weights; see `tf_embed.tbe.RowwiseAdagrad`."""
+
+    NONE = 0
+    L2 = 1
+    DECOUPLE = 2
+    COUNTER = 3
+    COWCLIP = 4
+    DECOUPLE_GLOBAL = 5
+
+
+class CounterWeightDecayMode(enum.IntEnum):
+    """How it does where it counts the steps of a row."""
+
+    NONE = 0
+    L2 = 1
+    DECOUPLE = 2
+    ADAGRADW = 3
+
+
+class LearningRateMode(enum.IntEnum):
+    """What a count of a row's steps does to its learning rate."""
+
+    EQUAL = -1
+    TAIL_ID_LR_INCREASE = 0
+    TAIL_ID_LR_DECREASE = 1
+    COUNTER_SGD = 2
+
+
+class GradSumDecay(enum.IntEnum):
+    """Whether sums of gradients decay. Only `NO_DECAY` does something, in FBGEMM too."""
+
+    NO_DECAY = -1
+    CTR_DECAY = 0
+
+
+class StepMode(enum.IntEnum):
+    """What becomes of an average once it was taken: with `NONE` it begins anew, else it goes on."""
+
+    NONE = 0
+    USE_COUNTER = 1
+    USE_ITER = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TailIdThreshold(Definition):
+    """The count from which on a row is no tail.
+
+    Args:
+        val: The count; or, where `is_ratio`, its share of the largest count of all rows.
+        is_ratio: Which of the two it is.
+
+    Raises:
+        TypeError: An argument is of another type.
+    """
+
+    val: float = 0
+    is_ratio: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_numbers("val")
+        self._take(as_bool, "is_ratio")
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class CounterBasedRegularizationDefinition(Definition):
+    """Weight decay and learning rates by the number of a row's steps, n.
+
+    Args:
+        counter_weight_decay_mode: `L2` and `DECOUPLE` multiply the decay with
+            `counter_halflife` / n. `ADAGRADW` makes up for the steps that left a row out.
+        counter_halflife: After so many steps without the row, n has halved. -1 and -2: it never
+            does, and the decay is multiplied with 1; the two differ in `ADAGRADW` alone. 0: n is
+            always 1.
+        adjustment_iter: The step after which decay and learning rates are adjusted; below 1, from
+            the first.
+        adjustment_ub: The exponent of `TAIL_ID_LR_INCREASE` and `TAIL_ID_LR_DECREASE`, the factor
+            of n of `COUNTER_SGD`, and the bound of `ADAGRADW` with a `counter_halflife` of -2.
+        learning_rate_mode: For rows whose n is above `tail_id_threshold`.
+        grad_sum_decay: `NO_DECAY`.
+        tail_id_threshold: A TailIdThreshold.
+        max_counter_update_freq: How many steps apart the largest n of all rows is looked up: of the
+            rows of a table, or of all tables of a `tf_embed.tbe.TableBatchedEmbeddingBags` that
+            trains itself.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+    """
+
+    counter_weight_decay_mode: CounterWeightDecayMode = CounterWeightDecayMode.NONE
+    counter_halflife: int = -1
+    adjustment_iter: int = -1
+    adjustment_ub: float = 1.0
+    learning_rate_mode: LearningRateMode = LearningRateMode.EQUAL
+    grad_sum_decay: GradSumDecay = GradSumDecay.NO_DECAY
+    tail_id_threshold: TailIdThreshold = TailIdThreshold()
+    max_counter_update_freq: int = 1000
+
+    def __post_init__(self) -> None:
+        self._take_enum("counter_weight_decay_mode", CounterWeightDecayMode)
+        self._take_enum("learning_rate_mode", LearningRateMode)
+        self._take_enum("grad_sum_decay", GradSumDecay)
+        self._take_definition("tail_id_threshold", TailIdThreshold)
+        self._check("tail_id_threshold", "a TailIdThreshold", self.tail_id_threshold is not None)
+        self._take(as_int, "counter_halflife", "adjustment_iter", "max_counter_update_freq")
+        self._check_numbers("adjustment_ub")
+        self._check(
+            "grad_sum_decay",
+            "GradSumDecay.NO_DECAY, as no optimizer uses another",
+            self.grad_sum_decay == GradSumDecay.NO_DECAY,
+        )
+        self._check("max_counter_update_freq", "at least 1", self.max_counter_update_freq >= 1)
+        self._check("adjustment_ub", "at least 0", self.adjustment_ub >= 0)
+
+    @property
+    def needs_max_counter(self) -> bool:
+        """Whether the largest n of all rows is used."""
+        return self.tail_id_threshold.is_ratio or self.learning_rate_mode in (
+            LearningRateMode.TAIL_ID_LR_INCREASE,
+            LearningRateMode.TAIL_ID_LR_DECREASE,
+        )
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class CowClipDefinition(Definition):
+    """Clipping of a row's gradient by the norm of its weights and the number of its steps, n.
+
+    The gradient's norm is at most n max(`weight_norm_coefficient` ||w||, `lower_bound`).
+
+    Args:
+        counter_weight_decay_mode: `NONE`, `L2` or `DECOUPLE`.
+        counter_halflife: As in CounterBasedRegularizationDefinition.
+        weight_norm_coefficient: See above.
+        lower_bound: See above.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+
+    Reference:
+        Zheng et al., CowClip: Reducing CTR Prediction Model Training Time from 12 Hours to 10
+        Minutes on 1 GPU, 2022.
+    """
+
+    counter_weight_decay_mode: CounterWeightDecayMode = CounterWeightDecayMode.NONE
+    counter_halflife: int = -1
+    weight_norm_coefficient: float = 0.0
+    lower_bound: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._take_enum("counter_weight_decay_mode", CounterWeightDecayMode)
+        self._take(as_int, "counter_halflife")
+        self._check_numbers("weight_norm_coefficient", "lower_bound")
+        self._check(
+            "counter_weight_decay_mode",
+            "NONE, L2 or DECOUPLE",
+            self.counter_weight_decay_mode != CounterWeightDecayMode.ADAGRADW,
+        )
+        for name in ("weight_norm_coefficient", "lower_bound"):
+            self._check(name, "at least 0", getattr(self, name) >= 0)
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class GlobalWeightDecayDefinition(Definition):
+    """Decoupled weight decay that makes up for the steps that left a row out, at its next one.
+
+    Args:
+        start_iter: The first step that it is counted from.
+        lower_bound: What the steps left out leave of a weight at least, from 0 to 1.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+    """
+
+    start_iter: int = 0
+    lower_bound: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._take(as_int, "start_iter")
+        self._check_numbers("lower_bound")
+        self._check("lower_bound", "from 0 to 1", 0 <= self.lower_bound <= 1)
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class EnsembleModeDefinition(Definition):
+    """When EnsembleRowwiseAdagrad averages weights, and puts the averages in their place.
+
+    Args:
+        step_ema: After how many steps the average of all rows goes on. At least 1.
+        step_swap: After how many steps all rows become their averages. At least 1.
+        step_start: Up to this step, an average is the weights.
+        step_ema_coef: The share of the old average in the new one.
+        step_mode: With StepMode.NONE, an average begins at 0 again once it was taken.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+    """
+
+    step_ema: float = 10000
+    step_swap: float = 10000
+    step_start: float = 0
+    step_ema_coef: float = 0.6
+    step_mode: StepMode = StepMode.USE_ITER
+
+    def __post_init__(self) -> None:
+        self._take_enum("step_mode", StepMode)
+        self._check_numbers("step_ema", "step_swap", "step_start", "step_ema_coef")
+        for name in ("step_ema", "step_swap"):
+            self._check(name, "at least 1", getattr(self, name) >= 1)
+        self._check("step_ema_coef", "from 0 to 1", 0 <= self.step_ema_coef <= 1)
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class EmainplaceModeDefinition(Definition):
+    """When the second half of a row follows the first, by EmaInplaceRowwiseAdagrad.
+
+    Args:
+        step_ema: After how many steps it does. At least 1.
+        step_start: From which step on.
+        step_ema_coef: How much of the difference it makes up for.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range.
+    """
+
+    step_ema: float = 10
+    step_start: float = 0
+    step_ema_coef: float = 0.6
+
+    def __post_init__(self) -> None:
+        self._check_numbers("step_ema", "step_start", "step_ema_coef")
+        self._check("step_ema", "at least 1", self.step_ema >= 1)
+        self._check("step_ema_coef", "from 0 to 1", 0 <= self.step_ema_coef <= 1)

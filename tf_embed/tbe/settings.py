@@ -1,0 +1,322 @@
+"""What the arguments of a table-batched layer may be, and which have no effect."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import arguments
+from tf_embed.definitions import as_bool, as_definition, as_enum, as_number
+from tf_embed.layers.table_layer import deserialized, serialized
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
+from tf_embed.table.devices import CPU
+from tf_embed.tbe.optimizer_settings import EmbOptimType
+from tf_embed.tbe.tables import TableSpec
+from tf_embed.tbe.types import (
+    CacheAlgorithm,
+    EmbeddingLocation,
+    MultiPassPrefetchConfig,
+    RecordCacheMetrics,
+    SparseType,
+    TBEStatsReporterConfig,
+)
+
+# FBGEMM's names of what optimizers keep, by ours.
+_STATES = {
+    "sum": "momentum1",
+    "momentum": "momentum1",
+    "exp_avg": "momentum1",
+    "exp_avg_sq": "momentum2",
+    "sparse_ema": "momentum2",
+    "prev_iter": "prev_iter",
+    "row_counter": "row_counter",
+}
+_COUNTS = ("prev_iter", "row_counter")
+_DEFINITIONS = {
+    "record_cache_metrics": RecordCacheMetrics,
+    "stats_reporter_config": TBEStatsReporterConfig,
+    "multipass_prefetch_config": MultiPassPrefetchConfig,
+}
+_SWITCHES = (
+    "enforce_hbm",
+    "uvm_non_rowwise_momentum",
+    "use_experimental_tbe",
+    "prefetch_pipeline",
+    "uvm_host_mapped",
+)
+# What has no effect while rows have one place to be in, and its default.
+_WITHOUT_EFFECT = (
+    "cache_algorithm",
+    "cache_load_factor",
+    "cache_sets",
+    "cache_reserved_memory",
+    "cache_precision",
+    "enforce_hbm",
+    "record_cache_metrics",
+    "gather_uvm_cache_stats",
+    "device",
+    "uvm_non_rowwise_momentum",
+    "use_experimental_tbe",
+    "prefetch_pipeline",
+    "stats_reporter_config",
+    "multipass_prefetch_config",
+    "uvm_host_mapped",
+)
+
+
+def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that are of caches, as they are meant.
+
+    Raises:
+        TypeError: One is of another type.
+        ValueError: One is out of range.
+    """
+    checked: dict[str, Any] = {
+        name: as_definition(deserialized(given[name], name), name, kind)
+        for name, kind in _DEFINITIONS.items()
+    }
+    for name in _SWITCHES:
+        checked[name] = as_bool(given[name], name)
+    if given["gather_uvm_cache_stats"] is not None:
+        checked["gather_uvm_cache_stats"] = as_bool(
+            given["gather_uvm_cache_stats"], "gather_uvm_cache_stats"
+        )
+    checked["cache_algorithm"] = as_enum(
+        given["cache_algorithm"], "cache_algorithm", CacheAlgorithm
+    )
+    checked["cache_sets"] = arguments.positive_int(given["cache_sets"], "cache_sets", least=0)
+    for name in ("cache_load_factor", "cache_reserved_memory"):
+        checked[name] = as_number(given[name], name)
+    if checked["cache_load_factor"] <= 0:
+        raise ValueError(
+            "`cache_load_factor` must be positive. Received: cache_load_factor="
+            f"{arguments.shown(given['cache_load_factor'])}"
+        )
+    if checked["cache_reserved_memory"] < 0:
+        raise ValueError(
+            "`cache_reserved_memory` must be at least 0. Received: cache_reserved_memory="
+            f"{arguments.shown(given['cache_reserved_memory'])}"
+        )
+    _check_device(given["device"])
+    return checked
+
+
+def _check_device(device: Any) -> None:
+    """Refuses what names no device: it is None, a str, an int, TensorFlow's or PyTorch's."""
+    if isinstance(device, str):
+        arguments.name_of(device, "device")
+        return
+    if isinstance(device, (int, np.integer)) and not isinstance(device, bool):
+        arguments.positive_int(device, "device", least=0, most=2**31 - 1)
+        return
+    kinds = (tf.DeviceSpec, tf.config.LogicalDevice)
+    if not (device is None or isinstance(device, kinds) or type(device).__name__ == "device"):
+        raise TypeError(
+            f'`device` must be None or a device, such as "/CPU:0". Received: device='
+            f"{arguments.shown(device)}"
+        )
+
+
+def plain(value: Any) -> Any:
+    """Something that JSON can hold."""
+    if hasattr(value, "value") and hasattr(type(value), "__members__"):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    return serialized(value)
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    logging.warning("%s", text)
+
+
+def say_what_has_no_effect(
+    given: dict[str, Any],
+    parameters: Mapping[str, inspect.Parameter],
+    specs: list[TableSpec],
+    device: str,
+) -> None:
+    """Logs, once in a process, each argument that is set and has no effect.
+
+    Args:
+        given: The arguments.
+        parameters: What their defaults are of.
+        specs: What describes the tables.
+        device: Where they are.
+    """
+    for name in _WITHOUT_EFFECT:
+        if given[name] != parameters[name].default:
+            _say_once(
+                f"TableBatchedEmbeddingBags: {name!r} has no effect while all rows of a layer lie "
+                "in one memory."
+            )
+    for spec in specs:
+        location = f"EmbeddingLocation.{spec.location.name}"
+        if spec.location != EmbeddingLocation.HOST and device == CPU:
+            _say_once(
+                f"TableBatchedEmbeddingBags: {location} means host memory here, where rows lie."
+            )
+        elif spec.location == EmbeddingLocation.MANAGED_CACHING:
+            _say_once(
+                f"TableBatchedEmbeddingBags: {location} means EmbeddingLocation.MANAGED: there is "
+                "no cache."
+            )
+
+
+def check_precisions(
+    weights: SparseType,
+    output: SparseType,
+    cache: Any,
+    optimizer: EmbOptimType | None,
+) -> None:
+    """Refuses precisions that there are none of.
+
+    Raises:
+        ValueError: There is one among the arguments.
+    """
+    if weights == SparseType.INT8:
+        if optimizer not in (None, EmbOptimType.NONE):
+            raise ValueError(
+                "Rows of `weights_precision` SparseType.INT8 are not trained: set "
+                f"optimizer=OptimType.NONE. Received: optimizer={optimizer}"
+            )
+    else:
+        _check_precision(weights, "weights_precision")
+    _check_precision(output, "output_dtype")
+    if cache is not None:
+        _check_precision(as_enum(cache, "cache_precision", SparseType), "cache_precision")
+
+
+def state_dtypes(
+    given: Mapping[str, Any] | None, optimizer: RowRuleOptimizer | None, kind: EmbOptimType | None
+) -> dict[str, tf.DType]:
+    """What the states of an optimizer are kept in.
+
+    Args:
+        given: A SparseType for some of FBGEMM's names of states.
+        optimizer: What has the states.
+        kind: Its type, for messages.
+
+    Returns:
+        The dtypes by the names of the optimizer's slots.
+
+    Raises:
+        TypeError: They are no mapping.
+        ValueError: The optimizer has no such state, or none in such a type.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(
+            "`optimizer_state_dtypes` must be a dict from names of states. Received: "
+            f"optimizer_state_dtypes={arguments.shown(given)}"
+        )
+    slots = {} if optimizer is None else {_STATES[slot.name]: slot for slot in optimizer.slots}
+    dtypes = {}
+    for state, value in (given or {}).items():
+        precision = as_enum(value, "optimizer_state_dtypes", SparseType)
+        received = f"optimizer_state_dtypes={{{state!r}: {precision}}}, optimizer={kind}"
+        if state not in slots:
+            raise ValueError(
+                f"`optimizer_state_dtypes` must name states that the optimizer has, of "
+                f"{sorted(slots)}. Received: {received}"
+            )
+        counts = slots[state].name in _COUNTS
+        if precision.dtype is None or (counts and precision != SparseType.FP32):
+            wanted = "FP32, for it counts steps" if counts else "FP32, FP16 or BF16"
+            raise ValueError(
+                f"`optimizer_state_dtypes` of {state!r} must be SparseType.{wanted}. Received: "
+                f"{received}"
+            )
+        dtypes[slots[state].name] = precision.dtype
+    return dtypes
+
+
+def _check_precision(precision: SparseType, argument: str) -> None:
+    if precision.dtype is None:
+        raise ValueError(
+            f"`{argument}` must be SparseType.FP32, FP16 or BF16. Received: {argument}={precision}"
+        )
+
+
+def clip_value(gradient_clipping: bool, max_gradient: float) -> float:
+    """What gradients are clipped to; 0: they are not.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: `max_gradient` is not positive, or it is set and nothing is clipped.
+    """
+    gradient_clipping = as_bool(gradient_clipping, "gradient_clipping")
+    max_gradient = as_number(max_gradient, "max_gradient")
+    if not gradient_clipping and max_gradient != 1.0:
+        raise ValueError(
+            "`max_gradient` must be set with `gradient_clipping`. Received: max_gradient="
+            f"{arguments.shown(max_gradient)}, gradient_clipping={gradient_clipping!r}"
+        )
+    if gradient_clipping and not max_gradient > 0:
+        raise ValueError(
+            f"`max_gradient` must be positive. Received: max_gradient={max_gradient!r}"
+        )
+    return float(max_gradient) if gradient_clipping else 0.0
+
+
+def feature_table_map(tables: Sequence[int] | None, num_tables: int) -> tuple[int, ...]:
+    """The number of each feature's table.
+
+    Raises:
+        TypeError: One is no int.
+        ValueError: One is no number of a table, or a table has no feature.
+    """
+    if tables is None:
+        return tuple(range(num_tables))
+    tables = tuple(
+        arguments.positive_int(table, "feature_table_map", least=0, most=num_tables - 1)
+        for table in arguments.items_of(tables, "feature_table_map")
+    )
+    missing = sorted(set(range(num_tables)) - set(tables))
+    if missing:
+        raise ValueError(
+            f"`feature_table_map` must name each of {num_tables} tables. Received: "
+            f"feature_table_map={list(tables)}, without {missing}"
+        )
+    return tables
+
+
+def names(given: Sequence[str] | None, argument: str, count: int, default: str) -> list[str]:
+    """Names, all different.
+
+    Raises:
+        TypeError: They are no list, or one of them is no str.
+        ValueError: They are not, or not `count`.
+    """
+    if given is None:
+        return [f"{default}_{i}" for i in range(count)]
+    found = [arguments.name_of(name, argument) for name in arguments.items_of(given, argument)]
+    if len(found) != count or len(set(found)) != count:
+        raise ValueError(
+            f"`{argument}` must be {count} different names. Received: {argument}={found}"
+        )
+    return found
+
+
+def each(value: Any, count: int, argument: str) -> list[Any]:
+    """One for each table: those of a list, or the same for all.
+
+    Raises:
+        ValueError: It is a list of another length.
+    """
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(
+            f"`{argument}` must be one, or a list of one for each of {count} tables. Received: "
+            f"{argument}={arguments.shown(value)}"
+        )
+    return list(value)

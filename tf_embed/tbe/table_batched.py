@@ -1,0 +1,555 @@
+"""`TableBatchedEmbeddingBags`: FBGEMM's table-batched embeddings as a Keras layer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.definitions import as_bool, as_enum
+from tf_embed.layers.declared_inputs import DeclaredInputs
+from tf_embed.layers.table_layer import deserialized
+from tf_embed.ops import table_batch_ops
+from tf_embed.ops.lookup_gradient import token_of
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
+from tf_embed.saving.stored_rows import LoadAttempts
+from tf_embed.table.initializers import with_own_seed
+from tf_embed.table.policies import TablePolicy
+from tf_embed.tbe import inputs as batches
+from tf_embed.tbe import settings as settings_of
+from tf_embed.tbe.batch_anchor import BatchAnchor
+from tf_embed.tbe.batch_trainer import BatchTrainer
+from tf_embed.tbe.factory import OptimizerSettings, as_optim_type, optimizer_of_type
+from tf_embed.tbe.methods import TableBatchedMethods
+from tf_embed.tbe.optimizer_settings import (
+    CounterBasedRegularizationDefinition,
+    CowClipDefinition,
+    EmainplaceModeDefinition,
+    EnsembleModeDefinition,
+    GlobalWeightDecayDefinition,
+    OptimType,
+    WeightDecayMode,
+)
+from tf_embed.tbe.saving import TableBatchedSaving
+from tf_embed.tbe.shapes import TableBatchedShapes
+from tf_embed.tbe.tables import Tables, TableSpec, device_of
+from tf_embed.tbe.types import (
+    BoundsCheckMode,
+    CacheAlgorithm,
+    MultiPassPrefetchConfig,
+    PoolingMode,
+    RecordCacheMetrics,
+    SparseType,
+    TBEStatsReporterConfig,
+    UserEnabledConfigDefinition,
+)
+from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.variable import Variable
+
+_COMBINERS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean", PoolingMode.NONE: "sum"}
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+class TableBatchedEmbeddingBags(
+    TableBatchedMethods, TableBatchedShapes, TableBatchedSaving, keras.layers.Layer
+):
+    """Looks bags of ids up in many tables at once, and trains these by one step.
+
+    FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of
+    tables, the same layout of inputs and output, the same optimizers. A table is an array of rows,
+    or, where its number of rows is None, a dynamic table in which every int64 is an id. Several
+    features may look up in one table. All tables are looked up in by one op and trained by another,
+    in which gradients are taken bag by bag: those of single ids are never written down.
+
+    It is called with all ids in one vector, feature by feature:
+
+        layer(indices, offsets, per_sample_weights=None)
+
+    where bag b of feature f holds indices[offsets[f * B + b]] up to that of the next offset; or
+    with the ids of each feature by themselves, in a list, or a dict from `feature_names`:
+
+        layer([ids_of_feature_0, ids_of_feature_1, ...], per_sample_weights=[...])
+
+    each a tf.RaggedTensor [B, None], a tf.SparseTensor [B, L], a tensor [B, L], or [B] of one id
+    each. The output is [B, sum of the dims of features], feature beside feature; with
+    PoolingMode.NONE it is [number of ids, dim]. With `batch_size_per_feature_per_rank`, a list for
+    each feature of the number of bags of each rank, features have different numbers of bags; the
+    output is then one vector, rank by rank, in a rank feature by feature. Empty bags are 0.
+    `per_sample_weights` [n] multiply rows, and have gradients, of those features whose number in
+    `feature_requires_grad` is not 0. PoolingMode.MEAN divides by the number of ids in a bag, with
+    weights too.
+
+    Keras takes tensors and arrays by position, and Python lists of numbers by keyword alone:
+    layer(indices=[4, 0, 2], offsets=[0, 1, 3]).
+
+    Tables are trained by the layer's own optimizer, one step each time that the optimizer of the
+    model, any of Keras, applies gradients; its `iterations` counts them, and the forward pass
+    changes nothing. Callbacks that set a learning rate, such as LearningRateScheduler, set that of
+    the model's optimizer alone: give `learning_rate` a schedule, or call `set_learning_rate` too.
+    The gradient of the layer's variable is that of pooled values. So tf.clip_by_global_norm takes
+    the norm of these and not of the rows' gradients; `gradient_clipping` clips either way.
+    `optimizer=None` leaves training to a `tf_embed.DynamicEmbeddingOptimizer`, and OptimType.NONE
+    to whoever takes the gradients: each table's is a tf.IndexedSlices of distinct ids.
+
+    Ids of arrays must be row numbers. `bounds_check_mode` says what becomes of others, and of
+    malformed offsets: FATAL, an error that names table, position and id; WARNING, they are logged,
+    in ever fewer calls, and all are counted, in `bounds_check_warning`; IGNORE, they are counted;
+    NONE, nothing. They are dropped: no row stands for them, and the caller's tensors stay. -1 means
+    an id that was pruned: it is dropped, and no fault. An offset is mended to the nearest that is
+    legal, but for NONE, an error.
+
+    Differences from FBGEMM:
+        - A dim may be any; features of one table may stand in any order; every optimizer runs
+          without a GPU.
+        - Ids out of bounds are dropped. FBGEMM takes row 0 in their place, and trains it.
+        - A first offset other than 0 is a fault, and is mended. FBGEMM leaves it.
+        - `per_sample_weights` with PoolingMode.NONE are refused. FBGEMM ignores them.
+        - `total_unique_indices` of a call is ignored. FBGEMM needs it for OptimType.NONE.
+        - The gradients of weights, and of rows, are right in weighted means.
+        - Evaluation counts no step, and steps are saved.
+        - With DECOUPLE_GLOBAL, lookups show the decay of the steps that left a row out only with
+          `training=True`. FBGEMM's show it in training mode, which is its default.
+        - `max_norm` and weight decay always apply, or are refused.
+        - Arguments by position are those of FBGEMM 1.2 to 1.8, up to `extra_optimizer_config`.
+          Later versions have three more behind `weight_decay_mode`: what comes after it is best
+          given by keyword.
+
+    Args:
+        embedding_specs: For each table (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim,
+            EmbeddingLocation, ComputeDevice). Tables are on the first GPU where none of them is of
+            EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
+            `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
+            are in its memory, of MANAGED and MANAGED_CACHING in the host's, pinned (see
+            `tf_embed.GpuStorage`). Else all tables are on the CPU. MTIA is refused.
+        feature_table_map: The number of each feature's table. Default: one feature a table.
+        cache_algorithm: Accepted; without effect while there are no caches, as are `cache_sets`,
+            `cache_load_factor`, `cache_reserved_memory`, `cache_precision`, `enforce_hbm`,
+            `record_cache_metrics`, `gather_uvm_cache_stats`, `device`, `uvm_non_rowwise_momentum`,
+            `use_experimental_tbe`, `prefetch_pipeline`, `stats_reporter_config`,
+            `multipass_prefetch_config` and `uvm_host_mapped`. It is checked, and logged once.
+        cache_load_factor: See above. Above 0.
+        cache_sets: See above. At least 0.
+        cache_reserved_memory: See above. At least 0.
+        cache_precision: See above.
+        weights_precision: What rows are stored in: SparseType.FP32, FP16 or BF16; or INT8, which
+            are not trained, so with OptimType.NONE: `upsert` what
+            `tf_embed.tbe.quantized_rows.quantize` makes of rows into `tables`, whose dim is 8 more.
+        output_dtype: Of the output: FP32, FP16 or BF16. Sums are taken in float32.
+        enforce_hbm: See above.
+        optimizer: An OptimType, or None. This and every other member of an enum may be given by its
+            name or its value, such as "ADAM" or "adam".
+        record_cache_metrics: See above.
+        gather_uvm_cache_stats: See above.
+        stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step, right
+            on average, rather than to the nearest.
+        gradient_clipping: Whether each element of the gradient of the output is clipped, before it
+            becomes gradients of rows and weights.
+        max_gradient: To which absolute value. Default 1.
+        max_norm: These and those below, up to `beta2`, are settings of the optimizer, see
+            `tf_embed.optimizers`; one that the chosen optimizer does not use must be left alone.
+        learning_rate: See above. A float, a keras.optimizers.schedules.LearningRateSchedule or a
+            callable.
+        eps: See above.
+        momentum: See above.
+        weight_decay: See above.
+        weight_decay_mode: See above.
+        eta: See above.
+        beta1: See above.
+        beta2: See above.
+        ensemble_mode: Of ENSEMBLE_ROWWISE_ADAGRAD.
+        emainplace_mode: Of EMAINPLACE_ROWWISE_ADAGRAD.
+        counter_based_regularization: Of EXACT_ROWWISE_ADAGRAD with WeightDecayMode.COUNTER.
+        cowclip_regularization: Likewise with COWCLIP.
+        pooling_mode: PoolingMode.SUM, MEAN or NONE. With NONE all tables have one dim.
+        device: See above.
+        bounds_check_mode: See above.
+        uvm_non_rowwise_momentum: See above.
+        use_experimental_tbe: See above.
+        prefetch_pipeline: See above.
+        stats_reporter_config: See above.
+        table_names: Names of the tables, all different. They are a part of what initial rows are
+            drawn from. Default: the layer's name, "/table_" and a number.
+        optimizer_state_dtypes: From "momentum1" or "momentum2", those of `split_optimizer_states`
+            that the optimizer has, to SparseType.FP32, the default, FP16 or BF16. Steps compute in
+            float32 and round a state once, to the nearest. So a sum of squares in BF16 stands still
+            when it is some hundred times what a step adds. FBGEMM has this of PARTIAL_ROWWISE_ADAM,
+            and momentum2 of ENSEMBLE_ROWWISE_ADAGRAD. What is saved is float32 and goes into a
+            layer of other types.
+        multipass_prefetch_config: See above.
+        global_weight_decay: Of EXACT_ROWWISE_ADAGRAD with DECOUPLE_GLOBAL.
+        uvm_host_mapped: See above.
+        extra_optimizer_config: `use_rowwise_bias_correction` of ADAM.
+        initializer: One for all tables or one for each: initial rows as in `tf_embed.Variable`, but
+            no callable. Default: zeros, as in FBGEMM. Tables of zeros whose rows meet in products
+            alone, such as a dot product, have no gradients and never train: set
+            initializer="uniform", or call `init_embedding_weights_uniform(low, high)`.
+        feature_names: Names of the features, for inputs in a dict.
+        policy: A `tf_embed.TablePolicy`, or one or None for each table: by which rows of dynamic
+            tables come and leave.
+        padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
+            arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
+            so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
+            exported without it.
+        name: Name of the layer.
+        **kwargs: Arguments of keras.layers.Layer.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An argument is out of range, or a setting that the optimizer does not use.
+
+    Example:
+        >>> import keras, tensorflow as tf, tf_embed
+        >>> layer = tf_embed.tbe.TableBatchedEmbeddingBags(
+        ...     [(3, 1), (None, 2)], learning_rate=0.5)
+        >>> optimizer = keras.optimizers.Adam()
+        >>> ids = [tf.ragged.constant([[0, 2], []], dtype=tf.int64), tf.constant([7, 9])]
+        >>> with tf.GradientTape() as tape:
+        ...     bags = layer(ids)
+        ...     loss = tf.reduce_sum(bags)
+        >>> bags.shape
+        TensorShape([2, 3])
+        >>> variables = layer.trainable_variables
+        >>> optimizer.apply(tape.gradient(loss, variables), variables)
+        >>> layer.tables[0].lookup([0, 1, 2]).numpy().tolist()
+        [[-0.5], [0.0], [-0.5]]
+
+    Reference:
+        FBGEMM, "Table Batched Embedding (TBE) Training Module".
+    """
+
+    def __init__(
+        self,
+        embedding_specs: Sequence[Any],
+        feature_table_map: Sequence[int] | None = None,
+        cache_algorithm: CacheAlgorithm = CacheAlgorithm.LRU,
+        cache_load_factor: float = 0.2,
+        cache_sets: int = 0,
+        cache_reserved_memory: float = 0.0,
+        cache_precision: SparseType | None = None,
+        weights_precision: SparseType = SparseType.FP32,
+        output_dtype: SparseType = SparseType.FP32,
+        enforce_hbm: bool = False,
+        optimizer: OptimType | str | None = OptimType.EXACT_SGD,
+        record_cache_metrics: RecordCacheMetrics | None = None,
+        gather_uvm_cache_stats: bool | None = False,
+        stochastic_rounding: bool = True,
+        gradient_clipping: bool = False,
+        max_gradient: float = 1.0,
+        max_norm: float = 0.0,
+        learning_rate: Any = 0.01,
+        eps: float = 1.0e-8,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE,
+        eta: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        ensemble_mode: EnsembleModeDefinition | None = None,
+        emainplace_mode: EmainplaceModeDefinition | None = None,
+        counter_based_regularization: CounterBasedRegularizationDefinition | None = None,
+        cowclip_regularization: CowClipDefinition | None = None,
+        pooling_mode: PoolingMode = PoolingMode.SUM,
+        device: Any = None,
+        bounds_check_mode: BoundsCheckMode = BoundsCheckMode.WARNING,
+        uvm_non_rowwise_momentum: bool = False,
+        use_experimental_tbe: bool = False,
+        prefetch_pipeline: bool = False,
+        stats_reporter_config: TBEStatsReporterConfig | None = None,
+        table_names: Sequence[str] | None = None,
+        optimizer_state_dtypes: Mapping[str, SparseType] | None = None,
+        multipass_prefetch_config: MultiPassPrefetchConfig | None = None,
+        global_weight_decay: GlobalWeightDecayDefinition | None = None,
+        uvm_host_mapped: bool = False,
+        extra_optimizer_config: UserEnabledConfigDefinition | None = None,
+        *,
+        initializer: Any = None,
+        feature_names: Sequence[str] | None = None,
+        policy: TablePolicy | Sequence[TablePolicy | None] | None = None,
+        padding_id: int | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
+        if name is not None:
+            arguments.name_of(name)
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.supports_jit = False  # XLA has no table
+        self._loads = LoadAttempts()
+        described = arguments.items_of(embedding_specs, "embedding_specs")
+        if not described:
+            raise ValueError(
+                "`embedding_specs` must describe one table or more. Received: embedding_specs="
+                f"{arguments.shown(embedding_specs)}"
+            )
+        self._specs = [TableSpec.of(spec, i) for i, spec in enumerate(described)]
+        num_tables = len(self._specs)
+        self.feature_table_map = settings_of.feature_table_map(feature_table_map, num_tables)
+        self.weights_precision = as_enum(weights_precision, "weights_precision", SparseType)
+        self.output_dtype = as_enum(output_dtype, "output_dtype", SparseType)
+        self.pooling_mode = as_enum(pooling_mode, "pooling_mode", PoolingMode)
+        self.bounds_check_mode = as_enum(
+            bounds_check_mode, "bounds_check_mode", BoundsCheckMode
+        ).plain
+        self.optimizer_type = as_optim_type(optimizer)
+        self.stochastic_rounding = as_bool(stochastic_rounding, "stochastic_rounding")
+        self.max_gradient = settings_of.clip_value(gradient_clipping, max_gradient)
+        self.settings = OptimizerSettings(
+            **{key: deserialized(given[key], key) for key in OptimizerSettings.__dataclass_fields__}
+        )
+        self.table_names = settings_of.names(
+            table_names, "table_names", num_tables, f"{self.name}/table"
+        )
+        num_features = len(self.feature_table_map)
+        self.feature_names = None
+        if feature_names is not None:
+            self.feature_names = settings_of.names(
+                feature_names, "feature_names", num_features, "feature"
+            )
+        self.padding_id = None
+        if padding_id is not None:
+            self.padding_id = arguments.positive_int(padding_id, "padding_id", least=-(2**63))
+        self._declared = DeclaredInputs()
+        self._initializers = [
+            with_own_seed(deserialized(one, "initializer"))
+            for one in settings_of.each(initializer, num_tables, "initializer")
+        ]
+        self._policies = [
+            deserialized(one, "policy") for one in settings_of.each(policy, num_tables, "policy")
+        ]
+        settings_of.check_precisions(
+            self.weights_precision,
+            self.output_dtype,
+            cache_precision,
+            self.optimizer_type,
+        )
+        self._optimizer = optimizer_of_type(self.optimizer_type, self.settings)
+        self._state_dtypes = settings_of.state_dtypes(
+            optimizer_state_dtypes, self._optimizer, self.optimizer_type
+        )
+        self._check_dims()
+        narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
+        self._device = device_of(self._specs, self.weights_precision, narrow)
+        self._arguments = {**given, **settings_of.checked_without_effect(given)}
+        settings_of.say_what_has_no_effect(self._arguments, _PARAMETERS, self._specs, self._device)
+        self._tables: Tables | None = None
+        # Tables wait for no shape. So the layer has its variables, for an optimizer to be built on.
+        with keras.name_scope(self.name):
+            self._make_tables()
+
+    def build(self, input_shape: Any = None) -> None:
+        """Does nothing: the layer has its tables from the start."""
+        self.built = True
+
+    def count_params(self) -> int:
+        """The number of weights in the tables: of arrays, and of the rows that dynamic ones have.
+
+        `summary` shows it at the layer. The totals of a model are without it: Keras takes them from
+        the shapes of variables, and that which stands for the tables has no rows.
+        """
+        rows = [
+            int(table.size()) if count is None else count
+            for table, (count, _) in zip(self.tables, self.embedding_specs, strict=True)
+        ]
+        return sum(n * dim for n, (_, dim) in zip(rows, self.embedding_specs, strict=True))
+
+    def _make_tables(self) -> None:
+        trains_itself = self._optimizer is not None
+        variables = [
+            spec.variable(
+                name=self.table_names[i],
+                device=self._device,
+                precision=self.weights_precision,
+                initializer=self._initializers[i],
+                policy=self._policies[i],
+                trainable=not trains_itself,
+            )
+            for i, spec in enumerate(self._specs)
+        ]
+        with tf.init_scope():  # a checkpoint that waits for the tables is restored here, at once
+            self._tables = Tables(variables)
+        if self._optimizer is None:
+            self._anchors: list[Anchor] = [one for v in variables for one in v.trainable_variables]
+        else:
+            tables = [variable.table for variable in variables]
+            anchor = BatchAnchor(tables, self.name)
+            trainer = BatchTrainer(
+                tables,
+                self._optimizer,
+                _COMBINERS[self.pooling_mode],
+                self.stochastic_rounding,
+                self._state_dtypes,
+            )
+            trainer.check_strategy()
+            anchor.own_trainer = trainer
+            with tf.init_scope():
+                # As an attribute of its own it is in checkpoints, with what the trainer keeps.
+                self._anchor = anchor
+            self._anchors = [anchor]
+        for anchor in self._anchors:
+            anchor.frozen = not self.trainable
+
+    @property
+    def tables(self) -> list[Variable]:
+        """The `tf_embed.Variable` of each table; those of arrays take row numbers as keys."""
+        assert self._tables is not None
+        return list(self._tables.members)
+
+    @property
+    def embedding_specs(self) -> list[tuple[int | None, int]]:
+        """Number of rows, None for a dynamic table, and dim of each table."""
+        return [(spec.rows, spec.dim) for spec in self._specs]
+
+    @property
+    def optimizer(self) -> RowRuleOptimizer | None:
+        """What trains the tables; None with OptimType.NONE and `optimizer=None`."""
+        return self._optimizer
+
+    @property
+    def bounds_check_warning(self) -> tf.Variable:
+        """How many ids out of bounds and malformed offsets were met, an int64 scalar variable."""
+        assert self._tables is not None
+        return self._tables.num_faults
+
+    @property
+    def _trainer(self) -> BatchTrainer | None:
+        trainer = self._anchors[0].own_trainer if self._anchors else None
+        return trainer if isinstance(trainer, BatchTrainer) else None
+
+    @property
+    def _feature_dims(self) -> list[int]:
+        return [self._specs[table].dim for table in self.feature_table_map]
+
+    @property
+    def _features(self) -> batches.Features:
+        declared = self._declared if self.padding_id is None else None
+        count = len(self.feature_table_map)
+        return batches.Features(self.name, count, self.feature_names, declared)
+
+    # Lookups.
+
+    def call(
+        self,
+        indices: Any,
+        offsets: Any = None,
+        per_sample_weights: Any = None,
+        feature_requires_grad: Any = None,
+        batch_size_per_feature_per_rank: Any = None,
+        total_unique_indices: int | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """Looks bags up. See the class; `total_unique_indices` is ignored."""
+        del total_unique_indices
+        features, counts = self._features, None
+        if batch_size_per_feature_per_rank is not None:
+            if self.pooling_mode == PoolingMode.NONE:
+                raise ValueError(
+                    f"`batch_size_per_feature_per_rank` of {self.name!r} needs pooling. Received: "
+                    "it with PoolingMode.NONE"
+                )
+            counts = features.counts_by_rank(batch_size_per_feature_per_rank)
+        batch = features.batch(indices, offsets, per_sample_weights, counts)
+        if self.pooling_mode == PoolingMode.NONE:
+            if batch.weights is not None:
+                raise ValueError(
+                    f"`per_sample_weights` of {self.name!r} need pooling. Received: "
+                    "per_sample_weights with PoolingMode.NONE"
+                )
+            batch = batches.each_alone(batch)
+        batch = self._in_bounds(batch)
+        if feature_requires_grad is not None and batch.weights is not None:
+            batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)
+        dims, tables = self._feature_dims, self.feature_table_map
+        if self.pooling_mode == PoolingMode.NONE:
+            pieces, size = batches.pieces_below_each_other(batch.num_bags, tables, dims[0])
+        elif counts is not None:
+            pieces, size = batches.pieces_by_rank(counts, tables, dims)
+        else:
+            pieces, size = batches.pieces_side_by_side(batch.num_bags, tables, dims)
+        values = self._find(batch, pieces, size, arguments.is_training(training))
+        if counts is None:
+            width = dims[0] if self.pooling_mode == PoolingMode.NONE else sum(dims)
+            values = tf.reshape(values, [-1, width])
+        return tf.cast(values, self.output_dtype.dtype)
+
+    def _in_bounds(self, batch: batches.Batch) -> batches.Batch:
+        rows = [self._specs[table].rows for table in self.feature_table_map]
+        mode = self.bounds_check_mode.name.lower()
+        batch, faults = batches.in_bounds(
+            batch,
+            rows=rows,
+            tables=[self.table_names[table] for table in self.feature_table_map],
+            owner=self.name,
+            mode=mode,
+            padding_id=self.padding_id,
+        )
+        if mode in ("warning", "ignore"):
+            self.bounds_check_warning.assign_add(faults)
+        return batch
+
+    def _find(
+        self, batch: batches.Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        values = self._find_stored(batch, pieces, size, training)
+        trainer = self._trainer
+        if not training or trainer is None or not trainer.decays_between_steps:
+            return values
+        # Rows are not as the steps that left them out would have made them. What those change of
+        # the values has no gradients: the next step does it to the rows.
+        decayed = batches.times_factors(batch, self.feature_table_map, trainer.missed_decay)
+        now = self._find_stored(decayed, pieces, size, training)
+        return values + tf.stop_gradient(now - values)
+
+    def _find_stored(
+        self, batch: batches.Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        variables = self.tables
+        packs = self._optimizer is not None
+        rows = [-1 if spec.rows is None else spec.rows for spec in self._specs]
+        if packs:
+            tokens = [token_of(self._anchors[0].value, tf.int64)]
+        else:
+            tokens = [
+                token_of(one.anchor.value, tf.int64, count)
+                for one, count in zip(variables, rows, strict=True)
+                if one.anchor is not None
+            ]
+        return table_batch_ops.find_pooled_tables(
+            [variable.table.resource_handle for variable in variables],
+            batch.indices,
+            batch.offsets,
+            pieces,
+            size,
+            batch.weights,
+            tokens,
+            row_dtypes=[variable.value_dtype for variable in variables],
+            dims=[spec.dim for spec in self._specs],
+            combiner=_COMBINERS[self.pooling_mode],
+            packs=packs,
+            max_gradient=self.max_gradient,
+            training=training,
+            rows=rows,
+        )
+
+    # Checks.
+
+    def _check_dims(self) -> None:
+        if self.pooling_mode == PoolingMode.NONE and len(set(self._feature_dims)) > 1:
+            raise ValueError(
+                "With PoolingMode.NONE all tables of `embedding_specs` must have one dim. "
+                f"Received: {sorted(set(self._feature_dims))}"
+            )
+        if self._optimizer is not None:
+            for spec, table in zip(self._specs, self.table_names, strict=True):
+                self._optimizer.check_dim(spec.dim, table)
+
+
+_PARAMETERS = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters
+_ARGUMENTS = tuple(
+    name
+    for name, parameter in _PARAMETERS.items()
+    if name not in ("self", "name") and parameter.kind != parameter.VAR_KEYWORD
+)

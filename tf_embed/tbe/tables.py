@@ -1,0 +1,151 @@
+"""The tables of a table-batched layer, and what describes one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.definitions import as_enum
+from tf_embed.table.devices import CPU, device_names
+from tf_embed.table.initializers import row_initializer
+from tf_embed.table.policies import TablePolicy
+from tf_embed.table.storage import GpuStorage
+from tf_embed.tbe import quantized_rows
+from tf_embed.tbe.types import ComputeDevice, EmbeddingLocation, SparseType
+from tf_embed.variable.row_array import RowArray
+from tf_embed.variable.variable import Variable
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSpec:
+    """What describes a table.
+
+    Attributes:
+        rows: Number of rows; None for a dynamic table.
+        dim: Number of weights in a row.
+        location: Where rows are wanted; see `device_of`.
+        device: What computes on them.
+    """
+
+    rows: int | None
+    dim: int
+    location: EmbeddingLocation = EmbeddingLocation.HOST
+    device: ComputeDevice = ComputeDevice.CPU
+
+    @classmethod
+    def of(cls, spec: Any, number: int) -> TableSpec:
+        """The description that a tuple is.
+
+        Raises:
+            TypeError: A number is none.
+            ValueError: It has not 2 to 4 elements, one is out of range, or it is of MTIA.
+        """
+        argument = f"embedding_specs[{number}]"
+        if not isinstance(spec, (list, tuple)) or not 2 <= len(spec) <= 4:
+            raise ValueError(
+                f"`{argument}` must be (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim, "
+                f"EmbeddingLocation, ComputeDevice). Received: {argument}={arguments.shown(spec)}"
+            )
+        rows, dim, *rest = spec
+        location = as_enum(rest[0], argument, EmbeddingLocation) if rest else cls.location
+        device = as_enum(rest[1], argument, ComputeDevice) if len(rest) > 1 else cls.device
+        for one in (location, device):
+            if one.name == "MTIA":
+                raise ValueError(
+                    f"`{argument}` must not be of MTIA, which TensorFlow does not know. Received: "
+                    f"{argument}={arguments.shown(tuple(spec))}"
+                )
+        return cls(
+            rows=None if rows is None else arguments.positive_int(rows, argument),
+            dim=arguments.positive_int(dim, argument, most=arguments.MOST_DIM),
+            location=location,
+            device=device,
+        )
+
+    def variable(
+        self,
+        *,
+        name: str,
+        device: str,
+        precision: SparseType,
+        initializer: Any,
+        policy: TablePolicy | None,
+        trainable: bool,
+    ) -> Variable:
+        """Makes the table.
+
+        Raises:
+            ValueError: The initializer is one that the table can't draw itself, or that bytes have
+                no use for, or there is a policy for an array.
+        """
+        quantized = precision == SparseType.INT8
+        value_dtype = tf.int8 if quantized else precision.dtype
+        if quantized and initializer is not None:
+            raise ValueError(
+                f"`initializer` of {name!r} must be None, for its rows are SparseType.INT8. "
+                f"Received: initializer={arguments.shown(initializer)}"
+            )
+        drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
+        if drawn.draw is not None:
+            raise ValueError(
+                f"`initializer` of {name!r} must be None, a number, an array, or an initializer of "
+                f"Keras that tf_embed.Variable draws by key. Received: initializer="
+                f"{arguments.shown(initializer)}"
+            )
+        options: dict[str, Any] = {
+            "devices": device,
+            "dim": self.dim + (quantized_rows.TAIL if quantized else 0),
+            "value_dtype": value_dtype,
+            "initializer": initializer,
+            "trainable": trainable,
+            "name": name,
+        }
+        if self.location != EmbeddingLocation.DEVICE:  # on a GPU they are in the host's memory
+            options["storage"] = GpuStorage(max_row_bytes=0, max_host_bytes=None)
+        if self.rows is None:
+            return Variable(policy=policy, **options)
+        if policy is not None:
+            raise ValueError(
+                f"`policy` of {name!r} must be None, for it has {self.rows} rows, which stay. "
+                f"Received: policy={arguments.shown(policy)}"
+            )
+        return RowArray(self.rows, **options)
+
+    def get_config(self) -> list[Any]:
+        """The tuple that `of` takes."""
+        return [self.rows, self.dim, self.location.value, self.device.value]
+
+
+def device_of(specs: Sequence[TableSpec], precision: SparseType, has_narrow_states: bool) -> str:
+    """Where the tables of a layer are, which one op looks up in: all on the same device.
+
+    Args:
+        specs: What describes them. A GPU is for tables none of which is of EmbeddingLocation.HOST.
+        precision: What rows are stored in.
+        has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
+
+    Returns:
+        The first GPU, if there is one that can have all of them; else the CPU.
+    """
+    if has_narrow_states or any(spec.location == EmbeddingLocation.HOST for spec in specs):
+        return CPU
+    dtype = tf.int8 if precision == SparseType.INT8 else precision.dtype
+    return device_names(None, tf.int64, dtype)[0]
+
+
+class Tables(tf.Module):
+    """The tables of a layer, where checkpoints and SavedModels find them.
+
+    Attributes:
+        members: The tables.
+        num_faults: How many ids out of bounds and malformed offsets were met, int64.
+    """
+
+    def __init__(self, variables: list[Variable]) -> None:
+        super().__init__()
+        self.members = variables
+        self.num_faults = tf.Variable(0, trainable=False, dtype=tf.int64, name="num_faults")

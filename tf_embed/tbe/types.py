@@ -1,0 +1,202 @@
+"""What FBGEMM's table-batched embeddings are described by, under FBGEMM's names.
+
+What is cached has no effect while all rows of a layer lie in one memory: these settings are taken
+so that a description that was written for FBGEMM is one here.
+`tf_embed.tbe.optimizer_settings` has those of its optimizers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+import keras
+import tensorflow as tf
+
+from tf_embed.definitions import Definition, as_bool, as_int
+
+
+class EmbeddingLocation(enum.IntEnum):
+    """Where the rows of a table are wanted.
+
+    The tables of a layer, none of them of `HOST`, are on a GPU, where there is one that can have
+    them: `DEVICE` is its memory, `MANAGED` is pinned memory of the host that it reads and writes,
+    and `MANAGED_CACHING` the same, without a cache. Else all are on the CPU. `MTIA`, an accelerator
+    that TensorFlow does not know, is refused.
+    """
+
+    DEVICE = 0
+    MANAGED = 1
+    MANAGED_CACHING = 2
+    HOST = 3
+    MTIA = 4
+
+
+class ComputeDevice(enum.IntEnum):
+    """What computes on a table. TensorFlow places ops; `MTIA` is refused."""
+
+    CPU = 0
+    CUDA = 1
+    MTIA = 2
+
+
+class PoolingMode(enum.IntEnum):
+    """What the rows of a bag become.
+
+    Members:
+        SUM: Their sum.
+        MEAN: The sum, divided by the number of ids in the bag.
+        NONE: They stay rows, one for each id.
+    """
+
+    SUM = 0
+    MEAN = 1
+    NONE = 2
+
+
+class BoundsCheckMode(enum.IntEnum):
+    """What becomes of ids that an array of rows has no row for, and of malformed offsets.
+
+    An id that is out of bounds is dropped, it never stands for another row. The `V2_` members are
+    FBGEMM's names for its second implementation of the same, and mean the plain ones here.
+
+    Members:
+        FATAL: An error, which names the table, the position and the id.
+        WARNING: The ids are dropped and counted. Faults of offsets, and those of ids of each
+            feature, are logged in the first call that has such, the second, the fourth and so on.
+        IGNORE: The ids are dropped and counted.
+        NONE: The ids are dropped, and that is all.
+    """
+
+    FATAL = 0
+    WARNING = 1
+    IGNORE = 2
+    NONE = 3
+    V2_IGNORE = 4
+    V2_WARNING = 5
+    V2_FATAL = 6
+
+    @property
+    def plain(self) -> BoundsCheckMode:
+        """The member without `V2_` that means the same."""
+        return BoundsCheckMode[self.name.removeprefix("V2_")]
+
+
+class CacheAlgorithm(enum.IntEnum):
+    """Which rows a cache keeps: those used last, or those used most. There is no cache yet."""
+
+    LRU = 0
+    LFU = 1
+
+
+class SparseType(enum.Enum):
+    """What weights, outputs or an optimizer's state are stored in.
+
+    `FP8`, `INT4` and `INT2` are FBGEMM's; what takes a SparseType here refuses them by name.
+    """
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    FP8 = "fp8"
+    INT4 = "int4"
+    INT2 = "int2"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @property
+    def dtype(self) -> tf.DType | None:
+        """The tf.DType; None where TensorFlow has no such number.
+
+        Nor has it FBGEMM's rows of INT8, which are bytes beside a scale and a bias.
+        """
+        return _DTYPES.get(self)
+
+
+_DTYPES = {
+    SparseType.FP32: tf.float32,
+    SparseType.FP16: tf.float16,
+    SparseType.BF16: tf.bfloat16,
+}
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class RecordCacheMetrics(Definition):
+    """What is counted of a cache. There is no cache yet.
+
+    Args:
+        record_cache_miss_counter: Whether lookups with misses, and misses, are counted.
+        record_tablewise_cache_miss: Whether the misses of each table are.
+
+    Raises:
+        TypeError: An argument is no bool.
+    """
+
+    record_cache_miss_counter: bool = False
+    record_tablewise_cache_miss: bool = False
+
+    def __post_init__(self) -> None:
+        self._take(as_bool, "record_cache_miss_counter", "record_tablewise_cache_miss")
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class TBEStatsReporterConfig(Definition):
+    """How often statistics of a cache are reported. There is no cache yet.
+
+    Args:
+        interval: After how many batches; below 1: never.
+
+    Raises:
+        TypeError: It is no int.
+    """
+
+    interval: int = -1
+
+    def __post_init__(self) -> None:
+        self._take(as_int, "interval")
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class MultiPassPrefetchConfig(Definition):
+    """How a prefetch into a cache is split, so that it takes less memory. There is no cache yet.
+
+    Args:
+        num_passes: Into how many parts at most. At least 1.
+        min_splitable_pass_size: From how many ids on. At least 1.
+
+    Raises:
+        TypeError: An argument is no int.
+        ValueError: An argument is out of range.
+    """
+
+    num_passes: int = 12
+    min_splitable_pass_size: int = 6 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        self._take(as_int, "num_passes", "min_splitable_pass_size")
+        self._check("num_passes", "at least 1", self.num_passes >= 1)
+        self._check("min_splitable_pass_size", "at least 1", self.min_splitable_pass_size >= 1)
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tbe")
+@dataclasses.dataclass(frozen=True)
+class UserEnabledConfigDefinition(Definition):
+    """Options of optimizers that FBGEMM has apart from the others.
+
+    Args:
+        use_rowwise_bias_correction: Whether ADAM counts the steps of each row for its bias
+            correction; see `tf_embed.tbe.Adam`.
+
+    Raises:
+        TypeError: It is no bool.
+    """
+
+    use_rowwise_bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        self._take(as_bool, "use_rowwise_bias_correction")

@@ -1,0 +1,54 @@
+"""Callbacks by the names of TensorFlow Recommenders Addons.
+
+Its `DEHvdBroadcastGlobalVariablesCallback` is about Horovod and has no counterpart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tf_embed import arguments
+
+
+class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """keras.callbacks.ModelCheckpoint, whose files have the rows of tables.
+
+    A `.keras` file has rows, optimizer slots and step, and so has a `.weights.h5` file with
+    `save_weights_only=True`.
+
+    Args:
+        filepath: Path of the file, which ends in `.keras`, or in `.weights.h5`.
+        *args: As in keras.callbacks.ModelCheckpoint.
+        options: Must be None; SavedModels have them.
+        signatures: Must be None; SavedModels have them.
+        **kwargs: As in keras.callbacks.ModelCheckpoint.
+
+    Raises:
+        TypeError: `filepath` is no path.
+        ValueError: `filepath` has another ending, or `options` or `signatures` are given.
+
+    Example:
+        >>> import tf_embed
+        >>> callback = tf_embed.tfra.keras.callbacks.ModelCheckpoint("model-{epoch}.keras")
+    """
+
+    def __init__(
+        self, filepath: Any, *args: Any, options: Any = None, signatures: Any = None, **kwargs: Any
+    ) -> None:
+        for argument, value in (("options", options), ("signatures", signatures)):
+            if value is not None:
+                raise ValueError(
+                    f"`{argument}` must be None: Keras's files have none. For a SavedModel call "
+                    f"tf_embed.tfra.keras.models.save_model(model, folder, {argument}=...). "
+                    f"Received: {argument}={arguments.shown(value)}"
+                )
+        path = arguments.path_of(filepath, "filepath")
+        if not path.endswith((".keras", ".weights.h5")):
+            raise ValueError(
+                "`filepath` must end in .keras, or in .weights.h5 with save_weights_only=True. For "
+                "a SavedModel call tf_embed.tfra.keras.models.save_model(model, folder). Received: "
+                f"filepath={arguments.shown(path)}"
+            )
+        super().__init__(filepath, *args, **kwargs)

@@ -1,0 +1,254 @@
+"""`Embedding`: the layer of TensorFlow Recommenders Addons, on Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.layers.pooling import COMBINERS, Embedder
+from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
+from tf_embed.ops.table_ops import compute_dtype
+from tf_embed.table.policies import MOST_ROWS, TablePolicy
+from tf_embed.table.sharding import PartitionFn
+from tf_embed.table.storage import GpuStorage
+from tf_embed.tfra.keras.layers.reduction import combiner_of, reduce_bags
+from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.lookup import MOST_NORM, clipped
+from tf_embed.variable.variable import Variable
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+class Embedding(TableLayer):
+    """Turns ids of any size into rows, a row for each id.
+
+    It has the names and arguments of TensorFlow Recommenders Addons' layer, and the table, the
+    training and the saving of `tf_embed.layers.DynamicEmbedding`, where they are described. The
+    table, `params`, is there from the start. Ids may repeat: their gradients are summed.
+
+    Each layer has a table of its own, whatever its name. To share one, call one layer several
+    times.
+
+    Args:
+        embedding_size: Number of weights in a row, at least 1.
+        key_dtype: tf.int64, tf.int32, tf.uint64, tf.uint32 or tf.string. Ids of another integer
+            dtype are cast; one that does not fit is an error.
+        value_dtype: tf.float32, tf.float16, tf.bfloat16 or tf.float64: how weights are stored.
+        combiner: How `SquashedEmbedding` and `FieldWiseEmbedding` make one row of several; this
+            layer keeps it for its subclasses. "sum", "mean", "sqrtn", "min", "max", "prod", "std"
+            or "variance", or a function `combiner(rows, axis)` such as tf.reduce_logsumexp: it
+            gets rows [bags, ids, embedding_size], a tf.RaggedTensor where bags differ in length,
+            and axis=1, and gives [bags, embedding_size]. A function must be registered, by
+            keras.saving.register_keras_serializable, for a model to be loaded with it. Bags
+            without ids are 0.
+        initializer: The row of an id that has none; see `tf_embed.Variable`. Default:
+            keras.initializers.RandomNormal(), a row of its own for each id.
+        devices: The device of each shard; see `tf_embed.Variable`.
+        name: Name of the layer; the table's is `<name>-parameter`. Default: one that Keras chooses.
+        with_unique: Stored. The table always looks at each distinct id once where that is of use.
+        short_file_name: Stored.
+        bp_v2: Stored.
+        restrict_policy: The class that `layer.params.restrict` goes by; see `tf_embed.Variable`.
+        init_capacity: Rows to make room for; `init_size` of `tf_embed.Variable`.
+        partitioner: Chooses the shard of a key; see `tf_embed.Variable`.
+        kv_creator: A `tf_embed.tfra.HkvHashTableCreator`, in place of `policy`; see
+            `tf_embed.Variable`.
+        max_norm: None; or the largest norm of a row, above 0. Longer ones are scaled down to it as
+            they are looked up, as tf.nn.embedding_lookup does, and the gradient is that of the
+            scaled row. What the table has stays as it is.
+        checkpoint: Whether tf.train.Checkpoint carries the rows. Everything else always does.
+        distribute_strategy: None, or a tf.distribute strategy under whose scope the table is made.
+        keep_distribution: Whether the config has `devices`, so that a copy has as many shards.
+        optimizer: As in DynamicEmbedding: the table's own optimizer.
+        padding_id: As in DynamicEmbedding: an id that stands for nothing. Its row is zeros, and no
+            bag counts it.
+        unknown_value: As in DynamicEmbedding: the row of ids that have none, but in training.
+        policy: As in DynamicEmbedding: a `tf_embed.TablePolicy`.
+        storage: As in DynamicEmbedding: a `tf_embed.GpuStorage`.
+        **kwargs: `trainable` and `dtype` of keras.layers.Layer. Default of `dtype`: `value_dtype`,
+            but with a global policy of mixed precision that one.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An argument out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> layer = tf_embed.tfra.keras.layers.Embedding(2, initializer="ones")
+        >>> layer.params.upsert([15], [[1.0, 2.0]])
+        >>> layer(tf.constant([[15, 10**12]])).numpy().tolist()
+        [[[1.0, 2.0], [1.0, 1.0]]]
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        key_dtype: Any = tf.int64,
+        value_dtype: Any = tf.float32,
+        combiner: Any = "sum",
+        initializer: Any = None,
+        devices: Sequence[str] | str | None = None,
+        name: str | None = None,
+        with_unique: bool = True,
+        short_file_name: bool = False,
+        *,
+        bp_v2: bool = False,
+        restrict_policy: Any = None,
+        init_capacity: int = 0,
+        partitioner: PartitionFn | dict[str, Any] | None = None,
+        kv_creator: Any = None,
+        max_norm: float | None = None,
+        checkpoint: bool = True,
+        distribute_strategy: tf.distribute.Strategy | None = None,
+        keep_distribution: bool = False,
+        optimizer: Any = None,
+        padding_id: int | str | None = None,
+        unknown_value: Any = None,
+        policy: TablePolicy | dict[str, Any] | None = None,
+        storage: GpuStorage | dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):
+            value_dtype = arguments.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
+            kwargs["dtype"] = value_dtype.name
+        super().__init__(
+            arguments.positive_int(embedding_size, "embedding_size", most=arguments.MOST_DIM),
+            key_dtype,
+            value_dtype,
+            keras.initializers.RandomNormal() if initializer is None else initializer,
+            optimizer=optimizer,
+            padding_id=padding_id,
+            devices=devices,
+            partitioner=partitioner,
+            restrict_policy=restrict_policy,
+            init_size=arguments.positive_int(
+                init_capacity, "init_capacity", least=0, most=MOST_ROWS
+            ),
+            kv_creator=kv_creator,
+            bp_v2=bp_v2,
+            unknown_value=unknown_value,
+            policy=policy,
+            storage=storage,
+            name=name,
+            table_name="{}-parameter",
+            checkpoint=checkpoint,
+            **kwargs,
+        )
+        self.embedding_size = self.dim
+        self.combiner = combiner_of(combiner)
+        self.with_unique = arguments.flag(with_unique, "with_unique")
+        self.short_file_name = arguments.flag(short_file_name, "short_file_name")
+        if max_norm is not None:
+            max_norm = arguments.positive_number(max_norm, "max_norm", most=MOST_NORM)
+        self.max_norm = max_norm
+        self.keep_distribution = arguments.flag(keep_distribution, "keep_distribution")
+        if not isinstance(distribute_strategy, (tf.distribute.Strategy, type(None))):
+            raise TypeError(
+                "`distribute_strategy` must be None or a tf.distribute.Strategy. Received: "
+                f"distribute_strategy={arguments.shown(distribute_strategy)}"
+            )
+        if distribute_strategy is None:
+            self._make_table()
+        else:
+            with distribute_strategy.scope():
+                self._make_table()
+
+    @property
+    def params(self) -> Variable:
+        """The table."""
+        return self.variable
+
+    @property
+    def shadow(self) -> Anchor:
+        """The Keras variable that stands for the table on a tf.GradientTape."""
+        return self._anchor
+
+    def call(self, ids: Any, training: bool | None = None) -> Any:
+        """Looks ids up.
+
+        Args:
+            ids: Integers, or strings: a tensor of any shape, a tf.RaggedTensor or a
+                tf.SparseTensor. Absent places of a sparse one give zeros.
+            training: Whether the layer is training, on which `unknown_value` and `policy` depend.
+
+        Returns:
+            Rows, ids.shape + [embedding_size], ragged where the ids are.
+
+        Raises:
+            TypeError: The ids are neither integers nor, where keys are, strings.
+            tf.errors.InvalidArgumentError: An id does not fit the key dtype.
+        """
+        embedder = Embedder(
+            rows=lambda keys: self._clipped_rows(keys, arguments.is_training(training)),
+            pooled=lambda keys, bags, weights: self._pooled(keys, bags, weights, None, False),
+            dim=self.dim,
+            combiner=None,
+            name=self.name,
+        )
+        return self._as_outputs(embedder(self._keys(ids)))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """The shape of the output from that of the ids."""
+        return (*input_shape, self.dim)
+
+    def compute_output_spec(self, ids: Any, training: Any = None) -> Any:
+        """The output, symbolic."""
+        return self._output_spec(ids, getattr(ids, "ragged", False))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments, but for `distribute_strategy`, in a form that JSON can hold.
+
+        A copy is made under the strategy in whose scope it is made. A random initializer has its
+        seed, so a copy has the same rows.
+        """
+        config = super().get_config()
+        if not self.keep_distribution:
+            config["devices"] = None
+        return {
+            "embedding_size": config.pop("dim"),
+            "init_capacity": config.pop("init_size"),
+            **config,
+            "combiner": serialized(self.combiner),
+            "with_unique": self.with_unique,
+            "short_file_name": self.short_file_name,
+            "max_norm": self.max_norm,
+            "checkpoint": self.checkpoint,
+            "keep_distribution": self.keep_distribution,
+        }
+
+    def _clipped_rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
+        """Rows of keys, keys.shape + [dim], of a dtype to compute with."""
+        rows = tf.cast(self._rows(keys, training), compute_dtype(self.variable.value_dtype))
+        return clipped(rows, self.max_norm)
+
+    def _fused_combiner(self) -> str | None:
+        """The combiner, if the table can pool by it as it looks rows up."""
+        is_fused = self.max_norm is None and self.combiner in COMBINERS
+        return str(self.combiner) if is_fused else None
+
+    def _reduced(
+        self, keys: tf.Tensor, bags: tf.Tensor, num_bags: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        """A row for each bag, [num_bags, dim], of keys [n] in bags [n]."""
+        fused = self._fused_combiner()
+        if fused is not None:
+            count = tf.size(keys, tf.int64)
+            places = tf.stack([bags, tf.range(count)], 1)
+            shape = tf.stack([num_bags, count])
+            return self._pooled(keys, (places, shape), None, fused, training)
+        if self.padding_id is not None:
+            counts = tf.logical_not(self._is_padding(keys))
+            keys, bags = tf.boolean_mask(keys, counts), tf.boolean_mask(bags, counts)
+        return reduce_bags(
+            self._clipped_rows(keys, training), bags, num_bags, self.combiner, self.name
+        )
+
+
+BasicEmbedding = Embedding
+
+
+def _is_mixed(policy: keras.dtype_policies.DTypePolicy) -> bool:
+    return policy.compute_dtype != policy.variable_dtype

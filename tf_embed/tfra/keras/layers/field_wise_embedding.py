@@ -1,0 +1,146 @@
+"""`FieldWiseEmbedding`: the ids of each field of an example make one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.layers.table_layer import deserialized, serialized
+from tf_embed.tfra.keras.layers.embedding import Embedding
+from tf_embed.tfra.keras.layers.examples import by_example, listed
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+class FieldWiseEmbedding(Embedding):
+    """Turns the ids of each field of an example into one row.
+
+    A field is what an id tells something about: fields are numbers from 0 to nslots - 1, and
+    `slot_map_fn` gives that of an id. All axes of ids behind the first are one example, and so are
+    ids of one axis. A field without ids is 0.
+
+    Args:
+        embedding_size: As in `Embedding`, and so are all others but these two.
+        nslots: Number of fields, at least 1.
+        slot_map_fn: Takes keys [n], gives their fields, integers [n]. Each by itself, for the keys
+            of all examples come together. It must be registered, by
+            keras.saving.register_keras_serializable, for a model to be loaded with it.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An argument out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> layer = tf_embed.tfra.keras.layers.FieldWiseEmbedding(
+        ...     1, 3, slot_map_fn=lambda keys: keys % 3, initializer="ones"
+        ... )
+        >>> layer(tf.constant([[23, 12, 0], [9, 13, 10]]))[:, :, 0].numpy().tolist()
+        [[2.0, 0.0, 1.0], [1.0, 2.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        nslots: int,
+        slot_map_fn: Callable[[tf.Tensor], tf.Tensor] | dict[str, Any] | None = None,
+        key_dtype: Any = tf.int64,
+        value_dtype: Any = tf.float32,
+        combiner: Any = "sum",
+        initializer: Any = None,
+        devices: Any = None,
+        name: str | None = None,
+        with_unique: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            embedding_size,
+            key_dtype,
+            value_dtype,
+            combiner,
+            initializer,
+            devices,
+            name,
+            with_unique,
+            **kwargs,
+        )
+        self.nslots = arguments.positive_int(nslots, "nslots", most=2**31 - 1)
+        self.slot_map_fn = deserialized(slot_map_fn, "slot_map_fn")
+        arguments.function_of(self.slot_map_fn, "slot_map_fn")
+
+    def call(self, ids: Any, training: bool | None = None) -> Any:
+        """Looks ids up and combines the rows of each field of each example.
+
+        Args:
+            ids: As in `Embedding`, with at least one axis.
+            training: As in `Embedding`.
+
+        Returns:
+            [examples, nslots, embedding_size]; [nslots, embedding_size] for ids of one axis.
+
+        Raises:
+            TypeError: The ids are neither integers nor, where keys are, strings; or fields are no
+                integers.
+            ValueError: The ids have no axis; there is not a field for each key; or a function as
+                combiner gave another shape.
+            tf.errors.InvalidArgumentError: An id does not fit the key dtype, or a field is not one
+                of 0 to nslots - 1.
+        """
+        keys = self._keys(ids)
+        flat, examples, num_examples = listed(by_example(keys, self.name))
+        bags = examples * self.nslots + self._fields(flat)
+        rows = self._reduced(
+            flat, bags, num_examples * self.nslots, arguments.is_training(training)
+        )
+        rows = tf.reshape(rows, tf.stack([num_examples, self.nslots, self.dim]))
+        rows = rows[0] if keys.shape.rank == 1 else rows
+        return self._as_outputs(tf.ensure_shape(rows, self.compute_output_shape(keys.shape)))
+
+    def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
+        """None: no axis of ids is left."""
+        return None
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """The shape of the output from that of the ids."""
+        shape = tuple(input_shape)
+        return (*shape[: min(1, len(shape) - 1)], self.nslots, self.dim)
+
+    def compute_output_spec(self, ids: Any, training: Any = None) -> Any:
+        """The output, symbolic."""
+        return self._output_spec(ids, is_ragged=False)
+
+    def get_config(self) -> dict[str, Any]:
+        """As that of `Embedding`, with `nslots` and `slot_map_fn`."""
+        return {
+            **super().get_config(),
+            "nslots": self.nslots,
+            "slot_map_fn": serialized(self.slot_map_fn),
+        }
+
+    def _fields(self, keys: tf.Tensor) -> tf.Tensor:
+        """The field of each key, int64 [n]; 0 for padding, which no bag counts."""
+        fields = arguments.call_of(self.slot_map_fn, "slot_map_fn", self.name, keys)
+        fields = arguments.as_tensor(fields, "slot_map_fn(keys)", self.name)
+        if not fields.dtype.is_integer:
+            raise TypeError(
+                f"`slot_map_fn` of {self.name!r} must give integers. Received: "
+                f"dtype={fields.dtype.name}"
+            )
+        if not fields.shape.is_compatible_with(keys.shape):
+            raise ValueError(
+                f"`slot_map_fn` of {self.name!r} must give a field for each key, "
+                f"{keys.shape}. Received: shape={fields.shape}"
+            )
+        fields = tf.cast(fields, tf.int64)
+        if self.padding_id is not None:
+            fields = tf.where(self._is_padding(keys), tf.zeros_like(fields), fields)
+        # Another number would be a field of another example.
+        message = f"`slot_map_fn` of {self.name!r} must give fields from 0 to {self.nslots - 1}."
+        return arguments.after(
+            fields,
+            tf.debugging.assert_non_negative(fields, message),
+            tf.debugging.assert_less(fields, tf.constant(self.nslots, tf.int64), message),
+        )

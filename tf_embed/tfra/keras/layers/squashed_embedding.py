@@ -1,0 +1,86 @@
+"""`SquashedEmbedding`: all ids of an example make one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.layers.pooling import Embedder
+from tf_embed.tfra.keras.layers.embedding import Embedding
+from tf_embed.tfra.keras.layers.examples import by_example, listed
+from tf_embed.tfra.keras.layers.reduction import one_row_each
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.tfra")
+class SquashedEmbedding(Embedding):
+    """Turns all ids of an example into one row.
+
+    Whatever the number of axes behind the first, their rows are combined at once: a mean is that
+    of all ids, not of means. Ids of one axis are one example. What has no ids is 0.
+
+    Args:
+        embedding_size: As in `Embedding`, and so are all others.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> layer = tf_embed.tfra.keras.layers.SquashedEmbedding(2, initializer="ones")
+        >>> layer(tf.constant([[15, 2], [4, 92], [22, 4]])).numpy().tolist()
+        [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+        >>> layer(tf.constant([2, 7, 4, 1, 5])).numpy().tolist()
+        [5.0, 5.0]
+        >>> layer(tf.ragged.constant([[1, 2, 3], []])).numpy().tolist()
+        [[3.0, 3.0], [0.0, 0.0]]
+    """
+
+    def call(self, ids: Any, training: bool | None = None) -> Any:
+        """Looks ids up and combines the rows of each example.
+
+        Args:
+            ids: As in `Embedding`, with at least one axis.
+            training: As in `Embedding`.
+
+        Returns:
+            [examples, embedding_size]; [embedding_size] for ids of one axis.
+
+        Raises:
+            TypeError: The ids are neither integers nor, where keys are, strings.
+            ValueError: The ids have no axis, or a function as combiner gave another shape.
+            tf.errors.InvalidArgumentError: An id does not fit the key dtype.
+        """
+        keys = self._keys(ids)
+        squashed = self._squashed(by_example(keys, self.name), arguments.is_training(training))
+        return self._as_outputs(squashed[0] if keys.shape.rank == 1 else squashed)
+
+    def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
+        """None: no axis of ids is left."""
+        return None
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """The shape of the output from that of the ids."""
+        shape = tuple(input_shape)
+        return (*shape[: min(1, len(shape) - 1)], self.dim)
+
+    def compute_output_spec(self, ids: Any, training: Any = None) -> Any:
+        """The output, symbolic."""
+        return self._output_spec(ids, is_ragged=False)
+
+    def _squashed(self, keys: Any, training: bool) -> tf.Tensor:
+        """[examples, dim] for keys of two axes."""
+        fused = self._fused_combiner()
+        if fused is not None:
+            return Embedder(
+                rows=lambda keys: self._rows(keys, training),
+                pooled=lambda keys, bags, weights: self._pooled(
+                    keys, bags, weights, fused, training
+                ),
+                dim=self.dim,
+                combiner=fused,
+                name=self.name,
+            )(keys)
+        if isinstance(keys, tf.Tensor) and callable(self.combiner) and self.padding_id is None:
+            rows = self._clipped_rows(keys, training)
+            return one_row_each(self.combiner, rows, self.dim, self.name)
+        return self._reduced(*listed(keys), training)

@@ -1,0 +1,141 @@
+"""`save_model` and `load_model`, which hand on to Keras and to tf.saved_model."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+
+# Within a SavedModel, where others may put what its loaders do not look at.
+_KERAS_MODEL = os.path.join("assets.extra", "model.keras")
+
+
+def save_model(
+    model: keras.Model,
+    filepath: str | os.PathLike[str],
+    overwrite: bool = True,
+    include_optimizer: bool = True,
+    signatures: Any = None,
+    options: tf.saved_model.SaveOptions | None = None,
+    save_traces: bool = True,
+) -> None:
+    """Saves a model with the rows of its tables.
+
+    Args:
+        model: The model.
+        filepath: A path that ends in `.keras`, for a Keras file; or a folder, for a SavedModel,
+            which serves without Keras.
+        overwrite: Whether what is at `filepath` may be replaced.
+        include_optimizer: Whether training can go on from what was saved. A SavedModel has no
+            optimizer and no slots, so with it goes a Keras file, `assets.extra/model.keras`, which
+            has the rows a second time. A Keras file alone always has the optimizer.
+        signatures: For a folder: as in tf.saved_model.save. Default: what the model was built for.
+        options: For a folder: as in tf.saved_model.save.
+        save_traces: Must be True: a SavedModel always has the functions of the model.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: There is something at `filepath` that may not be replaced; it has another
+            ending of Keras; or an argument does not go with it.
+
+    Example:
+        >>> import keras, tempfile, numpy as np, tf_embed
+        >>> model = keras.Sequential(
+        ...     [keras.Input([2], dtype="int64"), tf_embed.tfra.keras.layers.SquashedEmbedding(4)]
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tf_embed.tfra.keras.models.save_model(model, folder + "/saved")
+        ...     loaded = tf_embed.tfra.keras.models.load_model(folder + "/saved")
+        >>> ids = np.array([[1, 2]])
+        >>> bool(np.all(loaded(ids) == model(ids)))
+        True
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"`model` must be a keras.Model. Received: model={arguments.shown(model)}")
+    path = arguments.path_of(filepath, "filepath")
+    include_optimizer = arguments.flag(include_optimizer, "include_optimizer")
+    if not arguments.flag(overwrite, "overwrite") and tf.io.gfile.exists(path):
+        raise ValueError(
+            f"`filepath` must be new where `overwrite` is False. "
+            f"Received: filepath={arguments.shown(path)}"
+        )
+    if path.endswith((".h5", ".hdf5")):
+        raise ValueError(
+            "`filepath` must end in .keras, or be a folder: Keras's old format loses rows, and "
+            f"weights alone are model.save_weights's. Received: filepath={arguments.shown(path)}"
+        )
+    if not arguments.flag(save_traces, "save_traces"):
+        raise ValueError("`save_traces` must be True. Received: save_traces=False")
+    if not path.endswith(".keras"):
+        _save_folder(model, path, include_optimizer, signatures, options)
+        return
+    for argument, value in (("signatures", signatures), ("options", options)):
+        if value is not None:
+            raise ValueError(
+                f"`{argument}` must be None for a Keras file; for a SavedModel `filepath` is a "
+                f"folder. Received: {argument}={arguments.shown(value)}, "
+                f"filepath={arguments.shown(path)}"
+            )
+    if not include_optimizer:
+        raise ValueError(
+            "`include_optimizer` must be True for a Keras file; load it with compile=False to "
+            f"leave the optimizer out. Received: include_optimizer=False, "
+            f"filepath={arguments.shown(path)}"
+        )
+    keras.saving.save_model(model, path)
+
+
+def load_model(
+    filepath: str | os.PathLike[str],
+    custom_objects: dict[str, Any] | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+) -> keras.Model:
+    """Loads what `save_model` or Keras saved.
+
+    Args:
+        filepath: A Keras file, or a folder of `save_model`.
+        custom_objects: As in keras.saving.load_model.
+        compile: As in keras.saving.load_model.
+        safe_mode: As in keras.saving.load_model.
+
+    Returns:
+        The model, with rows, and with its optimizer where it is compiled.
+
+    Raises:
+        TypeError: `filepath` is no path.
+        ValueError: The folder has no Keras model.
+    """
+    path = arguments.path_of(filepath, "filepath")
+    if tf.io.gfile.isdir(path) and not tf.io.gfile.exists(os.path.join(path, "config.json")):
+        path = os.path.join(path, _KERAS_MODEL)
+        if not tf.io.gfile.exists(path):
+            raise ValueError(
+                "`filepath` must be a Keras file, or a folder saved with include_optimizer=True: a "
+                "SavedModel alone is loaded by tf.saved_model.load. Received: "
+                f"filepath={arguments.shown(filepath)}"
+            )
+    return keras.saving.load_model(
+        path, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode
+    )
+
+
+def _save_folder(
+    model: keras.Model,
+    path: str,
+    include_optimizer: bool,
+    signatures: Any,
+    options: tf.saved_model.SaveOptions | None,
+) -> None:
+    """Saves a SavedModel, with a Keras file in it or without."""
+    keras_path = os.path.join(path, _KERAS_MODEL)
+    if tf.io.gfile.exists(keras_path):
+        tf.io.gfile.remove(keras_path)
+    tf.saved_model.save(model, path, signatures=signatures, options=options)
+    if include_optimizer:
+        tf.io.gfile.makedirs(os.path.dirname(keras_path))
+        keras.saving.save_model(model, keras_path)

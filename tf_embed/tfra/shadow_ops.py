@@ -1,0 +1,95 @@
+"""Lookups through a `ShadowVariable`, as TFRA's `dynamic_embedding.shadow_ops` has them.
+
+They are `tf_embed.embedding_lookup` with the gradient going to the shadow variable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.tfra.shadow_variable import ShadowVariable
+from tf_embed.variable import lookup
+from tf_embed.variable.anchor import Anchor
+
+__all__ = ["ShadowVariable", "embedding_lookup", "embedding_lookup_unique"]
+
+
+def embedding_lookup(
+    shadow: Anchor,
+    ids: Any,
+    partition_strategy: Any = None,
+    name: str | None = None,
+    validate_indices: Any = None,
+) -> tf.Tensor:
+    """Looks up rows through a shadow variable, differentiably.
+
+    Args:
+        shadow: A ShadowVariable, whose `max_norm` holds, or the `anchor` of a variable.
+        ids: Integers, or strings, of any shape.
+        partition_strategy: Accepted for the sake of old code.
+        name: Name of the operation.
+        validate_indices: Accepted for the sake of old code.
+
+    Returns:
+        Rows, ids.shape + [dim]. Nothing is inserted.
+
+    Raises:
+        TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
+    """
+    del partition_strategy, validate_indices
+    name = "shadow_embedding_lookup" if name is None else name
+    return lookup.embedding_lookup(shadow, ids, name=name, max_norm=_max_norm(shadow))
+
+
+def embedding_lookup_unique(
+    shadow: Anchor,
+    ids: Any,
+    embedding_size: int,
+    with_unique: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Looks up rows of dense or ragged ids through a shadow variable.
+
+    Args:
+        shadow: A ShadowVariable, whose `max_norm` holds, or the `anchor` of a variable.
+        ids: Integers, or strings: a tensor of any shape, or a tf.RaggedTensor.
+        embedding_size: The variable's dim.
+        with_unique: Whether equal ids are looked up once. The result is the same, and so is the
+            gradient.
+        name: Name of the operation.
+
+    Returns:
+        Rows, ids.shape + [dim], ragged where the ids are.
+
+    Raises:
+        TypeError: `shadow` is neither of the two, or `ids` are of a wrong dtype.
+        ValueError: `embedding_size` is not the variable's dim.
+    """
+    max_norm, options = _max_norm(shadow), shadow.table.options
+    if arguments.positive_int(embedding_size, "embedding_size") != options.dim:
+        raise ValueError(
+            f"`embedding_size` must be the dim of {options.name!r}, {options.dim}. Received: "
+            f"embedding_size={embedding_size}"
+        )
+    with_unique = arguments.flag(with_unique, "with_unique")
+    look_up = lookup.embedding_lookup_unique if with_unique else lookup.embedding_lookup
+    flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids
+    rows = look_up(shadow, flat, name=name, max_norm=max_norm)
+    return ids.with_flat_values(rows) if isinstance(ids, tf.RaggedTensor) else rows
+
+
+def _max_norm(shadow: Any) -> float | None:
+    """The norm to which rows are scaled down in lookups through it.
+
+    Raises:
+        TypeError: It is no anchor.
+    """
+    if not isinstance(shadow, Anchor):
+        raise TypeError(
+            f"`shadow` must be a tf_embed.tfra.shadow_ops.ShadowVariable. "
+            f"Received: shadow={arguments.shown(shadow)}"
+        )
+    return shadow.max_norm if isinstance(shadow, ShadowVariable) else None

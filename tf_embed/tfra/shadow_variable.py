@@ -1,0 +1,75 @@
+"""`ShadowVariable`: what code written for TFRA takes gradients of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tf_embed import arguments
+from tf_embed.variable.anchor import TwinAnchor
+from tf_embed.variable.lookup import norm_of
+from tf_embed.variable.variable import Variable
+
+
+class ShadowVariable(TwinAnchor):
+    """Stands for a `tf_embed.Variable` in lookups, on a tape and in an optimizer's var_list.
+
+    TFRA's holds the rows of the last lookup. This one holds nothing, so it may be looked up many
+    times in a step, in several graphs and threads, and its shape stays (0, dim). Several of one
+    variable have gradients of their own; `tf_embed.DynamicEmbeddingOptimizer` makes one step of
+    them together. A Keras layer that has one as an attribute has it among its
+    `trainable_variables`.
+
+    Args:
+        params: The variable.
+        name: Name; "/" becomes "_".
+        max_norm: None, or the L2 norm to which longer rows are scaled down in lookups through it;
+            see `tf_embed.embedding_lookup`.
+        trainable: Whether lookups through it have gradients.
+        distribute_strategy: Accepted for the sake of old code.
+        **kwargs: `ids`, `exists` and `model_mode`, accepted for the sake of old code.
+
+    Raises:
+        TypeError: `params` is no variable, or an argument is unknown.
+
+    Example:
+        >>> import keras, tensorflow as tf, tf_embed
+        >>> v = tf_embed.Variable(dim=2)
+        >>> shadow = tf_embed.tfra.shadow_ops.ShadowVariable(v, name="user")
+        >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
+        >>> @tf.function
+        ... def step(ids):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_sum(tf_embed.tfra.shadow_ops.embedding_lookup(shadow, ids))
+        ...     optimizer.apply_gradients(zip(tape.gradient(loss, [shadow]), [shadow]))
+        >>> step(tf.constant([3, 4, 3], tf.int64))
+        >>> v.lookup([3, 4]).numpy().tolist()
+        [[-2.0, -2.0], [-1.0, -1.0]]
+    """
+
+    def __init__(
+        self,
+        params: Variable,
+        name: str = "ShadowVariable",
+        max_norm: float | None = None,
+        trainable: bool = True,
+        distribute_strategy: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        del distribute_strategy
+        unknown = set(kwargs) - {"ids", "exists", "model_mode"}
+        if unknown:
+            raise TypeError(f"ShadowVariable has no argument `{min(unknown)}`.")
+        if not isinstance(params, Variable):
+            raise TypeError(
+                f"`params` must be a tf_embed.Variable. Received: params={arguments.shown(params)}"
+            )
+        is_trained = arguments.flag(trainable, "trainable")
+        max_norm = norm_of(max_norm)
+        super().__init__(
+            params.table,
+            params.anchor if is_trained else None,
+            params.checkpoint,
+            arguments.name_of(name),
+        )
+        self.params = params
+        self.max_norm = max_norm

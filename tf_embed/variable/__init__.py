@@ -1,0 +1,1 @@
+"""`Variable`, lookups in it, and the anchor by which gradients reach it."""

@@ -1,0 +1,452 @@
+"""The Keras variable that stands for a table where Keras wants a variable.
+
+It has the shape (0, dim), so it counts no parameters and saves nothing. Its value goes into each
+lookup, so `tape.gradient` finds it and gives, for it, the gradients of the rows at their keys: a
+tf.IndexedSlices. From there two ways lead into the table:
+
+- `tf_embed.DynamicEmbeddingOptimizer` takes `slices_of` it, for its own rule.
+- Any other Keras optimizer sees `overwrite_with_gradient` and assigns the gradient to the
+  variable instead of updating it, so `assign` runs a step of the table's own optimizer.
+
+Keras passes the second way's optimizer nowhere, so what it does to gradients on the way, clipping
+and weight decay, does not reach the table. What would make rows wrong is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.ops import table_ops
+from tf_embed.saving import snapshot
+from tf_embed.table.slot_variable import SlotVariable
+from tf_embed.table.table import Table
+
+
+class Trainer(Protocol):
+    """An optimizer as a table sees it; `optimizers/trainer.py` has it."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The Keras optimizer."""
+
+    @property
+    def slots(self) -> list[SlotVariable]:
+        """What it keeps beside each row."""
+
+    def train(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+        """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim]."""
+
+    def advance(self) -> None:
+        """Goes to the next step."""
+
+    def check_strategy(self) -> None:
+        """Refuses a strategy whose replicas can't train the table together."""
+
+
+class Anchor(keras.Variable):
+    """The variable of shape (0, dim) through which a table is trained.
+
+    Checkpoints that reach it carry the table and its optimizer too: Keras leaves layers in lists
+    and dicts out of checkpoints, and then there is only the way by the model's optimizer.
+
+    Args:
+        table: The table.
+        checkpoint: Whether checkpoints carry the table.
+        name: Name of the variable.
+        dim: The second number of its shape. Default: the table's dim.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        checkpoint: bool = True,
+        name: str = "embeddings",
+        dim: int | None = None,
+    ) -> None:
+        options = table.options
+        super().__init__(
+            initializer="zeros",
+            shape=(0, dim or options.dim),
+            dtype=options.value_dtype.name if dim is None else "float32",
+            trainable=True,
+            autocast=False,
+            name=name,
+        )
+        self._table = table
+        self._frozen = False
+        with tf.init_scope():
+            self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
+        self._own_trainer: Trainer | None = None
+        self._checkpoint = checkpoint
+        if checkpoint:
+            self._track_trackable(table, "table")
+
+    @property
+    def table(self) -> Table:
+        """The table it stands for."""
+        return self._table
+
+    @property
+    def table_name(self) -> str:
+        """The name that messages use."""
+        return self._table.options.name
+
+    @property
+    def own_trainer(self) -> Trainer | None:
+        """The table's own optimizer."""
+        return self._own_trainer
+
+    @own_trainer.setter
+    def own_trainer(self, trainer: Trainer) -> None:
+        self._own_trainer = trainer
+        if self._checkpoint:
+            self._track_trackable(trainer, "trainer", overwrite=True)
+            self._track_trackable(trainer.optimizer, "optimizer", overwrite=True)
+
+    @property
+    def trainable(self) -> bool:
+        """True, so that a step that Keras has traced goes on to ask for the gradient.
+
+        To set it is to set `frozen`, which a traced step obeys at once.
+        """
+        return True
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        self.frozen = not trainable
+
+    @property
+    def is_on_tapes(self) -> bool:
+        """Whether lookups have gradients for it. Those of a frozen table have, it may thaw."""
+        return True
+
+    @property
+    def frozen(self) -> bool:
+        """Whether gradients are ignored."""
+        return self._frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        self._frozen = bool(frozen)
+        self._is_trained.assign(not self._frozen)
+
+    @property
+    def value(self) -> Any:
+        """The variable of shape (0, dim).
+
+        Raises:
+            ValueError: A Keras optimizer that is being built on it can't train this table.
+        """
+        # An optimizer without slots asks for `overwrite_with_gradient` at its first step only. But
+        # each asks for this when it is built, where a refusal is of more use.
+        if _is_asked_by_build():
+            self._check_outer_optimizers()
+        return super().value
+
+    @property
+    def overwrite_with_gradient(self) -> bool:
+        """True: a Keras optimizer assigns the gradient, and makes no slots.
+
+        Raises:
+            ValueError: The Keras optimizer that asks can't train this table.
+        """
+        self._check_outer_optimizers()
+        return True
+
+    def numpy(self) -> np.ndarray:
+        """An array of shape (0, dim) that carries the rows, for `get_weights`.
+
+        Raises:
+            ValueError: `get_state_tree` asks, which has the optimizer's variables too; and Orbax,
+                which is given its arrays, would drop even the rows.
+        """
+        if any(frame.f_code.co_name == "get_state_tree" for frame in _callers()):
+            raise ValueError(
+                f"`get_state_tree` does not carry what an optimizer keeps for {self.table_name!r}, "
+                "and keras.callbacks.OrbaxCheckpoint not even its rows: use `get_weights`, "
+                "keras.callbacks.ModelCheckpoint or tf.train.CheckpointManager."
+            )
+        return self._take_rows()
+
+    def __array__(self, dtype: Any = None) -> np.ndarray:
+        """A plain array of shape (0, dim).
+
+        Raises:
+            ValueError: A Keras layer that is no DynamicEmbedding wants to write it to a file,
+                which would drop the rows.
+        """
+        if any(frame.f_code.co_name == "save_own_variables" for frame in _callers()):
+            raise ValueError(
+                f"The rows of {self.table_name!r} are not saved in Keras files with a layer that "
+                "has its anchor as a weight: use a tf_embed.layers.DynamicEmbedding in the layer, "
+                "or save with tf.train.Checkpoint."
+            )
+        return super().__array__(dtype)
+
+    def assign(self, value: Any) -> Any:
+        """Takes a gradient, or the rows of a table.
+
+        Args:
+            value: tf.IndexedSlices, a gradient: one step of the table's own optimizer. What
+                `numpy` gave, as in `set_weights`, or another anchor: its rows.
+
+        Returns:
+            The value.
+
+        Raises:
+            ValueError: The gradient is a tensor, so its keys are lost; the table has no optimizer
+                of its own; or there are no rows with the value, or rows of another kind of table.
+        """
+        if isinstance(value, tf.IndexedSlices):
+            self._train(value)
+            return value
+        if isinstance(value, tf.Tensor):
+            self.slices_of(value)
+        self._put_rows(value.numpy() if isinstance(value, Anchor) else value)
+        return value
+
+    def _take_rows(self) -> np.ndarray:
+        return snapshot.take(self._table)
+
+    def _put_rows(self, rows: np.ndarray) -> None:
+        snapshot.put(rows, self._table)
+
+    def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """The keys [n] and row gradients [n, dim] of a gradient; none where the table is frozen.
+
+        Raises:
+            TypeError: Its keys are of another kind than the table's, or it has no floats.
+            ValueError: It is dense, so its keys are lost.
+        """
+        if not isinstance(gradient, tf.IndexedSlices):
+            raise ValueError(
+                f"The gradient of {self.table_name!r} must be a tf.IndexedSlices, whose indices "
+                "are the keys; a dense one has lost them. It becomes dense where it is added to a "
+                "tensor, where a tf.function that looks up is called in a loop and the tape is "
+                "outside, and where `unconnected_gradients` asks for zeros. Received: "
+                f"{gradient!r}"
+            )
+        self._check_dtypes(gradient)
+        keys = table_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
+        count = tf.where(self._is_trained, tf.size(keys), 0)
+        return keys[:count], gradient.values[:count]
+
+    def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
+        """Refuses slices of a user's own making, which a cast would make others of."""
+        keys, values = (
+            tf.as_dtype(part.dtype) if hasattr(part, "dtype") else None
+            for part in (gradient.indices, gradient.values)
+        )
+        if keys is not None and not keys.is_integer and keys != tf.string:
+            raise TypeError(
+                f"The gradient of {self.table_name!r} must have keys as its indices. Received: "
+                f"indices of dtype {keys.name}"
+            )
+        if values is not None and not values.is_floating:
+            raise TypeError(
+                f"The gradient of {self.table_name!r} must have floats as its values. Received: "
+                f"values of dtype {values.name}"
+            )
+
+    def no_rows(self) -> tf.IndexedSlices:
+        """The gradient of a step that looked nothing up."""
+        options = self._table.options
+        return tf.IndexedSlices(
+            tf.zeros([0, options.dim], options.value_dtype), tf.zeros([0], options.key_dtype)
+        )
+
+    def _train(self, gradient: tf.IndexedSlices) -> None:
+        """One step of the table's own optimizer."""
+        keys, gradients = self.slices_of(gradient)
+        trainer = self.own_trainer
+        if trainer is None:
+            if not self.frozen:
+                raise ValueError(self._no_optimizer())
+            # This step may be traced now and run when the table is no longer frozen.
+            tf.debugging.assert_equal(tf.size(keys), 0, self._no_optimizer())
+            return
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            trainer.check_strategy()
+
+        def train(keys: tf.Tensor, gradients: tf.Tensor) -> None:
+            trainer.train(keys, gradients)
+            trainer.advance()
+
+        once_for_all_replicas(
+            lambda *tensors: self.unless_frozen(lambda: train(*tensors)), keys, gradients
+        )
+
+    def unless_frozen(self, step: Callable[[], None]) -> None:
+        """Runs a step of an optimizer, or nothing at all where the table is frozen."""
+        run_if(self._is_trained, step)
+
+    # There is nothing in it, but in a SavedModel it is a variable like any other. While Keras
+    # builds a model symbolically it has no value yet, and could not be restored by Keras's hooks.
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": tf.zeros(self.shape, self.dtype)}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> None:
+        del restored_tensors
+
+    def _no_optimizer(self) -> str:
+        return (
+            f"{self.table_name!r} has a table, which a Keras optimizer can't train by itself: give "
+            'it its own, tf_embed.layers.DynamicEmbedding(..., optimizer="adam") or '
+            'tf_embed.tbe.TableBatchedEmbeddingBags(..., optimizer="ADAM"), or wrap the '
+            "model's, tf_embed.DynamicEmbeddingOptimizer(optimizer)."
+        )
+
+    def _check_outer_optimizers(self) -> None:
+        """Refuses Keras optimizers that would leave the table untrained or its rows wrong."""
+        for optimizer in calling_optimizers():
+            if not getattr(optimizer, "trains_dynamic_tables", False):
+                self._check_outer_optimizer(optimizer)
+
+    def _check_outer_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
+        if self.own_trainer is None:
+            if self.frozen:
+                return
+            raise ValueError(self._no_optimizer())
+        options = ("loss_scale_factor", "gradient_accumulation_steps", "use_ema")
+        refused = {option: getattr(optimizer, option, None) for option in options}
+        refused = {option: value for option, value in refused.items() if value}
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            refused["LossScaleOptimizer"] = optimizer.name
+        if refused:
+            option, value = next(iter(refused.items()))
+            raise ValueError(
+                f"The optimizer {optimizer.name!r} must not use {option} in a model with a "
+                f"dynamic table of its own optimizer, {self.table_name!r}: Keras applies it to "
+                f"dense variables only. Received: {option}={value!r}"
+            )
+
+
+class TwinAnchor(Anchor):
+    """One more anchor of a table, for lookups whose gradients are wanted apart from others'.
+
+    An optimizer brings the gradients of all anchors of a table together and makes one step.
+
+    Args:
+        table: The table.
+        anchor: The table's anchor; None where the table is not trained.
+        checkpoint: Whether checkpoints carry the table.
+        name: Name of the variable.
+    """
+
+    def __init__(self, table: Table, anchor: Anchor | None, checkpoint: bool, name: str) -> None:
+        super().__init__(table, checkpoint, name=name.replace("/", "_"))
+        self._anchor = anchor
+        if anchor is None:
+            self._is_trained.assign(False)
+        else:
+            self._is_trained = anchor._is_trained
+
+    @property
+    def own_trainer(self) -> Trainer | None:
+        """The table's own optimizer."""
+        return None if self._anchor is None else self._anchor.own_trainer
+
+    @own_trainer.setter
+    def own_trainer(self, trainer: Trainer) -> None:
+        if self._anchor is not None:
+            self._anchor.own_trainer = trainer
+
+    @property
+    def is_on_tapes(self) -> bool:
+        """Whether the table may be trained through this anchor."""
+        return self._anchor is not None
+
+    @property
+    def frozen(self) -> bool:
+        """Whether gradients are ignored, of this anchor and of the table's."""
+        return self._anchor is None or self._anchor.frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        if self._anchor is not None:
+            self._anchor.frozen = frozen
+
+
+def _is_asked_by_build() -> bool:
+    """Whether the caller's caller is asked by a Keras optimizer for the key of a variable."""
+    frame = inspect.currentframe()
+    asker = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    if asker is None or asker.f_code.co_name != "_var_key" or asker.f_back is None:
+        return False
+    return asker.f_back.f_code.co_name == "build"
+
+
+def run_if(condition: Any, action: Callable[[], None]) -> None:
+    """Runs something now, or in the graph, if a bool scalar is true."""
+
+    def run() -> tf.Tensor:
+        action()
+        return tf.constant(True)
+
+    tf.cond(tf.convert_to_tensor(condition), run, lambda: tf.constant(False))
+
+
+def once_for_all_replicas(train: Callable[..., None], *tensors: Any) -> None:
+    """Runs a step once on what all replicas of a tf.distribute strategy have.
+
+    A table is one for all replicas, so a step in each would be several steps.
+
+    Args:
+        train: Called once with the tensors of all replicas, concatenated.
+        *tensors: Tensors of this replica, or lists of them.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        train(*tensors)
+        return
+
+    def merged(strategy: tf.distribute.Strategy, *all_tensors: Any) -> None:
+        train(
+            *tf.nest.map_structure(
+                lambda tensor: tf.concat(strategy.experimental_local_results(tensor), 0),
+                all_tensors,
+            )
+        )
+
+    context.merge_call(merged, args=tensors)
+
+
+def calling_optimizers() -> list[keras.optimizers.Optimizer]:
+    """The Keras optimizers in whose methods this call stands, innermost first.
+
+    Keras tells a variable nothing about the optimizer, neither when it asks whether to overwrite
+    it nor when it does, so the callers are looked at. Where none is found, nothing is checked.
+    """
+    found: list[keras.optimizers.Optimizer] = []
+    frame = inspect.currentframe()
+    for _ in range(12):
+        frame = frame.f_back if frame is not None else None
+        if frame is None:
+            break
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.optimizers.Optimizer) and caller not in found:
+            found.append(caller)
+    return found
+
+
+def _callers() -> Iterator[types.FrameType]:
+    """The frames in which this call stands, innermost first.
+
+    A variable is not told who asks for its value and what for, so these are looked at where an
+    answer would drop rows.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,55 @@
+"""`RowArray`: a `Variable` whose keys are row numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.variable.variable import Variable
+
+
+class RowArray(Variable):
+    """A table of a fixed number of rows, from 0 on.
+
+    Rows are held once they were written or trained. All others have their initial row, and take no
+    memory.
+
+    Args:
+        num_rows: The number of rows, at least 1.
+        **kwargs: Arguments of `Variable`, without `key_dtype` and `policy`.
+
+    Raises:
+        ValueError: An argument is out of range. From all methods that take row numbers, and from
+            their ops, as tf.errors.InvalidArgumentError: a number is not from 0 to `num_rows` - 1.
+
+    Example:
+        >>> from tf_embed.variable.row_array import RowArray
+        >>> rows = RowArray(3, dim=2)
+        >>> rows.upsert([1], [[1.0, 2.0]])
+        >>> rows.lookup([0, 1]).numpy().tolist()
+        [[0.0, 0.0], [1.0, 2.0]]
+    """
+
+    def __init__(self, num_rows: int, **kwargs: Any) -> None:
+        self._num_rows = arguments.positive_int(num_rows, "num_rows")
+        super().__init__(key_dtype=tf.int64, **kwargs)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows, held or not."""
+        return self._num_rows
+
+    def _keys(self, keys: Any) -> tf.Tensor:
+        keys = super()._keys(keys)
+        good = tf.reduce_all(tf.logical_and(keys >= 0, keys < self._num_rows))
+        check = tf.debugging.Assert(
+            good,
+            [
+                f"`keys` of {self.name!r} must be row numbers, from 0 to {self._num_rows - 1}. "
+                "Received:",
+                keys,
+            ],
+        )
+        return arguments.after(keys, check)
