@@ -247,16 +247,16 @@ NVCC_FLAGS := --options-file=cc/device/flags.nvcc -I. -MMD
 NVCC_CC_FLAGS := -std=c++17 -O3 -I. -MMD -Xcompiler=-fPIC,-ffp-contract=off,-fno-math-errno,-Wall
 CUDA_OUT := build/cuda
 CUDA_RUN ?=
-CUDA_CORE := $(patsubst %.cc,$(CUDA_OUT)/%.o,$(wildcard cc/core/*.cc))
+CUDA_CORE := $(patsubst %.cc,$(CUDA_OUT)/%.o,$(wildcard cc/core/*/*.cc cc/host/*.cc))
 CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/device/device_table.cu.o
 CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/device/copying_table.o \
     $(CUDA_OUT)/cc/device/device_table_on_host.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
-    core/table_admission_test core/table_contract_test core/table_pass_test \
-    core/table_policy_test core/table_scores_test core/table_slots_test \
-    cuda/bounded_device_table_test cuda/device_key_sums_test cuda/device_split_test cuda/gpu_test \
-    cuda/large_apply_test cuda/pooled_on_device_test)
-$(CUDA_OUT)/cc/core/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
-$(CUDA_OUT)/cc/core/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized
+    $(patsubst %,core/table/%_test, table_admission table_contract table_pass table_policy table_scores \
+        table_slots) \
+    $(patsubst %,device/%_test, bounded_device_table device_key_sums device_split gpu large_apply \
+        pooled_on_device))
+$(CUDA_OUT)/cc/core/loops/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
+$(CUDA_OUT)/cc/core/loops/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized
 
 .PHONY: nvcc
 nvcc:
@@ -270,7 +270,7 @@ $(CUDA_OUT)/%.o: %.cc | nvcc
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_CC_FLAGS) $(NVCC_SET) -c $< -o $@
 
--include $(wildcard $(CUDA_OUT)/*/*.d $(CUDA_OUT)/*/*/*.d $(CUDA_OUT)/*/*/*/*.d)
+-include $(wildcard $(CUDA_OUT)/*/*.d $(CUDA_OUT)/*/*/*.d $(CUDA_OUT)/*/*/*/*.d $(CUDA_OUT)/*/*/*/*/*.d)
 
 .PHONY: cuda
 cuda: $(CUDA_OUT)/cc/device/device_table.cu.o

@@ -14,7 +14,7 @@ from policy_oracle import PolicyOracle
 from reference import SEED
 from scores_test import score_of, scores_by_key
 
-import tf_embed as de
+from tf_embed import tfra as de
 from tf_embed.tfra import HkvEvictStrategy, HkvHashTableConfig, HkvHashTableCreator
 
 ORDER = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pathlib
@@ -116,6 +117,18 @@ class HygieneTest(tf.test.TestCase):
 
 
 class MissingTest(tf.test.TestCase):
+    def test_all_names_of_the_interfaces_are_there(self):
+        for package in (tf_embed.tbe, tf_embed.tfra, tf_embed.layers, tf_embed.optimizers):
+            for name in package.__all__:
+                self.assertIsNotNone(getattr(package, name), f"{package.__name__}.{name}")
+
+    def test_a_star_import_rebinds_no_module_of_a_user(self):
+        names: dict[str, object] = {}
+        exec("from tf_embed import *", names)
+        modules = [name for name, value in names.items() if inspect.ismodule(value)]
+        self.assertEmpty(modules)
+        self.assertIs(names["Variable"], tf_embed.Variable)
+
     def test_without_tensorflow_one_sentence_says_what_to_install(self):
         said = run(WITHOUT_TENSORFLOW, "tensorflow")
         self.assertRegex(said, r"^tf_embed needs TensorFlow .*`pip install tensorflow`.*[^|]$")

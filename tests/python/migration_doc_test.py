@@ -53,8 +53,8 @@ ROWS = rows_of(DOC.read_text())
 
 
 def is_there(name: str) -> bool:
-    """Whether tf_embed has a name, `de.` and what follows."""
-    found: Any = tf_embed
+    """Whether `tf_embed.tfra` has a name, `de.` and what follows."""
+    found: Any = tfra
     for part in name.removeprefix("de.").split("."):
         found = getattr(found, part, None)
     return found is not None

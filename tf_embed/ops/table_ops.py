@@ -1,4 +1,4 @@
-"""The ops of a table, typed, and the gradient of a lookup.
+"""The ops of a table, typed.
 
 One function an op. Nothing is checked here that an op checks itself; what a user may get wrong
 is checked in `arguments.py`, above. The inputs that all share:
