@@ -237,69 +237,10 @@ tables: $(VENV)/.ready wheel-tf216
 	$(VENV)/bin/python tests/tables/doors.py --write docs/doors.md \
 	    --merge build/doors/$(TF).json build/doors/$(OLD_TF).json
 
-# What runs on a GPU without TensorFlow, and needs nothing but nvcc, the g++ that it calls, and for
-# the tests GoogleTest (Debian's libgtest-dev). Bazel takes the same options. Those that keep rows
-# the same as on the CPU are explained in cc/core/rows/initializer.h. NVCC_ARCHS says for which GPUs;
-# CUDA_RUN what the programs run under, such as compute-sanitizer.
-NVCC ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-NVCC_ARCHS ?= --options-file=cc/device/gpus.nvcc
-NVCC_FLAGS := --options-file=cc/device/flags.nvcc -I. -MMD
-NVCC_CC_FLAGS := -std=c++17 -O3 -I. -MMD -Xcompiler=-fPIC,-ffp-contract=off,-fno-math-errno,-Wall
-CUDA_OUT := build/cuda
-CUDA_RUN ?=
-CUDA_CORE := $(patsubst %.cc,$(CUDA_OUT)/%.o,$(wildcard cc/core/*/*.cc cc/host/*.cc))
-CUDA_TABLE := $(CUDA_CORE) $(CUDA_OUT)/cc/device/device_table.cu.o
-CUDA_TEST := $(CUDA_TABLE) $(CUDA_OUT)/cc/device/copying_table.o \
-    $(CUDA_OUT)/cc/device/device_table_on_host.o $(patsubst %,$(CUDA_OUT)/tests/cc/%.o, \
-    $(patsubst %,core/table/%_test, table_admission table_contract table_pass table_policy table_scores \
-        table_slots) \
-    $(patsubst %,device/%_test, bounded_device_table device_key_sums device_split gpu large_apply \
-        pooled_on_device))
-$(CUDA_OUT)/cc/core/loops/table_loops_avx2.o: NVCC_SET := -Xcompiler=-mavx2,-mbmi2
-$(CUDA_OUT)/cc/core/loops/table_loops_avx512.o: NVCC_SET := -Xcompiler=-mavx512f,-mavx512dq,-mavx512bw,-mavx512vl,-mbmi2,-mprefer-vector-width=512,-Wno-maybe-uninitialized
-
-.PHONY: nvcc
-nvcc:
-	@[ -n "$(NVCC)" ] || { echo "There is no nvcc: install the CUDA toolkit, 12 or 13, or set NVCC." >&2; exit 1; }
-
-$(CUDA_OUT)/%.cu.o: %.cu cc/device/flags.nvcc cc/device/gpus.nvcc | nvcc
-	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) $(NVCC_ARCHS) $(NVCC_SET) -c $< -o $@
-
-$(CUDA_OUT)/%.o: %.cc | nvcc
-	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_CC_FLAGS) $(NVCC_SET) -c $< -o $@
-
--include $(wildcard $(CUDA_OUT)/*/*.d $(CUDA_OUT)/*/*/*.d $(CUDA_OUT)/*/*/*/*.d $(CUDA_OUT)/*/*/*/*/*.d)
-
-.PHONY: cuda
-cuda: $(CUDA_OUT)/cc/device/device_table.cu.o
-
-# The C interface (cc/device/device_table_c.h); examples/device_table.py drives it.
-.PHONY: cuda-library
-cuda-library: $(CUDA_OUT)/libtf_embed_device.so
-
-$(CUDA_OUT)/libtf_embed_device.so: $(CUDA_TABLE) $(CUDA_OUT)/cc/device/device_table_on_host.o \
-    $(CUDA_OUT)/cc/device/device_table_c.o
-	$(NVCC) -shared $^ -lpthread -o $@
-
-$(CUDA_OUT)/gpu_test: $(CUDA_TEST)
-	$(NVCC) $^ -lgtest -lpthread -o $@
-
-# HKV_DIR: a checkout of NVIDIA's HierarchicalKV, to run its table on the same keys in turn.
-HKV_DIR ?=
-$(CUDA_OUT)/benchmarks/device_table_benchmark.cu.o: NVCC_SET := $(if $(HKV_DIR),-DTF_EMBED_HKV -isystem $(HKV_DIR)/include)
-$(CUDA_OUT)/device_table_benchmark: $(CUDA_TABLE) $(CUDA_OUT)/benchmarks/device_table_benchmark.cu.o
-	$(NVCC) $^ -lpthread -o $@
-
-.PHONY: cuda-benchmark
-cuda-benchmark: $(CUDA_OUT)/device_table_benchmark
-	$(CUDA_RUN) $< $(BENCHMARK_ARGS) || [ $$? -eq 77 ]
-
-# 77: there is no GPU.
-.PHONY: cuda-test
-cuda-test: $(CUDA_OUT)/gpu_test
-	$(CUDA_RUN) $< || [ $$? -eq 77 ]
+# What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
+.PHONY: cuda cuda-benchmark cuda-library cuda-test
+cuda cuda-benchmark cuda-library cuda-test:
+	@$(MAKE) --no-print-directory -f cc/device/Makefile $@
 
 .PHONY: clean
 clean:

@@ -5,8 +5,8 @@
 // the host, and go by TableResource::shard as everywhere.
 //
 // With TF_EMBED_HOST_FOR_GPU=1 in the environment the host stands in for every GPU. With a device
-// of TensorFlow that calls itself a GPU and is the host too (tests/cc/gpu) all of this runs where no
-// GPU is.
+// of TensorFlow that calls itself a GPU and is the host too (tests/cc/gpu) all of this runs where
+// no GPU is.
 #ifndef TF_EMBED_CC_TF_GPU_TABLES_H_
 #define TF_EMBED_CC_TF_GPU_TABLES_H_
 

@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON_ROOMS = (
     "_version",
     "_library",
+    "callers",
     "ops",
     "arguments",
     "definitions",

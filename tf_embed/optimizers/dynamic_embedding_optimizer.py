@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import threading
 import zlib
 from typing import Any
@@ -13,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import arguments, callers
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.rules import optimizer_of, step_variable
 from tf_embed.optimizers.step_arguments import (
@@ -33,7 +32,7 @@ from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if
 from tf_embed.saving import stored_rows
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.variable.anchor import Anchor, calling_optimizers, run_if
+from tf_embed.variable.anchor import Anchor, run_if
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +153,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         if self.built:
             return
-        for outer in calling_optimizers():
+        for outer in callers.optimizers():
             if isinstance(outer, keras.optimizers.LossScaleOptimizer):
                 raise ValueError(
                     f"{self.name!r} must not be in a LossScaleOptimizer, as model.compile puts it "
@@ -442,9 +441,8 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         Raises:
             ValueError: keras.callbacks.SwapEMAWeights asks, to swap its variables itself.
         """
-        frame = inspect.currentframe()
-        caller = frame.f_back.f_locals.get("self") if frame is not None and frame.f_back else None
-        if isinstance(caller, keras.callbacks.SwapEMAWeights) and self.table_trainers:
+        asks = isinstance(callers.caller_object(), keras.callbacks.SwapEMAWeights)
+        if asks and self.table_trainers:
             raise ValueError(
                 "keras.callbacks.SwapEMAWeights does not reach the rows of dynamic tables: leave "
                 "it out. Averages take the place of weights at the end of `fit` and, where "
@@ -514,7 +512,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             return  # saved with another kind of optimizer
         arrays = stored_rows.read(store, self.name)
         step_variable(self._rule_optimizer).assign(arrays["step"])
-        model = _loading_model(self)
+        model = callers.model_being_loaded(self)
         if model is not None and not self.built:
             self.build(model.trainable_variables)
         trainers = self.table_trainers
@@ -567,18 +565,3 @@ def _split(variables: Any) -> _Split:
 def _name_number(trainer: TableTrainer) -> np.ndarray:
     """What tells a table's name from those of others, in a file."""
     return np.asarray(zlib.crc32(trainer.table.options.name.encode()), np.int64)
-
-
-def _loading_model(optimizer: keras.optimizers.Optimizer) -> keras.Model | None:
-    """The model that was compiled with an optimizer and is just being loaded.
-
-    An optimizer knows no model, so the callers are looked at. Where none is found, what Keras loads
-    of an optimizer that is not built is left as it is.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        for value in frame.f_locals.values():
-            if isinstance(value, keras.Model) and getattr(value, "optimizer", None) is optimizer:
-                return value
-        frame = frame.f_back
-    return None

@@ -13,7 +13,6 @@ them in memory than Keras and TensorFlow make.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_embed import callers
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table.table import Table
 
@@ -257,11 +257,8 @@ def refuse_old_format(layer_name: str) -> None:
     Raises:
         ValueError: It is.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "save_model_to_hdf5":
-            raise ValueError(
-                f"The rows of {layer_name!r} can't be saved in Keras's old .h5 format: save the "
-                "model as a .keras file, or its weights as a .weights.h5 file."
-            )
-        frame = frame.f_back
+    if callers.calls_function("save_model_to_hdf5"):
+        raise ValueError(
+            f"The rows of {layer_name!r} can't be saved in Keras's old .h5 format: save the model "
+            "as a .keras file, or its weights as a .weights.h5 file."
+        )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import itertools
 import uuid
 import weakref
@@ -25,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import arguments
+from tf_embed import arguments, callers
 from tf_embed.ops import policy_ops, slot_ops, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
@@ -491,7 +490,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     # Saving. Called on this object, and on copies of it with another handle.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        with_all = not _is_saving_a_model()
+        with_all = not callers.saves_a_model()
         return self.export(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
@@ -575,17 +574,3 @@ def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any
     """Frees a table, wherever the last reference to it went."""
     with eagerly():
         tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-
-
-def _is_saving_a_model() -> bool:
-    """Whether this call comes from tf.saved_model.save, which leaves the slots out.
-
-    TensorFlow asks for the tensors in the same words for a checkpoint.
-    """
-    save = inspect.unwrap(tf.saved_model.save).__code__
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code is save:
-            return True
-        frame = frame.f_back
-    return False

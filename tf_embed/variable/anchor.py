@@ -14,15 +14,14 @@ and weight decay, does not reach the table. What would make rows wrong is refuse
 
 from __future__ import annotations
 
-import inspect
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_embed import callers
 from tf_embed.ops import table_ops
 from tf_embed.saving import snapshot
 from tf_embed.table.slot_variable import SlotVariable
@@ -146,7 +145,7 @@ class Anchor(keras.Variable):
         """
         # An optimizer without slots asks for `overwrite_with_gradient` at its first step only. But
         # each asks for this when it is built, where a refusal is of more use.
-        if _is_asked_by_build():
+        if callers.optimizer_builds():
             self._check_outer_optimizers()
         return super().value
 
@@ -167,7 +166,7 @@ class Anchor(keras.Variable):
             ValueError: `get_state_tree` asks, which has the optimizer's variables too; and Orbax,
                 which is given its arrays, would drop even the rows.
         """
-        if any(frame.f_code.co_name == "get_state_tree" for frame in _callers()):
+        if callers.calls_function("get_state_tree"):
             raise ValueError(
                 f"`get_state_tree` does not carry what an optimizer keeps for {self.table_name!r}, "
                 "and keras.callbacks.OrbaxCheckpoint not even its rows: use `get_weights`, "
@@ -182,7 +181,7 @@ class Anchor(keras.Variable):
             ValueError: A Keras layer that is no DynamicEmbedding wants to write it to a file,
                 which would drop the rows.
         """
-        if any(frame.f_code.co_name == "save_own_variables" for frame in _callers()):
+        if callers.calls_function("save_own_variables"):
             raise ValueError(
                 f"The rows of {self.table_name!r} are not saved in Keras files with a layer that "
                 "has its anchor as a weight: use a tf_embed.layers.DynamicEmbedding in the layer, "
@@ -309,7 +308,7 @@ class Anchor(keras.Variable):
 
     def _check_outer_optimizers(self) -> None:
         """Refuses Keras optimizers that would leave the table untrained or its rows wrong."""
-        for optimizer in calling_optimizers():
+        for optimizer in callers.optimizers():
             if not getattr(optimizer, "trains_dynamic_tables", False):
                 self._check_outer_optimizer(optimizer)
 
@@ -378,15 +377,6 @@ class TwinAnchor(Anchor):
             self._anchor.frozen = frozen
 
 
-def _is_asked_by_build() -> bool:
-    """Whether the caller's caller is asked by a Keras optimizer for the key of a variable."""
-    frame = inspect.currentframe()
-    asker = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
-    if asker is None or asker.f_code.co_name != "_var_key" or asker.f_back is None:
-        return False
-    return asker.f_back.f_code.co_name == "build"
-
-
 def run_if(condition: Any, action: Callable[[], None]) -> None:
     """Runs something now, or in the graph, if a bool scalar is true."""
 
@@ -420,33 +410,3 @@ def once_for_all_replicas(train: Callable[..., None], *tensors: Any) -> None:
         )
 
     context.merge_call(merged, args=tensors)
-
-
-def calling_optimizers() -> list[keras.optimizers.Optimizer]:
-    """The Keras optimizers in whose methods this call stands, innermost first.
-
-    Keras tells a variable nothing about the optimizer, neither when it asks whether to overwrite
-    it nor when it does, so the callers are looked at. Where none is found, nothing is checked.
-    """
-    found: list[keras.optimizers.Optimizer] = []
-    frame = inspect.currentframe()
-    for _ in range(12):
-        frame = frame.f_back if frame is not None else None
-        if frame is None:
-            break
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, keras.optimizers.Optimizer) and caller not in found:
-            found.append(caller)
-    return found
-
-
-def _callers() -> Iterator[types.FrameType]:
-    """The frames in which this call stands, innermost first.
-
-    A variable is not told who asks for its value and what for, so these are looked at where an
-    answer would drop rows.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -1,0 +1,95 @@
+"""Questions about the caller, which Keras and TensorFlow do not answer through their public API.
+
+Every place of tf_embed that looks at frames is here. Each answer only refuses something that would
+lose rows or train them wrong, or leaves out tensors that are not wanted, except `saves_a_model` and
+`model_being_loaded`, which choose what to save and to load. If a name is not found, nothing is
+refused.
+
+    question                 looks for                        because
+    optimizers               `self` of a Keras optimizer's    Keras does not tell a variable which
+                             methods                          optimizer assigns its gradient
+    optimizer_builds         `build` below `_var_key`         an optimizer without slots asks for
+                                                              nothing else before its first step
+    calls_function           `get_state_tree`                 it asks for a variable's value, as
+                                                              `get_weights` does, but keeps no rows
+                             `save_own_variables`             it writes an array of no rows
+                             `save_model_to_hdf5`             it asks a layer for its config alone
+    caller_object            `self` of SwapEMAWeights         it swaps an inner optimizer's
+                                                              variables, and no rows
+    model_being_loaded       a model in the locals            an optimizer knows no model, and is
+                                                              loaded before it is built
+    saves_a_model            the code of tf.saved_model.save  it asks for the tensors of a
+                                                              checkpoint, and wants no slots
+
+All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests/python:
+optimizer_corners_test.py for optimizers, door_cases.py for what is saved, saving_test.py for .h5,
+checkpoints_test.py for models that are loaded, serving_test.py for tf.saved_model.save.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# Keras calls a variable from its optimizer's methods, a few frames apart.
+_NEAR = 12
+
+
+def frames() -> Iterator[types.FrameType]:
+    """The frames in which the question is asked, innermost first, without those of this module."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals is not globals():
+            yield frame
+        frame = frame.f_back
+
+
+def calls_function(name: str) -> bool:
+    """Whether a function of that name is among the callers."""
+    return any(frame.f_code.co_name == name for frame in frames())
+
+
+def caller_object() -> Any:
+    """`self` of the method that called the function which asks, or None."""
+    caller = next(itertools.islice(frames(), 1, None), None)
+    return None if caller is None else caller.f_locals.get("self")
+
+
+def optimizer_builds() -> bool:
+    """Whether a Keras optimizer that is being built called the function which asks.
+
+    It asks for the key of a variable then.
+    """
+    callers = itertools.islice(frames(), 1, 3)
+    return [frame.f_code.co_name for frame in callers] == ["_var_key", "build"]
+
+
+def optimizers() -> list[keras.optimizers.Optimizer]:
+    """The Keras optimizers in whose methods this call stands, innermost first."""
+    found: list[keras.optimizers.Optimizer] = []
+    for frame in itertools.islice(frames(), _NEAR):
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.optimizers.Optimizer) and caller not in found:
+            found.append(caller)
+    return found
+
+
+def model_being_loaded(optimizer: keras.optimizers.Optimizer) -> keras.Model | None:
+    """The model that was compiled with an optimizer and is being loaded, or None."""
+    for frame in frames():
+        for value in frame.f_locals.values():
+            if isinstance(value, keras.Model) and getattr(value, "optimizer", None) is optimizer:
+                return value
+    return None
+
+
+def saves_a_model() -> bool:
+    """Whether tf.saved_model.save is among the callers."""
+    save = inspect.unwrap(tf.saved_model.save).__code__
+    return any(frame.f_code is save for frame in frames())
