@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tf_embed import arguments
 from tf_embed.definitions import as_learning_rate, as_number
+from tf_embed.optimizers import rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,21 +64,23 @@ class Rows:
         return dataclasses.replace(self, weights=weights, slots={**self.slots, **slots})
 
 
-_FUSED: set[type] = set()
-
-
 def fused(optimizer_class: Any) -> Any:
-    """Declares, as a decorator, that a table runs the `rule` of a class of RowRuleOptimizer.
-
-    It speaks for the class alone: a subclass may change what its rule does not know of.
-    """
-    _FUSED.add(optimizer_class)
+    """Makes tables run a class of RowRuleOptimizer by its `rule`, as a decorator."""
+    rules.register(optimizer_class, _rule_of)
     return optimizer_class
 
 
-def is_fused(optimizer: Any) -> bool:
-    """Whether an optimizer is of a class that was declared `fused`."""
-    return type(optimizer) in _FUSED
+def _rule_of(optimizer: RowRuleOptimizer) -> rules.FusedRule:
+    slots = (
+        rules.RuleSlot(slot.name, slot.is_wide, math.nan if slot.starts_at_weights else 0.0)
+        for slot in optimizer.slots
+    )
+
+    def numbers(weight_decay: bool, max_counter: Any) -> list[Any]:
+        decay = optimizer.number("weight_decay") if weight_decay else 0.0
+        return optimizer.hyper(decay, max_counter)
+
+    return rules.FusedRule(optimizer.rule, tuple(slots), numbers)
 
 
 class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):

@@ -1,47 +1,133 @@
 """Keras optimizers as fused rules.
 
-The rules run in the table, on the weights and slots of a row at once. This file reads which rule
-a Keras optimizer is, and its hyper-parameters at a step, so that a table's rows get exactly what
-Keras would give a dense variable. `row_optimizer.py` is for the optimizers that have none.
+The rules run in the table, on the weights and slots of a row at once. This file says which rule
+each Keras optimizer is, and its hyper-parameters at a step, so that a table's rows get exactly what
+Keras would give a dense variable. Classes of RowRuleOptimizer register themselves.
+`row_optimizer.py` is for the optimizers that have no rule.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tf_embed import arguments
-from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, is_fused
 from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 
-_FUSED = (
-    keras.optimizers.SGD,
-    keras.optimizers.RMSprop,
-    keras.optimizers.Adagrad,
-    RowwiseAdagrad,
-    keras.optimizers.Adam,
-    keras.optimizers.AdamW,
-    keras.optimizers.Ftrl,
-)
 
-# Names of the slots of each rule, in the order in which they lie in a row, as Keras has them.
-_SLOT_NAMES = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "adagrad": ("accumulator",),
-    "rowwise_adagrad": ("accumulator",),
-    "adam": ("momentum", "velocity"),
-    "adam_amsgrad": ("momentum", "velocity", "velocity_hat"),
-    "rmsprop": ("velocity",),
-    "rmsprop_momentum": ("velocity", "momentum"),
-    "rmsprop_centered": ("velocity", "average_gradient"),
-    "rmsprop_centered_momentum": ("velocity", "momentum", "average_gradient"),
-    "ftrl": ("accumulator", "linear"),
-}
-_ONE_PER_ROW = {"rowwise_adagrad"}
+class RuleSlot(NamedTuple):
+    """What a rule keeps of each row.
+
+    Attributes:
+        name: What Keras or the formulas call it.
+        is_wide: Whether there is one number for each weight; otherwise one for each row.
+        initial_value: Of a new row. NaN: the weights.
+    """
+
+    name: str
+    is_wide: bool = True
+    initial_value: float = 0.0
+
+
+class FusedRule(NamedTuple):
+    """The rule that an optimizer is in a table.
+
+    Attributes:
+        name: One of TfEmbedApply's rules.
+        slots: In the order in which they lie in a row: wide ones first.
+        numbers: Gives the hyper-parameters behind the learning rate and Keras's weight decay. Takes
+            whether weight decay applies, and the largest count of all rows plus 1 or None.
+    """
+
+    name: str
+    slots: tuple[RuleSlot, ...] = ()
+    numbers: Callable[[bool, Any], list[Any]] = lambda *_: []
+
+
+_RULES: dict[type, Callable[[Any], FusedRule]] = {}
+
+
+def register(optimizer_class: type, rule_of: Callable[[Any], FusedRule]) -> None:
+    """Makes tables run the optimizers of a class as a fused rule.
+
+    It speaks for the class alone: a subclass may change what the rule does not know of.
+
+    Args:
+        optimizer_class: A class of Keras optimizers.
+        rule_of: Gives the rule of an optimizer of that class.
+    """
+    _RULES[optimizer_class] = rule_of
+
+
+def _wide(*names: str, first: float = 0.0) -> tuple[RuleSlot, ...]:
+    return tuple(RuleSlot(name, True, 0.0 if i else first) for i, name in enumerate(names))
+
+
+def _sgd(optimizer: Any) -> FusedRule:
+    if not optimizer.momentum:
+        return FusedRule("sgd")
+    numbers = [optimizer.momentum, float(optimizer.nesterov)]
+    return FusedRule("momentum", _wide("momentum"), lambda *_: numbers)
+
+
+def _rmsprop(optimizer: Any) -> FusedRule:
+    name, slots = "rmsprop", ["velocity"]
+    if optimizer.centered:
+        name += "_centered"
+    if optimizer.momentum:
+        name += "_momentum"
+        slots.append("momentum")
+    if optimizer.centered:
+        slots.append("average_gradient")
+    numbers = [optimizer.rho, optimizer.momentum, optimizer.epsilon]
+    return FusedRule(name, _wide(*slots), lambda *_: numbers)
+
+
+def _adagrad(optimizer: Any) -> FusedRule:
+    first = float(optimizer.initial_accumulator_value)
+    numbers = [first, optimizer.epsilon]
+    return FusedRule("adagrad", _wide("accumulator", first=first), lambda *_: numbers)
+
+
+def _rowwise_adagrad(optimizer: Any) -> FusedRule:
+    first = float(optimizer.initial_accumulator_value)
+    none = [0.0, 0.0, 0.0]  # neither decay of the rule's own nor a bound of norms
+    numbers = [first, optimizer.epsilon, *none]
+    slots = (RuleSlot("accumulator", False, first),)
+    return FusedRule("rowwise_adagrad", slots, lambda *_: numbers)
+
+
+def _adam(optimizer: Any) -> FusedRule:
+    numbers = [optimizer.beta_1, optimizer.beta_2, optimizer.epsilon]
+    if optimizer.amsgrad:
+        slots = _wide("momentum", "velocity", "velocity_hat")
+        return FusedRule("adam_amsgrad", slots, lambda *_: numbers)
+    return FusedRule("adam", _wide("momentum", "velocity"), lambda *_: numbers)
+
+
+def _ftrl(optimizer: Any) -> FusedRule:
+    first = float(optimizer.initial_accumulator_value)
+    numbers = [
+        first,
+        optimizer.learning_rate_power,
+        optimizer.l1_regularization_strength,
+        optimizer.l2_regularization_strength,
+        optimizer.l2_shrinkage_regularization_strength,
+        optimizer.beta,
+    ]
+    return FusedRule("ftrl", _wide("accumulator", "linear", first=first), lambda *_: numbers)
+
+
+register(keras.optimizers.SGD, _sgd)
+register(keras.optimizers.RMSprop, _rmsprop)
+register(keras.optimizers.Adagrad, _adagrad)
+register(RowwiseAdagrad, _rowwise_adagrad)
+register(keras.optimizers.Adam, _adam)
+register(keras.optimizers.AdamW, _adam)
+register(keras.optimizers.Ftrl, _ftrl)
 
 
 def optimizer_of(identifier: Any) -> Any:
@@ -67,81 +153,34 @@ def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
 
 
 def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
-    """Name of the rule that an optimizer is, or None.
-
-    A subclass of one that is a rule has none: what it changes would be left out.
-    """
-    if is_fused(optimizer):
-        return optimizer.rule
-    if type(optimizer) not in _FUSED:
-        return None
-    if isinstance(optimizer, keras.optimizers.SGD):
-        return "momentum" if optimizer.momentum else "sgd"
-    if isinstance(optimizer, keras.optimizers.RMSprop):
-        centered = "_centered" if optimizer.centered else ""
-        return f"rmsprop{centered}{'_momentum' if optimizer.momentum else ''}"
-    if isinstance(optimizer, RowwiseAdagrad):
-        return "rowwise_adagrad"
-    if isinstance(optimizer, keras.optimizers.Adagrad):
-        return "adagrad"
-    if isinstance(optimizer, keras.optimizers.Ftrl):
-        return "ftrl"
-    return "adam_amsgrad" if optimizer.amsgrad else "adam"
+    """Name of the rule that an optimizer is, or None."""
+    rule_of = _RULES.get(type(optimizer))
+    return None if rule_of is None else rule_of(optimizer).name
 
 
 def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[str, int, float]]:
     """Name, number in a row and initial value of each slot of an optimizer's fused rule."""
-    if isinstance(optimizer, RowRuleOptimizer):
-        return [
-            (slot.name, dim if slot.is_wide else 1, math.nan if slot.starts_at_weights else 0.0)
-            for slot in optimizer.slots
-        ]
-    rule = fused_rule(optimizer)
-    assert rule is not None
-    width = 1 if rule in _ONE_PER_ROW else dim
-    first = float(getattr(optimizer, "initial_accumulator_value", 0.0))
-    names = _SLOT_NAMES[rule]
-    return [(name, width, 0.0 if i else first) for i, name in enumerate(names)]
+    slots = _RULES[type(optimizer)](optimizer).slots
+    return [(slot.name, dim if slot.is_wide else 1, slot.initial_value) for slot in slots]
 
 
 def hyper_parameters(
     optimizer: keras.optimizers.Optimizer, *, weight_decay: bool, max_counter: Any = None
 ) -> tf.Tensor:
-    """Hyper-parameters of a fused rule at this step, as `ops.apply` takes them; float64 vector.
+    """Hyper-parameters of a fused rule at this step, as `table_ops.apply` takes them.
 
     Args:
         optimizer: One that `fused_rule` knows.
         weight_decay: Whether its weight decay applies.
         max_counter: One more than the largest count of all rows, a float64 scalar, where the rule
             asks for it.
+
+    Returns:
+        A float64 vector.
     """
     learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
     decay = optimizer.weight_decay if weight_decay else None
-    numbers: list[Any] = [learning_rate, decay or 0.0]
-    if isinstance(optimizer, RowRuleOptimizer):
-        numbers += optimizer.hyper(
-            optimizer.number("weight_decay") if weight_decay else 0.0, max_counter
-        )
-    elif isinstance(optimizer, keras.optimizers.SGD):
-        if optimizer.momentum:
-            numbers += [optimizer.momentum, float(optimizer.nesterov)]
-    elif isinstance(optimizer, keras.optimizers.RMSprop):
-        numbers += [optimizer.rho, optimizer.momentum, optimizer.epsilon]
-    elif isinstance(optimizer, keras.optimizers.Adagrad):
-        numbers += [optimizer.initial_accumulator_value, optimizer.epsilon]
-    elif isinstance(optimizer, RowwiseAdagrad):
-        none = [0.0, 0.0, 0.0]  # neither decay of the rule's own nor a bound of norms
-        numbers += [optimizer.initial_accumulator_value, optimizer.epsilon, *none]
-    elif isinstance(optimizer, keras.optimizers.Ftrl):
-        numbers += [
-            optimizer.initial_accumulator_value,
-            optimizer.learning_rate_power,
-            optimizer.l1_regularization_strength,
-            optimizer.l2_regularization_strength,
-            optimizer.l2_shrinkage_regularization_strength,
-            optimizer.beta,
-        ]
-    else:
-        numbers += [optimizer.beta_1, optimizer.beta_2, optimizer.epsilon]
+    rule = _RULES[type(optimizer)](optimizer)
+    numbers = [learning_rate, decay or 0.0, *rule.numbers(weight_decay, max_counter)]
     # tf.cast would make float32 of a Python number on the way.
     return tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])

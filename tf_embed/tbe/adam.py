@@ -24,14 +24,15 @@ class _RowAdam(RowRuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        eps: float,
-        beta1: float,
-        beta2: float,
-        weight_decay: float,
-        name: str,
+        learning_rate: Any = 0.01,
+        eps: float = 1e-8,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        weight_decay: float = 0.0,
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
+        name = self.rule if name is None else name
         super().__init__(learning_rate, name, weight_decay, **kwargs)
         self.eps = self.check("eps", eps)
         self.beta1 = self.check("beta1", beta1)
@@ -163,7 +164,7 @@ class PartialRowwiseAdam(_RowAdam):
         beta1: How much of the mean of gradients stays, from 0 to less than 1.
         beta2: How much of the mean of squares stays, likewise.
         weight_decay: Factor of decoupled weight decay.
-        name: Name of the optimizer.
+        name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
@@ -183,18 +184,6 @@ class PartialRowwiseAdam(_RowAdam):
     _is_partial = True
     rule = "partial_rowwise_adam"
 
-    def __init__(
-        self,
-        learning_rate: Any = 0.01,
-        eps: float = 1e-8,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        weight_decay: float = 0.0,
-        name: str = "partial_rowwise_adam",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
-
 
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
@@ -211,7 +200,7 @@ class LAMB(_RowAdam):
         beta1: How much of the mean of gradients stays, from 0 to less than 1.
         beta2: How much of the mean of squares stays, likewise.
         weight_decay: Factor of the weights in r.
-        name: Name of the optimizer.
+        name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
@@ -232,18 +221,6 @@ class LAMB(_RowAdam):
     _trusts = True
     rule = "lamb"
 
-    def __init__(
-        self,
-        learning_rate: Any = 0.01,
-        eps: float = 1e-8,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        weight_decay: float = 0.0,
-        name: str = "lamb",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
-
 
 @fused
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
@@ -256,7 +233,7 @@ class PartialRowwiseLAMB(_RowAdam):
         beta1: How much of the mean of gradients stays, from 0 to less than 1.
         beta2: How much of the mean of squares stays, likewise.
         weight_decay: Factor of the weights in the direction.
-        name: Name of the optimizer.
+        name: Name of the optimizer; by default that of its rule.
         **kwargs: Options of keras.optimizers.Optimizer.
 
     Raises:
@@ -276,18 +253,6 @@ class PartialRowwiseLAMB(_RowAdam):
     _is_partial = True
     _trusts = True
     rule = "partial_rowwise_lamb"
-
-    def __init__(
-        self,
-        learning_rate: Any = 0.01,
-        eps: float = 1e-8,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        weight_decay: float = 0.0,
-        name: str = "partial_rowwise_lamb",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate, eps, beta1, beta2, weight_decay, name, **kwargs)
 
 
 @fused
