@@ -26,7 +26,7 @@ import tf_embed
 REFUSED = {
     ("", "MultiOptimizer", ""): "can't be trained by MultiOptimizer",
     ("", "Muon, embeddings too", ""): "can't be trained by .*Muon",
-    ("", "EmaInplaceRowwiseAdagrad", ""): "needs rows of an even number of weights",
+    ("", "tbe.EmaInplaceRowwiseAdagrad", ""): "needs rows of an even number of weights",
     ("", "", "LossScaleOptimizer outside"): "must not be in a LossScaleOptimizer",
     ("own", "", "LossScaleOptimizer"): "LossScaleOptimizer",
     ("own", "", "loss_scale_factor"): "`loss_scale_factor`",

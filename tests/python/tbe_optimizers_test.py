@@ -15,7 +15,7 @@ from reference import SEED
 from tbe_cases import CASES, KINDS
 
 import tf_embed
-from tf_embed import optimizers, tbe
+from tf_embed import tbe
 
 STEPS, ROWS, DIM = 20, 9, 6
 KEYS = np.array([0, -1, 2**63 - 1, -(2**63), 7, 10**15, -(2**31) - 1, 3, 4], np.int64)
@@ -332,7 +332,7 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_what_an_optimizer_does_not_use_or_take_is_refused(self, make, sentence):
         with self.assertRaisesRegex(ValueError, sentence):
-            make(optimizers)
+            make(tbe)
 
     def test_a_definition_of_another_type_is_refused(self):
         with self.assertRaisesRegex(TypeError, "`ensemble_mode` must be a EnsembleModeDefinition"):
