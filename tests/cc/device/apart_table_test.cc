@@ -1,6 +1,6 @@
 // That an ApartTable tells when host and device touch each other's memory, and does what any table
 // does where they don't.
-#include "tests/cc/device/apart_table.h"
+#include "tests/cc/support/apart_table.h"
 
 #include <utility>
 

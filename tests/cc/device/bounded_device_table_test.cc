@@ -2,7 +2,7 @@
 #include <set>
 
 #include "cc/device/device_table.h"
-#include "tests/cc/device/contract_tables.h"
+#include "tests/cc/support/contract_tables.h"
 #include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {

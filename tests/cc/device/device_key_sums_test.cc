@@ -2,9 +2,9 @@
 #include "cc/device/device_key_sums.h"
 
 #include "cc/core/pooling/key_sums.h"
-#include "tests/cc/device/contract_tables.h"
-#include "tests/cc/device/on_device.h"
+#include "tests/cc/support/contract_tables.h"
 #include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/on_device.h"
 
 namespace tf_embed {
 namespace {

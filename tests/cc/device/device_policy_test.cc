@@ -5,8 +5,8 @@
 
 #include "cc/device/device_table_inl.h"
 #include "cc/device/host_device.h"
-#include "tests/cc/device/lockstep_table.h"
 #include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/lockstep_table.h"
 #include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {

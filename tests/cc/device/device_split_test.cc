@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cc/core/shards/shard_split.h"
-#include "tests/cc/device/contract_tables.h"
+#include "tests/cc/support/contract_tables.h"
 
 namespace tf_embed {
 namespace {

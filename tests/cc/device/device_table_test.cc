@@ -4,9 +4,9 @@
 
 #include <set>
 
-#include "tests/cc/device/lockstep_table.h"
 #include "tests/cc/support/checked_table.h"
 #include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/lockstep_table.h"
 
 namespace tf_embed {
 namespace {

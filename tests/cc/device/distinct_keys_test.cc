@@ -1,5 +1,5 @@
 // Batches whose keys are said to be distinct, rightly and wrongly, on one lane and on many.
-#include "tests/cc/device/lockstep_table.h"
+#include "tests/cc/support/lockstep_table.h"
 #include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {

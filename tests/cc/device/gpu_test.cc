@@ -8,8 +8,8 @@
 
 #include "cc/device/copying_table.h"
 #include "cc/device/device_table.h"
-#include "tests/cc/device/contract_tables.h"
 #include "tests/cc/support/checked_table.h"
+#include "tests/cc/support/contract_tables.h"
 
 namespace tf_embed {
 namespace {

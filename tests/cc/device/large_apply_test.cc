@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "tests/cc/device/contract_tables.h"
-#include "tests/cc/device/on_device.h"
+#include "tests/cc/support/contract_tables.h"
+#include "tests/cc/support/on_device.h"
 
 namespace tf_embed {
 namespace {

@@ -3,9 +3,9 @@
 #include <set>
 
 #include "cc/core/rows/quantized_row.h"
-#include "tests/cc/device/contract_tables.h"
-#include "tests/cc/device/on_device.h"
+#include "tests/cc/support/contract_tables.h"
 #include "tests/cc/support/failing_allocator.h"
+#include "tests/cc/support/on_device.h"
 #include "tests/cc/support/quantized_rows.h"
 
 namespace tf_embed {

@@ -1,4 +1,4 @@
-#include "tests/cc/device/apart_table.h"
+#include "tests/cc/support/apart_table.h"
 
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 #include <utility>
 
-#include "tests/cc/device/apart_table.h"
-#include "tests/cc/device/contract_tables.h"
-#include "tests/cc/device/lockstep_table.h"
+#include "tests/cc/support/apart_table.h"
+#include "tests/cc/support/contract_tables.h"
+#include "tests/cc/support/lockstep_table.h"
 
 namespace tf_embed {
 

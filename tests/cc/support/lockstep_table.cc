@@ -1,4 +1,4 @@
-#include "tests/cc/device/lockstep_table.h"
+#include "tests/cc/support/lockstep_table.h"
 
 #include <ucontext.h>
 

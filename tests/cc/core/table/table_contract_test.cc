@@ -1,6 +1,6 @@
 // What every Table must do: by example, against the oracle, and in random sequences of verbs.
-#include "tests/cc/device/contract_tables.h"
 #include "tests/cc/support/checked_table.h"
+#include "tests/cc/support/contract_tables.h"
 
 namespace tf_embed {
 namespace {

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <thread>
 
-#include "tests/cc/device/contract_tables.h"
 #include "tests/cc/support/checked_table.h"
+#include "tests/cc/support/contract_tables.h"
 
 namespace tf_embed {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/shards/restrict.h"
-#include "tests/cc/device/contract_tables.h"
+#include "tests/cc/support/contract_tables.h"
 #include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "tests/cc/device/contract_tables.h"
+#include "tests/cc/support/contract_tables.h"
 #include "tests/cc/support/policy_simulation.h"
 
 namespace tf_embed {
