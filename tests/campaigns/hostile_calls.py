@@ -224,13 +224,13 @@ def _child_outcomes(
 
 def unknown_names(wanted: str) -> list[str]:
     """Public names and arguments without cases."""
-    from hostile_cases import CALLS, EXEMPT, SAME
+    from hostile_cases import CALLS, EXEMPT
     from public_names import parameters, public_names
 
     found = []
     names = public_names()
     for name, value in names.items():
-        if name in SAME or any(re.fullmatch(pattern, name) for pattern in EXEMPT):
+        if any(re.fullmatch(pattern, name) for pattern in EXEMPT):
             continue
         if wanted and not any(one in name for one in wanted.split(",")):
             continue

@@ -19,32 +19,23 @@ import tf_embed as te
 
 # Public names that have no cases, and why.
 EXEMPT = {
-    r"(data_flow|math)\.\w+": "TensorFlow's own function, under TFRA's name",
+    r"tfra\.(data_flow|math)\.\w+": "TensorFlow's own function, under TFRA's name",
     r".*Optimizer\.scale_loss": "Keras's trainer calls it, and it gives the loss to Keras",
     r".*Optimizer\.(exclude_from_weight_decay|finalize_variable_values|slot_variables)": (
         "Keras and Variable call them"
     ),
-    r"optimizers\.\w+\.\w+": "what a trainer asks a rule for, with numbers that were checked",
-    r"(shadow_ops\.ShadowVariable)\.(assign|unless_frozen|slices_of)": (
+    r"(optimizers|tbe)\.(?!TableBatched)[A-Z]\w+\.\w+": (
+        "what a trainer asks a rule for, with numbers that were checked"
+    ),
+    r"(tfra\.shadow_ops\.ShadowVariable)\.(assign|unless_frozen|slices_of)": (
         "Keras and optimizers call them"
     ),
     r"\w*RestrictPolicy(\.apply_update)?": "a variable makes it, and calls it with tensors",
     r"TablePolicy\.scores": "a table calls it, with tensors",
-    r"\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
+    r"(tbe|tfra)\.\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
         "an enum, which Python makes; what takes one has cases"
     ),
-    r"ModelMode": "holds two names; there is nothing to give to it",
-}
-
-# Names of a thing that has its cases under another name.
-SAME = {
-    "tfra.keras.layers.BasicEmbedding": "keras.layers.Embedding",
-    "optimizers.DynamicEmbeddingOptimizer": "DynamicEmbeddingOptimizer",
-    "optimizers.DynamicEmbeddingOptimizer.apply": "DynamicEmbeddingOptimizer.apply",
-    "optimizers.DynamicEmbeddingOptimizer.apply_gradients": (
-        "DynamicEmbeddingOptimizer.apply_gradients"
-    ),
-    "optimizers.DynamicEmbeddingOptimizer.minimize": "DynamicEmbeddingOptimizer.minimize",
+    r"tfra\.ModelMode": "holds two names; there is nothing to give to it",
 }
 
 

@@ -58,20 +58,32 @@ def _members(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def public_names(module: types.ModuleType = tf_embed, prefix: str = "") -> dict[str, Any]:
-    """Functions and classes by dotted name, and the methods of classes that have arguments."""
+def public_names() -> dict[str, Any]:
+    """Functions and classes by dotted name, and the methods of classes that have arguments.
+
+    A thing that has several names has the first one here, the shortest package's.
+    """
     found: dict[str, Any] = {}
-    members = dict(_members(module))
-    if module is tf_embed:  # whose `__all__` is without its packages
-        members |= {name: getattr(tf_embed, name) for name in PACKAGES}
-    for name, value in members.items():
-        if isinstance(value, types.ModuleType):
-            found.update(public_names(value, f"{prefix}{name}."))
-        elif isinstance(value, type):
-            found[prefix + name] = value
-            found.update(_methods(value, prefix + name))
-        elif callable(value):
-            found[prefix + name] = value
+    seen: set[int] = set()
+
+    def look_into(module: types.ModuleType, prefix: str) -> None:
+        members = dict(_members(module))
+        if module is tf_embed:  # whose `__all__` is without its packages
+            members |= {name: getattr(tf_embed, name) for name in PACKAGES}
+        # A name of its own comes before an alias.
+        own_first = sorted(
+            members.items(), key=lambda item: getattr(item[1], "__name__", "") != item[0]
+        )
+        for name, value in own_first:
+            if isinstance(value, types.ModuleType):
+                look_into(value, f"{prefix}{name}.")
+            elif callable(value) and id(value) not in seen:
+                seen.add(id(value))
+                found[prefix + name] = value
+                if isinstance(value, type):
+                    found.update(_methods(value, prefix + name))
+
+    look_into(tf_embed, "")
     return found
 
 

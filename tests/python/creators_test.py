@@ -14,6 +14,7 @@ from policy_oracle import PolicyOracle
 from reference import SEED
 from scores_test import score_of, scores_by_key
 
+import tf_embed
 from tf_embed import tfra as de
 from tf_embed.tfra import HkvEvictStrategy, HkvHashTableConfig, HkvHashTableCreator
 
@@ -91,7 +92,7 @@ class StrategyTest(tf.test.TestCase, parameterized.TestCase):
         v = variable(kv_creator=creator)
         self.assertIs(v.kv_creator, creator)
         self.assertIsNone(v.policy)
-        policy = de.TablePolicy(5)
+        policy = tf_embed.TablePolicy(5)
         self.assertEqual(variable(policy, kv_creator=creator).policy, policy)
 
 
@@ -102,7 +103,9 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         de.CuckooHashTableCreator(saver=de.FileSystemSaver(2, 1, "/tmp/rows", 100)),
     )
     def test_a_keras_file_has_the_creator(self, creator):
-        layer = de.layers.DynamicEmbedding(2, optimizer="sgd", kv_creator=creator, name="mine")
+        layer = tf_embed.layers.DynamicEmbedding(
+            2, optimizer="sgd", kv_creator=creator, name="mine"
+        )
         ids = keras.Input([1], dtype="int64")
         model = keras.Model(ids, layer(ids))
         model.compile("sgd", "mse")
@@ -118,9 +121,12 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(scores_by_key(loaded.variable), scores_by_key(layer.variable))
 
     def test_a_layer_refuses_what_a_variable_refuses(self):
-        for arguments in ({"kv_creator": 3}, {"kv_creator": hkv(), "policy": de.TablePolicy()}):
+        for arguments in (
+            {"kv_creator": 3},
+            {"kv_creator": hkv(), "policy": tf_embed.TablePolicy()},
+        ):
             with self.assertRaises((TypeError, ValueError)):
-                de.layers.DynamicEmbedding(2, **arguments)
+                tf_embed.layers.DynamicEmbedding(2, **arguments)
 
 
 class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
@@ -135,7 +141,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             "Tables in Redis are not supported",
         ),
         (
-            lambda: variable(de.TablePolicy(), kv_creator=hkv()),
+            lambda: variable(tf_embed.TablePolicy(), kv_creator=hkv()),
             ValueError,
             "`kv_creator` and `policy` both",
         ),

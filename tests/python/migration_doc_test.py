@@ -66,7 +66,8 @@ def names_for(folder: str) -> dict[str, Any]:
     keys = tf.constant([1, 2, 3], tf.int64)
     ids = tf.SparseTensor([[0, 0], [1, 0]], tf.constant([1, 2], tf.int64), [2, 3])
     return {
-        "de": tf_embed,
+        "de": tfra,
+        "tf_embed": tf_embed,
         "keras": keras,
         "tf": tf,
         "v": v,

@@ -88,7 +88,7 @@ def ragged_tensor(values: np.ndarray, numbers: np.ndarray) -> tf.RaggedTensor:
 class NamesTest(parameterized.TestCase):
     @parameterized.parameters(*SIGNATURES.items())
     def test_arguments_stand_where_old_code_gives_them(self, name, wanted):
-        found: Any = tf_embed
+        found: Any = tfra
         for part in name.split("."):
             found = getattr(found, part)
         if inspect.isclass(found):

@@ -232,7 +232,7 @@ class KVCreator(SavedArguments):
         wanted = self._config_class()
         if self.config is not None and wanted is not None and not isinstance(self.config, wanted):
             raise TypeError(
-                f"`config` of {type(self).__name__} must be a tf_embed.{wanted.__name__}. "
+                f"`config` of {type(self).__name__} must be a tf_embed.tfra.{wanted.__name__}. "
                 f"Received: config={arguments.shown(self.config)}"
             )
         if self.saver is not None and not isinstance(self.saver, FileSystemSaver):
