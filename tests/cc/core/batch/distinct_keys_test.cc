@@ -1,5 +1,6 @@
 #include "cc/core/batch/distinct_keys.h"
 
+#include "cc/core/loops/sum_rows.h"
 #include "tests/cc/support/reference_table.h"
 
 namespace tf_embed {
