@@ -307,5 +307,5 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
             one.clear()
             status = tf.train.Checkpoint(v=one).restore(path)
             self.assertEqual(rows_of(one), {1: [-1.0]})
-            if module is tf_embed:
+            if module is tf_embed.tfra:
                 status.assert_existing_objects_matched()

@@ -21,7 +21,7 @@ tfra = pytest.importorskip(
     "tensorflow_recommenders_addons", reason="TFRA is not installed here: make test-tfra"
 ).dynamic_embedding
 
-MODULES = (tfra, tf_embed)
+MODULES = (tfra, tf_embed.tfra)
 
 _numbers = itertools.count()
 
