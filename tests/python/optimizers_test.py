@@ -481,7 +481,7 @@ class WrapperTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(v.lookup([1]), np.full([1, DIM], -(DIM**-0.5)))
 
 
-class RowWiseAdagradTest(tf.test.TestCase, parameterized.TestCase):
+class RowwiseAdagradTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(((4,),), ((3, 4),), ((2, 3, 4),), ((),))
     def test_dense_variables_have_one_accumulator_a_row(self, shape):
         rng = np.random.default_rng(SEED)
