@@ -1,4 +1,4 @@
-"""The rules of `tf_embed.optimizers` and `tf_embed.tbe`, with the kind of each argument; see `hostile_cases`."""
+"""The rules of `tf_embed.optimizers` and `tf_embed.tbe`; see `hostile_cases`."""
 
 from __future__ import annotations
 
