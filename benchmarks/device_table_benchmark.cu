@@ -202,13 +202,13 @@ void RunOurs(const Settings& settings, const Shape& shape) {
     const char* const name = kind == RuleKind::kSgd    ? "apply SGD"
                              : kind == RuleKind::kAdam ? "apply Adam"
                                                        : "apply row-wise Adagrad";
-    Check(table->SetRule(rule.slots));
+    Check(table->maintenance()->SetRule(rule.slots));
     const double slots = static_cast<double>(rule.slots.slots_per_row() * sizeof(float));
     report(
         name, 1.0, key + 3 * row + 2 * slots,
         [&] { Check(table->Apply(context, batch, rows.data(), DataType::kFloat, rule)); }, nothing);
   }
-  Check(table->SetRule(RuleSlots()));
+  Check(table->maintenance()->SetRule(RuleSlots()));
   // The keys that came in a round leave after it.
   const auto leave = [&] {
     std::vector<int64_t> last;

@@ -272,7 +272,7 @@ int Main(int argc, char** argv) {
           std::pair{"row-wise Adagrad", RuleKind::kRowwiseAdagrad},
           std::pair{"Adagrad", RuleKind::kAdagrad}, std::pair{"Adam", RuleKind::kAdam}}) {
       const Rule rule = RuleOf(kind, dim);
-      Check(table->SetRule(rule.slots));
+      Check(table->maintenance()->SetRule(rule.slots));
       for (const double exponent : {0.0, 1.2}) {
         Draw draw(keys, exponent);
         bench.Rounds(exponent == 0.0 ? "uniform" : "Zipf 1.2", &draw,

@@ -68,7 +68,7 @@ class Arrays {
   Status copied_;
 };
 
-class CopyingTable final : public Table {
+class CopyingTable final : public Table, public TableMaintenance, public TableEviction {
  public:
   CopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory)
       : table_(std::move(table)), memory_(memory) {}
@@ -76,10 +76,14 @@ class CopyingTable final : public Table {
   const TableOptions& options() const override { return table_->options(); }
   RowInitializer initializer() const override { return table_->initializer(); }
   void SetInitializer(const RowInitializer& initializer) override {
-    table_->SetInitializer(initializer);
+    table_->maintenance()->SetInitializer(initializer);
   }
   size_t size() const override { return table_->size(); }
   RuleSlots rule() const override { return table_->rule(); }
+  TableMaintenance* maintenance() override {
+    return table_->maintenance() != nullptr ? this : nullptr;
+  }
+  TableEviction* eviction() override { return table_->eviction() != nullptr ? this : nullptr; }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override {
@@ -157,7 +161,7 @@ class CopyingTable final : public Table {
   }
   double LargestSlot(const ExecContext& context, const RuleSlots& rule,
                      size_t slot) const override {
-    return table_->LargestSlot(context, rule, slot);
+    return table_->maintenance()->LargestSlot(context, rule, slot);
   }
 
   Status Erase(const ExecContext& context, const KeyBatch& batch) override {
@@ -166,7 +170,9 @@ class CopyingTable final : public Table {
     return arrays.Finish([&] { return table_->Erase(context, keys); });
   }
   Status Clear(const ExecContext& context) override { return table_->Clear(context); }
-  Status Shrink(const ExecContext& context) override { return table_->Shrink(context); }
+  Status Shrink(const ExecContext& context) override {
+    return table_->maintenance()->Shrink(context);
+  }
 
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
                         bool* exists) const override {
@@ -176,7 +182,8 @@ class CopyingTable final : public Table {
     const size_t words = options().policy.statistics.size();
     uint64_t* const to = arrays.Out(statistics, places * words * sizeof(uint64_t));
     bool* const flags = arrays.Out(exists, places);
-    return arrays.Finish([&] { return table_->FindStatistics(context, keys, to, flags); });
+    return arrays.Finish(
+        [&] { return table_->eviction()->FindStatistics(context, keys, to, flags); });
   }
   Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
                           const uint64_t* statistics) override {
@@ -184,36 +191,37 @@ class CopyingTable final : public Table {
     const size_t places = batch.Places();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const uint64_t* const from = arrays.In(statistics, places * set.size() * sizeof(uint64_t));
-    return arrays.Finish([&] { return table_->AssignStatistics(context, keys, set, from); });
+    return arrays.Finish(
+        [&] { return table_->eviction()->AssignStatistics(context, keys, set, from); });
   }
 
   Status EvictExpired(const ExecContext& context, size_t* removed) override {
-    return table_->EvictExpired(context, removed);
+    return table_->eviction()->EvictExpired(context, removed);
   }
   Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
                     size_t num_left, size_t* removed) override {
-    return table_->EvictBelow(context, order, limit, num_left, removed);
+    return table_->eviction()->EvictBelow(context, order, limit, num_left, removed);
   }
   Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override {
-    return table_->CollectRanks(context, order, one_in, low, high, ranks, below);
+    return table_->eviction()->CollectRanks(context, order, one_in, low, high, ranks, below);
   }
   TableStats Stats() const override { return table_->Stats(); }
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override {
-    return table_->SetRule(context, rule);
+    return table_->maintenance()->SetRule(context, rule);
   }
-  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override {
-    return table_->ExportBatch(max_rows, cursor, rows);
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override {
+    return table_->maintenance()->ExportBatch(max_rows, cursor, rows);
   }
   const TableGates& gates() const override { return table_->gates(); }
   void DropOutgrown() const override { table_->DropOutgrown(); }
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override {
-    return NewCopyingTable(table_->NewEmpty(init_size, initializer), memory_);
+    return NewCopyingTable(table_->maintenance()->NewEmpty(init_size, initializer), memory_);
   }
   void TakeContent(const ExecContext& context, Table* other) override {
-    table_->TakeContent(context, static_cast<CopyingTable*>(other)->table_.get());
+    table_->maintenance()->TakeContent(context, static_cast<CopyingTable*>(other)->table_.get());
   }
 
  private:

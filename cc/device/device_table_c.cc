@@ -17,7 +17,7 @@ struct TfEmbedExport {
   const te::Table* table;
   size_t max_rows;
   te::ExportCursor cursor;
-  te::ExportedRows rows{te::HostAllocator()};
+  te::WholeRows rows{te::HostAllocator()};
 };
 
 namespace {
@@ -301,8 +301,8 @@ int tf_embed_export_next(TfEmbedExport* exported, const int64_t** keys, const vo
   *count = 0;
   return Guarded([&] {
     while (*count == 0 && !exported->cursor.done) {
-      TF_EMBED_RETURN_IF_ERROR(
-          exported->table->ExportBatch(exported->max_rows, &exported->cursor, &exported->rows));
+      TF_EMBED_RETURN_IF_ERROR(exported->table->maintenance()->ExportBatch(
+          exported->max_rows, &exported->cursor, &exported->rows));
       *count = exported->rows.size;
     }
     *keys = exported->rows.keys.data();

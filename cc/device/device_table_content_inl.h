@@ -216,8 +216,20 @@ double DeviceTable<Device>::LargestSlot(const ExecContext& context, const RuleSl
 }
 
 template <class Device>
+void DeviceTable<Device>::CopyOut(const ExecContext& context, const WholeRowArrays& arrays,
+                                  size_t count, WholeRows* rows) const {
+  const DeviceRowLayout& layout = content_->layout();
+  device_.CopyOut(context, arrays.keys.data(), count * sizeof(int64_t), rows->keys.data());
+  device_.CopyOut(context, arrays.weights.data(), count * layout.weight_bytes,
+                  rows->weights.data());
+  device_.CopyOut(context, arrays.slots.data(), count * layout.slot_bytes, rows->slots.data());
+  device_.CopyOut(context, arrays.statistics.data(), count * layout.statistics * sizeof(uint64_t),
+                  rows->statistics.data());
+}
+
+template <class Device>
 Status DeviceTable<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
-                                        ExportedRows* rows) const {
+                                        WholeRows* rows) const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
   const IndexView& index = content_->index();
@@ -238,8 +250,7 @@ Status DeviceTable<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
                                         index.num_buckets() - first);
   Array<uint64_t> counter(device_, context);
   TF_EMBED_RETURN_IF_ERROR(counter.MakeZeros(1));
-  ExportKernel kernel{View(),  first,   {cursor->next, 0}, counter.data(),
-                      nullptr, nullptr, nullptr,           nullptr};
+  ExportKernel kernel{View(), first, {cursor->next, 0}, counter.data(), WholeRowsView()};
   const auto count = [&] {
     kernel.range.end = (first + buckets) << unit_bits;
     uint64_t counted = 0;
@@ -257,29 +268,14 @@ Status DeviceTable<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
     size = count();
     for (; size > max_rows && buckets > 1; size = count()) buckets /= 2;
   }
-  Array<int64_t> keys(device_, context);
-  Array<char> weights(device_, context);
-  Array<char> slots(device_, context);
-  Array<uint64_t> statistics(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(keys.Make(size));
-  TF_EMBED_RETURN_IF_ERROR(weights.Make(size * layout.weight_bytes));
-  TF_EMBED_RETURN_IF_ERROR(slots.Make(size * layout.slot_bytes));
-  TF_EMBED_RETURN_IF_ERROR(statistics.Make(size * layout.statistics));
-  TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(size));
-  TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(size * layout.weight_bytes));
-  TF_EMBED_RETURN_IF_ERROR(rows->slots.Resize(size * layout.slot_bytes));
-  TF_EMBED_RETURN_IF_ERROR(rows->statistics.Resize(size * layout.statistics));
+  WholeRowArrays arrays(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(arrays.Make(size, layout));
+  TF_EMBED_RETURN_IF_ERROR(
+      rows->Resize(size, layout.weight_bytes, layout.slot_bytes, layout.statistics));
   if (size > 0) {
-    kernel.keys = keys.data();
-    kernel.weights = weights.data();
-    kernel.slots = slots.data();
-    kernel.statistics = statistics.data();
+    kernel.rows = arrays.view();
     count();
-    device_.CopyOut(context, keys.data(), size * sizeof(int64_t), rows->keys.data());
-    device_.CopyOut(context, weights.data(), size * layout.weight_bytes, rows->weights.data());
-    device_.CopyOut(context, slots.data(), size * layout.slot_bytes, rows->slots.data());
-    device_.CopyOut(context, statistics.data(), size * layout.statistics * sizeof(uint64_t),
-                    rows->statistics.data());
+    CopyOut(context, arrays, size, rows);
   }
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   rows->size = size;

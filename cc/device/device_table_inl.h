@@ -43,6 +43,7 @@
 
 #include "cc/core/base/process_salt.h"
 #include "cc/core/policy/rank_list.h"
+#include "cc/core/policy/write_planner.h"
 #include "cc/core/table/table.h"
 #include "cc/core/table/table_gates.h"
 #include "cc/device/device_content.h"
@@ -58,7 +59,7 @@
 namespace tf_embed {
 
 template <class Device>
-class DeviceTable final : public TableOnDevice {
+class DeviceTable final : public TableOnDevice, public TableMaintenance, public TableEviction {
  public:
   static Status Create(const TableOptions& options, const DeviceOptions& device_options,
                        const Device& device, std::unique_ptr<Table>* table);
@@ -69,6 +70,8 @@ class DeviceTable final : public TableOnDevice {
   void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
   RuleSlots rule() const override;
+  TableMaintenance* maintenance() override { return this; }
+  TableEviction* eviction() override { return this; }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override;
@@ -91,6 +94,7 @@ class DeviceTable final : public TableOnDevice {
   Status ApplyBags(const ExecContext& context, const float* gradients, const BagGradients* batches,
                    size_t count, Combiner combiner, const Rule& rule) override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
+  using Table::Clear;
   Status Clear(const ExecContext& context) override;
   Status Shrink(const ExecContext& context) override;
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
@@ -104,11 +108,13 @@ class DeviceTable final : public TableOnDevice {
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
   TableStats Stats() const override;
+  using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
-  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
   const TableGates& gates() const override { return gates_; }
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
+  using TableMaintenance::TakeContent;
   void TakeContent(const ExecContext& context, Table* other) override;
 
  private:
@@ -194,13 +200,6 @@ class DeviceTable final : public TableOnDevice {
     Array<uint64_t> counters;  // of the late ones, of groups
   };
 
-  // Which of the new keys the policy's admission has a say about.
-  enum class Admits : uint8_t {
-    kAll,      // none
-    kCounted,  // all, and it counts them
-    kPeeked,   // all: those come that it would let in now
-  };
-
   // How a write treats its batch.
   struct WriteOptions {
     const bool* exists = nullptr;  // ProbeKernel
@@ -225,6 +224,30 @@ class DeviceTable final : public TableOnDevice {
     return view;
   }
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
+  // Room in device memory for whole rows, and the way of such to the host.
+  struct WholeRowArrays {
+    WholeRowArrays(const Device& device, const ExecContext& context)
+        : keys(device, context),
+          weights(device, context),
+          slots(device, context),
+          statistics(device, context) {}
+    Status Make(size_t rows, const DeviceRowLayout& layout) {
+      TF_EMBED_RETURN_IF_ERROR(keys.Make(rows));
+      TF_EMBED_RETURN_IF_ERROR(weights.Make(rows * layout.weight_bytes));
+      TF_EMBED_RETURN_IF_ERROR(slots.Make(rows * layout.slot_bytes));
+      return statistics.Make(rows * layout.statistics);
+    }
+    WholeRowsView view() { return {keys.data(), weights.data(), slots.data(), statistics.data()}; }
+
+    Array<int64_t> keys;
+    Array<char> weights;
+    Array<char> slots;
+    Array<uint64_t> statistics;
+  };
+  // Copies them out; `rows` has room. Comes before a Check.
+  void CopyOut(const ExecContext& context, const WholeRowArrays& arrays, size_t count,
+               WholeRows* rows) const;
+
   template <class Verb>
   void LaunchSums(const ExecContext& context, const GroupsView& groups, size_t first, size_t count,
                   const Verb& verb) const;

@@ -98,10 +98,8 @@ template <class Device>
 Status DeviceTable<Device>::TellSink(const ExecContext& context, const uint64_t* places,
                                      size_t count) {
   Array<uint32_t> numbers(device_, context);
-  Array<int64_t> keys(device_, context);
-  Array<char> weights(device_, context);
-  Buffer<int64_t> host_keys(options_.allocator);
-  Buffer<char> host_weights(options_.allocator);
+  WholeRowArrays arrays(device_, context);
+  WholeRows rows(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(numbers.MakeZeros(count + 1));
   device_.Launch(context, count, kPlaceCost, MarkPlacesKernel{places, numbers.data()});
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, numbers.data(), count + 1));
@@ -109,18 +107,16 @@ Status DeviceTable<Device>::TellSink(const ExecContext& context, const uint64_t*
   device_.CopyOut(context, numbers.data() + count, sizeof(leaving), &leaving);
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   if (leaving == 0) return Status();
-  const size_t key_bytes = leaving * sizeof(int64_t);
-  const size_t row_bytes = leaving * content_->layout().weight_bytes;
-  TF_EMBED_RETURN_IF_ERROR(keys.Make(leaving));
-  TF_EMBED_RETURN_IF_ERROR(weights.Make(row_bytes));
-  TF_EMBED_RETURN_IF_ERROR(host_keys.Resize(leaving));
-  TF_EMBED_RETURN_IF_ERROR(host_weights.Resize(row_bytes));
+  const DeviceRowLayout& layout = content_->layout();
+  TF_EMBED_RETURN_IF_ERROR(arrays.Make(leaving, layout));
+  TF_EMBED_RETURN_IF_ERROR(
+      rows.Resize(leaving, layout.weight_bytes, layout.slot_bytes, layout.statistics));
   device_.Launch(context, count, kRowCost,
-                 CopyLeavingKernel{View(), places, numbers.data(), keys.data(), weights.data()});
-  device_.CopyOut(context, keys.data(), key_bytes, host_keys.data());
-  device_.CopyOut(context, weights.data(), row_bytes, host_weights.data());
+                 CopyLeavingKernel{View(), places, numbers.data(), arrays.view()});
+  CopyOut(context, arrays, leaving, &rows);
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
-  return options_.policy.sink->Evict(leaving, host_keys.data(), host_weights.data());
+  rows.size = leaving;
+  return options_.policy.sink->Evict(rows, content_->rule);
 }
 
 template <class Device>

@@ -83,21 +83,17 @@ struct MarkPlacesKernel {
   }
 };
 
-// For each of them, by the running sum of the marks: copies key and weights, one behind the other.
+// For each of them, by the running sum of the marks: copies the whole row.
 struct CopyLeavingKernel {
   TableView table;
   const uint64_t* places;
   const uint32_t* numbers;
-  int64_t* keys;
-  char* weights;
+  WholeRowsView rows;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     if (places[i] == IndexView::kNoPlace) return;
-    const DeviceBucket::Entry& entry = table.index.EntryAt(places[i]);
-    const size_t bytes = table.layout.weight_bytes;
-    if (tile.lane() == 0) keys[numbers[i]] = entry.key;
-    CopyBytes(tile, table.Row(entry.row), bytes, weights + numbers[i] * bytes);
+    rows.Put(tile, table, table.index.EntryAt(places[i]), numbers[i]);
   }
 };
 

@@ -82,15 +82,34 @@ struct HashRange {
 
 // For each bucket from `first` on, the keys whose home it is and whose hashes are in the range. The
 // arrays have room for all of them; those that are null only count.
+// Where whole rows go to, one behind the other.
+struct WholeRowsView {
+  int64_t* keys = nullptr;
+  char* weights = nullptr;
+  char* slots = nullptr;
+  uint64_t* statistics = nullptr;
+
+  // Puts a row at a place.
+  template <class Tile>
+  TF_EMBED_DEVICE void Put(const Tile& tile, const TableView& table,
+                           const DeviceBucket::Entry& entry, uint64_t place) const {
+    const DeviceRowLayout& layout = table.layout;
+    char* const row = table.Row(entry.row);
+    if (tile.lane() == 0) keys[place] = entry.key;
+    CopyBytes(tile, row, layout.weight_bytes, weights + place * layout.weight_bytes);
+    CopyBytes(tile, row + layout.slot_offset, layout.slot_bytes, slots + place * layout.slot_bytes);
+    ForEachLane(tile, layout.statistics, [&](size_t k) {
+      statistics[place * layout.statistics + k] = Tile::Load(&table.StatisticsOf(row)[k]);
+    });
+  }
+};
+
 struct ExportKernel {
   TableView table;
   uint64_t first;
   HashRange range;
   uint64_t* count;
-  int64_t* keys;
-  char* weights;
-  char* slots;
-  uint64_t* statistics;
+  WholeRowsView rows;  // nowhere: they are only counted
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
@@ -113,18 +132,10 @@ struct ExportKernel {
  private:
   template <class Tile>
   TF_EMBED_DEVICE void Export(const Tile& tile, const DeviceBucket::Entry& entry) const {
-    const DeviceRowLayout& layout = table.layout;
     uint64_t place = 0;
     if (tile.lane() == 0) place = Tile::Add(count, 1);
-    if (keys == nullptr) return;
-    place = tile.From(place, 0);
-    char* const row = table.Row(entry.row);
-    if (tile.lane() == 0) keys[place] = entry.key;
-    CopyBytes(tile, row, layout.weight_bytes, weights + place * layout.weight_bytes);
-    CopyBytes(tile, row + layout.slot_offset, layout.slot_bytes, slots + place * layout.slot_bytes);
-    ForEachLane(tile, layout.statistics, [&](size_t k) {
-      statistics[place * layout.statistics + k] = Tile::Load(&table.StatisticsOf(row)[k]);
-    });
+    if (rows.keys == nullptr) return;
+    rows.Put(tile, table, entry, tile.From(place, 0));
   }
 };
 

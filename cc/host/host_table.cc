@@ -56,7 +56,9 @@ bool WantsAll(const KeyGroup&) { return true; }
 }  // namespace
 
 HostTable::HostTable(const TableOptions& options)
-    : options_(options), loops_(LoopsOf(options.instruction_set)), victims_(options.allocator) {
+    : options_(options),
+      loops_(LoopsOf(options.instruction_set)),
+      planner_(options_.policy, options.allocator, &planned_) {
   options_.policy = options.policy.WithNeeds();
   content_.reset(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
                              options.initializer, RuleSlots()));
@@ -225,24 +227,17 @@ template <typename Work>
 Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, const Wants& wants,
                              size_t key_cost, const Work& work) {
-  WritePlan plan(options_.allocator);
-  Status status;
-  if (options_.policy.plans_writes()) {
-    if (context.held != Held::kWriting) plan.turn = PolicyTurn(gates_.policy);
-    if (!context.restoring) status = PlanWrite(context, batch, groups, admits, wants, &plan);
-  }
-  if (status.ok()) {
-    const Write write{content_.get(), context.now, plan.data(), batch.scores};
-    status = groups.ForEachRange(context, key_cost,
-                                 [&](KeyGroups::Range* range) { return work(write, range); });
-    if (plan.data() != nullptr) {
-      Status noted = NoteInserted(batch, context.now, plan);
-      if (status.ok()) status = std::move(noted);
-    }
-  }
-  // A failure may have left rows out of the line that are below its limit.
-  if (!status.ok() && plan.data() != nullptr) victims_.Clear();
-  return status;
+  const auto write_by = [&](const Decision* decisions) {
+    const Write write{content_.get(), context.now, decisions, batch.scores};
+    return groups.ForEachRange(context, key_cost,
+                               [&](KeyGroups::Range* range) { return work(write, range); });
+  };
+  if (!options_.policy.plans_writes()) return write_by(nullptr);
+  std::unique_lock<OrderedMutex> turn;
+  if (context.held != Held::kWriting) turn = std::unique_lock<OrderedMutex>(gates_.policy);
+  if (context.restoring) return write_by(nullptr);
+  const auto survey = [&](WritePlan* plan) { return Survey(context, batch, groups, wants, plan); };
+  return planner_.Run(context, batch, admits, std::cref(survey), std::cref(write_by));
 }
 
 template <typename Work>
@@ -270,7 +265,7 @@ Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Pro
   for (; entry.found(); probe.entry = write.content->index.Find(group.key, probe.hash)) {
     if (!entry.bucket->TryLock(entry.word)) continue;
     present(write.content->rows.Row(entry.slot));
-    if (write.verdicts == nullptr) Use(*write.content, entry.slot, write.now);
+    if (write.decisions == nullptr) Use(*write.content, entry.slot, write.now);
     SetScore(write, group, entry.slot);
     entry.bucket->Unlock(entry.word);
     break;
@@ -288,7 +283,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
       if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
       present(content->rows.Row(probe.entry.slot));
       // A planned write has noted the use before.
-      if (write.verdicts == nullptr) Use(*content, probe.entry.slot, write.now);
+      if (write.decisions == nullptr) Use(*content, probe.entry.slot, write.now);
       SetScore(write, group, probe.entry.slot);
       probe.entry.bucket->Unlock(probe.entry.word);
       return Status();
@@ -526,9 +521,9 @@ Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
   const WritingGates writing(gates_, context);
-  PolicyTurn turn;
+  std::unique_lock<OrderedMutex> turn;
   if (options_.policy.plans_writes() && context.held != Held::kWriting) {
-    turn = PolicyTurn(gates_.policy);
+    turn = std::unique_lock<OrderedMutex>(gates_.policy);
   }
   StripedIndex& index = content_->index;
   return groups.ForEachRange(context, kWriteCost, [&](KeyGroups::Range* range) {

@@ -10,8 +10,8 @@
 // bucket's word. A new row is made complete in a slot that nobody sees, then put in the index under
 // the stripe's mutex.
 //
-// A table whose policy bounds or admits or expires rows plans a write first (host_table_policy.cc):
-// a pass over the batch tells which keys are absent, room is made for those that may come, and then
+// A table whose policy bounds or admits or expires rows plans a write first (write_planner.h): a
+// pass over the batch tells which keys are absent, room is made for those that may come, and then
 // the write goes as any other. Such writes go one at a time, each on all threads.
 //
 // Locks: those of TableGates, then a stripe's mutex, then those of the row store and of the index's
@@ -31,13 +31,13 @@
 #include "cc/core/index/row_store.h"
 #include "cc/core/index/striped_index.h"
 #include "cc/core/loops/table_loops.h"
+#include "cc/core/policy/write_planner.h"
 #include "cc/core/table/table.h"
 #include "cc/core/table/table_gates.h"
-#include "cc/host/victim_queue.h"
 
 namespace tf_embed {
 
-class HostTable final : public Table {
+class HostTable final : public Table, public TableMaintenance, public TableEviction {
  public:
   // Returns nullptr without memory for an empty table.
   static std::unique_ptr<HostTable> Create(const TableOptions& options);
@@ -47,6 +47,8 @@ class HostTable final : public Table {
   void SetInitializer(const RowInitializer& initializer) override;
   size_t size() const override;
   RuleSlots rule() const override;
+  TableMaintenance* maintenance() override { return this; }
+  TableEviction* eviction() override { return this; }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override;
@@ -63,6 +65,7 @@ class HostTable final : public Table {
   Status FinishStep(const ExecContext& context, const Rule& rule) override;
   double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
   Status Erase(const ExecContext& context, const KeyBatch& batch) override;
+  using Table::Clear;
   Status Clear(const ExecContext& context) override;
   Status Shrink(const ExecContext& context) override;
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
@@ -76,18 +79,19 @@ class HostTable final : public Table {
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
   TableStats Stats() const override;
+  using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
-  Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const override;
+  Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
   const TableGates& gates() const override { return gates_; }
   void DropOutgrown() const override;
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
+  using TableMaintenance::TakeContent;
   void TakeContent(const ExecContext& context, Table* other) override;
 
  private:
   using Shared = std::shared_lock<OperationGate>;
   using Alone = std::unique_lock<OperationGate>;
-  using PolicyTurn = std::unique_lock<OrderedMutex>;
 
   // All that Clear, Shrink and TakeContent replace at once.
   struct Content {
@@ -111,52 +115,60 @@ class HostTable final : public Table {
     StripedIndex::Entry entry;
   };
 
-  // What a planned write does about the key that first comes at a place.
-  enum class Verdict : uint8_t {
-    kNothing,       // it is there, or the verb does not want it
-    kAbsent,        // for the time of the planning
-    kExpired,       // the same, and it must be taken out first
-    kExpiredLeave,  // expired, and not wanted
-    kInsert,
-    kLeave,
-  };
-
-  // How a verb's new keys come.
-  enum class Admits : uint8_t {
-    kAll,      // without admission
-    kCounted,  // admission counts them
-    kPeeked,   // those that admission would let in now
-  };
-
   // One write of a batch, under way.
   struct Write {
     Content* content;
     const Moment& now;
-    const Verdict* verdicts;  // null where writes are not planned: all may come
-    const int64_t* scores;    // KeyBatch::scores
+    const Decision* decisions;  // null if writes are not planned: all may come
+    const int64_t* scores;      // KeyBatch::scores
 
     bool MayInsert(const KeyGroup& group) const {
-      return verdicts == nullptr || verdicts[group.positions[0]] == Verdict::kInsert;
+      return decisions == nullptr || decisions[group.positions[0]] == Decision::kInsert;
     }
   };
 
-  // What planning leaves for the write and for what follows.
-  struct WritePlan {
-    explicit WritePlan(Allocator* allocator) : verdicts(allocator), scores(allocator) {}
-    PolicyTurn turn;
-    bool is_made = false;
-    Buffer<Verdict> verdicts;
-    Buffer<uint64_t> scores;  // ScoreBits by the place where a key first comes; or none
-    size_t size_before = 0;   // of the table, once room was made
-
-    const Verdict* data() const { return is_made ? verdicts.data() : nullptr; }
-  };
   using Wants = std::function<bool(const KeyGroup& group)>;
 
-  // Rows that left and rows that did not come, since the table was made.
+  // Keys that finds found, and did not.
   struct Counters {
-    std::atomic<uint64_t> admitted{0}, held_back{0}, refused{0}, evicted{0}, expired{0};
     std::atomic<uint64_t> hits{0}, misses{0};
+  };
+
+  // What the planner of writes sees of the table, whose policy's gate it holds.
+  class Planned final : public PlannedRows {
+   public:
+    explicit Planned(HostTable* table) : table_(table) {}
+    size_t size() const override { return table_->content_->index.size(); }
+    void Prefetch(uint64_t hash) const override {
+      __builtin_prefetch(table_->content_->index.HomeOf(hash));
+    }
+    RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
+    Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                        const Rank& low, const Rank& high, RankList* ranks,
+                        size_t* below) const override;
+    Status FindExpired(const Moment& now, size_t num_absent, RankList* expired) override;
+    Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) override {
+      return table_->Evict(keys, count, counter);
+    }
+
+   private:
+    HostTable* const table_;
+    StripedIndex::Cursor expiry_cursor_;  // up to where expired rows were looked for
+  };
+
+  // Copies whole rows out while others use them.
+  class RowCopier {
+   public:
+    RowCopier(const Content& content, Allocator* allocator);
+    // Comes before the first row. What `rows` held is lost.
+    Status MakeRoom(size_t count, WholeRows* rows);
+    // REQUIRES: the key can't leave meanwhile.
+    void Append(const Bucket& bucket, int64_t key, uint32_t slot, WholeRows* rows);
+
+   private:
+    const Content& content_;
+    const RowLayout& layout_;
+    Buffer<char> stored_slots_;  // of one row, if they are narrow
   };
 
   // What one thread needs to put new rows together.
@@ -240,34 +252,9 @@ class HostTable final : public Table {
     const int64_t score = write.scores[group.positions[group.count - 1]];
     StatisticsOf(*write.content, slot).Set(Statistic::kScore, RowStatistics::ScoreBits(score));
   }
-  // Whether new rows stay away where their scores are lower than those of all that are there.
-  bool OrdersByScores(const KeyBatch& batch) const {
-    return batch.scores != nullptr && options_.policy.eviction == EvictionOrder::kScore;
-  }
-  // Decides which absent keys of a batch come, and makes room for them.
-  Status PlanWrite(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
-                   Admits admits, const Wants& wants, WritePlan* plan);
-  // Looks each group up and notes its use, or what it is for the planning.
+  // Looks each group up and notes its use, or decides what it is for the planner.
   Status Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
                 const Wants& wants, WritePlan* plan);
-  // Takes out the lowest rows, for those of `coming` keys that find no room. Where they are ordered
-  // by scores, puts the highest first, for which alone there may be room.
-  Status MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming, int64_t* keys,
-                  size_t* positions, size_t* evicted);
-  // Takes out expired rows: those of the batch, and some of those that lie next to where the last
-  // such pass ended, about as many as `keys`.
-  Status EvictExpiredOfBatch(const Moment& now, const KeyBatch& batch, const Verdict* verdicts,
-                             size_t keys);
-  // Takes out the lowest `wanted` rows, but for those in use at this step; fewer where all are.
-  // With `scores` [wanted], falling, the i-th of them goes only if its score is no higher than the
-  // i-th of these.
-  Status EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
-                     size_t* evicted);
-  // Puts new victims in line, at least `wanted` where there are so many. Then `*all` says whether
-  // the whole table is in line.
-  Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
-  // Puts the rows that came by a planned write in line, and counts them.
-  Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
   // Calls visit(bucket, key, row) for the keys of a stripe, whose mutex is held, having asked for
   // the memory of their rows.
   template <typename Visit>
@@ -300,8 +287,8 @@ class HostTable final : public Table {
   const TableGates gates_{TableGates::Writes::kTogether};
   std::unique_ptr<Content> content_;
 
-  VictimQueue victims_;                 // under the policy's gate, or while nobody else writes
-  StripedIndex::Cursor expiry_cursor_;  // up to where expired rows were looked for
+  Planned planned_{this};
+  WritePlanner planner_;  // under the policy's gate, or while nobody else writes
   mutable Counters counters_;
 };
 

@@ -32,7 +32,7 @@ Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content
 Status HostTable::Clear(const ExecContext& context) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   const ReplacingGates replacing(gates_, context);
-  victims_.Clear();
+  planner_.Forget();
   if (NewContent(options_.init_size, &content).ok()) {
     content_.swap(content);
     return Status();
@@ -157,46 +157,52 @@ double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
   return *std::max_element(largest, largest + StripedIndex::kStripes);
 }
 
-Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const {
+HostTable::RowCopier::RowCopier(const Content& content, Allocator* allocator)
+    : content_(content), layout_(content.rows.layout()), stored_slots_(allocator) {}
+
+Status HostTable::RowCopier::MakeRoom(size_t count, WholeRows* rows) {
+  TF_EMBED_RETURN_IF_ERROR(stored_slots_.Resize(layout_.narrow_slots ? layout_.slot_bytes : 0));
+  return rows->Resize(count, layout_.weight_bytes, layout_.wide_slot_bytes,
+                      layout_.statistics_per_row);
+}
+
+void HostTable::RowCopier::Append(const Bucket& bucket, int64_t key, uint32_t slot,
+                                  WholeRows* rows) {
+  const char* const row = content_.rows.Row(slot);
+  char* const weights = rows->weights.data() + rows->size * layout_.weight_bytes;
+  char* const slots = rows->slots.data() + rows->size * layout_.wide_slot_bytes;
+  char* const stored = layout_.narrow_slots ? stored_slots_.data() : slots;
+  uint32_t word;
+  do {
+    word = bucket.WaitUnlocked();
+    LoadRow(row, layout_.weight_bytes, weights);
+    LoadRow(row + layout_.slot_offset, layout_.slot_bytes, stored);
+  } while (!bucket.Unchanged(word));
+  if (layout_.narrow_slots) WidenSlots(content_.rule, layout_.value_type, stored, slots);
+  const RowStatistics::Word* const words = content_.rows.Statistics(slot);
+  uint64_t* const statistics = rows->statistics.data() + rows->size * layout_.statistics_per_row;
+  for (size_t i = 0; i < layout_.statistics_per_row; ++i) {
+    statistics[i] = words[i].load(std::memory_order_relaxed);
+  }
+  rows->keys[rows->size++] = key;
+}
+
+Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
   Shared gate(gates_.content);
   const Content& content = *content_;
-  const RowLayout& layout = content.rows.layout();
   rows->size = 0;
   max_rows = std::min(max_rows, content.index.size());
-  Buffer<char> narrow_slots(options_.allocator);  // of one row
-  TF_EMBED_RETURN_IF_ERROR(narrow_slots.Resize(layout.narrow_slots ? layout.slot_bytes : 0));
+  RowCopier copier(content, options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(max_rows, rows));
   // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
   // two calls is neither missed nor taken twice.
-  const auto make_room = [&](size_t count) {
-    TF_EMBED_RETURN_IF_ERROR(rows->keys.Resize(count));
-    TF_EMBED_RETURN_IF_ERROR(rows->weights.Resize(count * layout.weight_bytes));
-    TF_EMBED_RETURN_IF_ERROR(rows->statistics.Resize(count * layout.statistics_per_row));
-    return rows->slots.Resize(count * layout.wide_slot_bytes);
-  };
-  TF_EMBED_RETURN_IF_ERROR(make_room(max_rows));
   for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
     std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(cursor->next));
     const size_t stripe_size = content.index.StripeSize(cursor->next);
     if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
-    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(make_room(stripe_size));
+    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(stripe_size, rows));
     content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t slot) {
-      const char* const row = content.rows.Row(slot);
-      char* const weights = rows->weights.data() + rows->size * layout.weight_bytes;
-      char* const slots = rows->slots.data() + rows->size * layout.wide_slot_bytes;
-      char* const stored = layout.narrow_slots ? narrow_slots.data() : slots;
-      uint32_t word;
-      do {
-        word = bucket.WaitUnlocked();
-        LoadRow(row, layout.weight_bytes, weights);
-        LoadRow(row + layout.slot_offset, layout.slot_bytes, stored);
-      } while (!bucket.Unchanged(word));
-      if (layout.narrow_slots) WidenSlots(content.rule, layout.value_type, stored, slots);
-      const RowStatistics::Word* const words = content.rows.Statistics(slot);
-      for (size_t i = 0; i < layout.statistics_per_row; ++i) {
-        rows->statistics[rows->size * layout.statistics_per_row + i] =
-            words[i].load(std::memory_order_relaxed);
-      }
-      rows->keys[rows->size++] = key;
+      copier.Append(bucket, key, slot, rows);
     });
   }
   cursor->done = cursor->next == StripedIndex::kStripes;
@@ -220,8 +226,35 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
 void HostTable::TakeContent(const ExecContext& context, Table* other) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   const ReplacingGates replacing(gates_, context);
-  victims_.Clear();
+  planner_.Forget();
   content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
+}
+
+TableStats HostTable::Stats() const {
+  Shared gate(gates_.content);
+  const StripedIndex& index = content_->index;
+  const RowLayout& layout = content_->rows.layout();
+  TableStats stats;
+  stats.rows = index.size();
+  stats.payload_bytes = stats.rows * (layout.weight_bytes + layout.slot_bytes +
+                                      layout.statistics_per_row * sizeof(RowStatistics::Word));
+  stats.index_bytes = index.bytes();
+  const uint64_t row_bytes = content_->rows.bytes();
+  stats.slack_bytes = row_bytes - std::min(row_bytes, stats.payload_bytes);
+  for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+    stats.index_places += index.StripeBuckets(stripe) * Bucket::kLanes;
+  }
+  index.SampleProbes(&stats.probed_keys, &stats.probed_buckets);
+  const PolicyCounters& rows = planner_.counters();
+  stats.admitted = rows.admitted.load(std::memory_order_relaxed);
+  stats.held_back = rows.held_back.load(std::memory_order_relaxed);
+  stats.refused = rows.refused.load(std::memory_order_relaxed);
+  stats.evicted = rows.evicted.load(std::memory_order_relaxed);
+  stats.expired = rows.expired.load(std::memory_order_relaxed);
+  stats.hits = counters_.hits.load(std::memory_order_relaxed);
+  stats.misses = counters_.misses.load(std::memory_order_relaxed);
+  return stats;
 }
 
 void HostTable::DropOutgrown() const {

@@ -30,164 +30,30 @@ constexpr size_t kChunk = 512;
 // A table that loses one row in so many is worth a copy.
 constexpr size_t kMuchOneIn = 4;
 
-// The slots of rows that are about to leave. A row may stand in line twice, and a reader may raise
-// its rank between the two, so that they don't come one behind the other.
-class ChosenSlots {
- public:
-  ChosenSlots() { Clear(); }
-  void Clear() { std::fill(std::begin(places_), std::end(places_), kNoSlot); }
-
-  // False if it is there. For at most kChunk slots.
-  bool Add(uint32_t slot) {
-    size_t place = (slot * kGolden64) >> (64 - kPlaceBits);
-    for (; places_[place] != kNoSlot; place = (place + 1) % kPlaces) {
-      if (places_[place] == slot) return false;
-    }
-    places_[place] = slot;
-    return true;
-  }
-
- private:
-  static constexpr int kPlaceBits = 10;
-  static constexpr size_t kPlaces = size_t{1} << kPlaceBits;
-  static_assert(kPlaces == 2 * kChunk);
-  uint32_t places_[kPlaces];
-};
-
 bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit == kHighestRank; }
 
-// A key that wants to come, with the bits of its score.
-struct Newcomer {
-  uint64_t score;
-  size_t number;  // in the order of the batch
-  int64_t key;
-  size_t position;
-
-  // Highest scores first, and of equal ones the first in the batch.
-  friend bool operator<(const Newcomer& a, const Newcomer& b) {
-    return a.score != b.score ? a.score > b.score : a.number < b.number;
-  }
-};
-
 }  // namespace
-
-Status HostTable::PlanWrite(const ExecContext& context, const KeyBatch& batch,
-                            const KeyGroups& groups, Admits admits, const Wants& wants,
-                            WritePlan* plan) {
-  const RowPolicy& policy = options_.policy;
-  plan->is_made = true;
-  const size_t places = batch.Places();
-  TF_EMBED_RETURN_IF_ERROR(plan->verdicts.Resize(places));
-  Verdict* const verdicts = plan->verdicts.data();
-  std::fill(verdicts, verdicts + places, Verdict::kNothing);
-  if (policy.max_rows > 0 && OrdersByScores(batch)) {
-    TF_EMBED_RETURN_IF_ERROR(plan->scores.Resize(places));
-  }
-  TF_EMBED_RETURN_IF_ERROR(Survey(context, batch, groups, wants, plan));
-
-  // The absent keys, in the order of the batch.
-  Buffer<int64_t> keys(options_.allocator);
-  Buffer<size_t> positions(options_.allocator);
-  Buffer<bool> admitted(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(keys.Resize(batch.size));
-  TF_EMBED_RETURN_IF_ERROR(positions.Resize(batch.size));
-  TF_EMBED_RETURN_IF_ERROR(admitted.Resize(batch.size));
-  size_t absent = 0;
-  for (size_t i = 0; i < batch.size; ++i) {
-    const size_t position = batch.Position(i);
-    if (verdicts[position] == Verdict::kNothing) continue;
-    keys[absent] = batch.keys[i];
-    positions[absent++] = position;
-  }
-  if (policy.ttl_milliseconds > 0) {
-    TF_EMBED_RETURN_IF_ERROR(EvictExpiredOfBatch(context.now, batch, verdicts, absent));
-  }
-
-  // Those that the verb wants, and of them those that are admitted.
-  size_t wanted = 0;
-  for (size_t i = 0; i < absent; ++i) {
-    const Verdict verdict = verdicts[positions[i]];
-    verdicts[positions[i]] = Verdict::kLeave;
-    if (verdict == Verdict::kExpiredLeave) continue;
-    keys[wanted] = keys[i];
-    positions[wanted++] = positions[i];
-  }
-  std::fill(admitted.data(), admitted.data() + wanted, true);
-  if (policy.admission != nullptr && admits == Admits::kCounted) {
-    TF_EMBED_RETURN_IF_ERROR(policy.admission->Count(keys.data(), wanted, admitted.data()));
-  } else if (policy.admission != nullptr && admits == Admits::kPeeked) {
-    policy.admission->Peek(keys.data(), wanted, admitted.data());
-  }
-  size_t coming = 0;
-  for (size_t i = 0; i < wanted; ++i) {
-    if (!admitted[i]) continue;
-    keys[coming] = keys[i];
-    positions[coming++] = positions[i];
-  }
-  if (admits == Admits::kCounted) {
-    counters_.held_back.fetch_add(wanted - coming, std::memory_order_relaxed);
-  }
-
-  // Room for them; without it, the last ones stay away.
-  size_t size = content_->index.size();
-  size_t room = coming;
-  if (policy.max_rows > 0 && size + coming > policy.max_rows) {
-    size_t evicted = 0;
-    TF_EMBED_RETURN_IF_ERROR(
-        MakeRoom(context, *plan, coming, keys.data(), positions.data(), &evicted));
-    size -= evicted;
-    room = std::min(coming, policy.max_rows - std::min(policy.max_rows, size));
-    if (admits != Admits::kPeeked) {  // else the apply that follows will count them
-      counters_.refused.fetch_add(coming - room, std::memory_order_relaxed);
-    }
-  }
-  if (policy.admission != nullptr) policy.admission->Forget(keys.data(), room);
-  for (size_t i = 0; i < room; ++i) verdicts[positions[i]] = Verdict::kInsert;
-  plan->size_before = size;
-  return Status();
-}
-
-Status HostTable::MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming,
-                           int64_t* keys, size_t* positions, size_t* evicted) {
-  const size_t wanted = content_->index.size() + coming - options_.policy.max_rows;
-  if (plan.scores.size() == 0) return EvictLowest(context, wanted, nullptr, evicted);
-  const size_t pressing = std::min(wanted, coming);
-  Buffer<Newcomer> newcomers(options_.allocator);
-  Buffer<uint64_t> scores(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(newcomers.Resize(coming));
-  TF_EMBED_RETURN_IF_ERROR(scores.Resize(coming));
-  for (size_t i = 0; i < coming; ++i) {
-    newcomers[i] = {plan.scores[positions[i]], i, keys[i], positions[i]};
-  }
-  std::sort(newcomers.data(), newcomers.data() + coming);
-  for (size_t i = 0; i < coming; ++i) {
-    scores[i] = newcomers[i].score;
-    positions[i] = newcomers[i].position;
-    keys[i] = newcomers[i].key;
-  }
-  return EvictLowest(context, pressing, scores.data() + (coming - pressing), evicted);
-}
 
 Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
                          const Wants& wants, WritePlan* plan) {
   const RowPolicy& policy = options_.policy;
-  Verdict* const verdicts = plan->verdicts.data();
+  Decision* const decisions = plan->decisions.data();
   const auto survey = [&](KeyGroups::Range* range) {
     return ForEachGroup(
         *content_, range, [](const KeyGroup&) {},
         [&](const KeyGroup& group, const Probe& probe) {
-          Verdict& verdict = verdicts[group.positions[0]];
+          Decision& decision = decisions[group.positions[0]];
           if (plan->scores.size() > 0) {
             const int64_t score = batch.scores[group.positions[group.count - 1]];
             plan->scores[group.positions[0]] = RowStatistics::ScoreBits(score);
           }
           if (!probe.entry.found()) {
-            if (wants(group)) verdict = Verdict::kAbsent;
+            if (wants(group)) decision = Decision::kAbsent;
           } else if (policy.statistics.size() > 0) {
             // Nobody else writes, so the slot is still the key's.
             RowStatistics row = StatisticsOf(*content_, probe.entry.slot);
             if (policy.Expired(row, context.now)) {
-              verdict = wants(group) ? Verdict::kExpired : Verdict::kExpiredLeave;
+              decision = wants(group) ? Decision::kExpired : Decision::kExpiredUnwanted;
             } else {
               row.Use(context.now);
             }
@@ -198,152 +64,46 @@ Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, cons
   return groups.ForEachRange(context, kSurveyCost, survey);
 }
 
-Status HostTable::EvictExpiredOfBatch(const Moment& now, const KeyBatch& batch,
-                                      const Verdict* verdicts, size_t keys) {
-  Buffer<int64_t> expired(options_.allocator);
-  const size_t buckets = kSmallestSearch + kBucketsOfNewKey * keys;
-  TF_EMBED_RETURN_IF_ERROR(expired.Resize(batch.size));
-  size_t count = 0;
-  for (size_t i = 0; i < batch.size; ++i) {
-    // Equal keys have one verdict, at the first one's place.
-    const Verdict verdict = verdicts[batch.Position(i)];
-    if (verdict == Verdict::kExpired || verdict == Verdict::kExpiredLeave) {
-      expired[count++] = batch.keys[i];
-    }
-  }
-  TF_EMBED_RETURN_IF_ERROR(Evict(expired.data(), count, &counters_.expired));
+RowStatistics::Word* HostTable::Planned::Find(int64_t key, uint64_t hash) const {
+  const Content& content = *table_->content_;
+  const StripedIndex::Entry entry = content.index.Find(key, hash);
+  return entry.found() ? content.rows.Statistics(entry.slot) : nullptr;
+}
 
-  RankList others(options_.allocator);
+Status HostTable::Planned::CollectRanks(const ExecContext& context, EvictionOrder order,
+                                        size_t one_in, const Rank& low, const Rank& high,
+                                        RankList* ranks, size_t* below) const {
+  return table_->RanksOf(*table_->content_, context, order, one_in, low, high, ranks, below);
+}
+
+Status HostTable::Planned::FindExpired(const Moment& now, size_t num_absent, RankList* expired) {
+  const Content& content = *table_->content_;
+  const size_t buckets = kSmallestSearch + kBucketsOfNewKey * num_absent;
   Status status;
-  content_->index.ForSome(buckets, &expiry_cursor_, [&](const Bucket&, int64_t key, uint32_t slot) {
+  content.index.ForSome(buckets, &expiry_cursor_, [&](const Bucket&, int64_t key, uint32_t slot) {
     if (!status.ok()) return;
-    if (options_.policy.Expired(StatisticsOf(*content_, slot), now)) {
-      status = others.Append(Rank(0, HashKey(key)));
+    if (table_->options_.policy.Expired(table_->StatisticsOf(content, slot), now)) {
+      status = expired->Append(Rank(0, HashKey(key)));
     }
   });
-  TF_EMBED_RETURN_IF_ERROR(std::move(status));
-  TF_EMBED_RETURN_IF_ERROR(expired.Resize(others.size()));
-  for (size_t i = 0; i < others.size(); ++i) expired[i] = KeyOfHash(others[i].hash());
-  return Evict(expired.data(), others.size(), &counters_.expired);
-}
-
-Status HostTable::EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
-                              size_t* evicted) {
-  const RowPolicy& policy = options_.policy;
-  const StripedIndex& index = content_->index;
-  int64_t victims[kChunk];
-  size_t count = 0;
-  ChosenSlots chosen;  // those of the victims
-  RankList in_use(options_.allocator);
-  const auto evict = [&] {
-    TF_EMBED_RETURN_IF_ERROR(Evict(victims, count, &counters_.evicted));
-    *evicted += count;
-    count = 0;
-    chosen.Clear();
-    return Status();
-  };
-  for (bool all = false; *evicted + count < wanted;) {
-    if (victims_.empty()) {
-      if (all) break;
-      // Rows in use that were passed over will come again, so more must come with them.
-      const size_t passed_over = in_use.size();
-      in_use.Clear();
-      TF_EMBED_RETURN_IF_ERROR(evict());
-      TF_EMBED_RETURN_IF_ERROR(FillVictims(context, wanted - *evicted + passed_over, &all));
-      continue;
-    }
-    const Rank rank = victims_.Pop();
-    if (const Rank* ahead = victims_.Ahead()) __builtin_prefetch(index.HomeOf(ahead->hash()));
-    const int64_t key = KeyOfHash(rank.hash());
-    const StripedIndex::Entry entry = index.Find(key, rank.hash());
-    if (!entry.found()) continue;
-    const RowStatistics row = StatisticsOf(*content_, entry.slot);
-    const Rank present(EvictionScore(policy.eviction, row), rank.hash());
-    if (rank < present) {
-      TF_EMBED_RETURN_IF_ERROR(victims_.Push(present));
-    } else if (present < rank) {
-      continue;  // it left and came again, and stands in line twice
-    } else if (row.Get(Statistic::kLastStep) == context.now.step) {
-      TF_EMBED_RETURN_IF_ERROR(in_use.Append(rank));
-    } else if (scores != nullptr && scores[*evicted + count] < rank.score()) {
-      TF_EMBED_RETURN_IF_ERROR(victims_.Push(rank));
-      break;
-    } else if (chosen.Add(entry.slot)) {  // else it stands in line twice by equal ranks
-      victims[count++] = key;
-      if (count == kChunk) TF_EMBED_RETURN_IF_ERROR(evict());
-    }
-  }
-  TF_EMBED_RETURN_IF_ERROR(evict());
-  for (const Rank& rank : in_use) TF_EMBED_RETURN_IF_ERROR(victims_.Push(rank));
-  return Status();
-}
-
-Status HostTable::FillVictims(const ExecContext& context, size_t wanted, bool* all) {
-  const EvictionOrder order = options_.policy.eviction;
-  const size_t size = content_->index.size();
-  const size_t least = std::max({kLeastVictims, size / kVictimsOneIn, 2 * wanted});
-  RankList ranks(options_.allocator);
-  size_t below = 0;
-  Rank limit = kHighestRank;
-  if (2 * least < size) {  // the rank that about so many are below, by a sample
-    TF_EMBED_RETURN_IF_ERROR(
-        RanksOf(*content_, context, order, kSampleOneIn, Rank(), kHighestRank, &ranks, &below));
-    const size_t place = least * ranks.size() / size;
-    if (place < ranks.size()) {
-      std::nth_element(ranks.begin(), ranks.begin() + place, ranks.end());
-      limit = ranks[place];
-    }
-    ranks.Clear();
-  }
-  TF_EMBED_RETURN_IF_ERROR(RanksOf(*content_, context, order, 1, Rank(), limit, &ranks, &below));
-  if (ranks.size() < wanted && !(limit == kHighestRank)) {  // not what the sample promised
-    limit = kHighestRank;
-    ranks.Clear();
-    TF_EMBED_RETURN_IF_ERROR(RanksOf(*content_, context, order, 1, Rank(), limit, &ranks, &below));
-  }
-  *all = limit == kHighestRank;
-  victims_.Fill(&ranks, limit);
-  return Status();
-}
-
-Status HostTable::NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan) {
-  const size_t size = content_->index.size();
-  counters_.admitted.fetch_add(size - plan.size_before, std::memory_order_relaxed);
-  if (options_.policy.max_rows == 0) return Status();
-  if (OrdersByScores(batch)) {  // what has left since, or has another score, is found out later
-    for (size_t i = 0; i < batch.size; ++i) {
-      const uint64_t score = RowStatistics::ScoreBits(batch.scores[batch.Position(i)]);
-      TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank(score, HashKey(batch.keys[i]))));
-    }
-    return Status();
-  }
-  RowStatistics::Word words[StatisticSet::kMost] = {};
-  RowStatistics fresh(options_.policy.statistics, words);
-  fresh.Begin(now);
-  const uint64_t score = EvictionScore(options_.policy.eviction, fresh);
-  if (score > victims_.limit().score()) return Status();
-  for (size_t i = 0; i < batch.size; ++i) {
-    if (plan.verdicts[batch.Position(i)] != Verdict::kInsert) continue;
-    TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank(score, HashKey(batch.keys[i]))));
-  }
-  return Status();
+  return status;
 }
 
 Status HostTable::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) {
   StripedIndex& index = content_->index;
   RowStore& rows = content_->rows;
-  const size_t row_bytes = rows.layout().weight_bytes;
-  Buffer<char> weights(options_.allocator);
+  WholeRows leaving(options_.allocator);
+  RowCopier copier(*content_, options_.allocator);
   for (size_t begin = 0; begin < count; begin += kChunk) {
     const size_t size = std::min(kChunk, count - begin);
     if (options_.policy.sink != nullptr) {
-      TF_EMBED_RETURN_IF_ERROR(weights.Resize(size * row_bytes));
-      for (size_t i = 0; i < size; ++i) {
-        const int64_t key = keys[begin + i];
-        LoadRow(rows.Row(index.Find(key, HashKey(key)).slot), row_bytes,
-                weights.data() + i * row_bytes);
+      leaving.size = 0;
+      TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(size, &leaving));
+      for (size_t i = begin; i < begin + size; ++i) {
+        const StripedIndex::Entry entry = index.Find(keys[i], HashKey(keys[i]));
+        copier.Append(*entry.bucket, keys[i], entry.slot, &leaving);
       }
-      TF_EMBED_RETURN_IF_ERROR(options_.policy.sink->Evict(size, keys + begin, weights.data()));
+      TF_EMBED_RETURN_IF_ERROR(options_.policy.sink->Evict(leaving, content_->rule));
     }
     for (size_t i = 0; i < size; ++i) {
       const uint64_t hash = HashKey(keys[begin + i]);
@@ -395,7 +155,7 @@ Status HostTable::EvictExpired(const ExecContext& context, size_t* removed) {
   const auto leaves = [&](const RowStatistics& row, uint64_t) {
     return options_.policy.Expired(row, context.now);
   };
-  return EvictAll(context, leaves, &counters_.expired, removed);
+  return EvictAll(context, leaves, &planner_.counters().expired, removed);
 }
 
 Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
@@ -410,7 +170,7 @@ Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, co
     const auto stays = [&](const RowStatistics& row, uint64_t hash) { return !leaves(row, hash); };
     if (KeepOnly(context, num_left, stays, removed).ok()) return Status();
   }
-  TF_EMBED_RETURN_IF_ERROR(EvictAll(context, leaves, &counters_.evicted, removed));
+  TF_EMBED_RETURN_IF_ERROR(EvictAll(context, leaves, &planner_.counters().evicted, removed));
   if (much) (void)Shrink(context);  // without memory for it the table is right, only larger
   return Status();
 }
@@ -427,7 +187,7 @@ Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const St
     TF_EMBED_RETURN_IF_ERROR(CopyContent(context, stays, content.get()));
     gone = content_->index.size() - content->index.size();
   }
-  counters_.evicted.fetch_add(gone, std::memory_order_relaxed);
+  planner_.counters().evicted.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
   Alone gate(gates_.content);
   content_.swap(content);
@@ -507,38 +267,10 @@ Status HostTable::AssignStatistics(const ExecContext& context, const KeyBatch& b
     for (const Statistic statistic : kAllStatistics) {
       if (set.Has(statistic)) row.Set(statistic, words[set.IndexOf(statistic)]);
     }
-    if (options_.policy.max_rows > 0) {
-      TF_EMBED_RETURN_IF_ERROR(
-          victims_.Push(Rank(EvictionScore(options_.policy.eviction, row), hash)));
-    }
+    const uint64_t score = EvictionScore(options_.policy.eviction, row);
+    TF_EMBED_RETURN_IF_ERROR(planner_.NoteRank(Rank(score, hash)));
   }
   return Status();
-}
-
-TableStats HostTable::Stats() const {
-  Shared gate(gates_.content);
-  const StripedIndex& index = content_->index;
-  const RowLayout& layout = content_->rows.layout();
-  TableStats stats;
-  stats.rows = index.size();
-  stats.payload_bytes = stats.rows * (layout.weight_bytes + layout.slot_bytes +
-                                      layout.statistics_per_row * sizeof(RowStatistics::Word));
-  stats.index_bytes = index.bytes();
-  const uint64_t row_bytes = content_->rows.bytes();
-  stats.slack_bytes = row_bytes - std::min(row_bytes, stats.payload_bytes);
-  for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
-    std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
-    stats.index_places += index.StripeBuckets(stripe) * Bucket::kLanes;
-  }
-  index.SampleProbes(&stats.probed_keys, &stats.probed_buckets);
-  stats.admitted = counters_.admitted.load(std::memory_order_relaxed);
-  stats.held_back = counters_.held_back.load(std::memory_order_relaxed);
-  stats.refused = counters_.refused.load(std::memory_order_relaxed);
-  stats.evicted = counters_.evicted.load(std::memory_order_relaxed);
-  stats.expired = counters_.expired.load(std::memory_order_relaxed);
-  stats.hits = counters_.hits.load(std::memory_order_relaxed);
-  stats.misses = counters_.misses.load(std::memory_order_relaxed);
-  return stats;
 }
 
 }  // namespace tf_embed

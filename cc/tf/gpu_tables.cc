@@ -1,9 +1,5 @@
 #include "cc/tf/gpu_tables.h"
 
-#include <cstdlib>
-#include <cstring>
-#include <utility>
-
 #include "cc/tf/settings.h"
 #include "cc/tf/table_resource.h"
 
@@ -11,11 +7,6 @@ namespace tf_embed {
 namespace {
 
 namespace tf = ::tensorflow;
-
-bool HostStandsIn() {
-  const char* const said = std::getenv("TF_EMBED_HOST_FOR_GPU");
-  return said != nullptr && std::strcmp(said, "1") == 0;
-}
 
 class HasGpuTablesOp : public tf::OpKernel {
  public:
@@ -31,7 +22,7 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasG
 
 }  // namespace
 
-bool HasGpuTables() { return NumGpus() > 0 || HostStandsIn(); }
+bool HasGpuTables() { return NumGpus() > 0 || HostIsDevice(); }
 
 int GpuOf(tf::OpKernelConstruction* construction) {
   const auto* const info = construction->device()->tensorflow_accelerator_device_info();
@@ -45,27 +36,17 @@ absl::Status GpuStorage::Read(const Settings& settings) {
   return settings.Get("evict_by_bytes", &evict_by_bytes);
 }
 
-DeviceOptions GpuStorage::ForShard(int64_t num_shards, int gpu) const {
+StorageOptions GpuStorage::ForShard(int64_t num_shards, int gpu) const {
   const auto part = [num_shards](int64_t bytes) {
     return bytes < 0 ? UINT64_MAX : static_cast<uint64_t>(bytes / num_shards);
   };
-  DeviceOptions options;
-  options.device = gpu;
-  options.max_bytes = part(max_bytes);
-  options.max_row_bytes = part(max_row_bytes);
-  options.max_host_bytes = part(max_pinned_bytes);
+  StorageOptions options;
+  options.on_device = gpu >= 0;
+  options.device.device = gpu;
+  options.device.max_bytes = part(max_bytes);
+  options.device.max_row_bytes = part(max_row_bytes);
+  options.device.max_host_bytes = part(max_pinned_bytes);
   return options;
-}
-
-absl::Status NewGpuTable(const TableOptions& options, const DeviceOptions& device,
-                         std::unique_ptr<Table>* table, Table** on_device) {
-  std::unique_ptr<Table> made;
-  TF_RETURN_IF_ERROR(
-      WithMemoryAdvice(ToTensorFlow(HostStandsIn() ? NewDeviceTableOnHost(options, device, &made)
-                                                   : NewDeviceTable(options, device, &made))));
-  *on_device = made.get();
-  *table = NewCopyingTable(std::move(made), MemoryOfGpu(device.device));
-  return absl::OkStatus();
 }
 
 absl::Status WithMemoryAdvice(absl::Status status) {
@@ -76,16 +57,12 @@ absl::Status WithMemoryAdvice(absl::Status status) {
       "`tf.config.experimental.set_memory_growth(gpu, True)` leaves it to tables too.");
 }
 
-DeviceMemory* MemoryOfGpu(int gpu) {
-  return HostStandsIn() ? HostAsDeviceMemory() : MemoryOfDevice(gpu);
-}
-
 std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu) {
-  return HostStandsIn() ? NewDeviceSplitOnHost(HostAllocator()) : NewDeviceSplit(gpu);
+  return HostIsDevice() ? NewDeviceSplitOnHost(HostAllocator()) : NewDeviceSplit(gpu);
 }
 
 std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu) {
-  return HostStandsIn() ? NewDeviceKeySumsOnHost(HostAllocator()) : NewDeviceKeySums(gpu);
+  return HostIsDevice() ? NewDeviceKeySumsOnHost(HostAllocator()) : NewDeviceKeySums(gpu);
 }
 
 }  // namespace tf_embed

@@ -4,9 +4,9 @@
 // not), and hands them, with its stream, to TableResource::device_shard. All others have them on
 // the host, and go by TableResource::shard as everywhere.
 //
-// With TF_EMBED_HOST_FOR_GPU=1 in the environment the host stands in for every GPU. With a device
-// of TensorFlow that calls itself a GPU and is the host too (tests/cc/gpu) all of this runs where
-// no GPU is.
+// With TF_EMBED_HOST_FOR_GPU=1 in the environment the host stands in for every GPU (HostIsDevice).
+// With a device of TensorFlow that calls itself a GPU and is the host too (tests/cc/gpu) all of
+// this runs where no GPU is.
 #ifndef TF_EMBED_CC_TF_GPU_TABLES_H_
 #define TF_EMBED_CC_TF_GPU_TABLES_H_
 
@@ -18,6 +18,7 @@
 #include "cc/device/device_key_sums.h"
 #include "cc/device/device_split.h"
 #include "cc/device/device_table.h"
+#include "cc/stores/new_store.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
@@ -40,23 +41,14 @@ struct GpuStorage {
 
   absl::Status Read(const Settings& settings);
 
-  // The same of one shard of so many, on that GPU.
-  DeviceOptions ForShard(int64_t num_shards, int gpu) const;
+  // Those of one shard of so many, on that GPU, or with -1 on the host.
+  StorageOptions ForShard(int64_t num_shards, int gpu) const;
 };
 
-// Makes a table on a GPU: `on_device` is it, and lives in `table`, which takes arrays on the host.
-absl::Status NewGpuTable(const TableOptions& options, const DeviceOptions& device,
-                         std::unique_ptr<Table>* table, Table** on_device);
-
-// What TableResource::device_shard gives.
-inline TableOnDevice* OnDevice(Table* device_shard) {
-  return static_cast<TableOnDevice*>(device_shard);
-}
-
 // The memory of a GPU that has such tables.
-DeviceMemory* MemoryOfGpu(int gpu);
+inline DeviceMemory* MemoryOfGpu(int gpu) { return MemoryOfStores(gpu); }
 
-// The same; where it says that there is no memory, also what leaves tables on a GPU more.
+// The same status; if it says that there is no memory, also what leaves tables on a GPU more.
 absl::Status WithMemoryAdvice(absl::Status status);
 
 // Spreads keys in the memory of that GPU over tables there.

@@ -120,11 +120,12 @@ class OpenSavedRowsOp : public TableOp {
   static absl::Status TakeOrigin(const SavedRows& rows, TableResource* table) {
     const SavedRows::File& first = *rows.files().front();
     TF_RETURN_IF_ERROR(TakeCounts(rows, first, table));
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     for (size_t number = 0; number < table->num_shards(); ++number) {
       RowInitializer initializer = table->shard(number)->initializer();
       initializer.seed = first.reader.header().meta.seed;
       initializer.table_id = first.reader.header().meta.table_id;
-      table->shard(number)->SetInitializer(initializer);
+      table->shard(number)->maintenance()->SetInitializer(initializer);
     }
     return absl::OkStatus();
   }
@@ -224,8 +225,9 @@ class LoadSavedRowsOp : public TableOp {
       TF_RETURN_IF_ERROR(
           ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
       if (table->statistics().size() > 0) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(
-            table->shard(i)->AssignStatistics(exec, batch, header.statistics, block->statistics)));
+        TF_RETURN_IF_ERROR(table->CheckEviction());
+        TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(i)->eviction()->AssignStatistics(
+            exec, batch, header.statistics, block->statistics)));
       }
       if (table->admission() != nullptr) table->admission()->Forget(batch.keys, batch.size);
     }

@@ -137,6 +137,7 @@ class RowStatisticsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TF_RETURN_IF_ERROR(table->CheckEviction());
     KeysInput keys(table->allocator());
     Buffer<uint64_t> kept(table->allocator());
     tf::Tensor *output, *exists;
@@ -150,7 +151,7 @@ class RowStatisticsOp : public TableOp {
     bool* const found = exists->flat<bool>().data();
     const ExecContext exec = ThreadPoolOf(context, table);
     TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return shard->FindStatistics(exec, batch, kept.data(), found);
+      return shard->eviction()->FindStatistics(exec, batch, kept.data(), found);
     }));
     int64_t* out = output->flat<int64_t>().data();
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -175,6 +176,7 @@ class SetScoresOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TF_RETURN_IF_ERROR(table->CheckEviction());
     KeysInput keys(table->allocator());
     Buffer<uint64_t> words(table->allocator());
     const tf::Tensor& scores = context->input(3);
@@ -193,8 +195,8 @@ class SetScoresOp : public TableOp {
     std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
     const ExecContext exec = ThreadPoolOf(context, table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
-      return shard->AssignStatistics(exec, batch, StatisticSet().With(Statistic::kScore),
-                                     words.data());
+      return shard->eviction()->AssignStatistics(
+          exec, batch, StatisticSet().With(Statistic::kScore), words.data());
     });
   }
 };

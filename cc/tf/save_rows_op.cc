@@ -108,10 +108,10 @@ class RowSave {
     TF_RETURN_IF_ERROR(ToTensorFlow(writer.Begin(header)));
     const size_t row_bytes =
         sizeof(int64_t) + header.weight_bytes() + header.slot_bytes() + header.statistics_bytes();
-    ExportedRows exported(table_->allocator());
+    WholeRows exported(table_->allocator());
     for (ExportCursor cursor; !cursor.done;) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(
-          shard.ExportBatch(std::max<size_t>(1, block_bytes_ / row_bytes), &cursor, &exported)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(shard.maintenance()->ExportBatch(
+          std::max<size_t>(1, block_bytes_ / row_bytes), &cursor, &exported)));
       RowsToWrite rows;
       rows.size = exported.size;
       rows.keys = exported.keys.data();
@@ -216,6 +216,7 @@ class SaveRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     SavePlace place;
     TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
     // One after the other, or one would remove what the other has half written.

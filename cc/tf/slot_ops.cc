@@ -221,13 +221,15 @@ class LargestSlotOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     tf::Tensor* largest;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &largest));
     const RuleSlots rule = FusedSlots(kind_, table->dim());
     const ExecContext exec = ThreadPoolOf(context);
     double so_far = 0.0;
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      so_far = std::max(so_far, table->shard(number)->LargestSlot(exec, rule, slot_));
+      so_far =
+          std::max(so_far, table->shard(number)->maintenance()->LargestSlot(exec, rule, slot_));
     }
     largest->scalar<double>()() = so_far;
     return absl::OkStatus();

@@ -244,7 +244,8 @@ class ApplyTablesOp : public TableBatchOp {
       shards.push_back(shard);
       // A held table keeps its rule.
       if (!SameRuleAndInitialValues(shard->rule(), rules[i].slots)) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(rules[i].slots)));
+        TF_RETURN_IF_ERROR(tables[i]->CheckMaintenance());
+        TF_RETURN_IF_ERROR(ToTensorFlow(shard->maintenance()->SetRule(rules[i].slots)));
       }
     }
     HeldTables held(HostAllocator());

@@ -179,7 +179,10 @@ EvictionLog::EvictionLog(const TableResource* table, const TableOptions& options
       keeps_rows_(keeps_rows),
       rows_(allocator_) {}
 
-Status EvictionLog::Evict(size_t count, const int64_t* keys, const void* weights) {
+Status EvictionLog::Evict(const WholeRows& rows, const RuleSlots&) {
+  const size_t count = rows.size;
+  const int64_t* const keys = rows.keys.data();
+  const char* const weights = rows.weights.data();
   const auto text_of = [](const StringKeys& texts, int64_t number) {
     return std::string(texts.TextOf(number));
   };
@@ -194,7 +197,7 @@ Status EvictionLog::Evict(size_t count, const int64_t* keys, const void* weights
       rows_.key_texts.reserve(rows_.key_texts.size() + key_texts.size());
     }
     if (const StringKeys* const texts = table_->value_texts()) {
-      const int64_t* const numbers = static_cast<const int64_t*>(weights);
+      const int64_t* const numbers = reinterpret_cast<const int64_t*>(weights);
       for (size_t i = 0; keeps_rows_ && i < count * table_->dim(); ++i) {
         value_texts.push_back(text_of(*texts, numbers[i]));
       }
@@ -202,7 +205,7 @@ Status EvictionLog::Evict(size_t count, const int64_t* keys, const void* weights
     }
     if (keeps_rows_) {
       TF_EMBED_RETURN_IF_ERROR(MakeRoom(count));
-      KeepNumbers(count, keys, static_cast<const char*>(weights));
+      KeepNumbers(count, keys, weights);
     }
     if (table_->key_texts() != nullptr) text_keys_.insert(text_keys_.end(), keys, keys + count);
     std::move(key_texts.begin(), key_texts.end(), std::back_inserter(rows_.key_texts));

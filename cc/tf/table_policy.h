@@ -131,7 +131,7 @@ class EvictionLog final : public EvictionSink {
   EvictionLog(const TableResource* table, const TableOptions& options, bool keeps_rows);
 
   bool keeps_rows() const { return keeps_rows_; }
-  Status Evict(size_t count, const int64_t* keys, const void* weights) override;
+  Status Evict(const WholeRows& rows, const RuleSlots& rule) override;
   size_t size() const;
 
   // Calls `take(rows)` and forgets the rows if that succeeds.

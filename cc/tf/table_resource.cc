@@ -9,7 +9,7 @@
 #include "cc/core/files/row_manifest.h"
 #include "cc/core/files/table_meta.h"
 #include "cc/core/index/striped_index.h"
-#include "cc/host/host_table.h"
+#include "cc/stores/new_store.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
@@ -251,21 +251,19 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     TableOptions shard_options = options;
     shard_options.policy =
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
-    std::unique_ptr<Table> table;
-    if (gpu >= 0) {
-      RowPolicy& shard_policy = shard_options.policy;
-      if (storage.evict_by_bytes && shard_policy.max_rows == 0) shard_policy.max_rows = SIZE_MAX;
-      const DeviceOptions device = storage.ForShard(signature.num_shards, gpu);
-      Table* on_device;
-      TF_RETURN_IF_ERROR(NewGpuTable(shard_options, device, &table, &on_device));
-      created->device_shards_.push_back(on_device);
-    } else {
-      table = HostTable::Create(shard_options);
+    if (gpu >= 0 && storage.evict_by_bytes && shard_options.policy.max_rows == 0) {
+      shard_options.policy.max_rows = SIZE_MAX;
     }
-    if (table == nullptr) {
+    Store store;
+    const Status status =
+        NewStore(shard_options, storage.ForShard(signature.num_shards, gpu), &store);
+    if (gpu >= 0) {
+      TF_RETURN_IF_ERROR(WithMemoryAdvice(ToTensorFlow(status)));
+      created->device_shards_.push_back(store.on_device);
+    } else if (!status.ok()) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }
-    created->shards_.push_back(std::move(table));
+    created->shards_.push_back(std::move(store.table));
   }
   const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* texts) {
     if (type != tf::DT_STRING) return true;
@@ -278,6 +276,16 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
   }
   *resource = created.release();
   return absl::OkStatus();
+}
+
+absl::Status TableResource::CheckMaintenance() const {
+  TableMaintenance* maintenance;
+  return ToTensorFlow(shards_.front()->GetMaintenance(&maintenance));
+}
+
+absl::Status TableResource::CheckEviction() const {
+  TableEviction* eviction;
+  return ToTensorFlow(shards_.front()->GetEviction(&eviction));
 }
 
 size_t TableResource::size() const {
@@ -312,11 +320,13 @@ void TableResource::DropTextsWithoutRows(const int64_t* keys, size_t count) {
 Status TableResource::CollectValues(Buffer<int64_t>* values) const {
   constexpr size_t kRows = size_t{1} << 14;
   TF_EMBED_RETURN_IF_ERROR(values->Resize(size() * dim()));
-  ExportedRows rows(allocator());
+  WholeRows rows(allocator());
   size_t count = 0;
   for (const auto& shard : shards_) {
+    TableMaintenance* maintenance;
+    TF_EMBED_RETURN_IF_ERROR(shard->GetMaintenance(&maintenance));
     for (ExportCursor cursor; !cursor.done; count += rows.size * dim()) {
-      TF_EMBED_RETURN_IF_ERROR(shard->ExportBatch(kRows, &cursor, &rows));
+      TF_EMBED_RETURN_IF_ERROR(maintenance->ExportBatch(kRows, &cursor, &rows));
       std::memcpy(values->data() + count, rows.weights.data(), rows.size * row_bytes());
     }
   }

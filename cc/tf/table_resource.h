@@ -108,6 +108,10 @@ class TableResource : public tensorflow::ResourceBase {
                     std::unique_ptr<StringKeys>* value_texts);
 
   size_t num_shards() const { return shards_.size(); }
+  // Refuse a table whose store can't be exported, shrunk or given another rule, or whose rows have
+  // no statistics; after them the maintenance(), or the eviction(), of no shard is null.
+  absl::Status CheckMaintenance() const;
+  absl::Status CheckEviction() const;
   // Takes arrays that are on the host, wherever its rows are.
   Table* shard(size_t number) const { return shards_[number].get(); }
   // The same table, where it is on a GPU, for arrays in the GPU's memory.

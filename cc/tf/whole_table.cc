@@ -32,13 +32,14 @@ absl::Status SetRuleOfAll(const RuleSlots& rule, TableResource* table) {
     return SameRuleAndInitialValues(shard->rule(), rule);
   };
   const std::vector<Table*> shards = table->shards();
+  TF_RETURN_IF_ERROR(table->CheckMaintenance());
   // Asked first, because setting a rule waits for all who read and write.
   if (std::all_of(shards.begin(), shards.end(), has_it)) return absl::OkStatus();
   HeldTables paused(table->allocator());
   TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(shards.data(), shards.size(), Held::kPaused)));
   const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
   for (Table* const shard : shards) {
-    if (!has_it(shard)) TF_RETURN_IF_ERROR(ToTensorFlow(shard->SetRule(exec, rule)));
+    if (!has_it(shard)) TF_RETURN_IF_ERROR(ToTensorFlow(shard->maintenance()->SetRule(exec, rule)));
   }
   return absl::OkStatus();
 }

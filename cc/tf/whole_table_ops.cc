@@ -47,8 +47,9 @@ class ShrinkOp : public TableOp {
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     const ExecContext exec = ThreadPoolOf(context, table);
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     for (size_t number = 0; number < table->num_shards(); ++number) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Shrink(exec)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->maintenance()->Shrink(exec)));
     }
     TextAccess texts(table, KeyUse::kErase);
     for (StringKeys* const dictionary : {table->key_texts(), table->value_texts()}) {
@@ -87,6 +88,7 @@ class ExportOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     if (output_type(0) != table->signature().key_dtype ||
         output_type(1) != table->signature().value_dtype ||
         tf::DataTypeSize(output_type(2)) !=
@@ -121,13 +123,13 @@ class ExportOp : public TableOp {
         context->allocate_output(4, {size, static_cast<int64_t>(words)}, &statistics));
     TF_RETURN_IF_ERROR(GivePolicy(context, policy));
     const ExecContext exec = ThreadPoolOf(context);
-    ExportedRows rows(table->allocator());
+    WholeRows rows(table->allocator());
     const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
     size_t done = 0;
     for (size_t number = 0; number < table->num_shards(); ++number) {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
-        TF_RETURN_IF_ERROR(
-            ToTensorFlow(table->shard(number)->ExportBatch(kExportRows, &cursor, &rows)));
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            table->shard(number)->maintenance()->ExportBatch(kExportRows, &cursor, &rows)));
         if (table->key_texts() != nullptr) {
           WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
         } else {
@@ -187,6 +189,7 @@ class ExportScoresOp : public TableOp {
                                   table->signature().DebugString(), ". Asked for: keys ",
                                   tf::DataTypeString(output_type(0)), ".");
     }
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     const StatisticSet set = table->statistics();
     if ((StatisticsOf(order_).bits() & ~set.bits()) != 0) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -200,13 +203,14 @@ class ExportScoresOp : public TableOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {size}, &scores));
     const ExecContext exec = ThreadPoolOf(context);
-    ExportedRows rows(table->allocator());
+    WholeRows rows(table->allocator());
     int64_t* next = scores->flat<int64_t>().data();
     size_t done = 0;
     const size_t most = std::min(kExportRows, static_cast<size_t>(split_size));
     for (size_t number = 0; number < table->num_shards(); ++number) {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->ExportBatch(most, &cursor, &rows)));
+        TF_RETURN_IF_ERROR(
+            ToTensorFlow(table->shard(number)->maintenance()->ExportBatch(most, &cursor, &rows)));
         if (table->key_texts() != nullptr) {
           WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
         } else {
@@ -232,6 +236,7 @@ class ImportOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     // Everything is put together aside; the table takes it over when nothing can fail any more.
     std::unique_ptr<StringKeys> key_texts, value_texts;
     TF_RETURN_IF_ERROR(NewTexts(*table, table->has_string_keys(), &key_texts));
@@ -265,11 +270,11 @@ class ImportOp : public TableOp {
       RowInitializer initializer = table->shard(number)->initializer();
       initializer.seed = meta.seed;
       initializer.table_id = meta.table_id;
-      fresh.push_back(table->shard(number)->NewEmpty(batch.size, initializer));
+      fresh.push_back(table->shard(number)->maintenance()->NewEmpty(batch.size, initializer));
       if (fresh.back() == nullptr) {
         return ResourceExhaustedError("No memory to restore table '", table->name(), "'.");
       }
-      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->SetRule(meta.rule)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->maintenance()->SetRule(meta.rule)));
       TF_RETURN_IF_ERROR(ToTensorFlow(
           fresh.back()->InsertOrAssign(exec, batch, rows, {&meta.rule, context->input(4).data()})));
       if (fresh.back()->size() != batch.size) {
@@ -277,8 +282,11 @@ class ImportOp : public TableOp {
                                                 "' hold a key twice: ", batch.size, " rows, ",
                                                 fresh.back()->size(), " keys."));
       }
-      TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->AssignStatistics(
-          exec, batch, policy.statistics, static_cast<const uint64_t*>(statistics.data()))));
+      if (policy.statistics.size() > 0) {
+        TF_RETURN_IF_ERROR(table->CheckEviction());
+        TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->eviction()->AssignStatistics(
+            exec, batch, policy.statistics, static_cast<const uint64_t*>(statistics.data()))));
+      }
     }
     if (table->admission() != nullptr) {
       TF_RETURN_IF_ERROR(ToTensorFlow(
@@ -294,7 +302,7 @@ class ImportOp : public TableOp {
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
       const ExecContext holding = ExecContext::Serial().Holding(Held::kPaused);
       for (size_t number = 0; number < table->num_shards(); ++number) {
-        table->shard(number)->TakeContent(holding, fresh[number].get());
+        table->shard(number)->maintenance()->TakeContent(holding, fresh[number].get());
       }
     }
     table->ReplaceTexts(&key_texts, &value_texts);

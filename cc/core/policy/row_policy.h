@@ -14,6 +14,8 @@
 #include "cc/core/base/status.h"
 #include "cc/core/policy/admission.h"
 #include "cc/core/rows/row_statistics.h"
+#include "cc/core/rows/whole_rows.h"
+#include "cc/core/rules/rule_slots.h"
 
 namespace tf_embed {
 
@@ -131,9 +133,9 @@ inline int64_t ShownScore(EvictionOrder order, const RowStatistics& row) {
 class EvictionSink {
  public:
   virtual ~EvictionSink() = default;
-  // Takes note of rows, `weights` [count, dim], before they leave. Where it fails they stay, and
-  // the verb fails. Several tables may call at once.
-  virtual Status Evict(size_t count, const int64_t* keys, const void* weights) = 0;
+  // Takes note of whole rows, with the slots of `rule`, before they leave. If it fails they stay,
+  // and the verb fails. Several tables may call at once.
+  virtual Status Evict(const WholeRows& rows, const RuleSlots& rule) = 0;
 };
 
 struct RowPolicy {

@@ -14,6 +14,7 @@ constexpr size_t kSampleOneIn = 32;
 // So many passes may find that all that were to leave have been used.
 constexpr int kMostInVain = 100;
 
+// REQUIRES: each has eviction().
 class Shards {
  public:
   Shards(const ExecContext& context, Table* const* shards, size_t num_shards, EvictionOrder order)
@@ -35,7 +36,7 @@ class Shards {
     *below = 0;
     for (size_t i = 0; i < num_shards_; ++i) {
       TF_EMBED_RETURN_IF_ERROR(
-          shards_[i]->CollectRanks(context_, order_, one_in, low, high, ranks, below));
+          shards_[i]->eviction()->CollectRanks(context_, order_, one_in, low, high, ranks, below));
     }
     return Status();
   }
@@ -82,6 +83,10 @@ class Shards {
 Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num_shards,
                     EvictionOrder order, size_t num_reserved, size_t* removed) {
   *removed = 0;
+  for (size_t i = 0; i < num_shards; ++i) {
+    TableEviction* eviction;
+    TF_EMBED_RETURN_IF_ERROR(shards[i]->GetEviction(&eviction));
+  }
   // What is counted must still be true when rows leave by it.
   HeldTables held(shards[0]->options().allocator);
   TF_EMBED_RETURN_IF_ERROR(held.Take(shards, num_shards, Held::kPaused));
@@ -89,12 +94,16 @@ Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num
   const Shards all(paused, shards, num_shards, order);
   const size_t before = all.size();
   for (size_t i = 0; i < num_shards; ++i) {
-    TF_EMBED_RETURN_IF_ERROR(shards[i]->EvictExpired(paused, removed));
+    TF_EMBED_RETURN_IF_ERROR(shards[i]->eviction()->EvictExpired(paused, removed));
   }
   size_t size = all.size();
   if (size <= num_reserved && *removed > 0 && *removed >= before / 4) {
     // Without memory for a copy the tables are right, only larger.
-    for (size_t i = 0; i < num_shards; ++i) (void)shards[i]->Shrink(paused);
+    for (size_t i = 0; i < num_shards; ++i) {
+      if (TableMaintenance* maintenance = shards[i]->maintenance()) {
+        (void)maintenance->Shrink(paused);
+      }
+    }
   }
   // Rows that readers use meanwhile stay, so others must go.
   for (int in_vain = 0; size > num_reserved && in_vain < kMostInVain;) {
@@ -102,8 +111,8 @@ Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num
     Rank limit = kHighestRank;
     if (num_reserved > 0) TF_EMBED_RETURN_IF_ERROR(all.RankAt(size - num_reserved, size, &limit));
     for (size_t i = 0; i < num_shards; ++i) {
-      TF_EMBED_RETURN_IF_ERROR(
-          shards[i]->EvictBelow(paused, order, limit, num_reserved / num_shards, &gone));
+      TF_EMBED_RETURN_IF_ERROR(shards[i]->eviction()->EvictBelow(paused, order, limit,
+                                                                 num_reserved / num_shards, &gone));
     }
     *removed += gone;
     size -= gone;

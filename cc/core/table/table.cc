@@ -4,6 +4,20 @@
 
 namespace tf_embed {
 
+Status Table::GetMaintenance(TableMaintenance** found) {
+  *found = maintenance();
+  if (*found != nullptr) return Status();
+  return Status::FailedPrecondition("The store of table '" + options().name +
+                                    "' can't be exported, shrunk or given another rule.");
+}
+
+Status Table::GetEviction(TableEviction** found) {
+  *found = eviction();
+  if (*found != nullptr) return Status();
+  return Status::FailedPrecondition("The store of table '" + options().name +
+                                    "' keeps no statistics by which rows leave.");
+}
+
 Status NoMemoryForRow(const std::string& table, size_t keys_held) {
   return Status::ResourceExhausted([&] {
     return "Table '" + table + "' finds no memory for another row. It holds " +

@@ -1,7 +1,10 @@
 // THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered
-// or sharded, is one. Above it stand kernels that unpack tensors, call one verb and hand on the
-// Status; below it, one class a store. tests/cc/core/table/table_contract_test.cc says what each
-// must do.
+// or sharded, is one. Above it stand ops that unpack tensors, call one verb and hand on the Status;
+// below it, one class a store. tests/cc/core/table/table_contract_test.cc says what each must do.
+//
+// The seam has three interfaces. Every store implements Table, the verbs on a batch.
+// TableMaintenance is for stores that are saved, shrunk or change their rule; TableEviction for
+// those whose rows leave by a policy. A caller that needs one of the two asks the table for it.
 //
 // Invariants
 //   - Every key is legal, the whole range of int64.
@@ -27,6 +30,7 @@
 #include "cc/core/batch/key_batch.h"
 #include "cc/core/policy/row_policy.h"
 #include "cc/core/rows/initializer.h"
+#include "cc/core/rows/whole_rows.h"
 #include "cc/core/rules/optimizer_rule.h"
 #include "cc/core/table/table_gates.h"
 
@@ -58,17 +62,6 @@ struct SlotsIn {
   const void* slots = nullptr;
 };
 
-// Rows taken out of a table. The buffers are reused from one batch to the next.
-struct ExportedRows {
-  explicit ExportedRows(Allocator* allocator)
-      : keys(allocator), weights(allocator), slots(allocator), statistics(allocator) {}
-  size_t size = 0;
-  Buffer<int64_t> keys;
-  Buffer<char> weights;         // size x dim values
-  Buffer<char> slots;           // size x slots of a row, of the compute type
-  Buffer<uint64_t> statistics;  // size x statistics of a row
-};
-
 // A place in an export: the start, then whatever the table put there, then the end.
 struct ExportCursor {
   uint64_t next = 0;
@@ -98,7 +91,77 @@ struct TableStats {
 };
 
 class RankList;
+class Table;
 
+// What maintenance needs of a store: export, takeover of content, compaction, change of rule.
+class TableMaintenance {
+ public:
+  virtual ~TableMaintenance() = default;
+
+  // Replaces the initializer; initial rows are other ones from then on.
+  virtual void SetInitializer(const RowInitializer& initializer) = 0;
+
+  // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
+  // with other initial values, only new rows get these; with other types, rows keep their slots in
+  // these. A table in the memory of a device has no types but the compute type.
+  virtual Status SetRule(const ExecContext& context, const RuleSlots& rule) = 0;
+  Status SetRule(const RuleSlots& rule) { return SetRule(ExecContext::Serial(), rule); }
+
+  // The largest of all rows' slots of that number, at least 0; 0 if the table has another rule.
+  virtual double LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                             size_t slot) const = 0;
+
+  // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
+  virtual Status Shrink(const ExecContext& context) = 0;
+
+  // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the
+  // cursor. About `max_rows`; more if the table can't stop earlier. Each key comes once while no
+  // other thread changes the table, as under Held::kPaused.
+  virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
+
+  // An empty table of the same kind and options, except for the room and the initializer, and with
+  // the same statistics, but without rules by which rows come and leave; nullptr without memory for
+  // it.
+  virtual std::unique_ptr<Table> NewEmpty(size_t init_size,
+                                          const RowInitializer& initializer) const = 0;
+
+  // Takes the whole content of `other`, made by NewEmpty, at one moment. Can't fail.
+  virtual void TakeContent(const ExecContext& context, Table* other) = 0;
+  void TakeContent(Table* other) { TakeContent(ExecContext::Serial(), other); }
+};
+
+// What eviction needs of a store: statistics, ranks, expiry.
+class TableEviction {
+ public:
+  virtual ~TableEviction() = default;
+
+  // Copies the statistics [batch, statistics of a row] of keys, 0 for absent ones; `exists` may be
+  // null. Is no use of a row.
+  virtual Status FindStatistics(const ExecContext& context, const KeyBatch& batch,
+                                uint64_t* statistics, bool* exists) const = 0;
+
+  // Sets those statistics of present keys that both the table and `set` have; the words [batch,
+  // set's size] have the order of `set`. Of equal keys the last one's.
+  virtual Status AssignStatistics(const ExecContext& context, const KeyBatch& batch,
+                                  StatisticSet set, const uint64_t* statistics) = 0;
+
+  // Takes expired rows out, and adds their number.
+  virtual Status EvictExpired(const ExecContext& context, size_t* removed) = 0;
+
+  // Takes out the rows whose rank is below `limit`, and adds their number. If about `num_left` are
+  // left and that is much less than there are, gives memory back; that needs room for a copy of
+  // those that are left, and without it is not done.
+  virtual Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                            size_t num_left, size_t* removed) = 0;
+
+  // Adds the ranks from `low` on that are below `high`, of about one row in `one_in`, which are
+  // always the same ones, and counts the rows below `low`.
+  virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                              const Rank& low, const Rank& high, RankList* ranks,
+                              size_t* below) const = 0;
+};
+
+// What every store does on a batch.
 class Table {
  public:
   virtual ~Table() = default;
@@ -107,9 +170,6 @@ class Table {
   virtual const TableOptions& options() const = 0;
   virtual RowInitializer initializer() const = 0;
 
-  // Replaces the initializer; initial rows are other ones from then on.
-  virtual void SetInitializer(const RowInitializer& initializer) = 0;
-
   // Number of keys. While others write, the parts of a table are counted one by one: a row that
   // left a bounded table may be counted beside the one that came for it.
   virtual size_t size() const = 0;
@@ -117,9 +177,18 @@ class Table {
   // The rule whose slots rows have.
   virtual RuleSlots rule() const = 0;
 
+  // The other two interfaces; null if the store has no such verbs.
+  virtual TableMaintenance* maintenance() { return nullptr; }
+  virtual TableEviction* eviction() { return nullptr; }
+  const TableMaintenance* maintenance() const { return const_cast<Table*>(this)->maintenance(); }
+  const TableEviction* eviction() const { return const_cast<Table*>(this)->eviction(); }
+  // The same, with an error that names the table in place of null.
+  Status GetMaintenance(TableMaintenance** maintenance);
+  Status GetEviction(TableEviction** eviction);
+
   // Copies the keys' weights to `weights` [batch, dim], defaults for absent ones, and changes
   // nothing; as a part of training, it is a use of the rows. `exists` [batch] may be null. Slots,
-  // where they are wanted, are of the same moment as the weights of their row; absent keys have
+  // if they are wanted, are of the same moment as the weights of their row; absent keys have
   // initial ones.
   virtual Status Find(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists,
@@ -134,15 +203,15 @@ class Table {
   virtual Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                               const DefaultRows& defaults, void* weights, bool* exists) = 0;
 
-  // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too where they are
-  // given; else present rows keep theirs and new rows get initial ones. As a part of training, keys
-  // need admission.
+  // Sets weights [batch, dim]; of equal keys the last one's. Slots are set too if they are given;
+  // else present rows keep theirs and new rows get initial ones. As a part of training, keys need
+  // admission.
   virtual Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                 const void* weights, const SlotsIn& slots) = 0;
 
-  // Where `exists` and the key is present, adds `new_rows` - `old_rows` (both [batch, dim]; the
-  // difference is rounded to the value type); where neither, inserts the new row; else does
-  // nothing, for the table has changed since the caller looked. Refused for bool.
+  // If `exists` and the key is present, adds `new_rows` - `old_rows` (both [batch, dim]; the
+  // difference is rounded to the value type); if neither, inserts the new row; else does nothing,
+  // for the table has changed since the caller looked. Refused for bool.
   virtual Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                        const void* new_rows, const bool* exists) = 0;
 
@@ -162,10 +231,6 @@ class Table {
   // Comes after the Apply of the step.
   virtual Status FinishStep(const ExecContext& context, const Rule& rule) = 0;
 
-  // The largest of all rows' slots of that number, at least 0; 0 where the table has another rule.
-  virtual double LargestSlot(const ExecContext& context, const RuleSlots& rule,
-                             size_t slot) const = 0;
-
   // Removes keys. Absent ones are no error.
   virtual Status Erase(const ExecContext& context, const KeyBatch& batch) = 0;
 
@@ -173,46 +238,7 @@ class Table {
   virtual Status Clear(const ExecContext& context) = 0;
   Status Clear() { return Clear(ExecContext::Serial()); }
 
-  // Compacts the table and gives memory back. Needs room for a second copy of the rows meanwhile.
-  virtual Status Shrink(const ExecContext& context) = 0;
-
-  // Copies the statistics [batch, statistics of a row] of keys, 0 for absent ones; `exists` may be
-  // null. Is no use of a row.
-  virtual Status FindStatistics(const ExecContext& context, const KeyBatch& batch,
-                                uint64_t* statistics, bool* exists) const = 0;
-
-  // Sets those statistics of present keys that both the table and `set` have; the words [batch,
-  // set's size] have the order of `set`. Of equal keys the last one's.
-  virtual Status AssignStatistics(const ExecContext& context, const KeyBatch& batch,
-                                  StatisticSet set, const uint64_t* statistics) = 0;
-
-  // Takes expired rows out, and adds their number.
-  virtual Status EvictExpired(const ExecContext& context, size_t* removed) = 0;
-
-  // Takes out the rows whose rank is below `limit`, and adds their number. Where about `num_left`
-  // are left and that is much less than there are, gives memory back; that needs room for a copy of
-  // those that are left, and without it is not done.
-  virtual Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
-                            size_t num_left, size_t* removed) = 0;
-
-  // Adds the ranks from `low` on that are below `high`, of about one row in `one_in`, which are
-  // always the same ones, and counts the rows below `low`.
-  virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
-                              const Rank& low, const Rank& high, RankList* ranks,
-                              size_t* below) const = 0;
-
   virtual TableStats Stats() const = 0;
-
-  // Replaces the slots of all rows by initial ones of another rule; weights stay. Of the same rule
-  // with other initial values, only new rows get these; with other types, rows keep their slots in
-  // these. A table in the memory of a device has no types but the compute type.
-  virtual Status SetRule(const ExecContext& context, const RuleSlots& rule) = 0;
-  Status SetRule(const RuleSlots& rule) { return SetRule(ExecContext::Serial(), rule); }
-
-  // Puts some rows in `rows` (in the order of the table, which is unspecified) and moves the
-  // cursor. About `max_rows`; more where the table can't stop earlier. Each key comes once while no
-  // other thread changes the table, as under Held::kPaused.
-  virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, ExportedRows* rows) const = 0;
 
   // What verbs hold, and a caller of many verbs takes beforehand (HeldTables).
   virtual const TableGates& gates() const = 0;
@@ -220,15 +246,6 @@ class Table {
   // Frees memory that the table has outgrown, if no other verb is inside. Verbs that take their
   // gates themselves need no such call after them.
   virtual void DropOutgrown() const {}
-
-  // An empty table of the same kind and options, but for the room and the initializer, and with the
-  // same statistics, but without rules by which rows come and leave; nullptr without memory for it.
-  virtual std::unique_ptr<Table> NewEmpty(size_t init_size,
-                                          const RowInitializer& initializer) const = 0;
-
-  // Takes the whole content of `other`, made by NewEmpty, at one moment. Can't fail.
-  virtual void TakeContent(const ExecContext& context, Table* other) = 0;
-  void TakeContent(Table* other) { TakeContent(ExecContext::Serial(), other); }
 };
 
 // What every table refuses, and in which words.

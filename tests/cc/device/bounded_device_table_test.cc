@@ -67,7 +67,7 @@ TEST(BoundedDeviceTable, WhatIsRestoredComesWhateverTheBound) {
   subject.Apply(KeysFrom(1000, 40));
   EXPECT_LE(subject.table->size(), 300u);
   EXPECT_EQ(40u, subject.table->Stats().evicted);
-  const auto fresh = subject.table->NewEmpty(0, UniformInitializer());
+  const auto fresh = subject.table->maintenance()->NewEmpty(0, UniformInitializer());
   EXPECT_EQ(0u, fresh->options().policy.max_rows) << "where rows are collected none may leave";
   EXPECT_EQ(subject.table->options().policy.statistics.bits(),
             fresh->options().policy.statistics.bits());

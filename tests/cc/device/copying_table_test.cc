@@ -86,9 +86,11 @@ TEST_F(CopyingTableTest, EachVerbSaysWhenTheDeviceHasNoMemoryForItsCopies) {
       {"Contains", [&] { return table->Contains(context, batch, exists); }},
       {"Find", [&] { return table->Find(context, batch, defaults, weights.data(), exists, {}); }},
       {"FindStatistics",
-       [&] { return table->FindStatistics(context, batch, statistics.data(), exists); }},
+       [&] {
+         return table->eviction()->FindStatistics(context, batch, statistics.data(), exists);
+       }},
       {"AssignStatistics",
-       [&] { return table->AssignStatistics(context, batch, set, words.data()); }},
+       [&] { return table->eviction()->AssignStatistics(context, batch, set, words.data()); }},
       {"Accum", [&] { return table->Accum(context, batch, rows.data(), rows.data(), no); }},
       {"Apply", [&] { return table->Apply(context, batch, rows.data(), DataType::kFloat, rule); }},
       {"InsertOrAssign", [&] { return table->InsertOrAssign(context, batch, rows.data(), {}); }},

@@ -117,9 +117,9 @@ std::map<int64_t, std::vector<float>> DeviceSplitTest::RowsOf(
   std::map<int64_t, std::vector<float>> all;
   for (const auto& table : tables) {
     const size_t slots = table->rule().slots_per_row();
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
-      EXPECT_TRUE(table->ExportBatch(1000, &cursor, &rows).ok());
+      EXPECT_TRUE(table->maintenance()->ExportBatch(1000, &cursor, &rows).ok());
       const auto* const weights = reinterpret_cast<const float*>(rows.weights.data());
       const auto* const more = reinterpret_cast<const float*>(rows.slots.data());
       for (size_t i = 0; i < rows.size; ++i) {

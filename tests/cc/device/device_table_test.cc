@@ -36,7 +36,7 @@ class DeviceTableTest : public testing::Test {
   }
   std::set<int64_t> Keys(const Table& table) const {
     std::set<int64_t> keys;
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
       EXPECT_TRUE(table.ExportBatch(100, &cursor, &rows).ok());
       keys.insert(rows.keys.data(), rows.keys.data() + rows.size);

@@ -57,7 +57,7 @@ TEST_F(PinnedRows, RowsGoToTheHostAndAllElseToTheDevice) {
   EXPECT_GE(device.live_bytes(), table->Stats().index_bytes);
   EXPECT_LE(device.live_bytes(), kRows * 60);
   ASSERT_TRUE(table->Erase(ExecContext::Serial(), Batch(KeysFrom(0, kRows - 100))).ok());
-  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  ASSERT_TRUE(table->maintenance()->Shrink(ExecContext::Serial()).ok());
   EXPECT_LE(pinned.live_bytes(), 256 * kRowBytes);
   ASSERT_TRUE(table->Clear().ok());
   EXPECT_EQ(0u, pinned.live_blocks());
@@ -87,7 +87,7 @@ TEST_F(PinnedRows, RowsBeyondABoundGoToTheHost) {
   EXPECT_LE(device.live_bytes(), kOnDevice + 20000 * 60);
   EXPECT_GE(device.live_bytes(), kOnDevice / 2 + table->Stats().index_bytes);
   ASSERT_TRUE(table->Erase(ExecContext::Serial(), Batch(KeysFrom(0, 19900))).ok());
-  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  ASSERT_TRUE(table->maintenance()->Shrink(ExecContext::Serial()).ok());
   EXPECT_EQ(0u, pinned.live_blocks()) << "there is room for them on the device again";
 }
 

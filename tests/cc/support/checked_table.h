@@ -110,10 +110,10 @@ class CheckedTable {
     same_bits_ = true;
     ExpectOk(table->Clear());
   }
-  void Shrink() { ExpectOk(table->Shrink(context)); }
+  void Shrink() { ExpectOk(table->maintenance()->Shrink(context)); }
   void SetRule(const RuleSlots& rule) {
     oracle.SetRule(rule);
-    ExpectOk(table->SetRule(rule));
+    ExpectOk(table->maintenance()->SetRule(rule));
   }
 
   // Takes all rows out in batches of about `max_rows`.
@@ -123,9 +123,9 @@ class CheckedTable {
     const size_t dim = oracle.dim;
     const size_t slots_per_row = oracle.rule.slots_per_row();
     std::map<int64_t, typename Oracle::Row> exported;
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
-      ASSERT_TRUE(table->ExportBatch(max_rows, &cursor, &rows).ok());
+      ASSERT_TRUE(table->maintenance()->ExportBatch(max_rows, &cursor, &rows).ok());
       ASSERT_TRUE(cursor.done || rows.size > 0);
       const T* const weights = reinterpret_cast<const T*>(rows.weights.data());
       const Slot* const slots = reinterpret_cast<const Slot*>(rows.slots.data());

@@ -55,7 +55,7 @@ class Subject {
   std::vector<uint64_t> StatisticsOf(int64_t key) {
     std::vector<uint64_t> words(StatisticSet::kMost);
     bool exists;
-    ExpectOk(table->FindStatistics(context, Batch{key}, words.data(), &exists));
+    ExpectOk(table->eviction()->FindStatistics(context, Batch{key}, words.data(), &exists));
     if (!exists) return {};
     words.resize(table->options().policy.statistics.size());
     return words;
@@ -63,16 +63,16 @@ class Subject {
   bool Has(int64_t key) {
     uint64_t words[StatisticSet::kMost];
     bool exists;
-    ExpectOk(table->FindStatistics(context, Batch{key}, words, &exists));
+    ExpectOk(table->eviction()->FindStatistics(context, Batch{key}, words, &exists));
     return exists;
   }
   std::map<int64_t, std::vector<float>> Rows() const { return All(false); }
   std::map<int64_t, std::vector<float>> Slots() const { return All(true); }
   std::set<int64_t> Keys() const {
     std::vector<int64_t> keys;
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
-      ExpectOk(table->ExportBatch(1000, &cursor, &rows));
+      ExpectOk(table->maintenance()->ExportBatch(1000, &cursor, &rows));
       keys.insert(keys.end(), rows.keys.data(), rows.keys.data() + rows.size);
     }
     std::sort(keys.begin(), keys.end());  // or a set takes most of a test's time to make
@@ -86,10 +86,10 @@ class Subject {
  private:
   std::map<int64_t, std::vector<float>> All(bool slots) const {
     std::map<int64_t, std::vector<float>> all;
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     const size_t width = slots ? table->rule().slots_per_row() : kDim;
     for (ExportCursor cursor; !cursor.done;) {
-      ExpectOk(table->ExportBatch(1000, &cursor, &rows));
+      ExpectOk(table->maintenance()->ExportBatch(1000, &cursor, &rows));
       const char* const from = slots ? rows.slots.data() : rows.weights.data();
       const float* const values = reinterpret_cast<const float*>(from);
       for (size_t i = 0; i < rows.size; ++i) {
@@ -122,18 +122,27 @@ inline RowPolicy AllStatistics() {
 
 class Log : public EvictionSink {
  public:
-  Status Evict(size_t count, const int64_t* keys, const void* weights) override {
+  Status Evict(const WholeRows& rows, const RuleSlots& rule) override {
     std::lock_guard<std::mutex> lock(mutex);
     if (fails) return Status::ResourceExhausted([] { return "The log is full."; });
-    const float* const rows = static_cast<const float*>(weights);
-    for (size_t i = 0; i < count; ++i) {
-      evicted.emplace_back(keys[i], std::vector<float>(rows + i * kDim, rows + (i + 1) * kDim));
+    const auto row = [](const void* values, size_t i, size_t width) {
+      const float* const row = static_cast<const float*>(values) + i * width;
+      return std::vector<float>(row, row + width);
+    };
+    for (size_t i = 0; i < rows.size; ++i) {
+      evicted.emplace_back(rows.keys[i], row(rows.weights.data(), i, kDim));
+      slots[rows.keys[i]] = row(rows.slots.data(), i, rule.slots_per_row());
+      const uint64_t* const words = rows.statistics.data() + i * num_statistics;
+      statistics[rows.keys[i]].assign(words, words + num_statistics);
     }
     return Status();
   }
+  size_t num_statistics = 0;  // of a row
   std::mutex mutex;
   bool fails = false;
   std::vector<std::pair<int64_t, std::vector<float>>> evicted;
+  std::map<int64_t, std::vector<float>> slots;
+  std::map<int64_t, std::vector<uint64_t>> statistics;
 };
 
 // What a bounded table must hold.

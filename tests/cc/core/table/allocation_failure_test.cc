@@ -49,7 +49,7 @@ Content ContentOf(const Table& table) {
   Content content;
   content.rule = table.rule();
   const size_t slots_per_row = content.rule.slots_per_row();
-  ExportedRows rows(HostAllocator());
+  WholeRows rows(HostAllocator());
   for (ExportCursor cursor; !cursor.done;) {
     EXPECT_TRUE(table.ExportBatch(1000, &cursor, &rows).ok());
     const float* const weights = reinterpret_cast<const float*>(rows.weights.data());
@@ -92,7 +92,7 @@ class Verbs {
     options.initializer = UniformInitializer();
     options.allocator = allocator;
     std::unique_ptr<Table> table = kind.create(options);
-    EXPECT_TRUE(table->SetRule(kRule).ok());
+    EXPECT_TRUE(table->maintenance()->SetRule(kRule).ok());
     std::vector<float> rows;
     for (int64_t key : present) rows.insert(rows.end(), kDim, static_cast<float>(key % 1000));
     EXPECT_TRUE(
@@ -147,14 +147,16 @@ class Verbs {
          }},
         {"Erase", true, [=](Table* t) { return t->Erase(serial, batch); }},
         {"Clear", true, [=](Table* t) { return t->Clear(); }},
-        {"Shrink", true, [=](Table* t) { return t->Shrink(ExecContext::Serial()); }},
+        {"Shrink", true, [=](Table* t) { return t->maintenance()->Shrink(ExecContext::Serial()); }},
         {"SetRule", true,
-         [=](Table* t) { return t->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)); }},
+         [=](Table* t) {
+           return t->maintenance()->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25));
+         }},
         {"ExportBatch", true,
          [=](Table* t) {
-           ExportedRows rows(t->options().allocator);
+           WholeRows rows(t->options().allocator);
            ExportCursor cursor;
-           return t->ExportBatch(10, &cursor, &rows);
+           return t->maintenance()->ExportBatch(10, &cursor, &rows);
          }},
     };
   }
@@ -206,7 +208,7 @@ class AllocationFailure : public testing::TestWithParam<TableKind> {
       FailingAllocator calm;
       const auto twin = verbs.NewTable(GetParam(), &calm);
       const Content before = ContentOf(*twin);
-      ASSERT_TRUE(twin->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)).ok());
+      ASSERT_TRUE(twin->maintenance()->SetRule(FusedSlots(RuleKind::kAdagrad, kDim, 0.25)).ok());
       const Content middle = ContentOf(*twin);
       const auto other_twin = verbs.NewTable(GetParam(), &calm);
       ASSERT_TRUE(verb.run(other_twin.get()).ok());
@@ -266,7 +268,7 @@ TEST_P(AllocationFailure, NewTablesAreNullWithoutMemory) {
       FailAfter(memory, &allocator, passes, true);
       const auto created = GetParam().create(options);
       FailAfter(memory, &allocator, passes, true);
-      const auto empty = model->NewEmpty(100, model->options().initializer);
+      const auto empty = model->maintenance()->NewEmpty(100, model->options().initializer);
       FailAfter(memory, &allocator, INT64_MAX, false);
       if (created != nullptr && empty != nullptr) break;
       ASSERT_LT(passes, 100);
@@ -399,10 +401,10 @@ class BoundedAllocationFailure : public AllocationFailure {};
 
 TEST_P(BoundedAllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
   struct Log : EvictionSink {
-    Status Evict(size_t count, const int64_t* evicted, const void*) override {
+    Status Evict(const WholeRows& rows, const RuleSlots&) override {
       try {
         std::set<int64_t> with_these = keys;
-        with_these.insert(evicted, evicted + count);
+        with_these.insert(rows.keys.data(), rows.keys.data() + rows.size);
         keys.swap(with_these);
         return Status();
       } catch (const std::bad_alloc&) {

@@ -78,7 +78,7 @@ TEST_P(TableAdmission, TheSinkLearnsOfExpiredRowsAndOfThoseThatARestrictionTakes
     }
     if (step % 20 == 15) {
       size_t removed = 0;
-      ASSERT_TRUE(table->EvictExpired(subject.context, &removed).ok());
+      ASSERT_TRUE(table->eviction()->EvictExpired(subject.context, &removed).ok());
     }
     expect_logged(("step " + std::to_string(step)).c_str());
     if (HasFatalFailure()) return;

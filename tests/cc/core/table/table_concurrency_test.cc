@@ -62,9 +62,9 @@ class TableConcurrency : public testing::TestWithParam<TableKind> {
   // All rows; a key that comes twice is kept in `twice`.
   std::map<int64_t, double> Export(size_t max_rows, std::set<int64_t>* twice = nullptr) const {
     std::map<int64_t, double> all;
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
-      EXPECT_TRUE(table->ExportBatch(max_rows, &cursor, &rows).ok());
+      EXPECT_TRUE(table->maintenance()->ExportBatch(max_rows, &cursor, &rows).ok());
       const double* const weights = reinterpret_cast<const double*>(rows.weights.data());
       for (size_t i = 0; i < rows.size; ++i) {
         const bool fresh = all.emplace(rows.keys[i], Whole(weights + i * kDim)).second;
@@ -106,7 +106,7 @@ TEST_P(TableConcurrency, FindSeesWeightsAndSlotsOfOneWriting) {
   // Two writers of the same few keys, so that slots of the one beside weights of the other would
   // show. There are so many slots that a reader is among them for long.
   const RuleSlots rule = ExternalSlots(1, {{1000, 0.0}, {3000, 0.0}});
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   const size_t slots_per_row = rule.slots_per_row();
   const Batch keys = KeysFrom(0, 4);
   std::atomic<int> writing{2};
@@ -159,7 +159,7 @@ TEST_P(TableConcurrency, SlotsAreRefusedOrOfTheRuleThatAsksHoweverRulesChange) {
     std::vector<double> slots(keys.size() * slots_per_row, rule.groups[0].initial_value);
     if (thread < 2) {
       for (int round = 0; round < 300; ++round) {
-        ASSERT_TRUE(table->SetRule(round % 3 == 0 ? rules[2] : rule).ok());
+        ASSERT_TRUE(table->maintenance()->SetRule(round % 3 == 0 ? rules[2] : rule).ok());
         const Status status =
             table->InsertOrAssign(serial, keys, weights.data(), {&rule, slots.data()});
         ASSERT_TRUE(status.ok() || status.code() == StatusCode::kFailedPrecondition);
@@ -302,9 +302,9 @@ TEST_P(TableConcurrency, AccumAndSlotsLoseNoUpdate) {
     }
   });
   for (double number : Look(keys)) EXPECT_EQ(1000.0, number);
-  ExportedRows rows(HostAllocator());
+  WholeRows rows(HostAllocator());
   ExportCursor cursor;
-  ASSERT_TRUE(table->ExportBatch(keys.size(), &cursor, &rows).ok());
+  ASSERT_TRUE(table->maintenance()->ExportBatch(keys.size(), &cursor, &rows).ok());
   ASSERT_EQ(keys.size(), rows.size);
   for (size_t i = 0; i < rows.size * kDim; ++i) {
     ASSERT_EQ(1001.0, reinterpret_cast<const double*>(rows.slots.data())[i]);
@@ -338,9 +338,9 @@ TEST_P(TableConcurrency, ReadersAndWritersGoOnBesideShrinkSetRuleAndExport) {
   InThreads(4, [&](size_t thread) {
     if (thread == 0) {
       for (int round = 0; round < 40; ++round) {
-        ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+        ASSERT_TRUE(table->maintenance()->Shrink(ExecContext::Serial()).ok());
         const auto kind = round % 2 == 0 ? RuleKind::kAdam : RuleKind::kRowwiseAdagrad;
-        ASSERT_TRUE(table->SetRule(FusedSlots(kind, kDim)).ok());
+        ASSERT_TRUE(table->maintenance()->SetRule(FusedSlots(kind, kDim)).ok());
         std::set<int64_t> twice;
         const std::map<int64_t, double> all = Export(100, &twice);
         for (int64_t key : keys) ASSERT_EQ(1u, all.count(key)) << "a key left out of the export";
@@ -371,7 +371,7 @@ TEST_P(TableConcurrency, ClearAndTakeContentReplaceAllAtOnce) {
   // With no other writers a lookup finds all keys of one version, or none.
   const Batch keys = KeysFrom(0, 300);
   const auto fresh_with = [&](int64_t version) {
-    std::unique_ptr<Table> fresh = table->NewEmpty(0, RowInitializer());
+    std::unique_ptr<Table> fresh = table->maintenance()->NewEmpty(0, RowInitializer());
     std::vector<double> weights;
     for (int64_t key : keys.keys) weights.insert(weights.end(), kDim, Pattern(key, version));
     EXPECT_TRUE(fresh->InsertOrAssign(serial, keys, weights.data(), {}).ok());
@@ -381,7 +381,7 @@ TEST_P(TableConcurrency, ClearAndTakeContentReplaceAllAtOnce) {
   InThreads(3, [&](size_t thread) {
     if (thread == 0) {
       for (int64_t version = 1; version <= 100; ++version) {
-        table->TakeContent(fresh_with(version).get());
+        table->maintenance()->TakeContent(fresh_with(version).get());
         if (version % 3 == 0) {
           ASSERT_TRUE(table->Clear().ok());
         }
@@ -431,7 +431,9 @@ TEST_P(TableConcurrency, ReadersSeeWholeRowsBesideGrowthEraseShrinkAndClear) {
       if (--working == 0) stop = true;
     } else if (thread == 2) {
       for (int round = 1; !stop; ++round) {
-        ASSERT_TRUE((round % 8 == 0 ? table->Clear() : table->Shrink(ExecContext::Serial())).ok());
+        ASSERT_TRUE(
+            (round % 8 == 0 ? table->Clear() : table->maintenance()->Shrink(ExecContext::Serial()))
+                .ok());
         ASSERT_TRUE(table->Erase(serial, Batch(RandomKeys(500, 0, 2 * kKeys, &random))).ok());
       }
     } else {
@@ -475,7 +477,7 @@ TEST_P(TableConcurrency, PausedWritersChangeNothingAndReadersGoOn) {
         Assign(batch, version % 1000);
         ASSERT_TRUE(table->Erase(serial, Batch(RandomKeys(90, 0, 5000, &random))).ok());
         if (version % 50 == 0) {
-          ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+          ASSERT_TRUE(table->maintenance()->Shrink(ExecContext::Serial()).ok());
         }
         batches_written += 1;
       }

@@ -46,9 +46,9 @@ class TableContract : public testing::TestWithParam<TableKind> {
   std::map<int64_t, std::vector<float>> Slots() const {
     const size_t count = table->rule().slots_per_row();
     std::map<int64_t, std::vector<float>> slots;
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
-      EXPECT_TRUE(table->ExportBatch(100, &cursor, &rows).ok());
+      EXPECT_TRUE(table->maintenance()->ExportBatch(100, &cursor, &rows).ok());
       const float* const values = reinterpret_cast<const float*>(rows.slots.data());
       for (size_t i = 0; i < rows.size; ++i) {
         slots[rows.keys[i]].assign(values + i * count, values + (i + 1) * count);
@@ -127,7 +127,7 @@ TEST_P(TableContract, InsertOrAssignTakesTheLastOfEqualKeys) {
 
 TEST_P(TableContract, InsertOrAssignKeepsSlotsUnlessTheyAreGiven) {
   const RuleSlots rule = FusedSlots(RuleKind::kMomentum, 2, 0.5);
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   const float slots[] = {8, 9};
   Put({1}, {0, 0});
   EXPECT_EQ((std::vector<float>{0.5, 0.5}), Slots()[1]);
@@ -203,9 +203,9 @@ TEST_P(TableContract, ApplyOfAnotherRuleReplacesSlotsAndKeepsWeights) {
 TEST_P(TableContract, SetRuleOfTheSameKindKeepsSlots) {
   const float slots[] = {8, 9};
   const RuleSlots rule = FusedSlots(RuleKind::kAdagrad, 2, 0.1);
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(table->InsertOrAssign(serial, Batch{1}, slots, {&rule, slots}).ok());
-  ASSERT_TRUE(table->SetRule(FusedSlots(RuleKind::kAdagrad, 2, 0.25)).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(FusedSlots(RuleKind::kAdagrad, 2, 0.25)).ok());
   Put({2}, {0, 0});
   EXPECT_EQ((std::vector<float>{8, 9}), Slots()[1]);
   EXPECT_EQ((std::vector<float>{0.25, 0.25}), Slots()[2]) << "new rows take the new value";
@@ -223,7 +223,7 @@ TEST_P(TableContract, EraseRemovesKeysAndLetsThemComeBackFresh) {
 }
 
 TEST_P(TableContract, ClearRemovesAllKeysAndKeepsRuleAndInitializer) {
-  ASSERT_TRUE(table->SetRule(FusedSlots(RuleKind::kAdam, 2)).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(FusedSlots(RuleKind::kAdam, 2)).ok());
   Put({1, 2}, {1, 1, 2, 2});
   ASSERT_TRUE(table->Clear().ok());
   EXPECT_EQ(0u, table->size());
@@ -284,7 +284,7 @@ TEST_P(TableContract, BoolsAreKeptAndNeverAdded) {
 
 TEST_P(TableContract, NewEmptyIsEmptyAndTakesItsOwnInitializer) {
   Put({1}, {1, 1});
-  const std::unique_ptr<Table> fresh = table->NewEmpty(1000, UniformInitializer(99));
+  const std::unique_ptr<Table> fresh = table->maintenance()->NewEmpty(1000, UniformInitializer(99));
   ASSERT_NE(nullptr, fresh);
   EXPECT_EQ(0u, fresh->size());
   EXPECT_EQ(2u, fresh->options().dim);
@@ -293,11 +293,11 @@ TEST_P(TableContract, NewEmptyIsEmptyAndTakesItsOwnInitializer) {
 
 TEST_P(TableContract, TakeContentReplacesEverythingAtOnce) {
   Put({1, 2}, {1, 1, 2, 2});
-  const std::unique_ptr<Table> fresh = table->NewEmpty(0, UniformInitializer(99));
-  ASSERT_TRUE(fresh->SetRule(FusedSlots(RuleKind::kMomentum, 2, 0.5)).ok());
+  const std::unique_ptr<Table> fresh = table->maintenance()->NewEmpty(0, UniformInitializer(99));
+  ASSERT_TRUE(fresh->maintenance()->SetRule(FusedSlots(RuleKind::kMomentum, 2, 0.5)).ok());
   const float row[] = {3, 3};
   ASSERT_TRUE(fresh->InsertOrAssign(serial, Batch{3}, row, {}).ok());
-  table->TakeContent(fresh.get());
+  table->maintenance()->TakeContent(fresh.get());
   EXPECT_EQ(1u, table->size());
   EXPECT_FALSE(Has(1));
   EXPECT_EQ((std::vector<float>{3, 3}), Row(3));

@@ -58,7 +58,7 @@ TEST_P(TableGatesTest, WritesOfACallerThatHoldsTheTablesGoThrough) {
   const Batch keys = KeysFrom(0, 100);
   const std::vector<float> ones(keys.size(), 1.0f);
   Rule rule = MakeRule(RuleKind::kSgd, 1);
-  for (auto& table : tables_) ASSERT_TRUE(table->SetRule(rule.slots).ok());
+  for (auto& table : tables_) ASSERT_TRUE(table->maintenance()->SetRule(rule.slots).ok());
   {
     HeldTables tables(HostAllocator());
     ASSERT_TRUE(tables.Take(mixed.data(), mixed.size(), Held::kWriting).ok());
@@ -73,7 +73,7 @@ TEST_P(TableGatesTest, WritesOfACallerThatHoldsTheTablesGoThrough) {
 
 TEST_P(TableGatesTest, AHeldTableKeepsItsRule) {
   const Table* const tables[] = {tables_[0].get()};
-  ASSERT_TRUE(tables_[0]->SetRule(FusedSlots(RuleKind::kAdam, 1)).ok());
+  ASSERT_TRUE(tables_[0]->maintenance()->SetRule(FusedSlots(RuleKind::kAdam, 1)).ok());
   if (tables_[0]->gates().writes == TableGates::Writes::kAlone) return;  // nobody else is inside
   HeldTables held(HostAllocator());
   ASSERT_TRUE(held.Take(tables, 1, Held::kWriting).ok());

@@ -87,7 +87,7 @@ TEST_P(TableMemory, ShrinkAfterALargeEraseGivesMemoryBack) {
   Insert(table.get(), 0, 200 * kBatch);
   const size_t full = allocator.live_bytes();
   Erase(table.get(), 0, 190 * kBatch);
-  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  ASSERT_TRUE(table->maintenance()->Shrink(ExecContext::Serial()).ok());
   EXPECT_LT(allocator.live_bytes(), full / 10);
   EXPECT_EQ(10 * kBatch, table->size());
   EXPECT_TRUE(Holds(*table, 190 * kBatch, 10 * kBatch));
@@ -138,7 +138,7 @@ TEST_P(TableMemory, ReadersGoOnWhileShrinkCopies) {
     EXPECT_TRUE(read.get());
   };
   allocator.armed = true;
-  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  ASSERT_TRUE(table->maintenance()->Shrink(ExecContext::Serial()).ok());
   EXPECT_FALSE(allocator.armed) << "nothing was copied";
   EXPECT_TRUE(Holds(*table, 0, 20 * kBatch));
 }

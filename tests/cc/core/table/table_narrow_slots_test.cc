@@ -175,16 +175,17 @@ TEST_P(TableNarrowSlots, TheLargestSlotIsFoundInEachGroup) {
     return GetParam().create(options);
   }();
   const RuleSlots rule = Stored(FusedSlots(RuleKind::kAdamAmsgrad, 3), {kBFloat16, kWide, kHalf});
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   const std::vector<float> weights(6);
   const std::vector<float> slots = {1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1};
   const ExecContext serial = ExecContext::Serial();
   ASSERT_TRUE(
       table->InsertOrAssign(serial, Batch{5, 6}, weights.data(), {&rule, slots.data()}).ok());
   for (size_t slot = 0; slot < 9; ++slot) {
-    EXPECT_EQ(std::max(slots[slot], slots[9 + slot]), table->LargestSlot(serial, rule, slot));
+    EXPECT_EQ(std::max(slots[slot], slots[9 + slot]),
+              table->maintenance()->LargestSlot(serial, rule, slot));
   }
-  EXPECT_EQ(0.0, table->LargestSlot(serial, rule, 9));
+  EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, rule, 9));
 }
 
 INSTANTIATE_TEST_SUITE_P(Tables, TableNarrowSlots, testing::ValuesIn(HostTables()), NameOfTable);
@@ -199,7 +200,7 @@ TEST(DeviceTable, RefusesNarrowSlotsByName) {
   rule.slots = Stored(rule.slots, {kHalf});
   const float gradient[] = {1, 2};
   for (const Status& status :
-       {table->SetRule(rule.slots),
+       {table->maintenance()->SetRule(rule.slots),
         table->Apply(ExecContext::Serial(), Batch{5}, gradient, DataType::kFloat, rule)}) {
     EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
     EXPECT_NE(std::string::npos, status.message().find("'users'")) << status.message();

@@ -77,7 +77,7 @@ TEST_P(TablePasses, AveragesAreOfAllRowsInAllTypes) {
 TEST_P(TablePasses, RowsThatWereAssignedAreTheirFirstAverage) {
   const auto table = NewTable(DataType::kFloat, 2);
   const Rule rule = Averaging(2);
-  ASSERT_TRUE(table->SetRule(rule.slots).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule.slots).ok());
   const float row[] = {3, 4};
   ASSERT_TRUE(table->InsertOrAssign(serial, Batch{5}, row, {}).ok());
   ASSERT_TRUE(table->FinishStep(serial, rule).ok());
@@ -113,16 +113,16 @@ TEST_P(TablePasses, TheLargestCountIsThatOfTheKeyThatCameMostOften) {
     Rule rule = MakeRule(RuleKind::kRowwiseAdagradCounter, 2);
     rule.decay_mode = static_cast<double>(DecayMode::kCounter);
     rule.counter_half_life = -1.0;
-    EXPECT_EQ(0.0, table->LargestSlot(serial, rule.slots, 2));
+    EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, rule.slots, 2));
     const std::vector<double> gradients(2000);
     ASSERT_TRUE(table->Apply(serial, Batch(KeysFrom(0, 900)), gradients.data(), type, rule).ok());
-    EXPECT_EQ(1.0, table->LargestSlot(serial, rule.slots, 2));
+    EXPECT_EQ(1.0, table->maintenance()->LargestSlot(serial, rule.slots, 2));
     for (int step = 0; step < 4; ++step) {
       ASSERT_TRUE(table->Apply(serial, Batch{77}, gradients.data(), type, rule).ok());
     }
-    EXPECT_EQ(5.0, table->LargestSlot(Threads(2), rule.slots, 2));
-    EXPECT_EQ(0.0, table->LargestSlot(serial, rule.slots, 3));
-    EXPECT_EQ(0.0, table->LargestSlot(serial, FusedSlots(RuleKind::kAdam, 2), 0));
+    EXPECT_EQ(5.0, table->maintenance()->LargestSlot(Threads(2), rule.slots, 2));
+    EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, rule.slots, 3));
+    EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, FusedSlots(RuleKind::kAdam, 2), 0));
   }
 }
 
@@ -142,7 +142,7 @@ TEST_P(TablePasses, PassesAndOtherVerbsGoTogether) {
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(table->FinishStep(Threads(2), rule).ok());
   });
   std::thread largest([&] {
-    for (int i = 0; i < 20; ++i) table->LargestSlot(serial, rule.slots, kDim);
+    for (int i = 0; i < 20; ++i) table->maintenance()->LargestSlot(serial, rule.slots, kDim);
   });
   std::thread writer([&] {
     for (int i = 0; i < 20; ++i) {

@@ -64,8 +64,8 @@ TEST_P(TablePolicy, StatisticsStayThroughGrowthShrinkAndChangeOfRule) {
   for (int64_t key = 0; key < 4050; ++key) expected[key] = subject.StatisticsOf(key);
   EXPECT_EQ(2u, expected[100][2]);
   EXPECT_EQ(1u, expected[0][2]);
-  ASSERT_TRUE(subject.table->SetRule(FusedSlots(RuleKind::kAdam, kDim)).ok());
-  ASSERT_TRUE(subject.table->Shrink(subject.context).ok());
+  ASSERT_TRUE(subject.table->maintenance()->SetRule(FusedSlots(RuleKind::kAdam, kDim)).ok());
+  ASSERT_TRUE(subject.table->maintenance()->Shrink(subject.context).ok());
   for (const auto& [key, words] : expected) ASSERT_EQ(words, subject.StatisticsOf(key)) << key;
 }
 
@@ -76,8 +76,10 @@ TEST_P(TablePolicy, AssignStatisticsSetsThoseThatTheTableHas) {
   subject.Upsert({7});
   const uint64_t words[] = {5, 6};
   const StatisticSet set = StatisticSet().With(Statistic::kLastTime).With(Statistic::kCount);
-  ASSERT_TRUE(subject.table->AssignStatistics(subject.context, Batch{8}, set, words).ok());
-  ASSERT_TRUE(subject.table->AssignStatistics(subject.context, Batch{7}, set, words).ok());
+  ASSERT_TRUE(
+      subject.table->eviction()->AssignStatistics(subject.context, Batch{8}, set, words).ok());
+  ASSERT_TRUE(
+      subject.table->eviction()->AssignStatistics(subject.context, Batch{7}, set, words).ok());
   EXPECT_EQ((std::vector<uint64_t>{1, 6, RowStatistics::ScoreBits(0)}), subject.StatisticsOf(7));
   EXPECT_FALSE(subject.Has(8));
 }
@@ -134,7 +136,7 @@ void ExpectLikeSimulation(const TableKind& kind, EvictionOrder order, size_t max
                       .ok());
     }
     if (random() % 10 == 0) {
-      ASSERT_TRUE(subject.table->Shrink(subject.context).ok());
+      ASSERT_TRUE(subject.table->maintenance()->Shrink(subject.context).ok());
     }
     subject.NextStep(random() % 2);
     // An epoch is some steps, and now and then the clock is set back, which no row follows.
@@ -263,7 +265,7 @@ TEST_P(TablePolicy, InsertsTakeOutWhatHasExpiredElsewhere) {
   subject.NextStep(100);
   size_t removed = 0;
   const size_t size = subject.table->size();
-  ASSERT_TRUE(subject.table->EvictExpired(subject.context, &removed).ok());
+  ASSERT_TRUE(subject.table->eviction()->EvictExpired(subject.context, &removed).ok());
   EXPECT_EQ(size, removed);
   EXPECT_EQ(0u, subject.table->size());
 }

@@ -39,38 +39,38 @@ class TableSlots : public testing::TestWithParam<TableKind> {
 };
 
 TEST_P(TableSlots, FindGivesTheSlotsThatWereAssigned) {
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1, 2}, {1, 1, 2, 2}, {10, 11, 12, 20, 21, 22}, rule).ok());
   EXPECT_EQ((std::vector<float>{20, 21, 22, 10, 11, 12}), Slots({2, 1}, rule));
 }
 
 TEST_P(TableSlots, AbsentKeysHaveInitialSlotsAndAreNotInserted) {
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   EXPECT_EQ((std::vector<float>{0.5, 0.5, -1.0}), Slots({9}, rule));
   EXPECT_EQ(0u, table->size());
 }
 
 TEST_P(TableSlots, RowsThatComeWithoutSlotsHaveInitialOnes) {
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   const float row[] = {3, 4};
   ASSERT_TRUE(table->InsertOrAssign(serial, Batch{5}, row, {}).ok());
   EXPECT_EQ((std::vector<float>{0.5, 0.5, -1.0}), Slots({5}, rule));
 }
 
 TEST_P(TableSlots, TheLastOfEqualKeysIsAssignedWithItsSlots) {
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1, 1}, {1, 1, 2, 2}, {10, 11, 12, 20, 21, 22}, rule).ok());
   EXPECT_EQ((std::vector<float>{20, 21, 22}), Slots({1}, rule));
 }
 
 TEST_P(TableSlots, ANewRuleGivesInitialSlotsAndKeepsWeights) {
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1}, {6, 7}, {10, 11, 12}, rule).ok());
   // Another optimizer; other widths of the same; the same widths in other groups.
   for (const RuleSlots& other :
        {ExternalSlots(78, {{2, 0.25}, {1, 4.0}}), ExternalSlots(77, {{1, 0.25}, {2, 4.0}}),
         ExternalSlots(77, {{3, 0.25}}), ExternalSlots(77, {}), FusedSlots(RuleKind::kAdam, kDim)}) {
-    ASSERT_TRUE(table->SetRule(other).ok());
+    ASSERT_TRUE(table->maintenance()->SetRule(other).ok());
     EXPECT_TRUE(SameRuleAndInitialValues(other, table->rule()));
     std::vector<float> initial(other.slots_per_row());
     FillInitialSlots(other, initial.data());
@@ -84,15 +84,15 @@ TEST_P(TableSlots, ANewRuleGivesInitialSlotsAndKeepsWeights) {
 
 TEST_P(TableSlots, TheSameRuleWithOtherInitialValuesKeepsSlots) {
   const RuleSlots later = ExternalSlots(77, {{2, 8.0}, {1, 9.0}});
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1}, {6, 7}, {10, 11, 12}, rule).ok());
-  ASSERT_TRUE(table->SetRule(later).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(later).ok());
   EXPECT_EQ((std::vector<float>{10, 11, 12, 8, 8, 9}), Slots({1, 2}, later));
   EXPECT_EQ((std::vector<float>{10, 11, 12, 8, 8, 9}), Slots({1, 2}, rule));
 }
 
 TEST_P(TableSlots, AnotherRuleThanTheTablesIsRefusedByNameAndNothingIsDone) {
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1}, {6, 7}, {10, 11, 12}, rule).ok());
   for (const RuleSlots& other :
        {ExternalSlots(78, {{2, 0.5}, {1, -1.0}}), ExternalSlots(77, {{3, 0.5}}), RuleSlots(),
@@ -126,8 +126,8 @@ TEST_P(TableSlots, InitialValuesMayBeAnyNumber) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const RuleSlots odd = ExternalSlots(1, {{1, kNan}, {1, -kInfinity}, {1, -0.0}, {1, 0.1}});
-  ASSERT_TRUE(table->SetRule(odd).ok());
-  ASSERT_TRUE(table->SetRule(odd).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(odd).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(odd).ok());
   const std::vector<float> slots = Slots({1}, odd);
   EXPECT_TRUE(std::isnan(slots[0]));
   EXPECT_EQ(-std::numeric_limits<float>::infinity(), slots[1]);
@@ -137,9 +137,9 @@ TEST_P(TableSlots, InitialValuesMayBeAnyNumber) {
 }
 
 TEST_P(TableSlots, ClearAndShrinkKeepTheRule) {
-  ASSERT_TRUE(table->SetRule(rule).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(rule).ok());
   ASSERT_TRUE(Assign({1}, {6, 7}, {10, 11, 12}, rule).ok());
-  ASSERT_TRUE(table->Shrink(ExecContext::Serial()).ok());
+  ASSERT_TRUE(table->maintenance()->Shrink(ExecContext::Serial()).ok());
   EXPECT_EQ((std::vector<float>{10, 11, 12}), Slots({1}, rule));
   ASSERT_TRUE(table->Clear().ok());
   EXPECT_TRUE(SameRuleAndInitialValues(rule, table->rule()));
@@ -149,7 +149,7 @@ TEST_P(TableSlots, ClearAndShrinkKeepTheRule) {
 TEST_P(TableSlots, AsManyGroupsAsARuleMayHave) {
   RuleSlots many = ExternalSlots(3, {});
   for (size_t i = 0; i < RuleSlots::kMostGroups; ++i) many.AddGroup(i + 1, static_cast<double>(i));
-  ASSERT_TRUE(table->SetRule(many).ok());
+  ASSERT_TRUE(table->maintenance()->SetRule(many).ok());
   const std::vector<float> slots = Slots({1}, many);
   ASSERT_EQ(136u, slots.size());
   EXPECT_EQ(0.0f, slots.front());

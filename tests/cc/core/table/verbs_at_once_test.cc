@@ -117,20 +117,20 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
         case 10:
           return table()->FinishStep(context_, Momentum());
         case 11:
-          (void)table()->LargestSlot(context_, Momentum().slots, 0);
+          (void)table()->maintenance()->LargestSlot(context_, Momentum().slots, 0);
           return Status();
         case 12:
           return table()->Erase(context_, keys_);
         case 13:
           return random_() % 8 == 0 ? table()->Clear() : Status();
         case 14:
-          return table()->Shrink(context_);
+          return table()->maintenance()->Shrink(context_);
         case 15:
           return test_->keeps_statistics() ? RestrictRows(context_, &table_, 1, EvictionOrder::kLfu,
                                                           kMaxRows / 2, &removed)
                                            : Status();
         case 16:
-          return table()->EvictExpired(context_, &removed);
+          return table()->eviction()->EvictExpired(context_, &removed);
         case 17:
           return FindPooledInAll();
         case 18:
@@ -140,10 +140,10 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
         case 20:
           return Replace();
         case 21:
-          table()->SetInitializer(UniformInitializer(random_()));
+          table()->maintenance()->SetInitializer(UniformInitializer(random_()));
           return Status();
         case 22:
-          return table()->SetRule(
+          return table()->maintenance()->SetRule(
               FusedSlots(random_() % 2 == 0 ? RuleKind::kMomentum : RuleKind::kSgd, kDim));
         default:
           (void)table()->Stats();
@@ -193,11 +193,11 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
       const auto all = All();
       HeldTables paused(HostAllocator());
       TF_EMBED_RETURN_IF_ERROR(paused.Take(all.data(), all.size(), Held::kPaused));
-      ExportedRows rows(HostAllocator());
+      WholeRows rows(HostAllocator());
       std::set<int64_t> seen;
       size_t count = 0;
       for (ExportCursor cursor; !cursor.done; count += rows.size) {
-        TF_EMBED_RETURN_IF_ERROR(table()->ExportBatch(500, &cursor, &rows));
+        TF_EMBED_RETURN_IF_ERROR(table()->maintenance()->ExportBatch(500, &cursor, &rows));
         seen.insert(rows.keys.data(), rows.keys.data() + rows.size);
       }
       EXPECT_EQ(count, seen.size()) << "a key twice";
@@ -208,16 +208,16 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<TableKind, size_t>>
     }
 
     Status Replace() {
-      std::unique_ptr<Table> fresh = table()->NewEmpty(0, UniformInitializer());
+      std::unique_ptr<Table> fresh = table()->maintenance()->NewEmpty(0, UniformInitializer());
       TF_EMBED_RETURN_IF_ERROR(fresh->InsertOrAssign(context_, keys_, rows_.data(), {}));
-      table()->TakeContent(fresh.get());
+      table()->maintenance()->TakeContent(fresh.get());
       return Status();
     }
 
     Status AssignStatistics() {
       const StatisticSet set = table()->options().policy.statistics;
       const std::vector<uint64_t> words(kBatch * set.size(), 1);
-      return table()->AssignStatistics(context_, keys_, set, words.data());
+      return table()->eviction()->AssignStatistics(context_, keys_, set, words.data());
     }
 
     VerbsAtOnce* const test_;
@@ -248,11 +248,11 @@ TEST_P(VerbsAtOnce, LeaveWholeTables) {
     for (int round = 0; round < kRounds; ++round) caller.CallOne();
   });
   for (auto& table : tables_) {
-    ExportedRows rows(HostAllocator());
+    WholeRows rows(HostAllocator());
     size_t count = 0;
     std::set<int64_t> seen;
     for (ExportCursor cursor; !cursor.done; count += rows.size) {
-      ASSERT_TRUE(table->ExportBatch(500, &cursor, &rows).ok());
+      ASSERT_TRUE(table->maintenance()->ExportBatch(500, &cursor, &rows).ok());
       seen.insert(rows.keys.data(), rows.keys.data() + rows.size);
     }
     EXPECT_EQ(count, seen.size());

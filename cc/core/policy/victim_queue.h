@@ -10,8 +10,8 @@
 // before. By others as well, perhaps.
 //
 // Not thread-safe.
-#ifndef TF_EMBED_CC_HOST_VICTIM_QUEUE_H_
-#define TF_EMBED_CC_HOST_VICTIM_QUEUE_H_
+#ifndef TF_EMBED_CC_CORE_POLICY_VICTIM_QUEUE_H_
+#define TF_EMBED_CC_CORE_POLICY_VICTIM_QUEUE_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -79,4 +79,4 @@ class VictimQueue {
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_HOST_VICTIM_QUEUE_H_
+#endif  // TF_EMBED_CC_CORE_POLICY_VICTIM_QUEUE_H_

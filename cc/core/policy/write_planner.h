@@ -1,0 +1,151 @@
+// Plans the writes of a table whose policy bounds, admits or expires rows: which absent keys of a
+// batch get rows, and which rows leave for them.
+//
+// A planned write:
+//   1. The store looks each distinct key up, notes uses, and fills in the plan's decisions:
+//      kAbsent, kExpired or kExpiredUnwanted.
+//   2. Expired rows are taken out, those of the batch and some others.
+//   3. Admission is asked. A bounded table without room takes out its lowest rows, except for those
+//      in use at this step. Of the keys that are left, those with room are kInsert; the others are
+//      kSkip.
+//   4. The store writes the batch by the decisions, and the rows that came are counted.
+//
+// The order of the batch decides, so a plan does not depend on threads.
+#ifndef TF_EMBED_CC_CORE_POLICY_WRITE_PLANNER_H_
+#define TF_EMBED_CC_CORE_POLICY_WRITE_PLANNER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/exec_context.h"
+#include "cc/core/base/status.h"
+#include "cc/core/batch/key_batch.h"
+#include "cc/core/policy/rank_list.h"
+#include "cc/core/policy/row_policy.h"
+#include "cc/core/policy/victim_queue.h"
+
+namespace tf_embed {
+
+// How a verb's new keys come.
+enum class Admits : uint8_t {
+  kAll,      // without admission
+  kCounted,  // admission counts them
+  kPeeked,   // those that admission would let in now
+};
+
+// What a planned write does about a key, at the position where it first comes in the batch.
+enum class Decision : uint8_t {
+  kNothing,          // it is present, or the verb does not want it
+  kAbsent,           // while planning: the verb wants it
+  kExpired,          // while planning: the same, and its row must be taken out first
+  kExpiredUnwanted,  // while planning: its row is expired, and the verb does not want it
+  kInsert,
+  kSkip,
+};
+
+struct WritePlan {
+  explicit WritePlan(Allocator* allocator) : decisions(allocator), scores(allocator) {}
+
+  Buffer<Decision> decisions;  // by position
+  // RowStatistics::ScoreBits by position, if the batch's scores decide who comes; else none.
+  Buffer<uint64_t> scores;
+  size_t size_before = 0;  // of the table, once there was room
+};
+
+// Rows that came and left, and rows that did not come, since a table was made.
+struct PolicyCounters {
+  std::atomic<uint64_t> admitted{0}, held_back{0}, refused{0}, evicted{0}, expired{0};
+};
+
+// The rows of a store, as a planner needs them. Nobody else adds or removes rows during a call;
+// readers may use rows.
+class PlannedRows {
+ public:
+  virtual ~PlannedRows() = default;
+
+  virtual size_t size() const = 0;
+
+  // Asks for the memory of a key that will be looked up soon.
+  virtual void Prefetch(uint64_t hash) const = 0;
+
+  // The statistics of a key's row; null for an absent key.
+  virtual RowStatistics::Word* Find(int64_t key, uint64_t hash) const = 0;
+
+  // As TableEviction's.
+  virtual Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                              const Rank& low, const Rank& high, RankList* ranks,
+                              size_t* below) const = 0;
+
+  // Adds Rank(0, hash) of the expired rows of a part of the table, which goes through all of it in
+  // the course of calls. `num_absent` keys of the batch have no row: with so many new rows the part
+  // must be so large that the whole table is searched while half of it comes.
+  virtual Status FindExpired(const Moment& now, size_t num_absent, RankList* expired) = 0;
+
+  // Takes out rows, tells the sink, and counts them. Each key has a row and comes once.
+  virtual Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) = 0;
+};
+
+// Not thread-safe, but for the counters.
+class WritePlanner {
+ public:
+  // The first step above; all decisions are kNothing so far.
+  using Survey = std::function<Status(WritePlan* plan)>;
+  // The fourth one.
+  using Write = std::function<Status(const Decision* decisions)>;
+
+  // `policy` and `rows` outlive the planner.
+  WritePlanner(const RowPolicy& policy, Allocator* allocator, PlannedRows* rows)
+      : policy_(policy), allocator_(allocator), rows_(*rows), victims_(allocator) {}
+
+  // Runs a planned write of a batch. Returns the first failure; rows that left by then are gone.
+  Status Run(const ExecContext& context, const KeyBatch& batch, Admits admits, const Survey& survey,
+             const Write& write);
+
+  // A row's rank was set, other than by a use.
+  Status NoteRank(const Rank& rank) {
+    return policy_.max_rows > 0 ? victims_.Push(rank) : Status();
+  }
+
+  // The rows were replaced.
+  void Forget() { victims_.Clear(); }
+
+  PolicyCounters& counters() { return counters_; }
+  const PolicyCounters& counters() const { return counters_; }
+
+ private:
+  Status Plan(const ExecContext& context, const KeyBatch& batch, Admits admits,
+              const Survey& survey, WritePlan* plan);
+  // Whether new rows stay away if their scores are lower than those of all that are there.
+  bool OrdersByScores(const KeyBatch& batch) const {
+    return batch.scores != nullptr && policy_.eviction == EvictionOrder::kScore;
+  }
+  // Takes out expired rows: those of the batch, and some of the others.
+  Status RemoveExpired(const Moment& now, const KeyBatch& batch, const Decision* decisions,
+                       size_t num_absent);
+  // Takes out the lowest rows, for those of `coming` keys that find no room. If they are ordered by
+  // scores, puts the highest first, for which alone there may be room.
+  Status MakeRoom(const ExecContext& context, const WritePlan& plan, size_t coming, int64_t* keys,
+                  size_t* positions, size_t* evicted);
+  // Takes out the lowest `wanted` rows, except for those in use at this step; fewer if all are.
+  // With `scores` [wanted], falling, the i-th of them goes only if its score is no higher than the
+  // i-th of these.
+  Status EvictLowest(const ExecContext& context, size_t wanted, const uint64_t* scores,
+                     size_t* evicted);
+  // Puts new victims in the queue, at least `wanted` if there are so many. Then `*all` says whether
+  // the whole table is in it.
+  Status FillVictims(const ExecContext& context, size_t wanted, bool* all);
+  Status NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan);
+
+  const RowPolicy& policy_;
+  Allocator* const allocator_;
+  PlannedRows& rows_;
+  VictimQueue victims_;
+  PolicyCounters counters_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_POLICY_WRITE_PLANNER_H_

@@ -1,0 +1,36 @@
+// Rows outside of a table: key, weights, slots and statistics of each. An export gives them, and so
+// does an eviction.
+#ifndef TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_
+#define TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/status.h"
+
+namespace tf_embed {
+
+// Callers reuse the buffers from one batch to the next, so they may be larger than `size` rows.
+struct WholeRows {
+  explicit WholeRows(Allocator* allocator)
+      : keys(allocator), weights(allocator), slots(allocator), statistics(allocator) {}
+
+  // Makes room for `rows` rows. The sizes are those of one row.
+  Status Resize(size_t rows, size_t weight_bytes, size_t slot_bytes, size_t num_statistics) {
+    TF_EMBED_RETURN_IF_ERROR(keys.Resize(rows));
+    TF_EMBED_RETURN_IF_ERROR(weights.Resize(rows * weight_bytes));
+    TF_EMBED_RETURN_IF_ERROR(slots.Resize(rows * slot_bytes));
+    return statistics.Resize(rows * num_statistics);
+  }
+
+  size_t size = 0;
+  Buffer<int64_t> keys;
+  Buffer<char> weights;         // size x dim values
+  Buffer<char> slots;           // size x slots of a row, of the compute type
+  Buffer<uint64_t> statistics;  // size x statistics of a row
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_

@@ -1,0 +1,38 @@
+// Makes the store that options ask for: the one place that knows all of them. A new store is a room
+// of its own, a field of StorageOptions if it has options, and a line in NewStore.
+#ifndef TF_EMBED_CC_STORES_NEW_STORE_H_
+#define TF_EMBED_CC_STORES_NEW_STORE_H_
+
+#include <memory>
+
+#include "cc/core/base/status.h"
+#include "cc/core/table/table.h"
+#include "cc/device/copying_table.h"
+#include "cc/device/device_table.h"
+
+namespace tf_embed {
+
+// Where the rows of one shard are.
+struct StorageOptions {
+  bool on_device = false;  // on a GPU, with these options; else in host memory
+  DeviceOptions device;
+};
+
+struct Store {
+  std::unique_ptr<Table> table;  // takes arrays on the host, wherever its rows are
+  // The same table for arrays in device memory; lives in `table`. Null in host memory.
+  TableOnDevice* on_device = nullptr;
+};
+
+// Without memory for an empty table kResourceExhausted; without a GPU kUnavailable.
+Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store);
+
+// Whether the host stands in for every GPU: TF_EMBED_HOST_FOR_GPU=1 in the environment.
+bool HostIsDevice();
+
+// The memory of a device with such tables.
+DeviceMemory* MemoryOfStores(int device);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_STORES_NEW_STORE_H_
