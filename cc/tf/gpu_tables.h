@@ -45,6 +45,11 @@ struct GpuStorage {
   StorageOptions ForShard(int64_t num_shards, int gpu) const;
 };
 
+// What TableResource::device_shard gives.
+inline TableOnDevice* OnDevice(Table* device_shard) {
+  return static_cast<TableOnDevice*>(device_shard);
+}
+
 // The memory of a GPU that has such tables.
 inline DeviceMemory* MemoryOfGpu(int gpu) { return MemoryOfStores(gpu); }
 
