@@ -88,7 +88,7 @@ class Draw {
 };
 
 struct alignas(64) Line {
-  uint32_t slots[16];
+  uint32_t row_ids[16];
 };
 
 struct Bench {
@@ -173,7 +173,7 @@ int Main(int argc, char** argv) {
     Array<Line> lines(num_lines);
     for (uint64_t i = 0; i < keys; ++i) {
       Line& line = lines[Mix64(i) % num_lines];
-      line.slots[i % 16] = static_cast<uint32_t>(i);
+      line.row_ids[i % 16] = static_cast<uint32_t>(i);
     }
     const auto gather = [&](size_t begin, size_t end) {
       constexpr size_t kAhead = 12;
@@ -203,7 +203,7 @@ int Main(int argc, char** argv) {
           const size_t j = i - (kBucket - kRow);
           Flight& flight = ring[j % kRing];
           const uint64_t zero =
-              flight.line->slots[15] >> 31;  // always, which nobody told the compiler
+              flight.line->row_ids[15] >> 31;  // always, which nobody told the compiler
           flight.row = reinterpret_cast<char*>(&array[(bench.numbers[j] + zero) * dim]);
           PrefetchRow<false>(flight.row, dim * sizeof(float));
         }

@@ -171,9 +171,9 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   };
   request.use = nullptr;
   if (context.training && content_->rows.layout().statistics_per_row > 0) {
-    request.use = [](const FindRequest& request, uint32_t slot) {
+    request.use = [](const FindRequest& request, uint32_t row_id) {
       const Caller& caller = *static_cast<const Caller*>(request.caller);
-      RowStatistics row = caller.table->StatisticsOf(*caller.table->content_, slot);
+      RowStatistics row = caller.table->StatisticsOf(*caller.table->content_, row_id);
       if (caller.table->options_.policy.Expired(row, *caller.now)) return false;
       row.Use(*caller.now);
       return true;
@@ -264,9 +264,9 @@ Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Pro
   const StripedIndex::Entry& entry = probe.entry;
   for (; entry.found(); probe.entry = write.content->index.Find(group.key, probe.hash)) {
     if (!entry.bucket->TryLock(entry.word)) continue;
-    present(write.content->rows.Row(entry.slot));
-    if (write.decisions == nullptr) Use(*write.content, entry.slot, write.now);
-    SetScore(write, group, entry.slot);
+    present(write.content->rows.Row(entry.row_id));
+    if (write.decisions == nullptr) Use(*write.content, entry.row_id, write.now);
+    SetScore(write, group, entry.row_id);
     entry.bucket->Unlock(entry.word);
     break;
   }
@@ -281,10 +281,10 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
   for (;; probe.entry = index.Find(group.key, probe.hash)) {
     if (probe.entry.found()) {
       if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
-      present(content->rows.Row(probe.entry.slot));
+      present(content->rows.Row(probe.entry.row_id));
       // A planned write has noted the use before.
-      if (write.decisions == nullptr) Use(*content, probe.entry.slot, write.now);
-      SetScore(write, group, probe.entry.slot);
+      if (write.decisions == nullptr) Use(*content, probe.entry.row_id, write.now);
+      SetScore(write, group, probe.entry.row_id);
       probe.entry.bucket->Unlock(probe.entry.word);
       return Status();
     }
@@ -292,19 +292,19 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
     const size_t stripe = StripedIndex::StripeOf(probe.hash);
     std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
     if (index.Find(group.key, probe.hash).found()) continue;
-    const uint32_t slot = content->rows.Take(&content->pools[stripe]);
-    if (slot == kNoSlot) return NoMemory(content->index.size());
-    // A reader who still reads the slot for a key that was erased, and sees what is written now,
+    const uint32_t row_id = content->rows.Take(&content->pools[stripe]);
+    if (row_id == kNoRowId) return NoMemory(content->index.size());
+    // A reader who still reads the row id for a key that was erased, and sees what is written now,
     // also sees that erasure in the bucket's word.
     std::atomic_thread_fence(std::memory_order_release);
-    absent(content->rows.Row(slot));
+    absent(content->rows.Row(row_id));
     if (content->rows.layout().statistics_per_row > 0) {
-      StatisticsOf(*content, slot).Begin(write.now);
-      SetScore(write, group, slot);
+      StatisticsOf(*content, row_id).Begin(write.now);
+      SetScore(write, group, row_id);
     }
-    Status status = index.Insert(group.key, probe.hash, slot);
+    Status status = index.Insert(group.key, probe.hash, row_id);
     if (!status.ok()) {
-      content->rows.Free(&content->pools[stripe], slot);
+      content->rows.Free(&content->pools[stripe], row_id);
       return status;
     }
     return Status();
@@ -532,8 +532,8 @@ Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
         [&](const KeyGroup& group, const Probe& probe) {
           const size_t stripe = StripedIndex::StripeOf(probe.hash);
           std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
-          const uint32_t slot = index.Erase(group.key, probe.hash);
-          if (slot != kNoSlot) content_->rows.Free(&content_->pools[stripe], slot);
+          const uint32_t row_id = index.Erase(group.key, probe.hash);
+          if (row_id != kNoRowId) content_->rows.Free(&content_->pools[stripe], row_id);
           return Status();
         });
   });

@@ -1,14 +1,14 @@
-// The table in the memory of the host: a StripedIndex from keys to slots, and a RowStore of rows.
+// The table in the memory of the host: a StripedIndex from keys to row ids, and a RowStore of rows.
 //
-// A find:  hash -> bucket (one cache line) -> slot -> row. The keys of a batch go through these
+// A find:  hash -> bucket (one cache line) -> row id -> row. The keys of a batch go through these
 // steps one behind the other, each step asking for the memory of the next, so that the misses of a
 // dozen keys overlap (table_loops.h). A row is copied without a lock and the bucket's word checked
 // afterwards.
 //
 // A write: equal keys of the batch are brought together (KeyGroups), and each group is dealt with
 // once, many at the same time, by the same pipeline. A present row is changed under the lock of its
-// bucket's word. A new row is made complete in a slot that nobody sees, then put in the index under
-// the stripe's mutex.
+// bucket's word. A new row is made complete where nobody sees it, then put in the index
+// under the stripe's mutex.
 //
 // A table whose policy bounds or admits or expires rows plans a write first (write_planner.h): a
 // pass over the batch tells which keys are absent, room is made for those that may come, and then
@@ -104,7 +104,7 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
 
     StripedIndex index;
     RowStore rows;
-    RowStore::SlotPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
+    RowStore::RowIdPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
     RowInitializer initializer;
     RuleSlots rule;
   };
@@ -163,7 +163,7 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
     // Comes before the first row. What `rows` held is lost.
     Status MakeRoom(size_t count, WholeRows* rows);
     // REQUIRES: the key can't leave meanwhile.
-    void Append(const Bucket& bucket, int64_t key, uint32_t slot, WholeRows* rows);
+    void Append(const Bucket& bucket, int64_t key, uint32_t row_id, WholeRows* rows);
 
    private:
     const Content& content_;
@@ -239,18 +239,18 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
                     const Rule& rule);
 
   // The policy's part, in host_table_policy.cc.
-  RowStatistics StatisticsOf(const Content& content, uint32_t slot) const {
-    return RowStatistics(options_.policy.statistics, content.rows.Statistics(slot));
+  RowStatistics StatisticsOf(const Content& content, uint32_t row_id) const {
+    return RowStatistics(options_.policy.statistics, content.rows.Statistics(row_id));
   }
   // Notes a use of a row where there are statistics.
-  void Use(const Content& content, uint32_t slot, const Moment& now) const {
-    if (content.rows.layout().statistics_per_row > 0) StatisticsOf(content, slot).Use(now);
+  void Use(const Content& content, uint32_t row_id, const Moment& now) const {
+    if (content.rows.layout().statistics_per_row > 0) StatisticsOf(content, row_id).Use(now);
   }
   // Sets the score that a write brings for a row.
-  void SetScore(const Write& write, const KeyGroup& group, uint32_t slot) const {
+  void SetScore(const Write& write, const KeyGroup& group, uint32_t row_id) const {
     if (write.scores == nullptr) return;
     const int64_t score = write.scores[group.positions[group.count - 1]];
-    StatisticsOf(*write.content, slot).Set(Statistic::kScore, RowStatistics::ScoreBits(score));
+    StatisticsOf(*write.content, row_id).Set(Statistic::kScore, RowStatistics::ScoreBits(score));
   }
   // Looks each group up and notes its use, or decides what it is for the planner.
   Status Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,

@@ -166,9 +166,9 @@ Status HostTable::RowCopier::MakeRoom(size_t count, WholeRows* rows) {
                       layout_.statistics_per_row);
 }
 
-void HostTable::RowCopier::Append(const Bucket& bucket, int64_t key, uint32_t slot,
+void HostTable::RowCopier::Append(const Bucket& bucket, int64_t key, uint32_t row_id,
                                   WholeRows* rows) {
-  const char* const row = content_.rows.Row(slot);
+  const char* const row = content_.rows.Row(row_id);
   char* const weights = rows->weights.data() + rows->size * layout_.weight_bytes;
   char* const slots = rows->slots.data() + rows->size * layout_.wide_slot_bytes;
   char* const stored = layout_.narrow_slots ? stored_slots_.data() : slots;
@@ -179,7 +179,7 @@ void HostTable::RowCopier::Append(const Bucket& bucket, int64_t key, uint32_t sl
     LoadRow(row + layout_.slot_offset, layout_.slot_bytes, stored);
   } while (!bucket.Unchanged(word));
   if (layout_.narrow_slots) WidenSlots(content_.rule, layout_.value_type, stored, slots);
-  const RowStatistics::Word* const words = content_.rows.Statistics(slot);
+  const RowStatistics::Word* const words = content_.rows.Statistics(row_id);
   uint64_t* const statistics = rows->statistics.data() + rows->size * layout_.statistics_per_row;
   for (size_t i = 0; i < layout_.statistics_per_row; ++i) {
     statistics[i] = words[i].load(std::memory_order_relaxed);
@@ -201,8 +201,8 @@ Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* 
     const size_t stripe_size = content.index.StripeSize(cursor->next);
     if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
     if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(stripe_size, rows));
-    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t slot) {
-      copier.Append(bucket, key, slot, rows);
+    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t row_id) {
+      copier.Append(bucket, key, row_id, rows);
     });
   }
   cursor->done = cursor->next == StripedIndex::kStripes;

@@ -32,7 +32,7 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
         const size_t j = i - kBetween;
         Probe& probe = ring[j % kRing];
         probe.entry = content.index.Find((*range)[j].key, probe.hash);
-        if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.slot), stride);
+        if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.row_id), stride);
         approach((*range)[j]);
       }
       if (i >= kBucketAhead) {
@@ -56,10 +56,10 @@ void HostTable::ForEachRow(const Content& content, size_t stripe, const Visit& v
     for (size_t i = 0; i < count; ++i) visit(*buckets[i], keys[i], rows[i]);
     count = 0;
   };
-  content.index.ForEach(stripe, [&](Bucket& bucket, int64_t key, uint32_t slot) {
+  content.index.ForEach(stripe, [&](Bucket& bucket, int64_t key, uint32_t row_id) {
     buckets[count] = &bucket;
     keys[count] = key;
-    rows[count] = content.rows.Row(slot);
+    rows[count] = content.rows.Row(row_id);
     PrefetchRow(rows[count], content.rows.layout().stride);
     if (++count == kTogether) visit_them();
   });
@@ -79,9 +79,9 @@ void HostTable::ForEachStatistics(const Content& content, size_t stripe, const V
     }
     count = 0;
   };
-  content.index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+  content.index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
     keys[count] = key;
-    words[count] = content.rows.Statistics(slot);
+    words[count] = content.rows.Statistics(row_id);
     __builtin_prefetch(words[count]);
     if (++count == kTogether) visit_them();
   });
@@ -98,27 +98,27 @@ Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Co
     // Some keys at a time, so that the misses of their rows overlap.
     constexpr size_t kTogether = 32;
     int64_t keys[kTogether];
-    uint32_t slots[kTogether];
+    uint32_t row_ids[kTogether];
     size_t count = 0;
     Status status;
     const auto copy_them = [&](size_t stripe) {
       for (size_t i = 0; i < count; ++i) {
-        if (stays(StatisticsOf(*content_, slots[i]), HashKey(keys[i]))) {
-          PrefetchRow<false>(content_->rows.Row(slots[i]), layout.stride);
+        if (stays(StatisticsOf(*content_, row_ids[i]), HashKey(keys[i]))) {
+          PrefetchRow<false>(content_->rows.Row(row_ids[i]), layout.stride);
         } else {
-          slots[i] = kNoSlot;
+          row_ids[i] = kNoRowId;
         }
       }
       for (size_t i = 0; i < count && status.ok(); ++i) {
-        if (slots[i] == kNoSlot) continue;
+        if (row_ids[i] == kNoRowId) continue;
         const uint32_t to = copy->rows.Take(&copy->pools[stripe]);
-        if (to == kNoSlot) {
+        if (to == kNoRowId) {
           status = NoMemory(size);
           return;
         }
-        std::memcpy(copy->rows.Row(to), content_->rows.Row(slots[i]), layout.stride);
+        std::memcpy(copy->rows.Row(to), content_->rows.Row(row_ids[i]), layout.stride);
         // Readers go on using rows.
-        const RowStatistics::Word* const words = content_->rows.Statistics(slots[i]);
+        const RowStatistics::Word* const words = content_->rows.Statistics(row_ids[i]);
         RowStatistics::Word* const copied = copy->rows.Statistics(to);
         for (size_t word = 0; word < layout.statistics_per_row; ++word) {
           copied[word].store(words[word].load(std::memory_order_relaxed),
@@ -129,11 +129,11 @@ Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Co
       count = 0;
     };
     for (size_t stripe = begin; stripe < end && status.ok() && !failure.failed(); ++stripe) {
-      content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+      content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
         if (!status.ok()) return;
         keys[count] = key;
-        slots[count] = slot;
-        __builtin_prefetch(content_->rows.Statistics(slot));
+        row_ids[count] = row_id;
+        __builtin_prefetch(content_->rows.Statistics(row_id));
         if (++count == kTogether) copy_them(stripe);
       });
       if (status.ok()) copy_them(stripe);

@@ -50,8 +50,8 @@ Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, cons
           if (!probe.entry.found()) {
             if (wants(group)) decision = Decision::kAbsent;
           } else if (policy.statistics.size() > 0) {
-            // Nobody else writes, so the slot is still the key's.
-            RowStatistics row = StatisticsOf(*content_, probe.entry.slot);
+            // Nobody else writes, so the row id is still the key's.
+            RowStatistics row = StatisticsOf(*content_, probe.entry.row_id);
             if (policy.Expired(row, context.now)) {
               decision = wants(group) ? Decision::kExpired : Decision::kExpiredUnwanted;
             } else {
@@ -67,7 +67,7 @@ Status HostTable::Survey(const ExecContext& context, const KeyBatch& batch, cons
 RowStatistics::Word* HostTable::Planned::Find(int64_t key, uint64_t hash) const {
   const Content& content = *table_->content_;
   const StripedIndex::Entry entry = content.index.Find(key, hash);
-  return entry.found() ? content.rows.Statistics(entry.slot) : nullptr;
+  return entry.found() ? content.rows.Statistics(entry.row_id) : nullptr;
 }
 
 Status HostTable::Planned::CollectRanks(const ExecContext& context, EvictionOrder order,
@@ -80,9 +80,9 @@ Status HostTable::Planned::FindExpired(const Moment& now, size_t num_absent, Ran
   const Content& content = *table_->content_;
   const size_t buckets = kSmallestSearch + kBucketsOfNewKey * num_absent;
   Status status;
-  content.index.ForSome(buckets, &expiry_cursor_, [&](const Bucket&, int64_t key, uint32_t slot) {
+  content.index.ForSome(buckets, &expiry_cursor_, [&](const Bucket&, int64_t key, uint32_t row_id) {
     if (!status.ok()) return;
-    if (table_->options_.policy.Expired(table_->StatisticsOf(content, slot), now)) {
+    if (table_->options_.policy.Expired(table_->StatisticsOf(content, row_id), now)) {
       status = expired->Append(Rank(0, HashKey(key)));
     }
   });
@@ -101,7 +101,7 @@ Status HostTable::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
       TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(size, &leaving));
       for (size_t i = begin; i < begin + size; ++i) {
         const StripedIndex::Entry entry = index.Find(keys[i], HashKey(keys[i]));
-        copier.Append(*entry.bucket, keys[i], entry.slot, &leaving);
+        copier.Append(*entry.bucket, keys[i], entry.row_id, &leaving);
       }
       TF_EMBED_RETURN_IF_ERROR(options_.policy.sink->Evict(leaving, content_->rule));
     }
@@ -109,9 +109,9 @@ Status HostTable::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
       const uint64_t hash = HashKey(keys[begin + i]);
       const size_t stripe = StripedIndex::StripeOf(hash);
       std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
-      const uint32_t slot = index.Erase(keys[begin + i], hash);
-      assert(slot != kNoSlot);
-      rows.Free(&content_->pools[stripe], slot);
+      const uint32_t row_id = index.Erase(keys[begin + i], hash);
+      assert(row_id != kNoRowId);
+      rows.Free(&content_->pools[stripe], row_id);
     }
     counter->fetch_add(size, std::memory_order_relaxed);
   }
@@ -244,7 +244,7 @@ Status HostTable::FindStatistics(const ExecContext& context, const KeyBatch& bat
       for (size_t word = 0; word < words; ++word) {
         statistics[position * words + word] =
             entry.found()
-                ? content_->rows.Statistics(entry.slot)[word].load(std::memory_order_relaxed)
+                ? content_->rows.Statistics(entry.row_id)[word].load(std::memory_order_relaxed)
                 : 0;
       }
       if (exists != nullptr) exists[position] = entry.found();
@@ -262,7 +262,7 @@ Status HostTable::AssignStatistics(const ExecContext& context, const KeyBatch& b
     const uint64_t hash = HashKey(batch.keys[i]);
     const StripedIndex::Entry entry = content_->index.Find(batch.keys[i], hash);
     if (!entry.found()) continue;
-    RowStatistics row = StatisticsOf(*content_, entry.slot);
+    RowStatistics row = StatisticsOf(*content_, entry.row_id);
     const uint64_t* const words = statistics + batch.Position(i) * set.size();
     for (const Statistic statistic : kAllStatistics) {
       if (set.Has(statistic)) row.Set(statistic, words[set.IndexOf(statistic)]);

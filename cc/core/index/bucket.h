@@ -1,11 +1,11 @@
 // A bucket is one cache line: five keys, their row numbers, and a word that is lock, version and
 // marks at once.
 //
-//     | key 0 .. key 4 : 5 x 8 | slot 0 .. slot 4 : 5 x 4 | word : 4 |
+//     | key 0 .. key 4 : 5 x 8 | row id 0 .. row id 4 : 5 x 4 | word : 4 |
 //
 //     word:  | version : 29 | moved : 1 | overflowed : 1 | locked : 1 |
 //
-// A lane is empty when its slot is kNoSlot, so no key is reserved. The version changes with each
+// A lane is empty when its row id is kNoRowId, so no key is reserved. The version changes with each
 // change of the bucket or of a row in it; a reader who finds the same word before and after its
 // reading has read something whole (a sequence lock). A writer takes the lock with one
 // compare-and-swap from the word under which it found its key, so what it found still holds.
@@ -25,7 +25,7 @@
 
 namespace tf_embed {
 
-inline constexpr uint32_t kNoSlot = 0xffffffffu;
+inline constexpr uint32_t kNoRowId = 0xffffffffu;
 
 // Waits a little longer each time; after a while lets others run, for the one that is waited for
 // may have been put to sleep.
@@ -54,14 +54,14 @@ struct alignas(64) Bucket {
   static constexpr uint32_t kVersion = 8;
 
   std::atomic<int64_t> keys[kLanes];
-  std::atomic<uint32_t> slots[kLanes];
+  std::atomic<uint32_t> row_ids[kLanes];
   std::atomic<uint32_t> word;
 
   // Makes raw memory an empty bucket.
   void Reset() {
     for (int lane = 0; lane < kLanes; ++lane) {
       keys[lane].store(0, std::memory_order_relaxed);
-      slots[lane].store(kNoSlot, std::memory_order_relaxed);
+      row_ids[lane].store(kNoRowId, std::memory_order_relaxed);
     }
     word.store(0, std::memory_order_relaxed);
   }
@@ -113,7 +113,7 @@ struct alignas(64) Bucket {
   int FindLane(int64_t key) const {
     for (int lane = 0; lane < kLanes; ++lane) {
       if (keys[lane].load(std::memory_order_relaxed) == key &&
-          slots[lane].load(std::memory_order_relaxed) != kNoSlot) {
+          row_ids[lane].load(std::memory_order_relaxed) != kNoRowId) {
         return lane;
       }
     }

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kFirstSlabBytes = size_t{16} << 10;
 constexpr size_t kFullSlabBytes = size_t{16} << 20;
 constexpr uint32_t kLongestRun = 16;
-// One slot in so many may be in hand without being used.
-constexpr uint32_t kSlotsPerRunSlot = 4096;
+// One row id in so many may be in hand without being used.
+constexpr uint32_t kRowsPerRunRow = 4096;
 
 // The largest power of two, as its exponent, such that so many of `row_bytes` fit in `bytes`.
 int RowBits(size_t bytes, size_t row_bytes) {
@@ -30,12 +30,12 @@ RowStore::RowStore(Allocator* allocator, const RowLayout& layout)
   const size_t bytes = std::max(layout.weight_bytes, RowLayout::kAlignment);
   first_bits_ = RowBits(kFirstSlabBytes, bytes);
   full_bits_ = std::max(first_bits_, RowBits(kFullSlabBytes, bytes));
-  first_full_slot_ = 1u << full_bits_;
+  first_full_row_ = 1u << full_bits_;
   first_full_slab_ = static_cast<size_t>(full_bits_ - first_bits_) + 1;
-  const uint64_t all_slots = static_cast<uint64_t>(kPages * kSlabsPerPage - first_full_slab_)
-                             << full_bits_;
-  max_slots_ = static_cast<uint32_t>(
-      std::min<uint64_t>(all_slots, std::numeric_limits<uint32_t>::max() - kLongestRun));
+  const uint64_t all_rows = static_cast<uint64_t>(kPages * kSlabsPerPage - first_full_slab_)
+                            << full_bits_;
+  max_rows_ = static_cast<uint32_t>(
+      std::min<uint64_t>(all_rows, std::numeric_limits<uint32_t>::max() - kLongestRun));
 }
 
 RowStore::~RowStore() {
@@ -50,50 +50,50 @@ RowStore::~RowStore() {
 }
 
 uint32_t RowStore::RunLength() const {
-  const uint32_t taken = next_slot_.load(std::memory_order_relaxed);
-  return std::min(kLongestRun, 1 + taken / kSlotsPerRunSlot);
+  const uint32_t taken = next_row_id_.load(std::memory_order_relaxed);
+  return std::min(kLongestRun, 1 + taken / kRowsPerRunRow);
 }
 
-uint32_t RowStore::Take(SlotPool* pool) {
-  if (pool->freed == kNoSlot && pool->run_next == pool->run_end) TakeChain(pool);
-  if (pool->freed != kNoSlot) {
-    const uint32_t slot = pool->freed;
-    LoadRow(Row(slot), sizeof(pool->freed), &pool->freed);
+uint32_t RowStore::Take(RowIdPool* pool) {
+  if (pool->freed == kNoRowId && pool->run_next == pool->run_end) TakeChain(pool);
+  if (pool->freed != kNoRowId) {
+    const uint32_t row_id = pool->freed;
+    LoadRow(Row(row_id), sizeof(pool->freed), &pool->freed);
     if (pool->num_freed > 0) --pool->num_freed;
-    return slot;
+    return row_id;
   }
   if (pool->run_next == pool->run_end) {
-    uint32_t begin = next_slot_.load(std::memory_order_relaxed);
+    uint32_t begin = next_row_id_.load(std::memory_order_relaxed);
     uint32_t end;
     do {
-      if (begin >= max_slots_) return kNoSlot;
-      end = begin + std::min(kLongestRun, 1 + begin / kSlotsPerRunSlot);
-      if (!ReserveSlabs(end)) return kNoSlot;
-    } while (!next_slot_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+      if (begin >= max_rows_) return kNoRowId;
+      end = begin + std::min(kLongestRun, 1 + begin / kRowsPerRunRow);
+      if (!ReserveSlabs(end)) return kNoRowId;
+    } while (!next_row_id_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
     pool->run_next = begin;
     pool->run_end = end;
   }
   return pool->run_next++;
 }
 
-void RowStore::Free(SlotPool* pool, uint32_t slot) {
-  const Link link{pool->freed, kNoSlot};
-  StoreRow(&link, sizeof(link), Row(slot));
-  pool->freed = slot;
+void RowStore::Free(RowIdPool* pool, uint32_t row_id) {
+  const Link link{pool->freed, kNoRowId};
+  StoreRow(&link, sizeof(link), Row(row_id));
+  pool->freed = row_id;
   if (++pool->num_freed < RunLength()) return;
   std::lock_guard<OrderedMutex> lock(chains_mutex_);
   const Link head{link.next, chains_.load(std::memory_order_relaxed)};
-  StoreRow(&head, sizeof(head), Row(slot));
-  chains_.store(slot, std::memory_order_relaxed);
-  pool->freed = kNoSlot;
+  StoreRow(&head, sizeof(head), Row(row_id));
+  chains_.store(row_id, std::memory_order_relaxed);
+  pool->freed = kNoRowId;
   pool->num_freed = 0;
 }
 
-void RowStore::TakeChain(SlotPool* pool) {
-  if (chains_.load(std::memory_order_relaxed) == kNoSlot) return;
+void RowStore::TakeChain(RowIdPool* pool) {
+  if (chains_.load(std::memory_order_relaxed) == kNoRowId) return;
   std::lock_guard<OrderedMutex> lock(chains_mutex_);
   const uint32_t head = chains_.load(std::memory_order_relaxed);
-  if (head == kNoSlot) return;
+  if (head == kNoRowId) return;
   Link link;
   LoadRow(Row(head), sizeof(link), &link);
   chains_.store(link.next_chain, std::memory_order_relaxed);
@@ -158,7 +158,7 @@ Status RowStore::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots
   for (size_t slab = 0; slab < slabs; ++slab) {
     char* const old = Slab(slab);
     // Rows never handed out stay untouched, so that their pages stay unused.
-    const size_t used = next_slot_.load(std::memory_order_relaxed) - FirstSlotOf(slab);
+    const size_t used = next_row_id_.load(std::memory_order_relaxed) - FirstRowOf(slab);
     for (size_t row = 0; row < std::min(used, RowsOfSlab(slab)); ++row) {
       char* const to = fresh[slab] + row * layout.stride;
       const char* const from = old + row * layout_.stride;

@@ -1,4 +1,4 @@
-// The rows of a table in memory, by slot number. Rows lie in slabs and never move while they live:
+// The rows of a table in memory, by row id. Rows lie in slabs and never move while they live:
 // the store grows by a slab at a time. The first slab is small and each next one is twice as large,
 // up to about 16 MiB of weights, from where on all are alike; so a small table is small, and a
 // large one leaves at most one slab partly used.
@@ -9,12 +9,12 @@
 // Behind the rows of a slab lie their statistics, a few 64-bit words each: a pass over the
 // statistics of all rows does not read the rows, nor a change of them the rows' cache lines.
 //
-// Slots are handed out in runs, so that the stripes of an index, which share a store, rarely meet.
-// A freed slot goes on its stripe's list, and a list that is as long as a run goes to all stripes:
-// so the slots that were taken at any time are little more than the rows that there were at most.
-// The links lie in the rows themselves.
+// Row ids are handed out in runs, so that the stripes of an index, which share a store, rarely
+// meet. A freed row id goes on its stripe's list, and a list that is as long as a run goes to all
+// stripes: so the row ids that were taken at any time are little more than the rows that there were
+// at most. The links lie in the rows themselves.
 //
-// Thread safety: Row, and the slots of different SlotPools, from any thread. A SlotPool is one
+// Thread safety: Row, and the row ids of different RowIdPools, from any thread. A RowIdPool is one
 // thread's at a time (the stripe's mutex). ChangeLayout wants nobody in the store.
 #ifndef TF_EMBED_CC_CORE_INDEX_ROW_STORE_H_
 #define TF_EMBED_CC_CORE_INDEX_ROW_STORE_H_
@@ -36,11 +36,11 @@ namespace tf_embed {
 
 class RowStore {
  public:
-  // One stripe's slots in hand: a run never used yet, and a chain of freed ones.
-  struct SlotPool {
+  // One stripe's row ids in hand: a run never used yet, and a chain of freed ones.
+  struct RowIdPool {
     uint32_t run_next = 0;
     uint32_t run_end = 0;
-    uint32_t freed = kNoSlot;
+    uint32_t freed = kNoRowId;
     uint32_t num_freed = 0;  // about
   };
 
@@ -51,15 +51,15 @@ class RowStore {
 
   TF_EMBED_INLINE const RowLayout& layout() const { return layout_; }
 
-  // The row of a slot that was taken.
-  TF_EMBED_INLINE char* Row(uint32_t slot) const {
-    const Place place = PlaceOf(slot);
+  // The row of a row id that was taken.
+  TF_EMBED_INLINE char* Row(uint32_t row_id) const {
+    const Place place = PlaceOf(row_id);
     return Slab(place.slab) + place.row * layout_.stride;
   }
 
-  // The statistics of a slot that was taken.
-  RowStatistics::Word* Statistics(uint32_t slot) const {
-    const Place place = PlaceOf(slot);
+  // The statistics of a row id that was taken.
+  RowStatistics::Word* Statistics(uint32_t row_id) const {
+    const Place place = PlaceOf(row_id);
     char* const behind_rows = Slab(place.slab) + RowsOfSlab(place.slab) * layout_.stride;
     return reinterpret_cast<RowStatistics::Word*>(behind_rows) +
            place.row * layout_.statistics_per_row;
@@ -68,12 +68,12 @@ class RowStore {
   // What all slabs take.
   size_t bytes() const;
 
-  // Takes a slot out of the pool; kNoSlot when there is no memory. The row's content is
+  // Takes a row id out of the pool; kNoRowId when there is no memory. The row's content is
   // unspecified.
-  uint32_t Take(SlotPool* pool);
+  uint32_t Take(RowIdPool* pool);
 
-  // Puts a slot back. Its row is overwritten: nobody may find it any more.
-  void Free(SlotPool* pool, uint32_t slot);
+  // Puts a row id back. Its row is overwritten: nobody may find it any more.
+  void Free(RowIdPool* pool, uint32_t row_id);
 
   // Gives the slots (layout.slot_bytes) that a row has from now on, by those that it has.
   using NewSlots = std::function<const void*(const char* slots)>;
@@ -102,16 +102,16 @@ class RowStore {
     std::atomic<char*> slabs[kSlabsPerPage];
   };
 
-  TF_EMBED_INLINE Place PlaceOf(uint32_t slot) const {
+  TF_EMBED_INLINE Place PlaceOf(uint32_t row_id) const {
     // Slabs 1, 2, ... of the doubling part hold 2^f, 2^(f+1), ... rows, so with 2^f added the
-    // highest bit of a slot tells its slab. From `first_full_slot_` on all have 2^m.
-    if (slot >= first_full_slot_) {
-      const uint32_t offset = slot - first_full_slot_;
+    // highest bit of a row id tells its slab. From `first_full_row_` on all have 2^m.
+    if (row_id >= first_full_row_) {
+      const uint32_t offset = row_id - first_full_row_;
       return {first_full_slab_ + (offset >> full_bits_), offset & ((1u << full_bits_) - 1)};
     }
-    if (slot < (1u << first_bits_)) return {0, slot};
-    const int high = 31 - __builtin_clz(slot);
-    return {static_cast<size_t>(high - first_bits_ + 1), slot - (1u << high)};
+    if (row_id < (1u << first_bits_)) return {0, row_id};
+    const int high = 31 - __builtin_clz(row_id);
+    return {static_cast<size_t>(high - first_bits_ + 1), row_id - (1u << high)};
   }
 
   size_t RowsOfSlab(size_t slab) const {
@@ -124,10 +124,10 @@ class RowStore {
            (layout.stride + layout.statistics_per_row * sizeof(RowStatistics::Word));
   }
 
-  size_t FirstSlotOf(size_t slab) const {
+  size_t FirstRowOf(size_t slab) const {
     if (slab == 0) return 0;
     if (slab < first_full_slab_) return size_t{1} << (first_bits_ + slab - 1);
-    return first_full_slot_ + ((slab - first_full_slab_) << full_bits_);
+    return first_full_row_ + ((slab - first_full_slab_) << full_bits_);
   }
 
   TF_EMBED_INLINE char* Slab(size_t slab) const {
@@ -137,27 +137,27 @@ class RowStore {
         .load(std::memory_order_acquire);
   }
 
-  // How many slots a stripe takes or gives at a time.
+  // How many row ids a stripe takes or gives at a time.
   uint32_t RunLength() const;
-  // Takes a chain of freed slots that belongs to nobody, if there is one.
-  void TakeChain(SlotPool* pool);
+  // Takes a chain of freed row ids that belongs to nobody, if there is one.
+  void TakeChain(RowIdPool* pool);
 
-  // Makes sure that the slab of each slot below `end` is there. False without memory.
+  // Makes sure that the slab of each row id below `end` is there. False without memory.
   bool ReserveSlabs(uint32_t end);
   bool AddSlab();
   void SetSlab(size_t slab, char* memory);
 
   Allocator* const allocator_;
   RowLayout layout_;
-  int first_bits_;            // f
-  int full_bits_;             // m
-  uint32_t first_full_slot_;  // 2^m
-  size_t first_full_slab_;    // m - f + 1
-  uint32_t max_slots_;
+  int first_bits_;           // f
+  int full_bits_;            // m
+  uint32_t first_full_row_;  // 2^m
+  size_t first_full_slab_;   // m - f + 1
+  uint32_t max_rows_;
 
-  std::atomic<uint32_t> next_slot_{0};  // first slot of no run
+  std::atomic<uint32_t> next_row_id_{0};  // first row id of no run
   OrderedMutex chains_mutex_{LockRank::kStore};
-  std::atomic<uint32_t> chains_{kNoSlot};  // head of the first chain of freed slots
+  std::atomic<uint32_t> chains_{kNoRowId};  // head of the first chain of freed row ids
   OrderedMutex slab_mutex_{LockRank::kStore};
   std::atomic<size_t> slabs_{0};
   std::atomic<Page*> pages_[kPages] = {};

@@ -64,42 +64,42 @@ struct StringKeys::Content {
     return RowLayout(DataType::kInt8, kRecordBytes[size_class], 0);
   }
 
-  Record* RecordAt(uint32_t slot) const {
+  Record* RecordAt(uint32_t row_id) const {
     return reinterpret_cast<Record*>(
-        stores[slot >> kClassShift].Row(slot & ((1u << kClassShift) - 1)));
+        stores[row_id >> kClassShift].Row(row_id & ((1u << kClassShift) - 1)));
   }
   Record* RecordOf(int64_t key) const {
     const StripedIndex::Entry entry = index.Find(key, HashKey(key));
-    return entry.found() ? RecordAt(entry.slot) : nullptr;
+    return entry.found() ? RecordAt(entry.row_id) : nullptr;
   }
 
-  // A record for a text, without an entry in the index; kNoSlot without memory. The stripe's mutex
+  // A record for a text, without an entry in the index; kNoRowId without memory. The stripe's mutex
   // is held.
   uint32_t NewRecord(Allocator* allocator, size_t stripe, std::string_view text) {
     const size_t size_class = ClassOf(text.size());
-    RowStore::SlotPool* const pool = &pools[size_class][stripe];
+    RowStore::RowIdPool* const pool = &pools[size_class][stripe];
     const uint32_t number = stores[size_class].Take(pool);
-    if (number == kNoSlot) return kNoSlot;
+    if (number == kNoRowId) return kNoRowId;
     if (number >> kClassShift != 0) {
       stores[size_class].Free(pool, number);
-      return kNoSlot;
+      return kNoRowId;
     }
-    const uint32_t slot = static_cast<uint32_t>(size_class << kClassShift) | number;
-    Record* const record = RecordAt(slot);
+    const uint32_t row_id = static_cast<uint32_t>(size_class << kClassShift) | number;
+    Record* const record = RecordAt(row_id);
     record->passed_over = 0;
     record->length = static_cast<uint32_t>(text.size());
     if (record->is_long()) {
       char* const block = static_cast<char*>(allocator->Allocate(text.size()));
       if (block == nullptr) {
         stores[size_class].Free(pool, number);
-        return kNoSlot;
+        return kNoRowId;
       }
       std::memcpy(record->bytes(), &block, sizeof(block));
       long_texts.fetch_add(1, std::memory_order_relaxed);
     }
     if (!text.empty())
       std::memcpy(const_cast<char*>(record->Text().data()), text.data(), text.size());
-    return slot;
+    return row_id;
   }
 
   void FreeText(Allocator* allocator, Record* record) {
@@ -110,24 +110,24 @@ struct StringKeys::Content {
     record->length = kNoText;
   }
 
-  void FreeRecord(size_t stripe, uint32_t slot) {
-    const size_t size_class = slot >> kClassShift;
-    stores[size_class].Free(&pools[size_class][stripe], slot & ((1u << kClassShift) - 1));
+  void FreeRecord(size_t stripe, uint32_t row_id) {
+    const size_t size_class = row_id >> kClassShift;
+    stores[size_class].Free(&pools[size_class][stripe], row_id & ((1u << kClassShift) - 1));
   }
 
   void FreeLongTexts(Allocator* allocator) {
     if (long_texts.load(std::memory_order_relaxed) == 0) return;
     for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
-      index.ForEach(stripe, [&](const Bucket&, int64_t, uint32_t slot) {
-        FreeText(allocator, RecordAt(slot));
+      index.ForEach(stripe, [&](const Bucket&, int64_t, uint32_t row_id) {
+        FreeText(allocator, RecordAt(row_id));
       });
     }
   }
 
   StripedIndex index;
   RowStore stores[kClasses];
-  RowStore::SlotPool pools[kClasses][StripedIndex::kStripes];  // each under its stripe's mutex
-  std::atomic<size_t> removed{0};                              // entries without a text
+  RowStore::RowIdPool pools[kClasses][StripedIndex::kStripes];  // each under its stripe's mutex
+  std::atomic<size_t> removed{0};                               // entries without a text
   std::atomic<size_t> long_texts{0};
 };
 
@@ -193,7 +193,7 @@ bool StringKeys::LookAll(const ExecContext& context, const TextBatch& texts, int
       }
       for (size_t i = at; i < block_end; ++i) {
         const StripedIndex::Entry entry = content_->index.Find(keys[i], hashes[i - at]);
-        if (entry.found()) __builtin_prefetch(content_->RecordAt(entry.slot));
+        if (entry.found()) __builtin_prefetch(content_->RecordAt(entry.row_id));
       }
       for (size_t i = at; i < block_end; ++i) {
         const Probe probe = Look(texts[i], keys[i]);
@@ -268,12 +268,12 @@ Status StringKeys::Add(std::string_view text, int64_t key) {
   const uint64_t hash = HashKey(key);
   const size_t stripe = StripedIndex::StripeOf(hash);
   std::lock_guard<OrderedMutex> lock(content_->index.StripeMutex(stripe));
-  const uint32_t slot = content_->NewRecord(allocator_, stripe, text);
-  if (slot == kNoSlot) return NoMemory();
-  Status status = content_->index.Insert(key, hash, slot);
+  const uint32_t row_id = content_->NewRecord(allocator_, stripe, text);
+  if (row_id == kNoRowId) return NoMemory();
+  Status status = content_->index.Insert(key, hash, row_id);
   if (!status.ok()) {
-    content_->FreeText(allocator_, content_->RecordAt(slot));
-    content_->FreeRecord(stripe, slot);
+    content_->FreeText(allocator_, content_->RecordAt(row_id));
+    content_->FreeRecord(stripe, row_id);
   }
   return status;
 }
@@ -329,8 +329,8 @@ std::string_view StringKeys::TextOf(int64_t key) const {
 
 void StringKeys::KeysWithText(void (*visit)(void* argument, int64_t key), void* argument) const {
   for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
-    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
-      if (content_->RecordAt(slot)->length != kNoText) visit(argument, key);
+    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
+      if (content_->RecordAt(row_id)->length != kNoText) visit(argument, key);
     });
   }
 }
@@ -351,9 +351,9 @@ Status StringKeys::Shrink() {
   if (compact == nullptr) return NoMemory();
   Status status;
   for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
-    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+    content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
       if (!status.ok()) return;
-      Record* const record = content_->RecordAt(slot);
+      Record* const record = content_->RecordAt(row_id);
       status = compact->Add(record->Text(), key);
       if (!status.ok()) return;
       Record* const copy = compact->content_->RecordOf(key);

@@ -7,7 +7,7 @@
 // over it. Where such an entry's text is removed, the entry stays, without a text and for nobody's
 // use, until the last of them is removed: so no sequence ever has a gap before its text.
 //
-//     StripedIndex: key -> slot        slot: | size class : 3 | number of the record : 29 |
+//     StripedIndex: key -> row id        row id: | size class : 3 | number of the record : 29 |
 //     record: | texts that passed over : 4 | length : 4 | the text, or where it is |
 //
 // Records of seven sizes lie in RowStores, so a text of up to 200 bytes takes one line or few, and

@@ -75,10 +75,10 @@ StripedIndex::Entry StripedIndex::Find(int64_t key, uint64_t hash) const {
       const uint32_t word = bucket->WaitUnlocked();
       if (word & Bucket::kMoved) break;  // the stripe's new array comes in a moment
       const int lane = bucket->FindLane(key);
-      const uint32_t slot =
-          lane < 0 ? kNoSlot : bucket->slots[lane].load(std::memory_order_relaxed);
+      const uint32_t row_id =
+          lane < 0 ? kNoRowId : bucket->row_ids[lane].load(std::memory_order_relaxed);
       if (!bucket->Unchanged(word)) continue;
-      if (slot != kNoSlot) return Entry{bucket, word, slot};
+      if (row_id != kNoRowId) return Entry{bucket, word, row_id};
       if (!(word & Bucket::kOverflowed)) return Entry();
       ++bucket;
     }
@@ -87,14 +87,14 @@ StripedIndex::Entry StripedIndex::Find(int64_t key, uint64_t hash) const {
 }
 
 bool StripedIndex::Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash,
-                         uint32_t slot) {
+                         uint32_t row_id) {
   Bucket* const home = Home(array->begin(), array->home_buckets, hash);
   Bucket* bucket = home;
   int lane = -1;
   for (size_t distance = 0;; ++bucket, ++distance) {
     if (bucket == array->end() || distance > longest_chain) return false;
     for (lane = 0; lane < Bucket::kLanes; ++lane) {
-      if (bucket->slots[lane].load(std::memory_order_relaxed) == kNoSlot) break;
+      if (bucket->row_ids[lane].load(std::memory_order_relaxed) == kNoRowId) break;
     }
     if (lane < Bucket::kLanes) break;
   }
@@ -102,7 +102,7 @@ bool StripedIndex::Place(Array* array, size_t longest_chain, int64_t key, uint64
   // one.
   const uint32_t before = bucket->Lock();
   bucket->keys[lane].store(key, std::memory_order_relaxed);
-  bucket->slots[lane].store(slot, std::memory_order_relaxed);
+  bucket->row_ids[lane].store(row_id, std::memory_order_relaxed);
   bucket->Unlock(before);
   while (bucket != home) {
     --bucket;
@@ -112,7 +112,7 @@ bool StripedIndex::Place(Array* array, size_t longest_chain, int64_t key, uint64
   return true;
 }
 
-Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t slot) {
+Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t row_id) {
   const size_t number = StripeOf(hash);
   Stripe& stripe = stripes_[number];
   const size_t size = stripe.size.load(std::memory_order_relaxed);
@@ -125,7 +125,7 @@ Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t slot) {
          !Place(stripe.array,
                 Load(size, stripe.array->home_buckets) < kMinLoadToGrow ? stripe.array->buckets()
                                                                         : kLongestChain,
-                key, hash, slot)) {
+                key, hash, row_id)) {
     TF_EMBED_RETURN_IF_ERROR(Grow(number));
   }
   stripe.size.store(size + 1, std::memory_order_relaxed);
@@ -134,14 +134,14 @@ Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t slot) {
 
 uint32_t StripedIndex::Erase(int64_t key, uint64_t hash) {
   const Entry entry = Find(key, hash);
-  if (!entry.found()) return kNoSlot;
+  if (!entry.found()) return kNoRowId;
   const uint32_t before = entry.bucket->Lock();
-  entry.bucket->slots[entry.bucket->FindLane(key)].store(kNoSlot, std::memory_order_relaxed);
+  entry.bucket->row_ids[entry.bucket->FindLane(key)].store(kNoRowId, std::memory_order_relaxed);
   entry.bucket->Unlock(before);
   Stripe& stripe = stripes_[StripeOf(hash)];
   stripe.size.store(StripeSize(StripeOf(hash)) - 1, std::memory_order_relaxed);
   ++stripe.erased;
-  return entry.slot;
+  return entry.row_id;
 }
 
 void StripedIndex::SampleProbes(uint64_t* keys, uint64_t* buckets) const {
@@ -153,7 +153,7 @@ void StripedIndex::SampleProbes(uint64_t* keys, uint64_t* buckets) const {
     Bucket* const begin = stripe.array->begin();
     for (Bucket* bucket = begin; bucket != stripe.array->end() && *keys < kEnough; ++bucket) {
       for (int lane = 0; lane < Bucket::kLanes; ++lane) {
-        if (bucket->slots[lane].load(std::memory_order_relaxed) == kNoSlot) continue;
+        if (bucket->row_ids[lane].load(std::memory_order_relaxed) == kNoRowId) continue;
         const int64_t key = bucket->keys[lane].load(std::memory_order_relaxed);
         ++*keys;
         *buckets += bucket - Home(begin, stripe.array->home_buckets, HashKey(key)) + 1;
@@ -184,8 +184,8 @@ bool StripedIndex::Fill(Array* array, const Array* old) {
   const Bucket* const end = old == nullptr ? nullptr : old->end();
   for (const Bucket* from = old == nullptr ? nullptr : old->begin(); from != end; ++from) {
     for (int lane = 0; lane < Bucket::kLanes; ++lane) {
-      const uint32_t slot = from->slots[lane].load(std::memory_order_relaxed);
-      if (slot == kNoSlot) continue;
+      const uint32_t row_id = from->row_ids[lane].load(std::memory_order_relaxed);
+      if (row_id == kNoRowId) continue;
       const int64_t key = from->keys[lane].load(std::memory_order_relaxed);
       Bucket* to = Home(array->begin(), array->home_buckets, HashKey(key));
       begin_buckets(to + 1);
@@ -198,7 +198,7 @@ bool StripedIndex::Fill(Array* array, const Array* old) {
       }
       const uint32_t free_lane = word / Bucket::kVersion;
       to->keys[free_lane].store(key, std::memory_order_relaxed);
-      to->slots[free_lane].store(slot, std::memory_order_relaxed);
+      to->row_ids[free_lane].store(row_id, std::memory_order_relaxed);
       to->word.store(word + Bucket::kVersion, std::memory_order_relaxed);
     }
   }

@@ -1,11 +1,11 @@
-// The index of a table in memory: key -> slot (the number of its row).
+// The index of a table in memory: key -> row id (the number of its row).
 //
 //   hash = | stripe : 8 | ... 24 unused ... | place : 32 |
 //
 //   directory   256 x {buckets, number of buckets}, 4 KiB: it stays in the first cache
 //   buckets     home of a key = place * count >> 32; a full bucket overflows into the next
 //
-// The cost of a find is one cache line, in which the key, the slot and the version come together,
+// The cost of a find is one cache line, in which the key, the row id and the version come together,
 // for keys in their home bucket: random ones are there by 87% at the highest load, 0.8, and by 97%
 // at 0.5. The rest go on in the lines that follow; the mean at the highest load is 1.26 lines.
 //
@@ -52,13 +52,13 @@ class StripedIndex {
   // What an index of so many keys takes, roughly: at a load of 0.8, one bucket for four keys.
   static constexpr size_t kBytesPerKey = sizeof(Bucket) / 4;
 
-  // Where a key was found: its bucket, the bucket's word at that time (unlocked), and its slot.
+  // Where a key was found: its bucket, the bucket's word at that time (unlocked), and its row id.
   struct Entry {
     Bucket* bucket = nullptr;
     uint32_t word = 0;
-    uint32_t slot = kNoSlot;
+    uint32_t row_id = kNoRowId;
 
-    bool found() const { return slot != kNoSlot; }
+    bool found() const { return row_id != kNoRowId; }
   };
 
   // `size_hint`: keys to make room for; the room comes with the first Insert in each stripe.
@@ -86,12 +86,12 @@ class StripedIndex {
   OrderedMutex& StripeMutex(size_t stripe) const { return stripes_[stripe].mutex; }
 
   // Adds an absent key. On failure nothing has changed. The stripe's mutex is held.
-  Status Insert(int64_t key, uint64_t hash, uint32_t slot);
+  Status Insert(int64_t key, uint64_t hash, uint32_t row_id);
 
-  // Removes a key and returns its slot, kNoSlot if absent. The stripe's mutex is held.
+  // Removes a key and returns its row id, kNoRowId if absent. The stripe's mutex is held.
   uint32_t Erase(int64_t key, uint64_t hash);
 
-  // Calls visit(bucket, key, slot) for each key. The stripe's mutex is held.
+  // Calls visit(bucket, key, row id) for each key. The stripe's mutex is held.
   template <typename Visit>
   void ForEach(size_t stripe, const Visit& visit) const;
 
@@ -100,8 +100,9 @@ class StripedIndex {
     size_t stripe = 0;
     uint32_t place = 0;
   };
-  // Calls visit(bucket, key, slot) for the keys of about so many buckets from the cursor on, which
-  // moves to where it left off, around all stripes, but once at most. Takes the stripes' mutexes.
+  // Calls visit(bucket, key, row id) for the keys of about so many buckets from the cursor on,
+  // which moves to where it left off, around all stripes, but once at most. Takes the stripes'
+  // mutexes.
   template <typename Visit>
   void ForSome(size_t buckets, Cursor* cursor, const Visit& visit) const;
 
@@ -175,7 +176,8 @@ class StripedIndex {
   void FreeArray(Array* array);
 
   // Puts a key in the first free lane from its home on; false where there is no room.
-  static bool Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash, uint32_t slot);
+  static bool Place(Array* array, size_t longest_chain, int64_t key, uint64_t hash,
+                    uint32_t row_id);
 
   // Makes the raw buckets of a new array hold the keys of the old one, if there is one, which
   // nobody inserts into or erases from. False where they do not fit.
@@ -200,8 +202,9 @@ void StripedIndex::ForEach(size_t stripe, const Visit& visit) const {
   if (array == nullptr) return;
   for (Bucket* bucket = array->begin(); bucket != array->end(); ++bucket) {
     for (int lane = 0; lane < Bucket::kLanes; ++lane) {
-      const uint32_t slot = bucket->slots[lane].load(std::memory_order_relaxed);
-      if (slot != kNoSlot) visit(*bucket, bucket->keys[lane].load(std::memory_order_relaxed), slot);
+      const uint32_t row_id = bucket->row_ids[lane].load(std::memory_order_relaxed);
+      if (row_id != kNoRowId)
+        visit(*bucket, bucket->keys[lane].load(std::memory_order_relaxed), row_id);
     }
   }
 }
@@ -220,8 +223,9 @@ void StripedIndex::ForSome(size_t buckets, Cursor* cursor, const Visit& visit) c
     for (size_t i = begin; i < end; ++i) {
       const Bucket& bucket = array->begin()[i];
       for (int lane = 0; lane < Bucket::kLanes; ++lane) {
-        const uint32_t slot = bucket.slots[lane].load(std::memory_order_relaxed);
-        if (slot != kNoSlot) visit(bucket, bucket.keys[lane].load(std::memory_order_relaxed), slot);
+        const uint32_t row_id = bucket.row_ids[lane].load(std::memory_order_relaxed);
+        if (row_id != kNoRowId)
+          visit(bucket, bucket.keys[lane].load(std::memory_order_relaxed), row_id);
       }
     }
     buckets -= std::min(buckets, end - begin);

@@ -40,8 +40,8 @@ struct FindRequest {
   // Puts what an absent key has in the outputs of a position.
   void (*absent)(const FindRequest& request, int64_t key, size_t position);
   // Notes that a row is used, and says whether it counts as there; null: nobody wants to know. The
-  // slot may be another key's by now, where one leaves at this moment.
-  bool (*use)(const FindRequest& request, uint32_t slot);
+  // row id may be another key's by now, where one leaves at this moment.
+  bool (*use)(const FindRequest& request, uint32_t row_id);
   void* caller;  // for these two
 };
 

@@ -37,14 +37,14 @@ TF_EMBED_INLINE uint32_t LanesWith(const Bucket& bucket, int64_t key) {
   return lanes;
 }
 
-// The slot of `key` in a bucket, or kNoSlot.
+// The row id of `key` in a bucket, or kNoRowId.
 template <class Set>
-TF_EMBED_INLINE uint32_t SlotIn(const Bucket& bucket, int64_t key) {
+TF_EMBED_INLINE uint32_t RowIdIn(const Bucket& bucket, int64_t key) {
   for (uint32_t lanes = LanesWith<Set>(bucket, key); lanes != 0; lanes &= lanes - 1) {
-    const uint32_t slot = bucket.slots[__builtin_ctz(lanes)].load(std::memory_order_relaxed);
-    if (slot != kNoSlot) return slot;
+    const uint32_t row_id = bucket.row_ids[__builtin_ctz(lanes)].load(std::memory_order_relaxed);
+    if (row_id != kNoRowId) return row_id;
   }
-  return kNoSlot;
+  return kNoRowId;
 }
 
 template <class Set>
@@ -55,7 +55,7 @@ struct Loops {
     const Bucket* bucket;
     const char* row;  // null for an absent key
     uint32_t word;
-    uint32_t slot;
+    uint32_t row_id;
   };
 
   // kRowBytes: the size of the weights, or 0 where it is known at run time only.
@@ -82,18 +82,18 @@ struct Loops {
       flight.row = nullptr;
       if (flight.bucket == nullptr) return;
       flight.word = flight.bucket->word.load(std::memory_order_acquire);
-      uint32_t slot = SlotIn<Set>(*flight.bucket, keys[i]);
+      uint32_t row_id = RowIdIn<Set>(*flight.bucket, keys[i]);
       if ((flight.word & (Bucket::kLocked | Bucket::kMoved)) != 0 ||
-          (slot == kNoSlot && (flight.word & Bucket::kOverflowed) != 0) ||
+          (row_id == kNoRowId && (flight.word & Bucket::kOverflowed) != 0) ||
           !flight.bucket->Unchanged(flight.word)) {
         const StripedIndex::Entry entry = index.Find(keys[i], flight.hash);
         flight.bucket = entry.bucket;
         flight.word = entry.word;
-        slot = entry.slot;
+        row_id = entry.row_id;
       }
-      if (slot == kNoSlot) return;
-      flight.slot = slot;
-      flight.row = rows.Row(slot);
+      if (row_id == kNoRowId) return;
+      flight.row_id = row_id;
+      flight.row = rows.Row(row_id);
       PrefetchRow<false>(flight.row, read_bytes);
     };
     const auto land = [&](size_t i) {
@@ -110,10 +110,10 @@ struct Loops {
         const StripedIndex::Entry entry = index.Find(keys[i], flight.hash);
         flight.bucket = entry.bucket;
         flight.word = entry.word;
-        flight.slot = entry.slot;
-        flight.row = entry.found() ? rows.Row(entry.slot) : nullptr;
+        flight.row_id = entry.row_id;
+        flight.row = entry.found() ? rows.Row(entry.row_id) : nullptr;
       }
-      if (request.use != nullptr && flight.row != nullptr && !request.use(request, flight.slot)) {
+      if (request.use != nullptr && flight.row != nullptr && !request.use(request, flight.row_id)) {
         flight.row = nullptr;
       }
       if (flight.row == nullptr) request.absent(request, keys[i], position);

@@ -157,13 +157,13 @@ class Counts {
 
   uint32_t Get(uint64_t hash) const {
     const StripedIndex::Entry entry = index_.Find(KeyOfHash(hash), hash);
-    return entry.found() ? entry.slot : 0;
+    return entry.found() ? entry.row_id : 0;
   }
 
   Status Raise(uint64_t hash) { return Add(hash, 1); }
 
   void Forget(uint64_t hash) {
-    if (index_.Erase(KeyOfHash(hash), hash) != kNoSlot) --keys_;
+    if (index_.Erase(KeyOfHash(hash), hash) != kNoRowId) --keys_;
   }
 
   size_t keys() const { return keys_; }
@@ -186,7 +186,7 @@ class Counts {
     if (keys > static_cast<uint64_t>(end - *at) / 2) return Damaged();
     for (uint64_t i = 0; i < keys; ++i, *at += 2) {
       const int64_t count = (*at)[1];
-      if (count < 1 || count >= kNoSlot) return Damaged();
+      if (count < 1 || count >= kNoRowId) return Damaged();
       TF_EMBED_RETURN_IF_ERROR(Add(HashKey((*at)[0]), static_cast<uint32_t>(count)));
     }
     return keys_ == keys ? Status() : Damaged();
@@ -202,9 +202,9 @@ class Counts {
       ++keys_;
       return Status();
     }
-    constexpr uint32_t kMost = kNoSlot - 1;
+    constexpr uint32_t kMost = kNoRowId - 1;
     entry.bucket->slots[entry.bucket->FindLane(key)].store(
-        entry.slot > kMost - by ? kMost : entry.slot + by, std::memory_order_relaxed);
+        entry.row_id > kMost - by ? kMost : entry.row_id + by, std::memory_order_relaxed);
     return Status();
   }
 

@@ -1,6 +1,6 @@
 // The statistics of a row: what a table keeps about its use.
 //
-// Statistics are 64-bit words that lie beside the rows, by slot number; a table has those that its
+// Statistics are 64-bit words that lie beside the rows, by row id; a table has those that its
 // policy needs, in this order:
 //
 //     last step    the step of the last use

@@ -63,17 +63,17 @@ TEST(RowStore, RowsAreAlignedAndDoNotOverlap) {
     const uint32_t count = layout.dim > 1000 ? 700 : 40000;
     FailingAllocator allocator;
     RowStore store(&allocator, layout);
-    RowStore::SlotPool pools[3];
-    std::vector<uint32_t> slots;
+    RowStore::RowIdPool pools[3];
+    std::vector<uint32_t> row_ids;
     for (uint32_t i = 0; i < count; ++i) {
-      slots.push_back(store.Take(&pools[i % 3]));
-      ASSERT_NE(kNoSlot, slots.back());
-      ASSERT_EQ(0u, reinterpret_cast<uintptr_t>(store.Row(slots.back())) % RowLayout::kAlignment);
-      Mark(store.Row(slots.back()), layout.stride, i);
+      row_ids.push_back(store.Take(&pools[i % 3]));
+      ASSERT_NE(kNoRowId, row_ids.back());
+      ASSERT_EQ(0u, reinterpret_cast<uintptr_t>(store.Row(row_ids.back())) % RowLayout::kAlignment);
+      Mark(store.Row(row_ids.back()), layout.stride, i);
     }
-    EXPECT_EQ(count, std::set<uint32_t>(slots.begin(), slots.end()).size());
+    EXPECT_EQ(count, std::set<uint32_t>(row_ids.begin(), row_ids.end()).size());
     for (uint32_t i = 0; i < count; ++i) {
-      ASSERT_TRUE(IsMarked(store.Row(slots[i]), layout.stride, i)) << "slot " << slots[i];
+      ASSERT_TRUE(IsMarked(store.Row(row_ids[i]), layout.stride, i)) << "row id " << row_ids[i];
     }
   }
 }
@@ -83,10 +83,10 @@ TEST(RowStore, TakesMemoryInStepWithItsRows) {
   const RowLayout layout(DataType::kFloat, 4, 0);
   RowStore store(&allocator, layout);
   EXPECT_EQ(0u, allocator.live_bytes());
-  RowStore::SlotPool pool;
+  RowStore::RowIdPool pool;
   const size_t page = 4096 * sizeof(void*);
   for (size_t i = 1; i <= 100000; ++i) {
-    ASSERT_NE(kNoSlot, store.Take(&pool));
+    ASSERT_NE(kNoRowId, store.Take(&pool));
     ASSERT_LE(allocator.live_bytes(), page + std::max<size_t>(16 << 10, 2 * (i + 16) * 16));
   }
 }
@@ -94,7 +94,7 @@ TEST(RowStore, TakesMemoryInStepWithItsRows) {
 TEST(RowStore, AFirstRowOfManyBytesStillFits) {
   FailingAllocator allocator;
   RowStore store(&allocator, RowLayout(DataType::kDouble, 3 << 20, 0));  // 24 MiB, over a full slab
-  RowStore::SlotPool pool;
+  RowStore::RowIdPool pool;
   const uint32_t first = store.Take(&pool);
   const uint32_t second = store.Take(&pool);
   ASSERT_NE(first, second);
@@ -102,32 +102,32 @@ TEST(RowStore, AFirstRowOfManyBytesStillFits) {
   EXPECT_GE(std::abs(apart), 24 << 20);
 }
 
-TEST(RowStore, FreedSlotsAreUsedBeforeNewOnes) {
+TEST(RowStore, FreedRowIdsAreUsedBeforeNewOnes) {
   FailingAllocator allocator;
   RowStore store(&allocator, RowLayout(DataType::kInt8, 1, 0));
-  RowStore::SlotPool pool;
-  std::set<uint32_t> slots;
-  for (int i = 0; i < 5000; ++i) slots.insert(store.Take(&pool));
+  RowStore::RowIdPool pool;
+  std::set<uint32_t> row_ids;
+  for (int i = 0; i < 5000; ++i) row_ids.insert(store.Take(&pool));
   const size_t bytes = allocator.live_bytes();
   for (int round = 0; round < 3; ++round) {
-    for (uint32_t slot : slots) store.Free(&pool, slot);
+    for (uint32_t row_id : row_ids) store.Free(&pool, row_id);
     std::set<uint32_t> again;
-    for (size_t i = 0; i < slots.size(); ++i) again.insert(store.Take(&pool));
-    EXPECT_EQ(slots, again);
+    for (size_t i = 0; i < row_ids.size(); ++i) again.insert(store.Take(&pool));
+    EXPECT_EQ(row_ids, again);
   }
   EXPECT_EQ(bytes, allocator.live_bytes());
 }
 
-TEST(RowStore, SlotsThatOnePoolFreesServeOthers) {
+TEST(RowStore, RowIdsThatOnePoolFreesServeOthers) {
   FailingAllocator allocator;
   RowStore store(&allocator, RowLayout(DataType::kInt8, 1, 0));
-  RowStore::SlotPool pools[4];
-  std::set<uint32_t> slots, again;
-  for (int i = 0; i < 5000; ++i) slots.insert(store.Take(&pools[0]));
-  for (uint32_t slot : slots) store.Free(&pools[0], slot);
+  RowStore::RowIdPool pools[4];
+  std::set<uint32_t> row_ids, again;
+  for (int i = 0; i < 5000; ++i) row_ids.insert(store.Take(&pools[0]));
+  for (uint32_t row_id : row_ids) store.Free(&pools[0], row_id);
   for (int i = 0; i < 4990; ++i) again.insert(store.Take(&pools[1 + i % 3]));
   EXPECT_EQ(4990u, again.size());
-  for (uint32_t slot : again) EXPECT_EQ(1u, slots.count(slot)) << slot;
+  for (uint32_t row_id : again) EXPECT_EQ(1u, row_ids.count(row_id)) << row_id;
 }
 
 TEST(RowStore, ThreadsTakeWhatOthersFree) {
@@ -135,19 +135,19 @@ TEST(RowStore, ThreadsTakeWhatOthersFree) {
   const RowLayout layout(DataType::kFloat, 3, 0);
   RowStore store(&allocator, layout);
   InThreads(4, [&](size_t thread) {
-    RowStore::SlotPool pool;
+    RowStore::RowIdPool pool;
     Random random(thread);
-    std::vector<uint32_t> slots;
+    std::vector<uint32_t> row_ids;
     for (uint32_t round = 0; round < 200; ++round) {
       for (size_t count = random() % 100; count > 0; --count) {
-        slots.push_back(store.Take(&pool));
-        Mark(store.Row(slots.back()), layout.stride, static_cast<uint32_t>(thread));
+        row_ids.push_back(store.Take(&pool));
+        Mark(store.Row(row_ids.back()), layout.stride, static_cast<uint32_t>(thread));
       }
-      std::shuffle(slots.begin(), slots.end(), random);
-      for (size_t count = slots.size() / 2; count > 0; --count, slots.pop_back()) {
+      std::shuffle(row_ids.begin(), row_ids.end(), random);
+      for (size_t count = row_ids.size() / 2; count > 0; --count, row_ids.pop_back()) {
         ASSERT_TRUE(
-            IsMarked(store.Row(slots.back()), layout.stride, static_cast<uint32_t>(thread)));
-        store.Free(&pool, slots.back());
+            IsMarked(store.Row(row_ids.back()), layout.stride, static_cast<uint32_t>(thread)));
+        store.Free(&pool, row_ids.back());
       }
     }
   });
@@ -157,16 +157,16 @@ TEST(RowStore, ThreadsWithPoolsOfTheirOwnNeverMeet) {
   FailingAllocator allocator;
   const RowLayout layout(DataType::kFloat, 3, 0);
   RowStore store(&allocator, layout);
-  std::vector<uint32_t> slots[4];
+  std::vector<uint32_t> row_ids[4];
   InThreads(4, [&](size_t thread) {
-    RowStore::SlotPool pool;
+    RowStore::RowIdPool pool;
     for (uint32_t i = 0; i < 20000; ++i) {
-      slots[thread].push_back(store.Take(&pool));
-      Mark(store.Row(slots[thread].back()), layout.stride, i);
+      row_ids[thread].push_back(store.Take(&pool));
+      Mark(store.Row(row_ids[thread].back()), layout.stride, i);
     }
   });
   std::set<uint32_t> all;
-  for (const auto& of_thread : slots) {
+  for (const auto& of_thread : row_ids) {
     all.insert(of_thread.begin(), of_thread.end());
     for (uint32_t i = 0; i < of_thread.size(); ++i) {
       ASSERT_TRUE(IsMarked(store.Row(of_thread[i]), layout.stride, i));
@@ -175,19 +175,19 @@ TEST(RowStore, ThreadsWithPoolsOfTheirOwnNeverMeet) {
   EXPECT_EQ(80000u, all.size());
 }
 
-TEST(RowStore, ChangeLayoutKeepsWeightsAndTheListOfFreedSlots) {
+TEST(RowStore, ChangeLayoutKeepsWeightsAndTheListOfFreedRowIds) {
   for (const RowLayout& before : Layouts()) {
     for (size_t slots_per_row : {size_t{0}, size_t{1}, 3 * before.dim}) {
       FailingAllocator allocator;
       RowStore store(&allocator, before);
-      RowStore::SlotPool pool;
+      RowStore::RowIdPool pool;
       const uint32_t count = before.dim > 1000 ? 50 : 3000;
-      std::vector<uint32_t> slots;
+      std::vector<uint32_t> row_ids;
       for (uint32_t i = 0; i < count; ++i) {
-        slots.push_back(store.Take(&pool));
-        Mark(store.Row(slots.back()), before.weight_bytes, i);
+        row_ids.push_back(store.Take(&pool));
+        Mark(store.Row(row_ids.back()), before.weight_bytes, i);
       }
-      for (uint32_t i = 0; i < count; i += 3) store.Free(&pool, slots[i]);
+      for (uint32_t i = 0; i < count; i += 3) store.Free(&pool, row_ids[i]);
       const RowLayout after(before.value_type, before.dim, slots_per_row);
       std::vector<char> initial(after.slot_bytes);
       Mark(initial.data(), initial.size(), 12345);
@@ -198,11 +198,11 @@ TEST(RowStore, ChangeLayoutKeepsWeightsAndTheListOfFreedSlots) {
         if (i % 3 == 0) {
           reused.insert(store.Take(&pool));
         } else {
-          ASSERT_TRUE(IsMarked(store.Row(slots[i]), after.weight_bytes, i));
-          ASSERT_TRUE(IsMarked(store.Row(slots[i]) + after.slot_offset, after.slot_bytes, 12345));
+          ASSERT_TRUE(IsMarked(store.Row(row_ids[i]), after.weight_bytes, i));
+          ASSERT_TRUE(IsMarked(store.Row(row_ids[i]) + after.slot_offset, after.slot_bytes, 12345));
         }
       }
-      for (uint32_t i = 0; i < count; i += 3) EXPECT_EQ(1u, reused.count(slots[i]));
+      for (uint32_t i = 0; i < count; i += 3) EXPECT_EQ(1u, reused.count(row_ids[i]));
     }
   }
 }
@@ -211,12 +211,12 @@ TEST(RowStore, ChangeLayoutGivesEachRowWhatBecomesOfItsSlots) {
   const RowLayout before(DataType::kFloat, 3, 2);
   const RowLayout after(DataType::kFloat, 3, 1);
   RowStore store(HostAllocator(), before);
-  RowStore::SlotPool pool;
-  std::vector<uint32_t> slots;
+  RowStore::RowIdPool pool;
+  std::vector<uint32_t> row_ids;
   for (uint32_t i = 0; i < 3000; ++i) {
-    slots.push_back(store.Take(&pool));
+    row_ids.push_back(store.Take(&pool));
     const float of_row[] = {static_cast<float>(i), 0.5f};
-    std::memcpy(store.Row(slots.back()) + before.slot_offset, of_row, sizeof(of_row));
+    std::memcpy(store.Row(row_ids.back()) + before.slot_offset, of_row, sizeof(of_row));
   }
   float sum = 0;
   const auto add = [&](const char* present) -> const void* {
@@ -228,7 +228,7 @@ TEST(RowStore, ChangeLayoutGivesEachRowWhatBecomesOfItsSlots) {
   ASSERT_TRUE(store.ChangeLayout(after, add).ok());
   for (uint32_t i = 0; i < 3000; ++i) {
     float slot;
-    std::memcpy(&slot, store.Row(slots[i]) + after.slot_offset, sizeof(slot));
+    std::memcpy(&slot, store.Row(row_ids[i]) + after.slot_offset, sizeof(slot));
     ASSERT_EQ(static_cast<float>(i) + 0.5f, slot);
   }
 }
@@ -240,11 +240,11 @@ TEST(RowStore, ChangeLayoutWithoutMemoryChangesNothing) {
   for (int64_t passes = 0;; ++passes) {
     FailingAllocator allocator;
     RowStore store(&allocator, before);
-    RowStore::SlotPool pool;
-    std::vector<uint32_t> slots;
+    RowStore::RowIdPool pool;
+    std::vector<uint32_t> row_ids;
     for (uint32_t i = 0; i < 5000; ++i) {
-      slots.push_back(store.Take(&pool));
-      Mark(store.Row(slots.back()), before.stride, i);
+      row_ids.push_back(store.Take(&pool));
+      Mark(store.Row(row_ids.back()), before.stride, i);
     }
     const size_t bytes = allocator.live_bytes();
     allocator.FailAfter(passes);
@@ -258,25 +258,25 @@ TEST(RowStore, ChangeLayoutWithoutMemoryChangesNothing) {
     EXPECT_EQ(bytes, allocator.live_bytes());
     EXPECT_EQ(before.stride, store.layout().stride);
     for (uint32_t i = 0; i < 5000; ++i)
-      ASSERT_TRUE(IsMarked(store.Row(slots[i]), before.stride, i));
+      ASSERT_TRUE(IsMarked(store.Row(row_ids[i]), before.stride, i));
   }
 }
 
-TEST(RowStore, WithoutMemoryGivesNoSlotAndGoesOnLater) {
+TEST(RowStore, WithoutMemoryGivesNoRowIdAndGoesOnLater) {
   FailingAllocator allocator;
   RowStore store(&allocator, RowLayout(DataType::kFloat, 16, 16));
-  RowStore::SlotPool pool;
-  std::set<uint32_t> slots;
+  RowStore::RowIdPool pool;
+  std::set<uint32_t> row_ids;
   size_t refused = 0;
   for (int i = 0; i < 20000; ++i) {
     allocator.FailAfter(0);
-    uint32_t slot = store.Take(&pool);
-    if (slot == kNoSlot) {
+    uint32_t row_id = store.Take(&pool);
+    if (row_id == kNoRowId) {
       ++refused;
-      slot = store.Take(&pool);
+      row_id = store.Take(&pool);
     }
-    ASSERT_NE(kNoSlot, slot);
-    ASSERT_TRUE(slots.insert(slot).second);
+    ASSERT_NE(kNoRowId, row_id);
+    ASSERT_TRUE(row_ids.insert(row_id).second);
   }
   allocator.NeverFail();
   EXPECT_GE(refused, 5u);

@@ -34,39 +34,39 @@ class StripedIndexTest : public testing::Test {
  protected:
   explicit StripedIndexTest(size_t size_hint = 0) : index(&allocator, size_hint) {}
 
-  Status Insert(int64_t key, uint32_t slot) {
+  Status Insert(int64_t key, uint32_t row_id) {
     const uint64_t hash = HashKey(key);
     std::lock_guard<OrderedMutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
-    const Status status = index.Insert(key, hash, slot);
-    if (status.ok()) slots[key] = slot;
+    const Status status = index.Insert(key, hash, row_id);
+    if (status.ok()) row_ids[key] = row_id;
     return status;
   }
   uint32_t Erase(int64_t key) {
     const uint64_t hash = HashKey(key);
     std::lock_guard<OrderedMutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
-    slots.erase(key);
+    row_ids.erase(key);
     return index.Erase(key, hash);
   }
-  uint32_t SlotOf(int64_t key) const { return index.Find(key, HashKey(key)).slot; }
+  uint32_t RowIdOf(int64_t key) const { return index.Find(key, HashKey(key)).row_id; }
 
-  // The index holds just `slots`, by either way of looking.
+  // The index holds just `row ids`, by either way of looking.
   void ExpectWhole() const {
-    for (const auto& [key, slot] : slots) ASSERT_EQ(slot, SlotOf(key)) << "key " << key;
+    for (const auto& [key, row_id] : row_ids) ASSERT_EQ(row_id, RowIdOf(key)) << "key " << key;
     std::map<int64_t, uint32_t> seen;
     size_t size = 0;
     for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
       size_t in_stripe = 0;
       std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
-      index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t slot) {
+      index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
         EXPECT_EQ(stripe, StripedIndex::StripeOf(HashKey(key)));
-        EXPECT_TRUE(seen.emplace(key, slot).second) << "key " << key << " came twice";
+        EXPECT_TRUE(seen.emplace(key, row_id).second) << "key " << key << " came twice";
         ++in_stripe;
       });
       ASSERT_EQ(in_stripe, index.StripeSize(stripe));
       size += in_stripe;
     }
-    EXPECT_EQ(slots.size(), size);
-    EXPECT_TRUE(slots == seen);
+    EXPECT_EQ(row_ids.size(), size);
+    EXPECT_TRUE(row_ids == seen);
   }
 
   // Inserts `count` keys, takes half of them out and puts them in again.
@@ -78,7 +78,7 @@ class StripedIndexTest : public testing::Test {
     }
     ExpectWhole();
     for (uint32_t i = 0; i < count; i += 2) ASSERT_EQ(i, Erase(key_of(i)));
-    for (uint32_t i = 0; i < count; i += 2) ASSERT_EQ(kNoSlot, SlotOf(key_of(i)));
+    for (uint32_t i = 0; i < count; i += 2) ASSERT_EQ(kNoRowId, RowIdOf(key_of(i)));
     ExpectWhole();
     for (uint32_t i = 0; i < count; i += 2) ASSERT_TRUE(Insert(key_of(i), i + 1000000).ok());
     ExpectWhole();
@@ -88,7 +88,7 @@ class StripedIndexTest : public testing::Test {
 
   FailingAllocator allocator;
   StripedIndex index;
-  std::map<int64_t, uint32_t> slots;  // what the index must hold
+  std::map<int64_t, uint32_t> row_ids;  // what the index must hold
 };
 
 constexpr uint32_t kPlaces[] = {0, 1, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
@@ -104,7 +104,7 @@ TEST(KeyWithHash, IsTheInverseOfTheHash) {
 TEST_F(StripedIndexTest, EmptyIndexFindsNothingAndTakesNoMemory) {
   for (int64_t key : ExtremeKeys()) {
     EXPECT_FALSE(index.Find(key, HashKey(key)).found());
-    EXPECT_EQ(kNoSlot, Erase(key));
+    EXPECT_EQ(kNoRowId, Erase(key));
   }
   EXPECT_EQ(0u, allocator.live_blocks());
   EXPECT_FALSE(index.has_retired());
@@ -120,7 +120,7 @@ TEST_F(StripedIndexTest, HoldsManyKeysThroughGrowth) {
   EXPECT_LT(allocator.live_bytes(), 60000u * 28) << "16 bytes a key at a load of 0.8";
 }
 
-// Whatever the keys, each growth leaves every key with its slot.
+// Whatever the keys, each growth leaves every key with its row id.
 TEST_F(StripedIndexTest, KeysAndSlotsSurviveEachGrowth) {
   const std::pair<const char*, int64_t (*)(uint32_t)> kinds[] = {
       {"sequential", [](uint32_t i) { return static_cast<int64_t>(i); }},
@@ -130,7 +130,8 @@ TEST_F(StripedIndexTest, KeysAndSlotsSurviveEachGrowth) {
       {"of the last places", [](uint32_t i) { return KeyAt(44, 0xffffffff - i % 999, i); }}};
   for (const auto& [name, key_of] : kinds) {
     SCOPED_TRACE(name);
-    for (const auto& [key, slot] : std::map<int64_t, uint32_t>(slots)) ASSERT_EQ(slot, Erase(key));
+    for (const auto& [key, row_id] : std::map<int64_t, uint32_t>(row_ids))
+      ASSERT_EQ(row_id, Erase(key));
     size_t growths = 0;
     for (uint32_t i = 0; i < 6000; ++i) {
       const int64_t key = key_of(i);
@@ -178,10 +179,10 @@ TEST_F(StripedIndexTest, GrowthsOfStripesAreSpreadEvenly) {
 TEST_F(StripedIndexTest, HoldsThousandsOfKeysOfOnePlace) {
   for (uint32_t place : kPlaces) {
     const size_t stripe = place % 251;
-    slots.clear();
+    row_ids.clear();
     InsertEraseAndReinsert(2000, [&](uint32_t i) { return KeyAt(stripe, place, i); });
     EXPECT_LT(allocator.live_bytes(), 2u << 20);
-    for (uint32_t i = 0; i < 2000; ++i) ASSERT_NE(kNoSlot, Erase(KeyAt(stripe, place, i)));
+    for (uint32_t i = 0; i < 2000; ++i) ASSERT_NE(kNoRowId, Erase(KeyAt(stripe, place, i)));
     ExpectWhole();
   }
 }
@@ -206,13 +207,13 @@ TEST_F(StripedIndexTest, AgreesWithAMapOverRandomInsertsAndErasures) {
     for (int step = 0; step < 3000; ++step) {
       const int64_t key = KeyAt(seed % 256, kPlaces[random() % 6] + random() % places * 9999999,
                                 static_cast<uint32_t>(random() % 400));
-      const auto known = slots.find(key);
-      ASSERT_EQ(known == slots.end() ? kNoSlot : known->second, SlotOf(key));
-      if (known == slots.end()) {
+      const auto known = row_ids.find(key);
+      ASSERT_EQ(known == row_ids.end() ? kNoRowId : known->second, RowIdOf(key));
+      if (known == row_ids.end()) {
         ASSERT_TRUE(Insert(key, static_cast<uint32_t>(step)).ok());
       } else if (random() % 2 == 0) {
-        const uint32_t slot = known->second;
-        ASSERT_EQ(slot, Erase(key));
+        const uint32_t row_id = known->second;
+        ASSERT_EQ(row_id, Erase(key));
       }
       if (random() % 500 == 0) index.DropRetired();
     }
@@ -242,7 +243,7 @@ TEST_F(StripedIndexTest, AGrowthWithoutMemoryLosesNothing) {
     if (!status.ok()) {
       ++refused;
       ASSERT_EQ(StatusCode::kResourceExhausted, status.code());
-      ASSERT_EQ(kNoSlot, SlotOf(key));
+      ASSERT_EQ(kNoRowId, RowIdOf(key));
       ASSERT_TRUE(Insert(key, i).ok());
     }
   }
@@ -278,8 +279,8 @@ TEST_F(StripedIndexTest, ReadersNeverMissAKeyThatIsThere) {
         seen = inserted.load(std::memory_order_acquire);
         if (seen == 0) continue;
         const uint32_t i = static_cast<uint32_t>(random() % seen);
-        ASSERT_EQ(i, SlotOf(keys[i]));
-        ASSERT_EQ(kNoSlot, SlotOf(KeyAt(7, static_cast<uint32_t>(random()), 1)));
+        ASSERT_EQ(i, RowIdOf(keys[i]));
+        ASSERT_EQ(kNoRowId, RowIdOf(KeyAt(7, static_cast<uint32_t>(random()), 1)));
       }
     }
   });
