@@ -203,7 +203,7 @@ class Counts {
       return Status();
     }
     constexpr uint32_t kMost = kNoRowId - 1;
-    entry.bucket->slots[entry.bucket->FindLane(key)].store(
+    entry.bucket->row_ids[entry.bucket->FindLane(key)].store(
         entry.row_id > kMost - by ? kMost : entry.row_id + by, std::memory_order_relaxed);
     return Status();
   }
