@@ -63,6 +63,7 @@ SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
 # A longer file is looked at: it is split if it has two purposes, or it is named here with a reason.
 MOST_LINES = 600
 LONGER = {
+    "tf_embed/tbe/table_batched.py": "the public methods of the layer, with their docstrings",
     "tf_embed/variable/variable.py": "the public methods of Variable, with their docstrings",
 }
 
