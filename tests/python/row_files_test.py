@@ -18,7 +18,7 @@ from dtype_pairs_test import KEYS, VALUES, as_dict, rows_of
 from reference import SEED
 
 import tf_embed
-from tf_embed.variable import file_methods
+from tf_embed.variable import row_files
 
 CPU = ["/CPU:0"]
 
@@ -162,14 +162,14 @@ class RoundTripTest(FilesTestCase):
 
     def test_folders_of_variables_that_are_gone_are_not_remembered(self):
         gc.collect()
-        before = len(file_methods._nameless)
+        before = len(row_files._nameless)
         for _ in range(3):
             v = tf_embed.Variable(dim=1)
             v.save_to_file_system(self.folder())
-            self.assertLen(file_methods._nameless, before + 1)
+            self.assertLen(row_files._nameless, before + 1)
             del v
             gc.collect()
-        self.assertLen(file_methods._nameless, before)
+        self.assertLen(row_files._nameless, before)
 
     def test_a_save_in_a_graph_is_that_of_a_name(self):
         folder = self.folder()

@@ -21,10 +21,10 @@ from tf_embed.table.creators import policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
 from tf_embed.table.policies import MOST_ROWS, TablePolicy
+from tf_embed.table.restrict_policies import check_policies
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import GpuStorage
 from tf_embed.variable.lookup import gradient_token
-from tf_embed.variable.policy_methods import check_policies
 from tf_embed.variable.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with

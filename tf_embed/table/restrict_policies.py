@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import arguments
-from tf_embed.table.policies import ORDERS
+from tf_embed.table.policies import ORDERS, STATISTICS, TablePolicy
 
 
 class RestrictPolicy(tf.Module):
@@ -231,3 +231,46 @@ def number_of_rows(value: Any, argument: str) -> tf.Tensor:
     if tf.executing_eagerly():
         arguments.positive_int(int(value), argument, least=0)
     return value
+
+
+def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
+    """Refuses what is no policy, or none for a table.
+
+    Args:
+        policy: A TablePolicy, or None.
+        restrict_policy: A subclass of RestrictPolicy, or None.
+        num_shards: Number of shards.
+
+    Raises:
+        TypeError: One of them is no policy.
+        ValueError: The bound has no row for each shard.
+    """
+    if policy is not None and not isinstance(policy, TablePolicy):
+        raise TypeError(
+            f"`policy` must be a tf_embed.TablePolicy. Received: policy={arguments.shown(policy)}"
+        )
+    if restrict_policy is not None and not (
+        isinstance(restrict_policy, type) and issubclass(restrict_policy, RestrictPolicy)
+    ):
+        raise TypeError(
+            "`restrict_policy` must be a subclass of tf_embed.RestrictPolicy, the class itself. "
+            f"Received: restrict_policy={arguments.shown(restrict_policy)}"
+        )
+    if restrict_policy is not None:
+        for statistic in restrict_policy.statistics:
+            if statistic not in STATISTICS:
+                raise ValueError(
+                    f"`statistics` of {restrict_policy.__name__} must be of "
+                    f"{', '.join(STATISTICS)}, for it to be a `restrict_policy`. Received: "
+                    f"{statistic!r}"
+                )
+    if policy is not None and policy.max_rows is not None and policy.max_rows < num_shards:
+        raise ValueError(
+            f"`max_rows` of `policy` must be at least one for each of {num_shards} shards. "
+            f"Received: max_rows={policy.max_rows}"
+        )
+
+
+def notes_updates(restrict_policy: type[RestrictPolicy]) -> bool:
+    """Whether a policy wants to know of each step."""
+    return restrict_policy.apply_update is not RestrictPolicy.apply_update

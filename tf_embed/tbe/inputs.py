@@ -1,4 +1,4 @@
-"""From what a table-batched layer is called with to one batch of bags, and where their rows go.
+"""From what a table-batched layer is called with to one batch of bags.
 
 A batch has its bags feature by feature: those of the first feature, then those of the second. Bag b
 holds the indices from offsets[b] up to offsets[b + 1].
@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import _library, arguments
+from tf_embed import arguments
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids
 from tf_embed.ops import table_ops
-
-_raw = _library.load()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +170,20 @@ class Features:
         )
         return tf.ensure_shape(arguments.after(tensor, checked), [self.count, None])
 
+    def check_prefetch(self, indices: Any, offsets: Any, forward_stream: Any) -> None:
+        """Checks the arguments of `TableBatchedEmbeddingBags.prefetch`."""
+        for name, value in (("indices", indices), ("offsets", offsets)):
+            value = arguments.as_tensor(value, name, self.owner)
+            if value.dtype not in (tf.int32, tf.int64):
+                raise TypeError(f"`{name}` must be int32 or int64. Received: {value.dtype.name}")
+            if value.shape.rank not in (None, 1):
+                raise ValueError(f"`{name}` must be a vector. Received: shape={value.shape}")
+        if forward_stream is not None:
+            raise ValueError(
+                "`forward_stream` must be None: TensorFlow orders its streams itself. Received: "
+                f"forward_stream={arguments.shown(forward_stream)}"
+            )
+
     def _by_name(self, inputs: Mapping[str, Any], argument: str) -> list[Any]:
         if self.names is None:
             raise ValueError(
@@ -259,57 +271,6 @@ def each_alone(batch: Batch) -> Batch:
     return Batch(batch.indices, alone, batch.weights, counts)
 
 
-def in_bounds(
-    batch: Batch,
-    *,
-    rows: Sequence[int | None],
-    tables: Sequence[str],
-    owner: str,
-    mode: str,
-    padding_id: int | None = None,
-) -> tuple[Batch, tf.Tensor]:
-    """Takes indices out that are no row numbers, and padding; see TfEmbedCheckBounds.
-
-    Args:
-        batch: The batch.
-        rows: Of each feature the number of its rows; None where each index is good.
-        tables: Of each feature the name of its table.
-        owner: Whose batch it is, for messages.
-        mode: "fatal", "warning", "ignore" or "none".
-        padding_id: The index that stands for nothing, or None.
-
-    Returns:
-        The batch without them, and how many faults are counted, int64.
-    """
-    checked = _raw.tf_embed_check_bounds(
-        indices=batch.indices,
-        offsets=batch.offsets,
-        num_bags=batch.num_bags,
-        rows=[-1 if count is None else count for count in rows],
-        tables=list(tables),
-        owner=owner,
-        mode=mode,
-        padding=[] if padding_id is None else [padding_id],
-    )
-    weights = batch.weights
-    if weights is not None:
-        kept = checked.kept
-        weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
-    indices, offsets = checked.checked_indices, checked.checked_offsets
-    return Batch(indices, offsets, weights, batch.num_bags), checked.num_events
-
-
-@tf.custom_gradient
-def _taken(weights: tf.Tensor, kept: tf.Tensor) -> Any:
-    """Some of the weights. tf.gather's gradient would be slices, now and then, of a vector."""
-
-    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
-        places = kept[:, tf.newaxis]
-        return tf.scatter_nd(places, upstream, tf.shape(weights, tf.int64)), None
-
-    return tf.gather(weights, kept), gradient
-
-
 def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
     """The same batch, whose weights have gradients where their feature is not 0 in `features`.
 
@@ -355,76 +316,6 @@ def times_factors(
     all_factors = tf.concat(factors, 0)
     weights = all_factors if batch.weights is None else all_factors * batch.weights
     return dataclasses.replace(batch, weights=weights)
-
-
-def pieces_side_by_side(
-    num_bags: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the rows of bags go that make lines, feature beside feature.
-
-    Args:
-        num_bags: int64 [features], all equal.
-        feature_tables: The number of each feature's table.
-        dims: Dim of each feature.
-
-    Returns:
-        `pieces` and `size` of `table_batch.find_pooled_tables`.
-    """
-    width, column, fixed, times = sum(dims), 0, [], []
-    for i, (table, dim) in enumerate(zip(feature_tables, dims, strict=True)):
-        fixed.append([table, 0, 0, column, width])
-        times.append([0, i, 1, 0, 0])
-        column += dim
-    count = num_bags[0]
-    pieces = tf.constant(fixed, tf.int64) + count * tf.constant(times, tf.int64)
-    return pieces, count * width
-
-
-def pieces_below_each_other(
-    num_bags: tf.Tensor, feature_tables: Sequence[int], dim: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the rows of bags go that stay in the order of the bags, all of one dim.
-
-    Returns:
-        `pieces` and `size` of `table_batch.find_pooled_tables`.
-    """
-    first = tf.cumsum(num_bags, exclusive=True)
-    tables = tf.constant(feature_tables, tf.int64)
-    strides = tf.fill(tf.shape(first), tf.constant(dim, tf.int64))
-    pieces = tf.stack([tables, first, num_bags, first * dim, strides])
-    return tf.transpose(pieces), tf.reduce_sum(num_bags) * dim
-
-
-def pieces_by_rank(
-    counts: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the rows of bags go whose number differs by feature and rank: rank by rank.
-
-    Args:
-        counts: int64 [features, ranks]; how many bags each has. These stand feature by feature, and
-            in a feature rank by rank.
-        feature_tables: The number of each feature's table.
-        dims: Dim of each feature.
-
-    Returns:
-        `pieces` and `size` of `table_batch.find_pooled_tables`.
-    """
-    shape = tf.shape(counts)
-    flat = tf.reshape(counts, [-1])
-    first = tf.cumsum(flat, exclusive=True)
-    widths = tf.constant(dims, tf.int64)[:, tf.newaxis]
-    by_rank = tf.reshape(tf.transpose(counts * widths), [-1])
-    begin = tf.reshape(tf.cumsum(by_rank, exclusive=True), tf.stack([shape[1], shape[0]]))
-    begin = tf.transpose(begin)
-    tables = tf.constant(feature_tables, tf.int64)[:, tf.newaxis]
-    of_all = [
-        tf.reshape(tf.broadcast_to(tables, shape), [-1]),
-        first,
-        flat,
-        tf.reshape(begin, [-1]),
-        tf.reshape(tf.broadcast_to(widths, shape), [-1]),
-    ]
-    return tf.stack(of_all, 1), tf.reduce_sum(by_rank)
 
 
 def _vector(value: Any, argument: str, owner: str) -> tf.Tensor:

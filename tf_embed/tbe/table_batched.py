@@ -13,18 +13,22 @@ from tf_embed import arguments
 from tf_embed.definitions import as_bool, as_enum
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
-from tf_embed.ops import table_batch_ops
-from tf_embed.ops.lookup_gradient import token_of
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
-from tf_embed.saving.stored_rows import LoadAttempts
+from tf_embed.saving import stored_rows
 from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.tbe import inputs as batches
 from tf_embed.tbe import settings as settings_of
 from tf_embed.tbe.batch_anchor import BatchAnchor
 from tf_embed.tbe.batch_trainer import BatchTrainer
-from tf_embed.tbe.factory import OptimizerSettings, as_optim_type, optimizer_of_type
-from tf_embed.tbe.methods import TableBatchedMethods
+from tf_embed.tbe.bounds import BoundsCheck
+from tf_embed.tbe.factory import (
+    OptimizerSettings,
+    as_optim_type,
+    optimizer_of_type,
+    present_settings,
+)
+from tf_embed.tbe.hyper_parameters import HyperParameters
 from tf_embed.tbe.optimizer_settings import (
     CounterBasedRegularizationDefinition,
     CowClipDefinition,
@@ -34,9 +38,12 @@ from tf_embed.tbe.optimizer_settings import (
     OptimType,
     WeightDecayMode,
 )
-from tf_embed.tbe.saving import TableBatchedSaving
-from tf_embed.tbe.shapes import TableBatchedShapes
-from tf_embed.tbe.tables import Tables, TableSpec, device_of
+from tf_embed.tbe.output_layout import OutputLayout
+from tf_embed.tbe.pooled_lookup import PooledLookup
+from tf_embed.tbe.resets import RowResets
+from tf_embed.tbe.saving import TablesSaver
+from tf_embed.tbe.table_views import TableViews
+from tf_embed.tbe.tables import Member, Tables, TableSpec, device_of
 from tf_embed.tbe.types import (
     BoundsCheckMode,
     CacheAlgorithm,
@@ -54,9 +61,7 @@ _COMBINERS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean", PoolingMode.NONE
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
-class TableBatchedEmbeddingBags(
-    TableBatchedMethods, TableBatchedShapes, TableBatchedSaving, keras.layers.Layer
-):
+class TableBatchedEmbeddingBags(keras.layers.Layer):
     """Looks bags of ids up in many tables at once, and trains these by one step.
 
     FBGEMM's SplitTableBatchedEmbeddingBagsCodegen, as a layer of Keras: the same description of
@@ -278,7 +283,6 @@ class TableBatchedEmbeddingBags(
             arguments.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
-        self._loads = LoadAttempts()
         described = arguments.items_of(embedding_specs, "embedding_specs")
         if not described:
             raise ValueError(
@@ -312,7 +316,6 @@ class TableBatchedEmbeddingBags(
         self.padding_id = None
         if padding_id is not None:
             self.padding_id = arguments.positive_int(padding_id, "padding_id", least=-(2**63))
-        self._declared = DeclaredInputs()
         self._initializers = [
             with_own_seed(deserialized(one, "initializer"))
             for one in settings_of.each(initializer, num_tables, "initializer")
@@ -330,15 +333,29 @@ class TableBatchedEmbeddingBags(
         self._state_dtypes = settings_of.state_dtypes(
             optimizer_state_dtypes, self._optimizer, self.optimizer_type
         )
-        self._check_dims()
+        feature_dims = [self._specs[table].dim for table in self.feature_table_map]
+        self._check_dims(feature_dims)
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
         self._device = device_of(self._specs, self.weights_precision, narrow)
         self._arguments = {**given, **settings_of.checked_without_effect(given)}
         settings_of.say_what_has_no_effect(self._arguments, _PARAMETERS, self._specs, self._device)
-        self._tables: Tables | None = None
+        self._features = batches.Features(
+            self.name,
+            num_features,
+            self.feature_names,
+            DeclaredInputs() if self.padding_id is None else None,
+        )
+        self._layout = OutputLayout(
+            self._features,
+            self.feature_table_map,
+            feature_dims,
+            is_pooled=self.pooling_mode != PoolingMode.NONE,
+            dtype=self.output_dtype.dtype,
+        )
         # Tables wait for no shape. So the layer has its variables, for an optimizer to be built on.
         with keras.name_scope(self.name):
             self._make_tables()
+        self._make_parts()
 
     def build(self, input_shape: Any = None) -> None:
         """Does nothing: the layer has its tables from the start."""
@@ -392,10 +409,36 @@ class TableBatchedEmbeddingBags(
         for anchor in self._anchors:
             anchor.frozen = not self.trainable
 
+    def _make_parts(self) -> None:
+        """Makes the objects that do the work on the tables. None of them knows the layer."""
+        rows = [spec.rows for spec in self._specs]
+        members = [Member(*one) for one in zip(self._tables.members, rows, strict=True)]
+        trainer = self._trainer
+        self._bounds = BoundsCheck(
+            self.name,
+            [rows[table] for table in self.feature_table_map],
+            [self.table_names[table] for table in self.feature_table_map],
+            self.bounds_check_mode,
+            self.padding_id,
+            self._tables.num_faults,
+        )
+        self._lookup = PooledLookup(
+            members,
+            self.feature_table_map,
+            [spec.dim for spec in self._specs],
+            combiner=_COMBINERS[self.pooling_mode],
+            max_gradient=self.max_gradient,
+            anchor=None if trainer is None else self._anchor,
+            trainer=trainer,
+        )
+        self._hyper_parameters = HyperParameters(self.name, self._optimizer)
+        self._views = TableViews(self.name, members, trainer)
+        self._resets = RowResets(self.name, members, self._optimizer)
+        self._saver = TablesSaver(self.name, [one.table.table for one in members], trainer)
+
     @property
     def tables(self) -> list[Variable]:
         """The `tf_embed.Variable` of each table; those of arrays take row numbers as keys."""
-        assert self._tables is not None
         return list(self._tables.members)
 
     @property
@@ -411,23 +454,12 @@ class TableBatchedEmbeddingBags(
     @property
     def bounds_check_warning(self) -> tf.Variable:
         """How many ids out of bounds and malformed offsets were met, an int64 scalar variable."""
-        assert self._tables is not None
         return self._tables.num_faults
 
     @property
     def _trainer(self) -> BatchTrainer | None:
         trainer = self._anchors[0].own_trainer if self._anchors else None
         return trainer if isinstance(trainer, BatchTrainer) else None
-
-    @property
-    def _feature_dims(self) -> list[int]:
-        return [self._specs[table].dim for table in self.feature_table_map]
-
-    @property
-    def _features(self) -> batches.Features:
-        declared = self._declared if self.padding_id is None else None
-        count = len(self.feature_table_map)
-        return batches.Features(self.name, count, self.feature_names, declared)
 
     # Lookups.
 
@@ -459,88 +491,293 @@ class TableBatchedEmbeddingBags(
                     "per_sample_weights with PoolingMode.NONE"
                 )
             batch = batches.each_alone(batch)
-        batch = self._in_bounds(batch)
+        batch = self._bounds.checked(batch)
         if feature_requires_grad is not None and batch.weights is not None:
             batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)
-        dims, tables = self._feature_dims, self.feature_table_map
-        if self.pooling_mode == PoolingMode.NONE:
-            pieces, size = batches.pieces_below_each_other(batch.num_bags, tables, dims[0])
-        elif counts is not None:
-            pieces, size = batches.pieces_by_rank(counts, tables, dims)
-        else:
-            pieces, size = batches.pieces_side_by_side(batch.num_bags, tables, dims)
-        values = self._find(batch, pieces, size, arguments.is_training(training))
-        if counts is None:
-            width = dims[0] if self.pooling_mode == PoolingMode.NONE else sum(dims)
-            values = tf.reshape(values, [-1, width])
-        return tf.cast(values, self.output_dtype.dtype)
+        pieces, size = self._layout.pieces(batch.num_bags, counts)
+        values = self._lookup.find(batch, pieces, size, arguments.is_training(training))
+        return self._layout.output(values, by_rank=counts is not None)
 
-    def _in_bounds(self, batch: batches.Batch) -> batches.Batch:
-        rows = [self._specs[table].rows for table in self.feature_table_map]
-        mode = self.bounds_check_mode.name.lower()
-        batch, faults = batches.in_bounds(
-            batch,
-            rows=rows,
-            tables=[self.table_names[table] for table in self.feature_table_map],
-            owner=self.name,
-            mode=mode,
-            padding_id=self.padding_id,
+    # Shapes.
+
+    def compute_output_spec(
+        self,
+        indices: Any,
+        offsets: Any = None,
+        per_sample_weights: Any = None,
+        feature_requires_grad: Any = None,
+        batch_size_per_feature_per_rank: Any = None,
+        total_unique_indices: int | None = None,
+        training: bool = False,
+    ) -> keras.KerasTensor:
+        """The symbolic output."""
+        del per_sample_weights, feature_requires_grad, total_unique_indices, training
+        sizes = batch_size_per_feature_per_rank
+        if offsets is None:
+            self._features.declare(indices)
+        shape = self.compute_output_shape(
+            batches.shapes_of(indices),
+            batches.shapes_of(offsets),
+            batch_size_per_feature_per_rank_shape=() if sizes is not None else None,
         )
-        if mode in ("warning", "ignore"):
-            self.bounds_check_warning.assign_add(faults)
-        return batch
+        return keras.KerasTensor(shape, dtype=self._layout.dtype.name)
 
-    def _find(
-        self, batch: batches.Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
-    ) -> tf.Tensor:
-        values = self._find_stored(batch, pieces, size, training)
-        trainer = self._trainer
-        if not training or trainer is None or not trainer.decays_between_steps:
-            return values
-        # Rows are not as the steps that left them out would have made them. What those change of
-        # the values has no gradients: the next step does it to the rows.
-        decayed = batches.times_factors(batch, self.feature_table_map, trainer.missed_decay)
-        now = self._find_stored(decayed, pieces, size, training)
-        return values + tf.stop_gradient(now - values)
+    def compute_output_shape(
+        self,
+        indices_shape: Any,
+        offsets_shape: Any = None,
+        per_sample_weights_shape: Any = None,
+        feature_requires_grad_shape: Any = None,
+        batch_size_per_feature_per_rank_shape: Any = None,
+    ) -> tuple[int | None, ...]:
+        """The shape of the output from those of the arguments of a call."""
+        del per_sample_weights_shape, feature_requires_grad_shape
+        by_rank = batch_size_per_feature_per_rank_shape is not None
+        return self._layout.shape(indices_shape, offsets_shape, by_rank)
 
-    def _find_stored(
-        self, batch: batches.Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
-    ) -> tf.Tensor:
-        variables = self.tables
-        packs = self._optimizer is not None
-        rows = [-1 if spec.rows is None else spec.rows for spec in self._specs]
-        if packs:
-            tokens = [token_of(self._anchors[0].value, tf.int64)]
-        else:
-            tokens = [
-                token_of(one.anchor.value, tf.int64, count)
-                for one, count in zip(variables, rows, strict=True)
-                if one.anchor is not None
-            ]
-        return table_batch_ops.find_pooled_tables(
-            [variable.table.resource_handle for variable in variables],
-            batch.indices,
-            batch.offsets,
-            pieces,
-            size,
-            batch.weights,
-            tokens,
-            row_dtypes=[variable.value_dtype for variable in variables],
-            dims=[spec.dim for spec in self._specs],
-            combiner=_COMBINERS[self.pooling_mode],
-            packs=packs,
-            max_gradient=self.max_gradient,
-            training=training,
-            rows=rows,
-        )
+    # Hyper-parameters.
+
+    def set_learning_rate(self, lr: Any) -> None:
+        """Sets the learning rate from the next step on, also of steps that are traced already.
+
+        Args:
+            lr: A float.
+
+        Raises:
+            TypeError: The learning rate is a schedule, or `lr` is no number.
+            ValueError: The layer has no optimizer of its own.
+        """
+        self._hyper_parameters.set_learning_rate(lr)
+
+    def get_learning_rate(self) -> float:
+        """The learning rate of the next step; in eager execution.
+
+        Raises:
+            ValueError: The layer has no optimizer of its own.
+        """
+        return self._hyper_parameters.learning_rate()
+
+    def set_optimizer_step(self, step: int) -> None:
+        """Sets the number of steps that were made: the next one is `step` + 1.
+
+        Args:
+            step: At least 0.
+
+        Raises:
+            TypeError: It is no int.
+            ValueError: It is negative, or the layer has no optimizer of its own.
+        """
+        self._hyper_parameters.set_step(step)
+
+    def update_hyper_parameters(self, params_dict: Mapping[str, Any]) -> None:
+        """Sets hyper-parameters from the next step on, also of steps that are traced already.
+
+        Either all are set, or none.
+
+        Args:
+            params_dict: A float for each of some of the names "lr", "eps", "beta1", "beta2",
+                "weight_decay" and "lower_bound", which is that of a GlobalWeightDecayDefinition.
+
+        Raises:
+            TypeError: A value is no number, or the learning rate is a schedule.
+            ValueError: A name is another, a value is out of range, the optimizer does not use it,
+                or the layer has no optimizer of its own.
+
+        Example:
+            >>> import tf_embed
+            >>> layer = tf_embed.tbe.TableBatchedEmbeddingBags(
+            ...     [(10, 4)], optimizer=tf_embed.tbe.OptimType.ADAM)
+            >>> layer.update_hyper_parameters({"lr": 0.5, "beta2": 0.99})
+            >>> layer.get_learning_rate()
+            0.5
+        """
+        self._hyper_parameters.update(params_dict)
+
+    # Views.
+
+    def split_embedding_weights(self) -> list[Any]:
+        """Views of the weights of each table, which show later steps and take writes.
+
+        Returns:
+            For each table a `RowsView`; within a tf.function, a tensor of the weights as they are
+            when it runs. For an array of rows [rows, dim], with initial rows where none was
+            written. For a dynamic table [n, dim], of the ids that it has now, in the order of
+            `table.export()`, whose keys tell which row is which. With DECOUPLE_GLOBAL they are as
+            the last step of each row left them.
+
+        Example:
+            >>> import tf_embed
+            >>> layer = tf_embed.tbe.TableBatchedEmbeddingBags([(3, 2)])
+            >>> (weights,) = layer.split_embedding_weights()
+            >>> weights[1] = 0.5
+            >>> weights.numpy().tolist()
+            [[0.0, 0.0], [0.5, 0.5], [0.0, 0.0]]
+        """
+        return self._views.weights()
+
+    def split_optimizer_states(self) -> list[list[Any]]:
+        """Views of what the optimizer keeps of each table's rows; they take writes.
+
+        Rows are in the order of `split_embedding_weights`, if nothing was written between; those
+        that were never trained have initial states. To write the state of a row that was never
+        written stores the row as well.
+
+        Returns:
+            For each table a list of `RowsView`, or within a tf.function of tensors, [rows, dim] or
+            [rows], float32 or what `optimizer_state_dtypes` says:
+                EXACT_SGD: none.
+                EXACT_ADAGRAD: the sum [rows, dim].
+                EXACT_ROWWISE_ADAGRAD: the sum [rows]; with COUNTER, COWCLIP and DECOUPLE_GLOBAL
+                    prev_iter [rows]; with the first two row_counter [rows].
+                EMAINPLACE_ROWWISE_ADAGRAD: the sum [rows].
+                ENSEMBLE_ROWWISE_ADAGRAD: the sum [rows], sparse_ema [rows, dim].
+                ADAM, LAMB: exp_avg and exp_avg_sq [rows, dim]; with the bias correction by rows
+                    row_counter [rows].
+                PARTIAL_ROWWISE_ADAM, PARTIAL_ROWWISE_LAMB: exp_avg [rows, dim], exp_avg_sq [rows].
+                LARS_SGD: the momentum [rows, dim].
+
+        Raises:
+            ValueError: The layer has no optimizer of its own.
+        """
+        return [list(states.values()) for states in self._views.states("split_optimizer_states")]
+
+    def get_optimizer_state(self) -> list[dict[str, Any]]:
+        """`split_optimizer_states` by name, and the number of steps where the rule goes by it.
+
+        Returns:
+            For each table those of "sum", "momentum1", "exp_avg", "exp_avg_sq", "sparse_ema",
+            "prev_iter" and "row_counter" that there are, and "iter", an int64 scalar tensor;
+            `set_optimizer_step` sets it.
+
+        Raises:
+            ValueError: The layer has no optimizer of its own.
+        """
+        return self._views.states_by_name("get_optimizer_state")
+
+    # Resets.
+
+    def init_embedding_weights_uniform(
+        self, min_val: float, max_val: float, seed: int | None = None
+    ) -> None:
+        """Writes all rows of arrays, with weights drawn evenly from `min_val` to `max_val`.
+
+        What is drawn is a function of the seed, the table's name and the number of the row. The
+        states of the optimizer stay.
+
+        A dynamic table has no rows to begin with, it draws the row of a new id when that comes. So
+        it must have a keras.initializers.RandomUniform of the same range as its initializer; then
+        the rows that it has are set back to their initial ones.
+
+        Args:
+            min_val: The least weight.
+            max_val: The largest.
+            seed: An int; None draws one from Keras's global one, `keras.utils.set_random_seed`.
+
+        Raises:
+            TypeError: An argument is no number.
+            ValueError: `min_val` is above `max_val`, or a dynamic table has another initializer.
+                Nothing is written then.
+        """
+        self._resets.draw_uniform(min_val, max_val, seed)
+
+    def reset_embedding_weight_momentum(
+        self,
+        pruned_indices: Any,
+        pruned_indices_offsets: Any,
+        logical_table_ids: Any,
+        buffer_ids: Any,
+    ) -> None:
+        """Sets rows to 0, and all that the optimizer keeps of them to what it starts from.
+
+        FBGEMM's does so with EXACT_ROWWISE_ADAGRAD, and nothing with others. In a dynamic table an
+        id that has no row gets none. Not while others write into the tables; in eager execution.
+
+        Args:
+            pruned_indices: Ids, int64 [n], those of one table after those of another.
+            pruned_indices_offsets: Where those of each begin, and n; integers [m + 1].
+            logical_table_ids: Numbers of tables, integers [k].
+            buffer_ids: Whose ids are meant: for table logical_table_ids[i] those from
+                pruned_indices_offsets[buffer_ids[i]] up to the next offset. Integers [k].
+
+        Raises:
+            ValueError: An id, an offset or a number is out of range, or the layer has no optimizer
+                of its own. Nothing is written then.
+        """
+        self._resets.prune(pruned_indices, pruned_indices_offsets, logical_table_ids, buffer_ids)
+
+    # A cache, which the layer does not have.
+
+    def flush(self) -> None:
+        """Writes what is in a cache into the tables: nothing, as there is no cache yet."""
+
+    def reset_cache_states(self) -> None:
+        """Forgets what is in a cache, without writing: nothing, as there is no cache yet."""
+
+    def prefetch(
+        self,
+        indices: Any,
+        offsets: Any,
+        forward_stream: Any = None,
+        batch_size_per_feature_per_rank: Any = None,
+    ) -> None:
+        """Takes the rows of a batch to come into a cache: nothing, as there is no cache yet.
+
+        Args:
+            indices: As in `call`.
+            offsets: As in `call`.
+            forward_stream: None; TensorFlow has no streams to choose from.
+            batch_size_per_feature_per_rank: As in `call`.
+
+        Raises:
+            TypeError: Indices or offsets are no integers.
+            ValueError: They are no vectors, or there is a `forward_stream`.
+        """
+        del batch_size_per_feature_per_rank
+        self._features.check_prefetch(indices, offsets, forward_stream)
+
+    # Saving.
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes rows and slots of all tables, seeds and the step of their optimizer.
+
+        Keras calls it for .keras and .weights.h5 files.
+        """
+        self._saver.save(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads what `save_own_variables` wrote, in place of what is in the tables.
+
+        Raises:
+            ValueError: There are no rows in the file, they are damaged, or those of other tables.
+                The tables are as they were then.
+        """
+        self._saver.load(store, self.built)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        stored_rows.refuse_old_format(self.name)
+        device = self._arguments["device"]
+        values = {
+            **self._arguments,
+            **vars(present_settings(self.settings, self._optimizer)),
+            "embedding_specs": [spec.get_config() for spec in self._specs],
+            "feature_table_map": self.feature_table_map,
+            "table_names": self.table_names,
+            "feature_names": self.feature_names,
+            "initializer": self._initializers,
+            "policy": self._policies,
+            "device": None if device is None else str(device),
+        }
+        plain = {name: settings_of.plain(value) for name, value in values.items()}
+        return {**super().get_config(), **plain}
 
     # Checks.
 
-    def _check_dims(self) -> None:
-        if self.pooling_mode == PoolingMode.NONE and len(set(self._feature_dims)) > 1:
+    def _check_dims(self, feature_dims: Sequence[int]) -> None:
+        if self.pooling_mode == PoolingMode.NONE and len(set(feature_dims)) > 1:
             raise ValueError(
                 "With PoolingMode.NONE all tables of `embedding_specs` must have one dim. "
-                f"Received: {sorted(set(self._feature_dims))}"
+                f"Received: {sorted(set(feature_dims))}"
             )
         if self._optimizer is not None:
             for spec, table in zip(self._specs, self.table_names, strict=True):

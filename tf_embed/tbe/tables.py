@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -149,3 +149,15 @@ class Tables(tf.Module):
         super().__init__()
         self.members = variables
         self.num_faults = tf.Variable(0, trainable=False, dtype=tf.int64, name="num_faults")
+
+
+class Member(NamedTuple):
+    """A table of a layer.
+
+    Attributes:
+        table: The table.
+        rows: Number of rows; None for a dynamic table.
+    """
+
+    table: Variable
+    rows: int | None

@@ -1,1 +1,1 @@
-"""`Variable`, lookups in it, and the anchor by which gradients reach it."""
+"""`Variable` and its parts, lookups in it, and the anchor by which gradients reach it."""

@@ -7,7 +7,41 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import arguments
+from tf_embed.table.table_options import TableOptions
+from tf_embed.variable.row_arguments import RowArguments
 from tf_embed.variable.variable import Variable
+
+
+class RowNumberArguments(RowArguments):
+    """`RowArguments` whose keys are row numbers.
+
+    Args:
+        options: The options of the table that they are for.
+        num_rows: The number of rows.
+    """
+
+    def __init__(self, options: TableOptions, num_rows: int) -> None:
+        super().__init__(options)
+        self._num_rows = num_rows
+
+    def keys(self, keys: Any) -> tf.Tensor:
+        """Row numbers of any shape.
+
+        Raises:
+            TypeError: They are no integers.
+            ValueError: One is out of range; from an op, tf.errors.InvalidArgumentError.
+        """
+        keys = super().keys(keys)
+        good = tf.reduce_all(tf.logical_and(keys >= 0, keys < self._num_rows))
+        check = tf.debugging.Assert(
+            good,
+            [
+                f"`keys` of {self._options.name!r} must be row numbers, from 0 to "
+                f"{self._num_rows - 1}. Received:",
+                keys,
+            ],
+        )
+        return arguments.after(keys, check)
 
 
 class RowArray(Variable):
@@ -41,15 +75,5 @@ class RowArray(Variable):
         """The number of rows, held or not."""
         return self._num_rows
 
-    def _keys(self, keys: Any) -> tf.Tensor:
-        keys = super()._keys(keys)
-        good = tf.reduce_all(tf.logical_and(keys >= 0, keys < self._num_rows))
-        check = tf.debugging.Assert(
-            good,
-            [
-                f"`keys` of {self.name!r} must be row numbers, from 0 to {self._num_rows - 1}. "
-                "Received:",
-                keys,
-            ],
-        )
-        return arguments.after(keys, check)
+    def _arguments_of_methods(self) -> RowArguments:
+        return RowNumberArguments(self._table.options, self._num_rows)

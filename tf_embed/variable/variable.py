@@ -13,21 +13,25 @@ from tf_embed.table.creators import KVCreator, policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.policies import MOST_ROWS, TablePolicy
+from tf_embed.table.restrict_policies import check_policies, notes_updates
 from tf_embed.table.shard import Shard
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
+from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.storage import GpuStorage
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.file_methods import DEFAULT_NAME, FileMethods
-from tf_embed.variable.policy_methods import PolicyMethods, check_policies, notes_updates
-from tf_embed.variable.training_methods import TrainingMethods
+from tf_embed.variable.creation import check_eager, check_strategy, default_init_size
+from tf_embed.variable.eviction import Eviction
+from tf_embed.variable.row_arguments import RowArguments
+from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, DIRPATH_VARIABLE, RowFiles
+from tf_embed.variable.row_statistics import RowStatistics
+from tf_embed.variable.table_training import TableTraining
 
-DEFAULT_INIT_SIZE = 8192
-INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
+DEFAULT_NAME = "DynamicEmbedding_Variable"
 
 
-class Variable(FileMethods, PolicyMethods, TrainingMethods):
+class Variable(tf.Module):
     """A table of embeddings that grows: any integer, or string, is a key and has a row.
 
     Keys need not be known beforehand. A lookup gives a key that has no row yet its initial row,
@@ -125,20 +129,20 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         storage: GpuStorage | None = None,
     ) -> None:
         del short_file_name
-        _check_eager()
+        check_eager()
         super().__init__()  # a tf.Module's own name must be an identifier; ours need not
         name = arguments.name_of(name)
         arguments.function_of(partitioner, "partitioner")
         key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
         value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
         dim = arguments.positive_int(dim, "dim", most=arguments.MOST_DIM)
-        _check_strategy(key_dtype)
+        check_strategy(key_dtype)
         policy = policy_of(kv_creator, policy)
         storage = storage_of(kv_creator, storage)
         names = device_names(devices, key_dtype, value_dtype)
         check_policies(policy, restrict_policy, len(names))
         init_size = arguments.positive_int(init_size, "init_size", least=0, most=MOST_ROWS)
-        init_size = init_size or _init_size()
+        init_size = init_size or default_init_size()
         if kv_creator is not None and kv_creator.init_size is not None:
             init_size = kv_creator.init_size
         self._variable_name = name
@@ -168,6 +172,12 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
         )
         is_trained = arguments.flag(trainable, "trainable") and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
+        # No part knows the variable. All are there before a restrict policy asks the variable.
+        self._arguments = self._arguments_of_methods()
+        self._statistics = RowStatistics(self._table, self._arguments)
+        self._eviction = Eviction(self._table)
+        self._training = TableTraining(self._table, self._anchor)
+        self._files = RowFiles(self._table, is_named=name != DEFAULT_NAME)
         self.restrict_policy = None
         if restrict_policy is not None:
             self.restrict_policy = restrict_policy(self)
@@ -260,8 +270,8 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
                 operation runs, tf.errors.InvalidArgumentError then.
         """
         with arguments.scope(name, "upsert"):
-            keys = self._keys(keys)
-            values = self._rows(keys, values, "values")
+            keys = self._arguments.keys(keys)
+            values = self._arguments.rows(keys, values, "values")
             distinct = arguments.flag(distinct, "distinct")
             return self._table.insert_or_assign(keys, values, distinct)
 
@@ -311,15 +321,10 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
                 f"{self.value_dtype.name}. Use `upsert`."
             )
         with arguments.scope(name, "accum"):
-            keys = self._keys(keys)
-            old_values = self._rows(keys, old_values, "old_values")
-            new_values = self._rows(keys, new_values, "new_values")
-            exists = arguments.tensor_of(exists, tf.bool, "exists", self.name)
-            if not exists.shape.is_compatible_with(keys.shape):
-                raise ValueError(
-                    f"`exists` of {self.name!r} must have the shape of the keys, {keys.shape}. "
-                    f"Received: exists.shape={exists.shape}"
-                )
+            keys = self._arguments.keys(keys)
+            old_values = self._arguments.rows(keys, old_values, "old_values")
+            new_values = self._arguments.rows(keys, new_values, "new_values")
+            exists = self._arguments.of_keys(keys, exists, tf.bool, "exists")
             return self._table.accum(keys, old_values, new_values, exists)
 
     def lookup(
@@ -344,7 +349,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             TypeError: A wrong dtype, or a tensor as `training`.
         """
         with arguments.scope(name, "lookup"):
-            values, exists = self._table.find(self._keys(keys), training=training)
+            values, exists = self._table.find(self._arguments.keys(keys), training=training)
         return (values, exists) if arguments.flag(return_exists, "return_exists") else values
 
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
@@ -361,7 +366,7 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             TypeError: A wrong dtype.
         """
         with arguments.scope(name, "remove"):
-            return self._table.erase(self._keys(keys))
+            return self._table.erase(self._arguments.keys(keys))
 
     def clear(self, name: str | None = None) -> tf.Operation | None:
         """Removes all keys and gives the memory back.
@@ -411,6 +416,515 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             exported = self._table.export(with_slots=False, with_policy=False)
         return exported.keys, exported.values
 
+    # Training.
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers may change rows."""
+        return self._training.is_on
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The Keras variable that stands for the table on a tf.GradientTape.
+
+        None where the rows are not trained.
+        """
+        return self._anchor
+
+    @property
+    def trainable_variables(self) -> tuple[Anchor, ...]:
+        """What to take gradients of and to hand to an optimizer: the anchor, if trainable."""
+        return self._training.anchors
+
+    @property
+    def trainable_store(self) -> dict[str, Anchor]:
+        """`trainable_variables` by name."""
+        return {anchor.table_name: anchor for anchor in self._training.anchors}
+
+    def get_trainable_by_name(self, name: str) -> Anchor | None:
+        """What to take gradients of and to hand to an optimizer, by the name of a lookup.
+
+        A variable has one anchor, whatever its lookups are called, so every name gives that, also
+        before the first lookup.
+
+        Args:
+            name: The `name` of an `embedding_lookup`, or any other.
+
+        Returns:
+            The anchor; None where rows are not trained.
+
+        Raises:
+            TypeError: `name` is no str.
+            RuntimeError: In a graph. Ask outside of the tf.function, or take `anchor`.
+
+        Example:
+            >>> import keras, tensorflow as tf, tf_embed
+            >>> params = tf_embed.tfra.get_variable("foo", dim=4)
+            >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(1e-3))
+            >>> @tf.function
+            ... def loss_fn(ids):
+            ...     emb = tf_embed.embedding_lookup(params, ids, name="user_embedding")
+            ...     return tf.reduce_mean(tf.reduce_sum(emb, axis=1))
+            >>> ids = tf.constant([1, 2, 3], tf.int64)
+            >>> for i in range(10):
+            ...     _ = optimizer.minimize(
+            ...         lambda: loss_fn(ids),
+            ...         var_list=[params.get_eager_trainable_by_name("user_embedding")],
+            ...     )
+            >>> int(params.size())
+            3
+            >>> tf_embed.tfra.forget_variable("foo")
+        """
+        return self._training.anchor_of_lookup(name)
+
+    def get_eager_trainable_by_name(self, name: str) -> Anchor | None:
+        """`get_trainable_by_name`."""
+        return self.get_trainable_by_name(name)
+
+    def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
+        """What an optimizer keeps beside the rows, such as Adam's momentum and velocity.
+
+        Args:
+            optimizer: A `tf_embed.DynamicEmbeddingOptimizer`, the Keras optimizer in it, or the
+                table's own optimizer.
+
+        Returns:
+            A view for each slot, with `lookup`, `export` and `size`; none where the optimizer does
+            not train this variable, or has not yet been built.
+
+        Raises:
+            TypeError: It is no Keras optimizer.
+
+        Example:
+            >>> import keras, tf_embed
+            >>> v = tf_embed.Variable(dim=2, name="users")
+            >>> adam = keras.optimizers.Adam(0.1, name="adam")
+            >>> optimizer = tf_embed.DynamicEmbeddingOptimizer(adam)
+            >>> with tf.GradientTape() as tape:
+            ...     loss = tf.reduce_sum(tf_embed.embedding_lookup(v, [5]))
+            >>> optimizer.apply(tape.gradient(loss, v.trainable_variables), v.trainable_variables)
+            >>> slots = v.get_slot_variables(optimizer)
+            >>> [slot.name for slot in slots]
+            ['users/adam/momentum', 'users/adam/velocity']
+            >>> slots[0].lookup([5]).numpy()
+            array([[0.1, 0.1]], dtype=float32)
+        """
+        return self._training.slots_of(optimizer)
+
+    # Admission, eviction and statistics.
+
+    @property
+    def policy(self) -> TablePolicy | None:
+        """By which rows come and leave."""
+        return self._table.options.policy
+
+    def restrict(self, num_reserved: Any, **kwargs: Any) -> Any:
+        """Removes rows, by the policy, until `num_reserved` are left, and gives memory back.
+
+        With a `restrict_policy` it is that one's `apply_restriction`. With a `policy` alone,
+        expired rows go, and then those that are first in its order, until exactly `num_reserved`
+        are left in all shards together. Slots go with their rows, and other variables are left
+        alone.
+
+        Args:
+            num_reserved: How many rows stay at most, an int or an integer scalar.
+            **kwargs: What the `restrict_policy` takes besides, such as `trigger`: rows are removed
+                only where there are more than so many.
+
+        Returns:
+            How many rows were removed, int64 scalar; or what a `restrict_policy` of the user's
+            gives. None, after a warning, for a variable without any policy.
+
+        Raises:
+            TypeError: An argument of a wrong type, or one that the policy does not take.
+            ValueError: `num_reserved` is negative, or the policy has no order.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(eviction="lfu"))
+            >>> v.upsert([1, 2, 3], [[0.0]] * 3)
+            >>> v.upsert([2, 3], [[1.0]] * 2)
+            >>> v.upsert([3], [[2.0]])
+            >>> int(v.restrict(2))
+            1
+            >>> sorted(v.export()[0].numpy().tolist())
+            [2, 3]
+        """
+        if self.restrict_policy is not None:
+            return self.restrict_policy.apply_restriction(num_reserved, **kwargs)
+        return self._eviction.restrict(num_reserved, kwargs)
+
+    def drain_evicted(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Gives the rows that have left by the policy since the last call, and forgets them.
+
+        Rows that were evicted by a bound or by `restrict`, and rows that expired; not those that
+        `remove` and `clear` took out. So whatever leaves can be kept elsewhere.
+
+        Returns:
+            Keys [n] in the order in which they left, where a key that came back and left again
+            stands twice, and rows [n, dim] as they were then.
+
+        Raises:
+            ValueError: The variable keeps no log: its policy is without `log_evicted`.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(2, log_evicted=True))
+            >>> for key in (1, 2, 3):
+            ...     v.upsert([key], [[key / 2]])
+            >>> [tensor.numpy().tolist() for tensor in v.drain_evicted()]
+            [[1], [[0.5]]]
+        """
+        return self._eviction.drain()
+
+    def export_keys_and_scores(
+        self, split_size: int, name: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Copies all keys, and of each row the number by which it stays, as of one moment.
+
+        Args:
+            split_size: How many rows are copied at a time, at most 65536.
+            name: Name of the operation.
+
+        Returns:
+            Keys [n] in no order and, int64 [n], what the order goes by, the lowest leave first:
+            the last step for "lru", the number of steps for "lfu", the last time in milliseconds
+            since 1970 for "ttl", the score for "score"; for "epoch_lru" and "epoch_lfu" the latest
+            epoch times 2**32, plus the last step or the number of steps, at most 2**32 - 1.
+
+        Raises:
+            TypeError: The variable has no order, or `split_size` is no int.
+            ValueError: `split_size` is not positive.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(eviction="lfu"))
+            >>> v.upsert([1, 2], [[0.0]] * 2)
+            >>> v.upsert([2], [[0.0]])
+            >>> keys, scores = v.export_keys_and_scores(1024)
+            >>> sorted(zip(keys.numpy().tolist(), scores.numpy().tolist()))
+            [(1, 1), (2, 2)]
+        """
+        order = "" if self.restrict_policy is None else self.restrict_policy.order
+        return self._eviction.export_scores(split_size, name, default_order=order)
+
+    def stats(self) -> dict[str, Any]:
+        """What the variable is made of, and what has happened to it since it was made.
+
+        Cheap: it reads counters, and looks at a sample of some keys.
+
+        Returns:
+            A dict, of Python numbers in eager execution, else of scalars:
+
+            - rows: Number of keys.
+            - payload_bytes: Bytes of weights, slots and statistics of all rows.
+            - index_bytes: Bytes of the index from keys to rows.
+            - slack_bytes: Bytes of rows that are freed, or not used yet.
+            - pinned_bytes: Of these two, the bytes of rows of a table on a GPU that are in the
+              host's memory, see `GpuStorage`.
+            - admission_bytes: Bytes of what counts the keys that wait for a row.
+            - load: How full the index is, from 0 to 1.
+            - mean_probe_length: Cache lines of the index that a lookup reads, in the mean over a
+              sample; 0 without rows.
+            - admitted: Rows that came by a policy with a bound, admission or TTL.
+            - held_back: Times that a key did not get a row for want of steps, once for each step.
+            - refused: Times that one did not for want of room.
+            - evicted: Rows that left for others, or by `restrict`.
+            - expired: Rows that left because they were not used.
+            - undrained: Rows that wait for `drain_evicted`.
+            - hits, misses: Keys that lookups of all kinds found, and did not.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=4)
+            >>> v.upsert([1, 2], [[0.0] * 4] * 2)
+            >>> _ = v.lookup([1, 2, 3])
+            >>> stats = v.stats()
+            >>> stats["rows"], stats["payload_bytes"], stats["hits"], stats["misses"]
+            (2, 32, 2, 1)
+        """
+        return self._statistics.of_table()
+
+    def row_statistics(self, keys: Any) -> dict[str, tf.Tensor]:
+        """What is kept of the use of rows, as policies need it. Is no use itself.
+
+        Args:
+            keys: Integers of any shape.
+
+        Returns:
+            A dict of tensors of keys.shape: "exists", bool; and int64, 0 for absent keys, those of
+            the following that the variable keeps: "last_step", the step of the last use, which
+            counts the calls that changed rows; "last_time_ms", its time in milliseconds since 1970;
+            "count", the number of steps with a use; "score"; "last_epoch", the latest epoch of a
+            use.
+
+        Raises:
+            TypeError: A wrong dtype.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(eviction="lfu"))
+            >>> v.upsert([1, 1], [[0.0], [1.0]])
+            >>> _ = v.lookup([1], training=True)
+            >>> statistics = v.row_statistics([1, 2])
+            >>> {name: value.numpy().tolist() for name, value in statistics.items()}
+            {'exists': [True, False], 'last_step': [2, 0], 'count': [2, 0]}
+        """
+        return self._statistics.of_rows(keys)
+
+    def set_scores(self, keys: Any, scores: Any) -> tf.Operation | None:
+        """Says which rows are worth more, for `eviction="score"`. A new row has the score 0.
+
+        Args:
+            keys: Integers of any shape. Those that are not there are passed over; of a key that
+                stands several times the last position wins.
+            scores: Integers, keys.shape; the lowest leave first.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: A wrong dtype.
+            ValueError: The variable keeps no scores, or shapes that do not go together.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(2, eviction="score"))
+            >>> v.upsert([1, 2], [[0.0]] * 2)
+            >>> v.set_scores([1], [5])
+            >>> v.upsert([3], [[0.0]])
+            >>> sorted(v.export()[0].numpy().tolist())
+            [1, 3]
+        """
+        return self._statistics.set_scores(keys, scores)
+
+    def set_clock(
+        self, step: Any = None, time_ms: Any = None, epoch: Any = None
+    ) -> tf.Operation | None:
+        """Sets the clock by which uses of rows are noted, to replay a log or to test a policy.
+
+        Without this, steps are counted from 1, one for each call that changes rows, and the time is
+        the system's.
+
+        Args:
+            step: The number of the present step, from 1 to 2**62. Default: leaves it.
+            time_ms: The time in milliseconds since 1970, at which the clock stands until the next
+                call; "system" to go by the system's time again. Default: leaves it.
+            epoch: The number of the present epoch, from 0 to 2**31 - 1, for an `eviction` that goes
+                by epochs. With `steps_per_epoch` the next one still begins where it would have. A
+                row keeps the latest epoch of its uses, whatever comes later. Default: leaves it to
+                the steps.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: An argument is no integer.
+            ValueError: An argument is out of range, or the variable keeps no epochs.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(ttl_seconds=60))
+            >>> v.set_clock(time_ms=0)
+            >>> v.upsert([1], [[0.0]])
+            >>> v.set_clock(time_ms=60_000)
+            >>> v.upsert([2], [[0.0]])
+            >>> _ = v.restrict(2)
+            >>> v.export()[0].numpy().tolist()
+            [2]
+        """
+        return self._statistics.set_clock(step, time_ms, epoch)
+
+    # Files.
+
+    def save_to_file_system(
+        self,
+        dirpath: Any,
+        proc_size: int = 1,
+        proc_rank: int = 0,
+        file_name_list: Sequence[str] | None = None,
+        dirpath_env: str = DIRPATH_VARIABLE,
+        append_to_file: bool = False,
+        buffer_size: int = DEFAULT_BUFFER_BYTES,
+        name: str | None = None,
+    ) -> tf.Operation | None:
+        """Writes all rows to files: weights, optimizer slots, and what policies keep of them.
+
+        The rows are those of one moment: writers of the variable wait until all are written,
+        lookups do not. It takes no copy of the table, only a buffer of `buffer_size` or of a 256th
+        of a shard, whichever is more.
+
+        A save takes the place of an earlier one of the same variable, `proc_size` and `proc_rank`
+        in the folder, and does so at once, when it is whole: whatever fails and whenever a process
+        dies, the folder holds the old save or the new one, and a load finds no mixture. Where
+        several processes save, that holds for the part of each; so give each save a folder of its
+        own if a process may die between two parts. When all parts are there, saves by another
+        number of processes are removed. Only one save at a time may run into a folder for a
+        variable and a rank.
+
+        Args:
+            dirpath: The folder, a str, a path or a scalar string tensor. It is made. Any path that
+                tf.io.gfile knows, so with tensorflow-io also s3://.
+            proc_size: Number of processes that save a part each, at least 1.
+            proc_rank: Which of them this is, from 0.
+            file_name_list: None, or [a name]: what the files are named after instead of the
+                variable.
+            dirpath_env: Name of an environment variable. Where it is set when the operation runs,
+                it is the folder instead of `dirpath`.
+            append_to_file: Must be False, as a save is of one moment.
+            buffer_size: Bytes of a block of rows, about, from 1 to 2^30. (TFRA counts keys.)
+            name: Name of the operation.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: An argument of a wrong type.
+            ValueError: An argument out of range; or another variable that nobody named either has
+                saved into the folder.
+            tf.errors.OpError: The files can't be written; what is in the folder is as it was.
+
+        Example:
+            >>> import tempfile, tf_embed
+            >>> folder = tempfile.mkdtemp()
+            >>> v = tf_embed.Variable(dim=2)
+            >>> v.upsert([1, 2], [[0.0, 1.0], [2.0, 3.0]])
+            >>> v.save_to_file_system(folder)
+            >>> other = tf_embed.Variable(dim=2, devices=["/CPU:0"] * 3)
+            >>> other.load_from_file_system(folder)
+            >>> other.lookup([2]).numpy().tolist()
+            [[2.0, 3.0]]
+        """
+        return self._files.save(
+            *(dirpath, proc_size, proc_rank, file_name_list, dirpath_env),
+            append_to_file=append_to_file,
+            buffer_size=buffer_size,
+            name=name,
+        )
+
+    def load_from_file_system(
+        self,
+        dirpath: Any,
+        proc_size: int = 1,
+        proc_rank: int = 0,
+        file_name_list: Sequence[str] | None = None,
+        dirpath_env: str = DIRPATH_VARIABLE,
+        load_entire_dir: bool = False,
+        buffer_size: int = DEFAULT_BUFFER_BYTES,
+        name: str | None = None,
+    ) -> tf.Operation | None:
+        """Loads rows that `save_to_file_system` wrote, from any number of shards and processes.
+
+        Rows of keys that are there are replaced, other rows stay. Weights, optimizer slots and the
+        statistics of policies come as they were saved; where more rows come than a policy's bound
+        lets stay, those leave that are first in its order. A variable without rows also takes over
+        the seed of initial rows and, from a save by one process, what admission has counted. So
+        training goes on from there as it would have from the table that was saved. Build a
+        `DynamicEmbeddingOptimizer` before: one that begins with a table drops the slots that it
+        finds.
+
+        Which rows a process loads:
+
+        - with `load_entire_dir`, those of all processes;
+        - where `proc_size` processes saved, those that process `proc_rank` saved. If the parts of
+          the others are not in the folder, that is no error, since each process may have a folder
+          of its own;
+        - where another number saved, those whose key the partitioner gives to `proc_rank` of
+          `proc_size`: of `default_partition_fn`, key mod proc_size, and strings by
+          tf.strings.to_hash_bucket_fast.
+
+        Before the first row is loaded, all files are read and checked, each byte of them. What is
+        damaged or not whole, or does not fit the variable, is refused, and the table is as it was.
+
+        Args:
+            dirpath: The folder, as in `save_to_file_system`.
+            proc_size: Number of processes that load, at least 1.
+            proc_rank: Which of them this is, from 0.
+            file_name_list: None, or [a name]: what the files are named after, where that is not
+                the variable's name.
+            dirpath_env: As in `save_to_file_system`.
+            load_entire_dir: Whether to load the rows of all processes.
+            buffer_size: Accepted for the sake of old code; blocks are as long as they were
+                written.
+            name: Name of the operation.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: An argument of a wrong type.
+            ValueError: An argument out of range.
+            tf.errors.NotFoundError: The folder holds no whole save of the variable.
+            tf.errors.DataLossError: A file is damaged. Named.
+            tf.errors.InvalidArgumentError: The rows have another dtype or dim.
+            tf.errors.FailedPreconditionError: The variable has rows with slots of another
+                optimizer than the saved ones.
+        """
+        return self._files.load(
+            *(dirpath, proc_size, proc_rank, file_name_list, dirpath_env),
+            load_entire_dir=load_entire_dir,
+            buffer_size=buffer_size,
+            name=name,
+        )
+
+    def load_from_file_system_with_restore_function(
+        self,
+        dirpath: Any,
+        proc_size: int = 1,
+        proc_rank: int = 0,
+        buffer_size: int = DEFAULT_BUFFER_BYTES,
+    ) -> tf.Operation | None:
+        """The same as `load_from_file_system`, which spreads rows over any number of shards.
+
+        Args:
+            dirpath: The folder.
+            proc_size: Number of processes that load.
+            proc_rank: Which of them this is.
+            buffer_size: Accepted for the sake of old code.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+        """
+        return self.load_from_file_system(dirpath, proc_size, proc_rank, buffer_size=buffer_size)
+
+    def load_tfra_files(
+        self,
+        dirpath: str | os.PathLike[str],
+        file_name: str | None = None,
+        buffer_size: int = DEFAULT_BUFFER_BYTES,
+    ) -> None:
+        """Loads rows that `save_to_file_system` of TensorFlow Recommenders Addons wrote.
+
+        Those are files `<name>_mht_1of1_rank0_size1-keys` and `-values`, of all shards and
+        processes. Rows of keys that are there are replaced, other rows stay. The files say nothing
+        of dtypes and dim, so these must be the variable's. Slots are tables of their own there, and
+        are not loaded: optimizers begin anew. In eager execution only.
+
+        Args:
+            dirpath: The folder, any path that tf.io.gfile knows.
+            file_name: The name of the table that was saved. Default: the variable's.
+            buffer_size: Bytes of rows that are loaded at a time, about, from 1 to 2^30.
+
+        Raises:
+            TypeError: The variable has string keys or values.
+            ValueError: There is no such table, a file is missing, or the lengths are not those of
+                the variable's dtypes and dim. Nothing is loaded then.
+            RuntimeError: In a graph.
+
+        Example:
+            >>> import numpy as np, os, tempfile, tf_embed
+            >>> stem = os.path.join(tempfile.mkdtemp(), "user_mht_1of1_rank0_size1")
+            >>> np.array([7], np.int64).tofile(stem + "-keys")
+            >>> np.array([[1.0, 2.0]], np.float32).tofile(stem + "-values")
+            >>> v = tf_embed.Variable(dim=2, name="user")
+            >>> v.load_tfra_files(os.path.dirname(stem))
+            >>> v.lookup([7]).numpy().tolist()
+            [[1.0, 2.0]]
+        """
+        self._files.load_tfra(dirpath, file_name, buffer_size)
+
+    # TensorFlow's.
+
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         """What TensorFlow saves; without the table where checkpoints must not have it."""
         children = dict(super()._trackable_children(save_type, **kwargs))
@@ -425,59 +939,6 @@ class Variable(FileMethods, PolicyMethods, TrainingMethods):
             f"{self.key_dtype.name}, value_dtype={self.value_dtype.name}, shards={self.shard_num}>"
         )
 
-    def _rows(self, keys: tf.Tensor, rows: Any, argument: str) -> tf.Tensor:
-        rows = arguments.tensor_of(rows, self.value_dtype, argument, self.name)
-        arguments.check_rows(keys, rows, self.dim, argument, self.name)
-        return rows
-
-
-def _check_eager() -> None:
-    """Refuses a tf.Graph that no tf.function traces, as sessions of TensorFlow 1 have it.
-
-    Raises:
-        RuntimeError: There is no eager execution around.
-    """
-    with tf.init_scope():
-        if not tf.executing_eagerly():
-            raise RuntimeError(
-                "A tf_embed.Variable must be made in eager execution or in a tf.function. "
-                "Received: a call in a tf.Graph, as for a session of TensorFlow 1"
-            )
-
-
-def _check_strategy(key_dtype: tf.DType) -> None:
-    """Refuses a tf.distribute strategy whose replicas could not share a table.
-
-    Args:
-        key_dtype: Dtype of the keys.
-
-    Raises:
-        ValueError: The table would be made under such a one. Named.
-    """
-    strategy = tf.distribute.get_strategy()
-    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
-    if tf.distribute.has_strategy() and not isinstance(strategy, known):
-        raise ValueError(
-            "Dynamic tables may be made under tf.distribute.MirroredStrategy and "
-            f"OneDeviceStrategy so far. Received: {type(strategy).__name__}"
-        )
-    if key_dtype == tf.string and strategy.num_replicas_in_sync > 1:
-        raise ValueError(
-            "Tables with string keys are for one replica so far: TensorFlow can't join the "
-            "gradients of several. Received: key_dtype=string, "
-            f"{strategy.num_replicas_in_sync} replicas"
-        )
-
-
-def _init_size() -> int:
-    """The number of rows to make room for when nobody says."""
-    text = os.environ.get(INIT_SIZE_VARIABLE, "")
-    if not text:
-        return DEFAULT_INIT_SIZE
-    try:
-        return arguments.positive_int(int(text), INIT_SIZE_VARIABLE, least=0)
-    except ValueError as error:
-        raise ValueError(
-            f"The environment variable {INIT_SIZE_VARIABLE} must be a number of rows. Received: "
-            f"{INIT_SIZE_VARIABLE}={arguments.shown(text)}"
-        ) from error
+    def _arguments_of_methods(self) -> RowArguments:
+        """Checks the keys and rows that methods take; a subclass may have other checks."""
+        return RowArguments(self._table.options)

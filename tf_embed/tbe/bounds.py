@@ -1,0 +1,74 @@
+"""`BoundsCheck`: ids out of bounds, padding and malformed offsets of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import _library
+from tf_embed.tbe.inputs import Batch
+from tf_embed.tbe.types import BoundsCheckMode
+
+_raw = _library.load()
+
+
+class BoundsCheck:
+    """Drops indices that are no row numbers, and padding; see TfEmbedCheckBounds.
+
+    Args:
+        owner: The layer, for messages.
+        rows: Of each feature the number of its rows; None where each index is good.
+        tables: Of each feature the name of its table.
+        mode: What becomes of faults.
+        padding_id: The index that stands for nothing, or None.
+        num_faults: Counts the faults, int64.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        rows: Sequence[int | None],
+        tables: Sequence[str],
+        mode: BoundsCheckMode,
+        padding_id: int | None,
+        num_faults: tf.Variable,
+    ) -> None:
+        self._owner = owner
+        self._rows = [-1 if count is None else count for count in rows]
+        self._tables = list(tables)
+        self._mode = mode.plain
+        self._padding = [] if padding_id is None else [padding_id]
+        self._num_faults = num_faults
+
+    def checked(self, batch: Batch) -> Batch:
+        """The batch without them. Counts the faults, if the mode says so."""
+        checked = _raw.tf_embed_check_bounds(
+            indices=batch.indices,
+            offsets=batch.offsets,
+            num_bags=batch.num_bags,
+            rows=self._rows,
+            tables=self._tables,
+            owner=self._owner,
+            mode=self._mode.name.lower(),
+            padding=self._padding,
+        )
+        weights = batch.weights
+        if weights is not None:
+            kept = checked.kept
+            weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
+        if self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE):
+            self._num_faults.assign_add(checked.num_events)
+        return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
+
+
+@tf.custom_gradient
+def _taken(weights: tf.Tensor, kept: tf.Tensor) -> Any:
+    """Some of the weights. tf.gather's gradient would be slices, now and then, of a vector."""
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        places = kept[:, tf.newaxis]
+        return tf.scatter_nd(places, upstream, tf.shape(weights, tf.int64)), None
+
+    return tf.gather(weights, kept), gradient

@@ -1,0 +1,94 @@
+"""`HyperParameters`: the hyper-parameters of a layer's own optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import keras
+
+from tf_embed import arguments
+from tf_embed.definitions import as_number
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
+
+# FBGEMM's names of hyper-parameters that may change.
+_ADJUSTABLE = ("lr", "eps", "beta1", "beta2", "weight_decay", "lower_bound")
+
+_Own = TypeVar("_Own")
+
+
+def required(own: _Own | None, owner: str, method: str) -> _Own:
+    """A layer's own optimizer, or what belongs to it.
+
+    Args:
+        own: It, or None.
+        owner: The layer, for messages.
+        method: The method that needs it.
+
+    Raises:
+        ValueError: The layer has no optimizer of its own.
+    """
+    if own is None:
+        raise ValueError(
+            f"`{method}` needs the layer's own optimizer. Received: {owner!r}, made with "
+            "`optimizer` None or OptimType.NONE, which leave training to the model's optimizer"
+        )
+    return own
+
+
+class HyperParameters:
+    """Sets hyper-parameters from the next step on, also of steps that are traced already.
+
+    Args:
+        owner: The layer, for messages.
+        optimizer: Its own optimizer, or None.
+    """
+
+    def __init__(self, owner: str, optimizer: RowRuleOptimizer | None) -> None:
+        self._owner = owner
+        self._optimizer = optimizer
+
+    def set_learning_rate(self, lr: Any) -> None:
+        """See `TableBatchedEmbeddingBags.set_learning_rate`."""
+        optimizer = required(self._optimizer, self._owner, "set_learning_rate")
+        if not isinstance(optimizer.learning_rate, keras.Variable):
+            raise TypeError(
+                f"The learning rate of {self._owner!r} is a schedule or a callable, and can't be "
+                f"set. Received: lr={arguments.shown(lr)}"
+            )
+        optimizer.learning_rate = as_number(lr, "lr")
+
+    def learning_rate(self) -> float:
+        """See `TableBatchedEmbeddingBags.get_learning_rate`."""
+        rate = required(self._optimizer, self._owner, "get_learning_rate").learning_rate
+        return float(keras.ops.convert_to_numpy(rate))
+
+    def set_step(self, step: int) -> None:
+        """See `TableBatchedEmbeddingBags.set_optimizer_step`."""
+        step = arguments.positive_int(step, "step", least=0)
+        required(self._optimizer, self._owner, "set_optimizer_step").iterations.assign(step)
+
+    def update(self, params_dict: Mapping[str, Any]) -> None:
+        """See `TableBatchedEmbeddingBags.update_hyper_parameters`."""
+        optimizer = required(self._optimizer, self._owner, "update_hyper_parameters")
+        if not isinstance(params_dict, Mapping):
+            raise TypeError(
+                "`params_dict` must be a dict from names of hyper-parameters. Received: "
+                f"params_dict={arguments.shown(params_dict)}"
+            )
+        values = {}
+        for name, value in params_dict.items():
+            if name not in _ADJUSTABLE:
+                raise ValueError(
+                    f"`params_dict` must have names of {', '.join(_ADJUSTABLE)}. Received: "
+                    f"params_dict={arguments.shown(dict(params_dict))}"
+                )
+            if name != "lr" and name not in optimizer.adjustable:
+                optimizer.refuse(name, value, None)
+            value = as_number(value, name)
+            values[name] = value if name == "lr" else optimizer.check(name, value)
+        # The one that may still be refused comes first.
+        if "lr" in values:
+            self.set_learning_rate(values.pop("lr"))
+        for name, value in values.items():
+            optimizer.adjust(name, value)

@@ -1,0 +1,153 @@
+"""`OutputLayout`: where the rows of bags stand in a table-batched layer's output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.tbe.inputs import Features
+
+
+class OutputLayout:
+    """Where the rows of bags go, and the shape that they make.
+
+    Args:
+        features: What the layer is called with.
+        feature_tables: The number of each feature's table.
+        dims: Dim of each feature.
+        is_pooled: Whether rows of a bag are pooled; else all dims are equal.
+        dtype: Dtype of the output.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        feature_tables: Sequence[int],
+        dims: Sequence[int],
+        *,
+        is_pooled: bool,
+        dtype: tf.DType,
+    ) -> None:
+        self._features = features
+        self._feature_tables = tuple(feature_tables)
+        self._dims = tuple(dims)
+        self._is_pooled = is_pooled
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Dtype of the output."""
+        return self._dtype
+
+    def pieces(self, num_bags: tf.Tensor, counts: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Where the rows of each bag go.
+
+        Args:
+            num_bags: int64 [features].
+            counts: None; or int64 [features, ranks], how many bags each rank has.
+
+        Returns:
+            `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
+        """
+        if not self._is_pooled:
+            return _pieces_below_each_other(num_bags, self._feature_tables, self._dims[0])
+        if counts is not None:
+            return _pieces_by_rank(counts, self._feature_tables, self._dims)
+        return _pieces_side_by_side(num_bags, self._feature_tables, self._dims)
+
+    def output(self, values: tf.Tensor, by_rank: bool) -> tf.Tensor:
+        """The output of which `values` are the numbers.
+
+        Args:
+            values: float32 [size].
+            by_rank: Whether `pieces` was called with counts.
+        """
+        if not by_rank:
+            values = tf.reshape(values, [-1, self._width])
+        return tf.cast(values, self._dtype)
+
+    def shape(
+        self, indices_shape: Any, offsets_shape: Any, by_rank: bool
+    ) -> tuple[int | None, ...]:
+        """The shape of the output, from the shapes of inputs."""
+        if not self._is_pooled:
+            return (self._features.num_indices(indices_shape, offsets_shape), self._width)
+        if by_rank:
+            return (None,)
+        return (self._features.batch_size(indices_shape, offsets_shape), self._width)
+
+    @property
+    def _width(self) -> int:
+        return sum(self._dims) if self._is_pooled else self._dims[0]
+
+
+def _pieces_side_by_side(
+    num_bags: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the rows of bags go that make lines, feature beside feature.
+
+    Args:
+        num_bags: int64 [features], all equal.
+        feature_tables: The number of each feature's table.
+        dims: Dim of each feature.
+
+    Returns:
+        `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
+    """
+    width, column, fixed, times = sum(dims), 0, [], []
+    for i, (table, dim) in enumerate(zip(feature_tables, dims, strict=True)):
+        fixed.append([table, 0, 0, column, width])
+        times.append([0, i, 1, 0, 0])
+        column += dim
+    count = num_bags[0]
+    pieces = tf.constant(fixed, tf.int64) + count * tf.constant(times, tf.int64)
+    return pieces, count * width
+
+
+def _pieces_below_each_other(
+    num_bags: tf.Tensor, feature_tables: Sequence[int], dim: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the rows of bags go that stay in the order of the bags, all of one dim.
+
+    Returns:
+        `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
+    """
+    first = tf.cumsum(num_bags, exclusive=True)
+    tables = tf.constant(feature_tables, tf.int64)
+    strides = tf.fill(tf.shape(first), tf.constant(dim, tf.int64))
+    pieces = tf.stack([tables, first, num_bags, first * dim, strides])
+    return tf.transpose(pieces), tf.reduce_sum(num_bags) * dim
+
+
+def _pieces_by_rank(
+    counts: tf.Tensor, feature_tables: Sequence[int], dims: Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the rows of bags go whose number differs by feature and rank: rank by rank.
+
+    Args:
+        counts: int64 [features, ranks]; how many bags each has. These stand feature by feature, and
+            in a feature rank by rank.
+        feature_tables: The number of each feature's table.
+        dims: Dim of each feature.
+
+    Returns:
+        `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
+    """
+    shape = tf.shape(counts)
+    flat = tf.reshape(counts, [-1])
+    first = tf.cumsum(flat, exclusive=True)
+    widths = tf.constant(dims, tf.int64)[:, tf.newaxis]
+    by_rank = tf.reshape(tf.transpose(counts * widths), [-1])
+    begin = tf.reshape(tf.cumsum(by_rank, exclusive=True), tf.stack([shape[1], shape[0]]))
+    begin = tf.transpose(begin)
+    tables = tf.constant(feature_tables, tf.int64)[:, tf.newaxis]
+    of_all = [
+        tf.reshape(tf.broadcast_to(tables, shape), [-1]),
+        first,
+        flat,
+        tf.reshape(begin, [-1]),
+        tf.reshape(tf.broadcast_to(widths, shape), [-1]),
+    ]
+    return tf.stack(of_all, 1), tf.reduce_sum(by_rank)

@@ -1,0 +1,100 @@
+"""`PooledLookup`: one lookup in all tables of a table-batched layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_embed.ops import table_batch_ops
+from tf_embed.ops.lookup_gradient import token_of
+from tf_embed.tbe.batch_trainer import BatchTrainer
+from tf_embed.tbe.inputs import Batch, times_factors
+from tf_embed.tbe.tables import Member
+from tf_embed.variable.anchor import Anchor
+
+
+class PooledLookup:
+    """Looks bags up in all tables, differentiably.
+
+    Args:
+        members: The tables.
+        feature_tables: The number of each feature's table.
+        dims: Dim of each table.
+        combiner: How rows are pooled, "sum" or "mean".
+        max_gradient: What each gradient of a value is clipped to; 0: it is not.
+        anchor: The anchor of all tables, if one trainer trains them; None if each has its own.
+        trainer: That trainer, or None.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        feature_tables: Sequence[int],
+        dims: Sequence[int],
+        *,
+        combiner: str,
+        max_gradient: float,
+        anchor: Anchor | None,
+        trainer: BatchTrainer | None,
+    ) -> None:
+        self._tables = [member.table for member in members]
+        self._rows = [-1 if member.rows is None else member.rows for member in members]
+        self._feature_tables = tuple(feature_tables)
+        self._dims = list(dims)
+        self._combiner = combiner
+        self._max_gradient = max_gradient
+        self._anchor = anchor
+        self._trainer = trainer
+
+    def find(self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool) -> tf.Tensor:
+        """The values of all bags.
+
+        Args:
+            batch: The bags.
+            pieces: Where the rows of bags go, as `OutputLayout.pieces` gives it.
+            size: Likewise.
+            training: Whether this is a use of the rows, before a step.
+
+        Returns:
+            float32 [size].
+        """
+        values = self._find_stored(batch, pieces, size, training)
+        trainer = self._trainer
+        if not training or trainer is None or not trainer.decays_between_steps:
+            return values
+        # Rows are not as the steps that left them out would have made them. What those change of
+        # the values has no gradients: the next step does it to the rows.
+        decayed = times_factors(batch, self._feature_tables, trainer.missed_decay)
+        now = self._find_stored(decayed, pieces, size, training)
+        return values + tf.stop_gradient(now - values)
+
+    def _find_stored(
+        self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        return table_batch_ops.find_pooled_tables(
+            [table.table.resource_handle for table in self._tables],
+            batch.indices,
+            batch.offsets,
+            pieces,
+            size,
+            batch.weights,
+            self._tokens(),
+            row_dtypes=[table.value_dtype for table in self._tables],
+            dims=self._dims,
+            combiner=self._combiner,
+            packs=self._anchor is not None,
+            max_gradient=self._max_gradient,
+            training=training,
+            rows=self._rows,
+        )
+
+    def _tokens(self) -> list[tf.Tensor]:
+        """The tokens of the anchors, so that tapes see the lookup."""
+        if self._anchor is not None:
+            return [token_of(self._anchor.value, tf.int64)]
+        return [
+            token_of(table.anchor.value, tf.int64, count)
+            for table, count in zip(self._tables, self._rows, strict=True)
+            if table.anchor is not None
+        ]

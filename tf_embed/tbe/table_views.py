@@ -1,0 +1,119 @@
+"""`TableViews`: weights and optimizer states of a table-batched layer's tables."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.optimizers.row_rule_optimizer import Slot
+from tf_embed.table.slot_variable import SlotVariable
+from tf_embed.table.table import Table
+from tf_embed.tbe.batch_trainer import BatchTrainer
+from tf_embed.tbe.hyper_parameters import required
+from tf_embed.tbe.tables import Member
+from tf_embed.tbe.views import RowsView
+from tf_embed.variable.variable import Variable
+
+# FBGEMM's order of what an optimizer keeps: momentum1, momentum2, prev_iter, row_counter.
+_STATES = ("sum", "momentum", "exp_avg", "exp_avg_sq", "sparse_ema", "prev_iter", "row_counter")
+
+# What FBGEMM has no name for but its place.
+_STATE_NAMES = {"momentum": "momentum1"}
+
+
+class TableViews:
+    """Makes a `RowsView` of the weights of each table, and of each state of its optimizer.
+
+    Args:
+        owner: The layer, for messages.
+        members: Its tables.
+        trainer: What trains them; None if the layer leaves that to others.
+    """
+
+    def __init__(self, owner: str, members: list[Member], trainer: BatchTrainer | None) -> None:
+        self._owner = owner
+        self._members = members
+        self._trainer = trainer
+
+    def weights(self) -> list[Any]:
+        """See `TableBatchedEmbeddingBags.split_embedding_weights`."""
+        return [
+            _view(
+                table,
+                count,
+                name=f"{table.name}/weights",
+                row_shape=(table.dim,),
+                dtype=table.value_dtype,
+                read=table.lookup,
+                write=functools.partial(table.upsert, distinct=True),
+            )
+            for table, count in self._members
+        ]
+
+    def states(self, method: str) -> list[dict[str, Any]]:
+        """The states of each table by the names of slots, in FBGEMM's order.
+
+        Args:
+            method: The method that needs them, for messages.
+
+        Raises:
+            ValueError: The layer has no optimizer of its own.
+        """
+        trainer, states = required(self._trainer, self._owner, method), []
+        for table, count in self._members:
+            slots = zip(trainer.optimizer.slots, trainer.slots_of(table.table), strict=True)
+            of_table = {
+                slot.name: _view(
+                    table,
+                    count,
+                    name=variable.name,
+                    row_shape=(table.dim,) if slot.is_wide else (),
+                    dtype=trainer.dtype_of(slot),
+                    read=functools.partial(_read_state, variable, trainer.dtype_of(slot), slot),
+                    write=functools.partial(_write_state, trainer, table.table, number, variable),
+                )
+                for number, (slot, variable) in enumerate(slots)
+            }
+            states.append({name: of_table[name] for name in _STATES if name in of_table})
+        return states
+
+    def states_by_name(self, method: str) -> list[dict[str, Any]]:
+        """See `TableBatchedEmbeddingBags.get_optimizer_state`; arguments as of `states`."""
+        optimizer = required(self._trainer, self._owner, method).optimizer
+        states = [
+            {_STATE_NAMES.get(name, name): state for name, state in of_table.items()}
+            for of_table in self.states(method)
+        ]
+        if optimizer.goes_by_steps:
+            steps = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+            states = [{**of_table, "iter": steps} for of_table in states]
+        return states
+
+
+def _view(table: Variable, count: int | None, **options: Any) -> Any:
+    """A view of all rows of a table; within a tf.function what it would read."""
+    keys = None
+    if count is None:
+        keys = table.table.export(with_slots=False, with_policy=False).keys
+        count = keys.shape[0]
+    view = RowsView(keys=keys, count=count, **options)
+    return view if tf.executing_eagerly() else view.value()
+
+
+def _read_state(variable: SlotVariable, dtype: tf.DType, slot: Slot, keys: tf.Tensor) -> tf.Tensor:
+    state = tf.cast(variable.lookup(keys), dtype)
+    return state if slot.is_wide else tf.squeeze(state, -1)
+
+
+def _write_state(
+    trainer: BatchTrainer,
+    table: Table,
+    number: int,
+    variable: SlotVariable,
+    keys: tf.Tensor,
+    state: tf.Tensor,
+) -> None:
+    state = tf.reshape(tf.cast(state, variable.value_dtype), [-1, variable.dim])
+    trainer.assign_slot(table, number, keys, state)

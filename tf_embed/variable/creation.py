@@ -1,0 +1,64 @@
+"""Where and how large a new `Variable` may be."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from tf_embed import arguments
+
+DEFAULT_INIT_SIZE = 8192
+INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
+
+
+def check_eager() -> None:
+    """Refuses a tf.Graph that no tf.function traces, as sessions of TensorFlow 1 have it.
+
+    Raises:
+        RuntimeError: There is no eager execution around.
+    """
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "A tf_embed.Variable must be made in eager execution or in a tf.function. "
+                "Received: a call in a tf.Graph, as for a session of TensorFlow 1"
+            )
+
+
+def check_strategy(key_dtype: tf.DType) -> None:
+    """Refuses a tf.distribute strategy whose replicas could not share a table.
+
+    Args:
+        key_dtype: Dtype of the keys.
+
+    Raises:
+        ValueError: The table would be made under such a one. Named.
+    """
+    strategy = tf.distribute.get_strategy()
+    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
+    if tf.distribute.has_strategy() and not isinstance(strategy, known):
+        raise ValueError(
+            "Dynamic tables may be made under tf.distribute.MirroredStrategy and "
+            f"OneDeviceStrategy so far. Received: {type(strategy).__name__}"
+        )
+    if key_dtype == tf.string and strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "Tables with string keys are for one replica so far: TensorFlow can't join the "
+            "gradients of several. Received: key_dtype=string, "
+            f"{strategy.num_replicas_in_sync} replicas"
+        )
+
+
+def default_init_size() -> int:
+    """The number of rows to make room for when nobody says."""
+    text = os.environ.get(INIT_SIZE_VARIABLE, "")
+    if not text:
+        return DEFAULT_INIT_SIZE
+    try:
+        return arguments.positive_int(int(text), INIT_SIZE_VARIABLE, least=0)
+    except ValueError as error:
+        raise ValueError(
+            f"The environment variable {INIT_SIZE_VARIABLE} must be a number of rows. Received: "
+            f"{INIT_SIZE_VARIABLE}={arguments.shown(text)}"
+        ) from error

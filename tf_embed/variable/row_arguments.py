@@ -1,0 +1,57 @@
+"""`RowArguments`: keys and rows that a user gives, as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.table.table_options import TableOptions
+
+
+class RowArguments:
+    """Makes tensors of the keys and rows that methods of a `Variable` take, and checks them.
+
+    Args:
+        options: The options of the table that they are for.
+    """
+
+    def __init__(self, options: TableOptions) -> None:
+        self._options = options
+
+    def keys(self, keys: Any) -> tf.Tensor:
+        """Keys of any shape.
+
+        Raises:
+            TypeError: They are not of the key dtype.
+        """
+        return arguments.tensor_of(keys, self._options.key_dtype, "keys", self._options.name)
+
+    def rows(self, keys: tf.Tensor, rows: Any, argument: str) -> tf.Tensor:
+        """Rows, keys.shape + [dim].
+
+        Raises:
+            TypeError: They are not of the value dtype.
+            ValueError: They are of another shape.
+        """
+        options = self._options
+        rows = arguments.tensor_of(rows, options.value_dtype, argument, options.name)
+        arguments.check_rows(keys, rows, options.dim, argument, options.name)
+        return rows
+
+    def of_keys(self, keys: tf.Tensor, values: Any, dtype: tf.DType, argument: str) -> tf.Tensor:
+        """One value for each key.
+
+        Raises:
+            TypeError: They are not of the dtype.
+            ValueError: They are of another shape than the keys.
+        """
+        name = self._options.name
+        values = arguments.tensor_of(values, dtype, argument, name)
+        if not values.shape.is_compatible_with(keys.shape):
+            raise ValueError(
+                f"`{argument}` of {name!r} must have the shape of the keys, {keys.shape}. "
+                f"Received: {argument}.shape={values.shape}"
+            )
+        return values

@@ -1,0 +1,112 @@
+"""`RowStatistics`: counts of a table, and of the use of its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.ops import policy_ops
+from tf_embed.table.policies import STATISTICS
+from tf_embed.table.table import Table
+from tf_embed.variable.row_arguments import RowArguments
+
+# The vector that the table gives, in its order.
+_COUNTS = (
+    "rows",
+    "payload_bytes",
+    "index_bytes",
+    "slack_bytes",
+    "admission_bytes",
+    "undrained",
+    "index_places",
+    "probed_keys",
+    "probed_buckets",
+    "admitted",
+    "held_back",
+    "refused",
+    "evicted",
+    "expired",
+    "hits",
+    "misses",
+    "pinned_bytes",
+)
+
+
+class RowStatistics:
+    """Reads what a table keeps of its use, and sets the scores and the clock.
+
+    Args:
+        table: The table.
+        row_arguments: Checks keys.
+    """
+
+    def __init__(self, table: Table, row_arguments: RowArguments) -> None:
+        self._table = table
+        self._arguments = row_arguments
+
+    def of_table(self) -> dict[str, Any]:
+        """See `Variable.stats`."""
+        vector = policy_ops.stats(self._table.resource_handle)
+        eager = tf.executing_eagerly()
+        numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
+        counts = dict(zip(_COUNTS, numbers, strict=True))
+        places, probed, read = (counts.pop(one) for one in _COUNTS[6:9])
+        return {
+            **counts,
+            "load": _ratio(counts["rows"], places),
+            "mean_probe_length": _ratio(read, probed),
+        }
+
+    def of_rows(self, keys: Any) -> dict[str, tf.Tensor]:
+        """See `Variable.row_statistics`."""
+        numbers, exists = self._table.row_statistics(self._arguments.keys(keys))
+        kept = self._table.options.statistics
+        by_name = zip(STATISTICS, tf.unstack(numbers, axis=-1), strict=True)
+        return {"exists": exists, **{name: one for name, one in by_name if name in kept}}
+
+    def set_scores(self, keys: Any, scores: Any) -> tf.Operation | None:
+        """See `Variable.set_scores`."""
+        options = self._table.options
+        if "score" not in options.statistics:
+            raise ValueError(
+                f"{options.name!r} keeps no scores: make it with policy=tf_embed.TablePolicy("
+                f'eviction="score"). Received: {options.policy}'
+            )
+        keys = self._arguments.keys(keys)
+        scores = self._arguments.of_keys(keys, scores, tf.int64, "scores")
+        return self._table.set_scores(keys, scores)
+
+    def set_clock(self, step: Any, time_ms: Any, epoch: Any) -> tf.Operation | None:
+        """See `Variable.set_clock`."""
+        for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
+            if tf.is_tensor(value):
+                arguments.scalar_of(value, argument)
+        if step is None:
+            step = -1
+        elif not tf.is_tensor(step):
+            step = arguments.positive_int(step, "step", most=2**62)
+        if time_ms is None:
+            time_ms = -2
+        elif isinstance(time_ms, str) and time_ms == "system":
+            time_ms = -1
+        elif not tf.is_tensor(time_ms):
+            time_ms = arguments.positive_int(time_ms, "time_ms", least=0, most=2**62)
+        if epoch is None:
+            epoch = -1
+        elif "last_epoch" not in self._table.options.statistics:
+            raise ValueError(
+                f"{self._table.options.name!r} keeps no epochs: make it with eviction="
+                f'"epoch_lru" or "epoch_lfu" in its policy. Received: epoch={epoch}'
+            )
+        elif not tf.is_tensor(epoch):
+            epoch = arguments.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
+        return policy_ops.set_clock(self._table.resource_handle, step, time_ms, epoch)
+
+
+def _ratio(part: Any, whole: Any) -> Any:
+    """A quotient, 0.0 where there is nothing to divide by."""
+    if tf.is_tensor(part):
+        return tf.math.divide_no_nan(tf.cast(part, tf.float64), tf.cast(whole, tf.float64))
+    return part / whole if whole else 0.0

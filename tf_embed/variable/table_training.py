@@ -1,0 +1,66 @@
+"""`TableTraining`: a table as optimizers train it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import arguments
+from tf_embed.table.slot_variable import SlotVariable
+from tf_embed.table.table import Table
+from tf_embed.variable.anchor import Anchor
+
+
+class TableTraining:
+    """A table, the anchor that gradients reach it by, and the slots of its optimizers.
+
+    Args:
+        table: The table.
+        anchor: Its anchor; None if its rows are not trained.
+    """
+
+    def __init__(self, table: Table, anchor: Anchor | None) -> None:
+        self._table = table
+        self._anchor = anchor
+
+    @property
+    def is_on(self) -> bool:
+        """Whether optimizers may change rows."""
+        return self._anchor is not None and not self._anchor.frozen
+
+    @property
+    def anchors(self) -> tuple[Anchor, ...]:
+        """The anchor, if optimizers may change rows."""
+        return (self._anchor,) if self._anchor is not None and self.is_on else ()
+
+    def anchor_of_lookup(self, name: str) -> Anchor | None:
+        """See `Variable.get_trainable_by_name`."""
+        if not isinstance(name, str):
+            raise TypeError(f"`name` must be a str. Received: name={arguments.shown(name)}")
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "`get_trainable_by_name` is for eager execution: call it outside of the "
+                f"tf.function, or take the `anchor` of {self._table.options.name!r}."
+            )
+        return self._anchor
+
+    def slots_of(self, optimizer: Any) -> list[SlotVariable]:
+        """See `Variable.get_slot_variables`."""
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise TypeError(
+                "`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer="
+                f"{arguments.shown(optimizer)}"
+            )
+        own = None if self._anchor is None else self._anchor.own_trainer
+        if own is not None:
+            return own.slots if own.optimizer is optimizer else []
+        of_table = getattr(optimizer, "slot_variables", None)
+        if of_table is not None:
+            return of_table(self._table)
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            optimizer = optimizer.inner_optimizer
+        trainers = (one for one in self._table.trainers if one.optimizer is optimizer)
+        trainer = next(trainers, None)
+        return [] if trainer is None else trainer.slots
