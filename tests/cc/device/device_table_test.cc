@@ -38,7 +38,7 @@ class DeviceTableTest : public testing::Test {
     std::set<int64_t> keys;
     WholeRows rows(HostAllocator());
     for (ExportCursor cursor; !cursor.done;) {
-      EXPECT_TRUE(table.ExportBatch(100, &cursor, &rows).ok());
+      EXPECT_TRUE(table.maintenance()->ExportBatch(100, &cursor, &rows).ok());
       keys.insert(rows.keys.data(), rows.keys.data() + rows.size);
     }
     return keys;

@@ -318,6 +318,7 @@ TEST_P(PooledOnDevice, IsAUseOfRowsInTrainingAndCountsHitsAndMisses) {
     OnDevice<uint64_t> words(GetParam().memory, std::vector<uint64_t>(8));
     const size_t count = pair.on_device()->options().policy.statistics.IndexOf(Statistic::kCount);
     EXPECT_TRUE(pair.on_device()
+                    ->eviction()
                     ->FindStatistics(serial, {row.data(), 1, nullptr}, words.data(), nullptr)
                     .ok());
     return words.Values()[count];

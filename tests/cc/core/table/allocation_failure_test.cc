@@ -51,7 +51,7 @@ Content ContentOf(const Table& table) {
   const size_t slots_per_row = content.rule.slots_per_row();
   WholeRows rows(HostAllocator());
   for (ExportCursor cursor; !cursor.done;) {
-    EXPECT_TRUE(table.ExportBatch(1000, &cursor, &rows).ok());
+    EXPECT_TRUE(table.maintenance()->ExportBatch(1000, &cursor, &rows).ok());
     const float* const weights = reinterpret_cast<const float*>(rows.weights.data());
     const float* const slots = reinterpret_cast<const float*>(rows.slots.data());
     for (size_t i = 0; i < rows.size; ++i) {

@@ -130,7 +130,7 @@ void ExpectLikeSimulation(const TableKind& kind, EvictionOrder order, size_t max
         const auto row = simulation.rows.find(scored[i]);
         if (row != simulation.rows.end()) row->second.score = score;
       }
-      ASSERT_TRUE(subject.table
+      ASSERT_TRUE(subject.table->eviction()
                       ->AssignStatistics(subject.context, Batch(scored),
                                          StatisticSet().With(Statistic::kScore), bits.data())
                       .ok());
