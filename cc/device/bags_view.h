@@ -48,7 +48,7 @@ struct BagsView {
     const bool weighted = weights != nullptr && combiner != Combiner::kMeanOfCount;
     const bool squared = combiner == Combiner::kSqrtn;
     Compute sum{0};
-    if (has_padding || (weighted && combiner != Combiner::kSum)) {
+    if (has_padding || (weighted && Divides(combiner))) {
       for (size_t place = begin; place < end; ++place) {
         const size_t position = Position(place);
         if (IsPadding(keys[position])) {

@@ -80,7 +80,7 @@ struct SpreadPooledGradientsKernel {
     const size_t begin = bags.Begin(bag);
     const size_t end = bags.Begin(bag + 1);
     Compute scale{1};
-    if (bags.combiner != Combiner::kSum) {
+    if (Divides(bags.combiner)) {
       uint64_t padding = 0;
       const Compute divisor = bags.Divisor<Compute>(begin, end, &padding);
       scale = divisor == Compute{0} ? Compute{0} : Compute{1} / divisor;
@@ -181,7 +181,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
     DeviceWords<Device> copied(device_, context_, host_);
     if (of.bags != nullptr) {
       TF_EMBED_RETURN_IF_ERROR(begins.Make(batch_.size));
-      if (of.pooling.combiner != Combiner::kSum || of.pooling.weights != nullptr) {
+      if (Divides(of.pooling.combiner) || of.pooling.weights != nullptr) {
         TF_EMBED_RETURN_IF_ERROR(factors.Make(batch_.size));
       }
       TF_EMBED_RETURN_IF_ERROR(copied.Make(DeviceWords<Device>::For(*of.bags)));

@@ -138,7 +138,7 @@ Status DeviceTable<Device>::ApplyBags(const ExecContext& context, const float* g
   }
   size_t num_keys = 0;
   size_t num_bags = 0;
-  bool has_factors = combiner != Combiner::kSum;
+  bool has_factors = Divides(combiner);
   for (size_t i = 0; i < count; ++i) {
     num_keys += batches[i].num_keys;
     num_bags += batches[i].num_bags;

@@ -303,7 +303,7 @@ struct ChooseVictimsKernel {
                              if (statistics.Get(Statistic::kLastStep) == step) return;
                              Victim here;
                              here.place = place;
-                             here.rank = Rank(EvictionScore(eviction, statistics), hash);
+                             here.rank = RankOf(eviction, statistics, hash);
                              if (before.place == IndexView::kNoPlace || before.rank < here.rank) {
                                lowest.TakeLower(here);
                              }

@@ -165,7 +165,7 @@ struct PoolKernel {
       for (size_t k = 0; k < kOwn; ++k) {
         const size_t j = first + k * Tile::kLanes + tile.lane();
         if (j >= dim) continue;
-        if (batch.bags.combiner != Combiner::kSum) {
+        if (Divides(batch.bags.combiner)) {
           sums[k] = divisor == Compute{0} ? Compute{0} : sums[k] / divisor;
         }
         pooled[j] = sums[k];

@@ -186,7 +186,7 @@ template <class Tile>
 TF_EMBED_DEVICE Rank RankAt(const TableView& table, uint64_t place, EvictionOrder order) {
   const DeviceBucket::Entry& entry = table.index.EntryAt(place);
   const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(entry.row);
-  return Rank(EvictionScore(order, statistics), HashKey(entry.key));
+  return RankOf(order, statistics, HashKey(entry.key));
 }
 
 TF_EMBED_DEVICE bool RankBelow(const Rank& rank, const Rank& limit, bool no_limit) {

@@ -161,7 +161,7 @@ Status HostTable::EvictExpired(const ExecContext& context, size_t* removed) {
 Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
                              size_t num_left, size_t* removed) {
   const auto leaves = [&](const RowStatistics& row, uint64_t hash) {
-    return Below(Rank(EvictionScore(order, row), hash), limit);
+    return Below(RankOf(order, row, hash), limit);
   };
   const size_t present = size();
   const bool much = num_left + present / kMuchOneIn <= present;
@@ -214,7 +214,7 @@ Status HostTable::RanksOf(const Content& content, const ExecContext& context, Ev
       const size_t stripe = i * one_in;
       std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
       ForEachStatistics(content, stripe, [&](int64_t key, const RowStatistics& row) {
-        const Rank rank(EvictionScore(order, row), HashKey(key));
+        const Rank rank = RankOf(order, row, HashKey(key));
         if (rank < low) {
           ++mine_below;
         } else if (status.ok() && Below(rank, high)) {
@@ -267,8 +267,7 @@ Status HostTable::AssignStatistics(const ExecContext& context, const KeyBatch& b
     for (const Statistic statistic : kAllStatistics) {
       if (set.Has(statistic)) row.Set(statistic, words[set.IndexOf(statistic)]);
     }
-    const uint64_t score = EvictionScore(options_.policy.eviction, row);
-    TF_EMBED_RETURN_IF_ERROR(planner_.NoteRank(Rank(score, hash)));
+    TF_EMBED_RETURN_IF_ERROR(planner_.NoteRank(RankOf(options_.policy.eviction, row, hash)));
   }
   return Status();
 }

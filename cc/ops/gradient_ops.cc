@@ -7,6 +7,7 @@
 // variant, of which TensorFlow adds up those of all iterations. Outside, TfEmbedUnpackRowGradients
 // gives the keys and the rows of the anchor's gradient.
 #include "absl/status/status.h"
+#include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -21,7 +22,7 @@ using tensorflow::shape_inference::ShapeHandle;
 REGISTER_OP("TfEmbedToken")
     .Input("anchor: value_dtype")
     .Output("token: variant")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("dim: int >= 1")
     .Attr("rows: int = -1")
@@ -45,7 +46,7 @@ REGISTER_OP("TfEmbedRowGradients")
     .Input("keys: key_dtype")
     .Input("values: value_dtype")
     .Output("gradients: variant")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("packed: bool = false")
     .SetShapeFn([](InferenceContext* c) -> Status {
@@ -72,7 +73,7 @@ REGISTER_OP("TfEmbedUnpackRowGradients")
     .Input("gradients: variant")
     .Output("keys: key_dtype")
     .Output("values: value_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {half, bfloat16, float, double}")
     .Attr("dim: int >= 1")
     .SetShapeFn([](InferenceContext* c) -> Status {

@@ -1,6 +1,7 @@
 // The op that makes a table in eager execution.
 
 #include "absl/status/status.h"
+#include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -42,7 +43,7 @@ REGISTER_OP("TfEmbedNewTable")
     .Input("max_pinned_bytes: int64")
     .Input("evict_by_bytes: bool")
     .Output("table: resource")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(tf_embed::kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
     .Attr("num_shards: int >= 1 = 1")

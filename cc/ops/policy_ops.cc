@@ -1,6 +1,9 @@
 // The ops of rows that come and go. The policy itself is in the attributes of TfEmbedTable; common
 // inputs as in table_ops.cc.
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cc/core/policy/eviction_order.h"
+#include "cc/ops/key_types.h"
 #include "cc/ops/longer_shape.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -8,7 +11,6 @@
 
 namespace tf_embed {
 
-using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
@@ -17,9 +19,9 @@ REGISTER_OP("TfEmbedRestrict")
     .Input("table: resource")
     .Input("num_reserved: int64")
     .Output("removed: int64")
-    .Attr("order: {'lru', 'lfu', 'ttl', 'score', 'epoch_lru', 'epoch_lfu'}")
+    .Attr(absl::StrCat("order: {", QuotedNames(kEvictionOrderNames), "}"))
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
@@ -38,11 +40,11 @@ REGISTER_OP("TfEmbedDrainEvicted")
     .Input("table: resource")
     .Output("keys: key_dtype")
     .Output("values: value_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int64_t dim;
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
@@ -50,7 +52,7 @@ REGISTER_OP("TfEmbedDrainEvicted")
       const DimensionHandle rows = c->UnknownDim();
       c->set_output(0, c->Vector(rows));
       c->set_output(1, c->Matrix(rows, dim));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Gives the rows that have left by the policy since the last call, once each time that they left. The
@@ -60,44 +62,22 @@ keys: [num_rows], in the order in which they left; a key that came back and left
 values: [num_rows, dim], as they were when they left.
 )doc");
 
-REGISTER_OP("TfEmbedStats")
-    .Input("table: resource")
-    .Output("numbers: int64")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
-      ShapeHandle unused;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-      c->set_output(0, c->Vector(17));
-      return Status();
-    })
-    .Doc(R"doc(
-Says what a table is made of and what has happened to it since it was made, in all shards.
-
-numbers: rows; bytes of rows with slots and statistics; bytes of the index; bytes of rows that are
-  freed or not used yet; bytes of what counts the keys that wait for a row; rows that wait for
-  TfEmbedDrainEvicted; keys that the index has places for; keys of a sample, and the buckets that a
-  find of all of these reads; rows that came by a policy; times that a key was held back by
-  admission; times that one was refused for want of room; rows evicted; rows expired; keys that
-  lookups found; keys that they did not find; bytes of rows of a table on a GPU that are in
-  pinned memory of the host.
-)doc");
-
 REGISTER_OP("TfEmbedRowStatistics")
     .Input("table: resource")
     .Input("keys: key_dtype")
     .Input("owners: int32")
     .Output("statistics: int64")
     .Output("exists: bool")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused, statistics;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), 5, &statistics));
+      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), StatisticSet::kMost, &statistics));
       c->set_output(0, statistics);
       c->set_output(1, c->input(1));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Reads what is kept of the use of rows; is no use itself.
@@ -112,16 +92,16 @@ REGISTER_OP("TfEmbedExportScores")
     .Input("split_size: int64")
     .Output("keys: key_dtype")
     .Output("scores: int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
-    .Attr("order: {'lru', 'lfu', 'ttl', 'score', 'epoch_lru', 'epoch_lfu'}")
+    .Attr(kKeyDtype)
+    .Attr(absl::StrCat("order: {", QuotedNames(kEvictionOrderNames), "}"))
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
       c->set_output(0, c->Vector(c->UnknownDim()));
       c->set_output(1, c->output(0));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Gives all keys with the number that an order goes by first, as of one moment.
@@ -139,9 +119,9 @@ REGISTER_OP("TfEmbedSetScores")
     .Input("keys: key_dtype")
     .Input("owners: int32")
     .Input("scores: int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused, merged;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
@@ -160,10 +140,10 @@ REGISTER_OP("TfEmbedSetClock")
     .Input("milliseconds: int64")
     .Input("epoch: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       for (int i = 0; i < 4; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Sets the clock by which a table notes uses.

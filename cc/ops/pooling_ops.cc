@@ -14,6 +14,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cc/core/pooling/bags.h"
+#include "cc/ops/key_types.h"
 #include "cc/ops/longer_shape.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -22,13 +25,12 @@
 namespace tf_embed {
 namespace {
 
-using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 // The shape of the bags, without dim. The list `bags` begins at input `first`.
-Status BagsShape(InferenceContext* c, ShapeHandle keys, int first, ShapeHandle* shape) {
+absl::Status BagsShape(InferenceContext* c, ShapeHandle keys, int first, ShapeHandle* shape) {
   int num_bags;
   TF_RETURN_IF_ERROR(c->GetAttr("num_bags", &num_bags));
   if (num_bags == 0) {
@@ -41,7 +43,7 @@ Status BagsShape(InferenceContext* c, ShapeHandle keys, int first, ShapeHandle* 
     TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 1, &splits));
     TF_RETURN_IF_ERROR(c->Subtract(c->Dim(splits, 0), 1, &bags));
     *shape = c->Vector(bags);
-    return Status();
+    return absl::Status();
   }
   ShapeHandle unused, dense;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 2, &unused));
@@ -68,7 +70,7 @@ REGISTER_OP("TfEmbedFindPooled")
     .Input("bags: num_bags * bags_dtype")
     .Input("weights: num_weights * weights_dtype")
     .Output("pooled: pooled_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("pooled_dtype: {float, double}")
     .Attr("num_tokens: int >= 0 = 0")
@@ -77,13 +79,13 @@ REGISTER_OP("TfEmbedFindPooled")
     .Attr("bags_dtype: {int64, int32} = DT_INT64")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("weights_dtype: {float, double} = DT_FLOAT")
-    .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
+    .Attr(absl::StrCat("combiner: {", QuotedNames(kCombinerNames), "}"))
     .Attr("padding: list(int) = []")
     .Attr("padding_text: list(string) = []")
     .Attr("dim: int >= 1")
     .Attr("training: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused, shape;
       int num_tokens;
       int64_t dim;
@@ -94,7 +96,7 @@ REGISTER_OP("TfEmbedFindPooled")
       TF_RETURN_IF_ERROR(BagsShape(c, c->input(1), 4 + num_tokens, &shape));
       TF_RETURN_IF_ERROR(WithAxis(c, shape, dim, &shape));
       c->set_output(0, shape);
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Looks rows up and pools those of each bag, and changes no row.
@@ -121,7 +123,7 @@ REGISTER_OP("TfEmbedSumByKey")
     .Output("distinct: key_dtype")
     .Output("inverse: int32")
     .Output("sums: sum_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("sum_dtype: {float, half, bfloat16, double}")
     .Attr("num_bags: int >= 0 = 0")
@@ -129,10 +131,10 @@ REGISTER_OP("TfEmbedSumByKey")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("weights_dtype: {float, double} = DT_FLOAT")
     .Attr("num_tables: int >= 0 = 0")
-    .Attr("combiner: {'none', 'sum', 'mean', 'sqrtn'} = 'none'")
+    .Attr(absl::StrCat("combiner: {'none', ", QuotedNames(kCombinerNames), "} = 'none'"))
     .Attr("padding: list(int) = []")
     .Attr("padding_text: list(string) = []")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       std::string combiner;
       ShapeHandle shape = c->input(0), gradients;
       TF_RETURN_IF_ERROR(c->GetAttr("combiner", &combiner));
@@ -142,7 +144,7 @@ REGISTER_OP("TfEmbedSumByKey")
       const DimensionHandle distinct = c->UnknownDim();
       DistinctShape(c, distinct);
       c->set_output(2, c->Matrix(distinct, c->Dim(gradients, -1)));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Sums the gradients of equal keys, in position order.
@@ -166,11 +168,11 @@ REGISTER_OP("TfEmbedUniqueKeys")
     .Input("tables: num_tables * resource")
     .Output("distinct: key_dtype")
     .Output("inverse: int32")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("num_tables: int >= 0 = 0")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       DistinctShape(c, c->UnknownDim());
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Gives the distinct keys [u], in the order in which they first come, and for each key, keys.shape,

@@ -1,4 +1,5 @@
 // The ops that save rows as files and load them.
+#include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -76,7 +77,7 @@ REGISTER_OP("TfEmbedSavedKeys")
     .Input("rows: variant")
     .Input("block: int64")
     .Output("keys: key_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       TF_RETURN_IF_ERROR(Scalars(c, 3));

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cc/core/pooling/bags.h"
 #include "cc/ops/fused_rules.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -23,12 +24,11 @@
 namespace tf_embed {
 namespace {
 
-using absl::Status;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 // Inputs `first` and on: indices, offsets, pieces. Those before are tables.
-Status CheckBatch(InferenceContext* c, int first) {
+absl::Status CheckBatch(InferenceContext* c, int first) {
   ShapeHandle unused;
   for (int i = 0; i < first; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 1, &unused));
@@ -52,20 +52,20 @@ REGISTER_OP("TfEmbedFindPooledTables")
     .Attr("token_dtypes: list({variant, float, half, bfloat16}) >= 0 = []")
     .Attr("row_dtypes: list({float, half, bfloat16, int8}) >= 1")
     .Attr("dims: list(int) >= 1")
-    .Attr("combiner: {'sum', 'mean'}")
+    .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
     .Attr("packs: bool = false")
     .Attr("max_gradient: float = 0.0")
     .Attr("training: bool = false")
     .Attr("rows: list(int) = []")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int num_tables;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
       TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
       ShapeHandle pooled;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 0, &pooled));
       c->set_output(0, c->Vector(c->UnknownDim()));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Looks rows up in many tables, pools those of each bag, and changes no row.
@@ -101,17 +101,17 @@ REGISTER_OP("TfEmbedWeightGradientsOfTables")
     .Attr("num_tables: int >= 1")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("dims: list(int) >= 1")
-    .Attr("combiner: {'sum', 'mean'}")
+    .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
     .Attr("training: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int num_tables;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 1, &unused));
       c->set_output(0, c->input(num_tables));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Gives the gradient of the weights of TfEmbedFindPooledTables, whose other inputs are the same here.
@@ -135,8 +135,8 @@ REGISTER_OP("TfEmbedSumByKeyTables")
     .Attr("distinct_dtypes: list({int64}) >= 1")
     .Attr("sum_dtypes: list({float, half, bfloat16}) >= 1")
     .Attr("dims: list(int) >= 1")
-    .Attr("combiner: {'sum', 'mean'}")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       std::vector<int64_t> dims;
       tensorflow::DataTypeVector distinct_dtypes;
       TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
@@ -159,7 +159,7 @@ REGISTER_OP("TfEmbedSumByKeyTables")
         c->set_output(num_tables + i,
                       c->Matrix(distinct, c->MakeDim(dims[static_cast<size_t>(i)])));
       }
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Sums the gradients of equal keys of each table, in the order of the indices, all pieces of a table
@@ -183,15 +183,15 @@ REGISTER_OP("TfEmbedPackBatch")
     .Attr("num_tables: int >= 1")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("dims: list(int) >= 1")
-    .Attr("combiner: {'sum', 'mean'}")
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int num_tables;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 0, &unused));
       c->set_output(0, c->Vector(c->UnknownDim()));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Makes one vector of a batch, whose inputs are those of TfEmbedFindPooledTables. Several of them may
@@ -206,12 +206,12 @@ REGISTER_OP("TfEmbedApplyTables")
     .Input("step: int64")
     .Attr("num_tables: int >= 1")
     .Attr("dims: list(int) >= 1")
-    .Attr("combiner: {'sum', 'mean'}")
+    .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
     .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
     .Attr("slot_types: list({float, half, bfloat16}) = []")
     .Attr("stochastic_rounding: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int num_tables;
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));

@@ -15,7 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cc/core/policy/eviction_order.h"
 #include "cc/ops/fused_rules.h"
+#include "cc/ops/key_types.h"
 #include "cc/ops/longer_shape.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -24,41 +26,40 @@
 namespace tf_embed {
 namespace {
 
-using absl::Status;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 // keys.shape + [dim].
-Status RowsShape(InferenceContext* c, ShapeHandle keys, ShapeHandle* rows) {
+absl::Status RowsShape(InferenceContext* c, ShapeHandle keys, ShapeHandle* rows) {
   int64_t dim;
   TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
   return WithAxis(c, keys, dim, rows);
 }
 
-Status ScalarHandle(InferenceContext* c) {
+absl::Status ScalarHandle(InferenceContext* c) {
   ShapeHandle unused;
   return c->WithRank(c->input(0), 0, &unused);
 }
 
 // Checks inputs 0 to 2 (table, keys, owners) and gives the shape of the keys' rows.
-Status TableKeysOwners(InferenceContext* c, ShapeHandle* rows) {
+absl::Status TableKeysOwners(InferenceContext* c, ShapeHandle* rows) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(ScalarHandle(c));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
   return RowsShape(c, c->input(1), rows);
 }
 
-Status FindShape(InferenceContext* c) {
+absl::Status FindShape(InferenceContext* c) {
   ShapeHandle rows;
   TF_RETURN_IF_ERROR(TableKeysOwners(c, &rows));
   c->set_output(0, rows);
   c->set_output(1, c->input(1));
-  return Status();
+  return absl::Status();
 }
 
 // keys.shape + [slots of a row].
-Status SlotsShape(InferenceContext* c, ShapeHandle* slots) {
+absl::Status SlotsShape(InferenceContext* c, ShapeHandle* slots) {
   std::vector<int64_t> widths;
   TF_RETURN_IF_ERROR(c->GetAttr("slot_widths", &widths));
   int64_t slots_per_row = 0;
@@ -71,7 +72,7 @@ Status SlotsShape(InferenceContext* c, ShapeHandle* slots) {
   return WithAxis(c, c->input(1), slots_per_row, slots);
 }
 
-Status RowsInputShape(InferenceContext* c) {
+absl::Status RowsInputShape(InferenceContext* c) {
   ShapeHandle rows, merged;
   TF_RETURN_IF_ERROR(TableKeysOwners(c, &rows));
   return c->Merge(c->input(3), rows, &merged);
@@ -83,7 +84,7 @@ REGISTER_OP("TfEmbedTable")
     .Output("table: resource")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
     .Attr("num_shards: int >= 1 = 1")
@@ -94,7 +95,7 @@ REGISTER_OP("TfEmbedTable")
     .Attr("seed: int = 0")
     .Attr("table_id: int = 0")
     .Attr("max_rows: int >= 0 = 0")
-    .Attr("eviction: {'lru', 'lfu', 'ttl', 'score', 'epoch_lru', 'epoch_lfu'} = 'lru'")
+    .Attr(absl::StrCat("eviction: {", QuotedNames(kEvictionOrderNames), "} = 'lru'"))
     .Attr("steps_per_epoch: int >= 0 = 0")
     .Attr("ttl_milliseconds: int >= 0 = 0")
     .Attr("admission: {'none', 'counter', 'bloom'} = 'none'")
@@ -156,7 +157,7 @@ REGISTER_OP("TfEmbedFind")
     .Input("tokens: num_tokens * token_dtype")
     .Output("values: value_dtype")
     .Output("exists: bool")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("num_tokens: int >= 0 = 0")
     .Attr("token_dtype: {variant, float, half, bfloat16, double} = DT_VARIANT")
@@ -184,7 +185,7 @@ REGISTER_OP("TfEmbedFindOrInsert")
     .Input("scores: num_scores * int64")
     .Output("values: value_dtype")
     .Output("exists: bool")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
@@ -206,7 +207,7 @@ REGISTER_OP("TfEmbedInsertOrAssign")
     .Input("owners: int32")
     .Input("values: value_dtype")
     .Input("scores: num_scores * int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("dim: int >= 1")
@@ -228,12 +229,12 @@ REGISTER_OP("TfEmbedAccum")
     .Input("new_values: value_dtype")
     .Input("exists: bool")
     .Input("scores: num_scores * int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64}")
     .Attr("dim: int >= 1")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       TF_RETURN_IF_ERROR(RowsInputShape(c));
       ShapeHandle merged;
       TF_RETURN_IF_ERROR(c->Merge(c->input(3), c->input(4), &merged));
@@ -257,7 +258,7 @@ REGISTER_OP("TfEmbedApply")
     .Input("hyper: double")
     .Input("step: int64")
     .Input("scores: num_scores * int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("num_scores: int >= 0 = 0")
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
@@ -265,7 +266,7 @@ REGISTER_OP("TfEmbedApply")
     .Attr("distinct: bool = false")
     .Attr("stochastic_rounding: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       TF_RETURN_IF_ERROR(RowsInputShape(c));
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &unused));
@@ -320,7 +321,7 @@ REGISTER_OP("TfEmbedFindSlots")
     .Output("values: value_dtype")
     .Output("slots: slot_dtype")
     .Output("exists: bool")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("slot_dtype: {float, double}")
     .Attr("dim: int >= 1")
@@ -328,14 +329,14 @@ REGISTER_OP("TfEmbedFindSlots")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initial_values: string")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle rows, slots;
       TF_RETURN_IF_ERROR(TableKeysOwners(c, &rows));
       TF_RETURN_IF_ERROR(SlotsShape(c, &slots));
       c->set_output(0, rows);
       c->set_output(1, slots);
       c->set_output(2, c->input(1));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Reads whole rows for an optimizer that runs outside of the table, an external rule, and inserts
@@ -361,7 +362,7 @@ REGISTER_OP("TfEmbedAssignSlots")
     .Input("values: value_dtype")
     .Input("slots: slot_dtype")
     .Input("scores: num_scores * int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("num_scores: int >= 0 = 0")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("slot_dtype: {float, double}")
@@ -373,12 +374,12 @@ REGISTER_OP("TfEmbedAssignSlots")
     .Attr("initial_value: float = 0.0")
     .Attr("distinct: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle slots, merged;
       std::string rule;
       TF_RETURN_IF_ERROR(RowsInputShape(c));
       TF_RETURN_IF_ERROR(c->GetAttr("rule", &rule));
-      if (rule != "external") return Status();
+      if (rule != "external") return absl::Status();
       TF_RETURN_IF_ERROR(SlotsShape(c, &slots));
       return c->Merge(c->input(4), slots, &merged);
     })
@@ -399,9 +400,9 @@ REGISTER_OP("TfEmbedErase")
     .Input("table: resource")
     .Input("keys: key_dtype")
     .Input("owners: int32")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(ScalarHandle(c));
       return c->WithRank(c->input(2), 1, &unused);
@@ -425,12 +426,12 @@ REGISTER_OP("TfEmbedSize")
     .Input("shard: int64")
     .Output("size: int64")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(ScalarHandle(c));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
       c->set_output(0, c->Scalar());
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Counts keys.
@@ -444,7 +445,7 @@ REGISTER_OP("TfEmbedReadSlots")
     .Input("owners: int32")
     .Output("slots: slot_dtype")
     .Output("exists: bool")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("slot_dtype: {float, double}")
     .Attr(absl::StrCat("rule: {", kFusedRules, ", 'external'}"))
     .Attr("rule_id: int = 0")
@@ -452,14 +453,14 @@ REGISTER_OP("TfEmbedReadSlots")
     .Attr("slot_initial_values: string = ''")
     .Attr("initial_value: float = 0.0")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle rows, slots;
       TF_RETURN_IF_ERROR(ScalarHandle(c));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &rows));
       TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), InferenceContext::kUnknownDim, &slots));
       c->set_output(0, slots);
       c->set_output(1, c->input(1));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Reads the slots that a rule keeps beside rows, and changes nothing. Where the table's rule is
@@ -508,14 +509,14 @@ REGISTER_OP("TfEmbedExport")
     .Output("meta: int64")
     .Output("statistics: int64")
     .Output("policy: int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("slot_dtype: {float, double}")
     .Attr("dim: int >= 1")
     .Attr("with_slots: bool = true")
     .Attr("with_policy: bool = true")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       TF_RETURN_IF_ERROR(ScalarHandle(c));
       int64_t dim;
       TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
@@ -526,7 +527,7 @@ REGISTER_OP("TfEmbedExport")
       c->set_output(3, c->Vector(InferenceContext::kUnknownDim));
       c->set_output(4, c->Matrix(rows, InferenceContext::kUnknownDim));
       c->set_output(5, c->Vector(InferenceContext::kUnknownDim));
-      return Status();
+      return absl::Status();
     })
     .Doc(R"doc(
 Copies the whole table, as it is at one moment: writers wait meanwhile, readers do not.
@@ -553,11 +554,11 @@ REGISTER_OP("TfEmbedImport")
     .Input("meta: int64")
     .Input("statistics: int64")
     .Input("policy: int64")
-    .Attr("key_dtype: {int64, int32, uint64, uint32, string}")
+    .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("slot_dtype: {float, double}")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) -> Status {
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
       ShapeHandle unused;
       TF_RETURN_IF_ERROR(ScalarHandle(c));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));

@@ -1,5 +1,4 @@
-// The verbs of rows that come and go: Restrict, DrainEvicted, Stats, RowStatistics, SetScores,
-// SetClock.
+// The verbs of rows that come and go: Restrict, DrainEvicted, RowStatistics, SetScores, SetClock.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -91,43 +90,6 @@ class DrainEvictedOp : public TableOp {
 
   static void CopyTexts(const std::vector<std::string>& texts, tf::Tensor* strings) {
     std::copy(texts.begin(), texts.end(), strings->flat<tf::tstring>().data());
-  }
-};
-
-class StatsOp : public TableOp {
- public:
-  using TableOp::TableOp;
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TableStats stats;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
-      stats.Add(table->shard(number)->Stats());
-    }
-    const uint64_t numbers[] = {
-        stats.rows,
-        stats.payload_bytes,
-        stats.index_bytes,
-        stats.slack_bytes,
-        table->admission() == nullptr ? 0 : table->admission()->bytes(),
-        table->evicted() == nullptr ? 0 : table->evicted()->size(),
-        stats.index_places,
-        stats.probed_keys,
-        stats.probed_buckets,
-        stats.admitted,
-        stats.held_back,
-        stats.refused,
-        stats.evicted,
-        stats.expired,
-        stats.hits,
-        stats.misses,
-        stats.pinned_bytes,
-    };
-    tf::Tensor* output;
-    TF_RETURN_IF_ERROR(
-        context->allocate_output(0, {static_cast<int64_t>(std::size(numbers))}, &output));
-    std::copy(std::begin(numbers), std::end(numbers), output->flat<int64_t>().data());
-    return absl::OkStatus();
   }
 };
 
@@ -227,14 +189,12 @@ class SetClockOp : public TableOp {
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRestrict").Device(tf::DEVICE_CPU), RestrictOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedDrainEvicted").Device(tf::DEVICE_CPU), DrainEvictedOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedStats").Device(tf::DEVICE_CPU), StatsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRowStatistics").Device(tf::DEVICE_CPU), RowStatisticsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetScores").Device(tf::DEVICE_CPU), SetScoresOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSetClock").Device(tf::DEVICE_CPU), SetClockOp);
 
 const OnGpu<RestrictOp> restrict("TfEmbedRestrict", {"table", "num_reserved", "removed"});
 const OnGpu<DrainEvictedOp> drain_evicted("TfEmbedDrainEvicted", {"table", "keys", "values"});
-const OnGpu<StatsOp> stats("TfEmbedStats", {"table", "numbers"});
 const OnGpu<RowStatisticsOp> row_statistics("TfEmbedRowStatistics",
                                             {"table", "keys", "owners", "statistics", "exists"});
 const OnGpu<SetScoresOp> set_scores("TfEmbedSetScores", {"table", "keys", "owners", "scores"});

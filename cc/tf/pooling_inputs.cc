@@ -13,7 +13,10 @@ absl::Status PoolingAttributes::Read(tf::OpKernelConstruction* construction) {
   TF_RETURN_IF_ERROR(construction->GetAttr("padding", &padding));
   TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_text));
   has_bags = name != "none";
-  combiner = name == "mean" ? Combiner::kMean : name == "sqrtn" ? Combiner::kSqrtn : Combiner::kSum;
+  if (has_bags && !FindByName(kCombinerNames, name, &combiner)) {
+    return InvalidArgumentError("`combiner` must be one of ", QuotedNames(kCombinerNames),
+                                ". Received: ", name, ".");
+  }
   const size_t keys = padding.size() + padding_text.size();
   if (keys <= 1) return absl::OkStatus();
   return InvalidArgumentError("`padding` must be at most one key. Received: ", keys, " keys.");

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "cc/ops/key_types.h"
 #include "cc/tf/op_inputs.h"
 
 namespace tf_embed {
@@ -102,10 +103,11 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
 
 StoredType StoredTypeOf(tf::DataType type) {
   switch (type) {
-    case tf::DT_UINT32:
-      return StoredType::kUint32;
-    case tf::DT_UINT64:
-      return StoredType::kUint64;
+#define TF_EMBED_KEY(type, dtype, name, stored) \
+  case tf::dtype:                               \
+    return StoredType::stored;
+    TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)
+#undef TF_EMBED_KEY
     case tf::DT_STRING:
       return StoredType::kString;
     default:

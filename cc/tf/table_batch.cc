@@ -278,7 +278,12 @@ TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(co
                 InvalidArgumentError("`", name, "` must have one for each of ", dims_.size(),
                                      " tables. Received: ", types.size(), "."));
   }
-  combiner_ = combiner == "mean" ? Combiner::kMeanOfCount : Combiner::kSum;
+  if (!combiner.empty()) {
+    OP_REQUIRES(
+        construction, FindByName(kManyTablesCombinerNames, combiner, &combiner_),
+        InvalidArgumentError("`combiner` must be one of ", QuotedNames(kManyTablesCombinerNames),
+                             ". Received: ", combiner, "."));
+  }
   if (construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)) {
     gpu_memory_ = MemoryOfGpu(GpuOf(construction));
   }

@@ -324,7 +324,7 @@ class ApplyTablesOp : public TableBatchOp {
     Buffer<int64_t> own_keys(HostAllocator());
     Buffer<size_t> begins(HostAllocator());
     Buffer<float> factors(HostAllocator());
-    const bool has_factors = keys.is_weighted() || combiner_ != Combiner::kSum;
+    const bool has_factors = keys.is_weighted() || Divides(combiner_);
     const int64_t* distinct = nullptr;
     TF_EMBED_RETURN_IF_ERROR(keys.Keys(&own_keys, &distinct));
     TF_EMBED_RETURN_IF_ERROR(begins.Resize(keys.size()));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cc/core/files/table_meta.h"
+#include "cc/ops/key_types.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/op_inputs.h"
 #include "tensorflow/core/util/work_sharder.h"
@@ -62,19 +63,30 @@ absl::Status WidenedKeys(const tf::Tensor& tensor, Buffer<int64_t>* widened, con
     *keys = widened->data();
     return absl::OkStatus();
   };
-  if (tensor.dtype() == tf::DT_INT32) return widen(tensor.flat<int32_t>().data());
-  if (tensor.dtype() == tf::DT_UINT32) return widen(tensor.flat<uint32_t>().data());
-  *keys = static_cast<const int64_t*>(tensor.data());  // uint64 keys by their bits
-  return absl::OkStatus();
+  switch (tensor.dtype()) {
+#define TF_EMBED_KEY(type, dtype, name, stored)                                      \
+  case tf::dtype:                                                                    \
+    if (sizeof(type) < sizeof(int64_t)) return widen(tensor.flat<type>().data());    \
+    *keys = static_cast<const int64_t*>(tensor.data()); /* unsigned by their bits */ \
+    return absl::OkStatus();
+    TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)
+#undef TF_EMBED_KEY
+    default:
+      return InvalidArgumentError(
+          "`keys` must be integers. Received: ", tf::DataTypeString(tensor.dtype()), ".");
+  }
 }
 
 void NarrowKeys(const int64_t* keys, size_t count, size_t at, tf::Tensor* tensor) {
-  if (tensor->dtype() == tf::DT_INT32) {
-    std::copy_n(keys, count, tensor->flat<int32_t>().data() + at);
-  } else if (tensor->dtype() == tf::DT_UINT32) {
-    std::copy_n(keys, count, tensor->flat<uint32_t>().data() + at);
-  } else {
-    std::copy_n(keys, count, static_cast<int64_t*>(tensor->data()) + at);
+  switch (tensor->dtype()) {
+#define TF_EMBED_KEY(type, dtype, name, stored)                        \
+  case tf::dtype:                                                      \
+    std::copy_n(keys, count, static_cast<type*>(tensor->data()) + at); \
+    return;
+    TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)
+#undef TF_EMBED_KEY
+    default:
+      LOG(FATAL) << "Keys of " << tf::DataTypeString(tensor->dtype());  // ops have no others
   }
 }
 

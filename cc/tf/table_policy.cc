@@ -16,30 +16,12 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-struct OrderName {
-  const char* name;
-  EvictionOrder order;
-};
-constexpr OrderName kOrderNames[] = {
-    {"lru", EvictionOrder::kLru},
-    {"lfu", EvictionOrder::kLfu},
-    {"ttl", EvictionOrder::kTtl},
-    {"score", EvictionOrder::kScore},
-    {"epoch_lru", EvictionOrder::kEpochLru},
-    {"epoch_lfu", EvictionOrder::kEpochLfu},
-};
-
 }  // namespace
 
 absl::Status ReadEvictionOrder(const Settings& settings, const char* name, EvictionOrder* order) {
   std::string wanted;
   TF_RETURN_IF_ERROR(settings.Get(name, &wanted));
-  for (const OrderName& known : kOrderNames) {
-    if (wanted == known.name) {
-      *order = known.order;
-      return absl::OkStatus();
-    }
-  }
+  if (FindByName(kEvictionOrderNames, wanted, order)) return absl::OkStatus();
   return InvalidArgumentError("`", name, "` must be a known order. Received: ", wanted, ".");
 }
 

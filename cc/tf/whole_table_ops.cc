@@ -220,7 +220,7 @@ class ExportScoresOp : public TableOp {
           RowStatistics::Word words[StatisticSet::kMost];
           const uint64_t* const kept = rows.statistics.data() + i * set.size();
           std::copy(kept, kept + set.size(), words);
-          *next++ = ShownScore(order_, RowStatistics(set, words));
+          *next++ = ShownScore(order_, RowStatistics(set, words), HashKey(rows.keys[i]));
         }
       }
     }

@@ -86,33 +86,7 @@ Status DecodeBody(const std::vector<int64_t>& numbers, RowFileHeader* header) {
 
 }  // namespace
 
-const char* NameOf(StoredType type) {
-  switch (type) {
-    case StoredType::kFloat:
-      return "float32";
-    case StoredType::kHalf:
-      return "float16";
-    case StoredType::kBFloat16:
-      return "bfloat16";
-    case StoredType::kDouble:
-      return "float64";
-    case StoredType::kInt8:
-      return "int8";
-    case StoredType::kInt32:
-      return "int32";
-    case StoredType::kInt64:
-      return "int64";
-    case StoredType::kBool:
-      return "bool";
-    case StoredType::kUint32:
-      return "uint32";
-    case StoredType::kUint64:
-      return "uint64";
-    case StoredType::kString:
-      break;
-  }
-  return "string";
-}
+const char* NameOf(StoredType type) { return kStoredTypeNames[static_cast<size_t>(type)].name; }
 
 Status RowFileWriter::Put(const void* bytes, size_t size) {
   if (size == 0) return Status();

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "cc/core/base/allocator.h"
+#include "cc/core/base/names.h"
 #include "cc/core/base/status.h"
 #include "cc/core/batch/text_batch.h"
 #include "cc/core/files/byte_stream.h"
@@ -34,20 +35,32 @@
 namespace tf_embed {
 
 // Types by the numbers that they have in files; the first ones are those of DataType.
+// TYPE(enumerator, name), in the order of their numbers: a new one comes last.
+#define TF_EMBED_STORED_TYPES(TYPE) \
+  TYPE(kFloat, "float32")           \
+  TYPE(kHalf, "float16")            \
+  TYPE(kBFloat16, "bfloat16")       \
+  TYPE(kDouble, "float64")          \
+  TYPE(kInt8, "int8")               \
+  TYPE(kInt32, "int32")             \
+  TYPE(kInt64, "int64")             \
+  TYPE(kBool, "bool")               \
+  TYPE(kUint32, "uint32")           \
+  TYPE(kUint64, "uint64")           \
+  TYPE(kString, "string")
+
 enum class StoredType : uint8_t {
-  kFloat,
-  kHalf,
-  kBFloat16,
-  kDouble,
-  kInt8,
-  kInt32,
-  kInt64,
-  kBool,
-  kUint32,
-  kUint64,
-  kString,
+#define TF_EMBED_TYPE(enumerator, name) enumerator,
+  TF_EMBED_STORED_TYPES(TF_EMBED_TYPE)
+#undef TF_EMBED_TYPE
 };
-inline constexpr StoredType kLastStoredType = StoredType::kString;
+inline constexpr NamedValue<StoredType> kStoredTypeNames[] = {
+#define TF_EMBED_TYPE(enumerator, name) {name, StoredType::enumerator},
+    TF_EMBED_STORED_TYPES(TF_EMBED_TYPE)
+#undef TF_EMBED_TYPE
+};
+inline constexpr StoredType kLastStoredType =
+    static_cast<StoredType>(std::size(kStoredTypeNames) - 1);
 const char* NameOf(StoredType type);
 
 struct RowFileHeader {

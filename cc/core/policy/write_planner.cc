@@ -222,7 +222,7 @@ Status WritePlanner::EvictLowest(const ExecContext& context, size_t wanted, cons
     RowStatistics::Word* const words = rows_.Find(key, rank.hash());
     if (words == nullptr) continue;
     const RowStatistics row(policy_.statistics, words);
-    const Rank present(EvictionScore(policy_.eviction, row), rank.hash());
+    const Rank present = RankOf(policy_.eviction, row, rank.hash());
     if (rank < present) {
       TF_EMBED_RETURN_IF_ERROR(victims_.Push(present));
     } else if (present < rank) {
@@ -284,11 +284,10 @@ Status WritePlanner::NoteInserted(const KeyBatch& batch, const Moment& now, cons
   RowStatistics::Word words[StatisticSet::kMost] = {};
   RowStatistics fresh(policy_.statistics, words);
   fresh.Begin(now);
-  const uint64_t score = EvictionScore(policy_.eviction, fresh);
-  if (score > victims_.limit().score()) return Status();
   for (size_t i = 0; i < batch.size; ++i) {
     if (plan.decisions[batch.Position(i)] != Decision::kInsert) continue;
-    TF_EMBED_RETURN_IF_ERROR(victims_.Push(Rank(score, HashKey(batch.keys[i]))));
+    const uint64_t hash = HashKey(batch.keys[i]);
+    TF_EMBED_RETURN_IF_ERROR(victims_.Push(RankOf(policy_.eviction, fresh, hash)));
   }
   return Status();
 }

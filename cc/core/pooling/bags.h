@@ -15,11 +15,34 @@
 #include <cstdint>
 
 #include "cc/core/base/allocator.h"
+#include "cc/core/base/names.h"
 #include "cc/core/base/status.h"
 
 namespace tf_embed {
 
-enum class Combiner : uint8_t { kSum, kMean, kSqrtn, kMeanOfCount };
+// COMBINER(enumerator, name): one line for each that lookups take.
+#define TF_EMBED_COMBINERS(COMBINER) \
+  COMBINER(kSum, "sum")              \
+  COMBINER(kMean, "mean")            \
+  COMBINER(kSqrtn, "sqrtn")
+
+enum class Combiner : uint8_t {
+#define TF_EMBED_COMBINER(enumerator, name) enumerator,
+  TF_EMBED_COMBINERS(TF_EMBED_COMBINER)
+#undef TF_EMBED_COMBINER
+      kMeanOfCount,  // the mean of many tables' lookups, whatever the weights are
+};
+inline constexpr NamedValue<Combiner> kCombinerNames[] = {
+#define TF_EMBED_COMBINER(enumerator, name) {name, Combiner::enumerator},
+    TF_EMBED_COMBINERS(TF_EMBED_COMBINER)
+#undef TF_EMBED_COMBINER
+};
+// Those of lookups in many tables.
+inline constexpr NamedValue<Combiner> kManyTablesCombinerNames[] = {
+    {"sum", Combiner::kSum}, {"mean", Combiner::kMeanOfCount}};
+
+// Whether sums are divided by DivisorOf.
+constexpr bool Divides(Combiner combiner) { return combiner != Combiner::kSum; }
 
 struct Pooling {
   Combiner combiner = Combiner::kSum;
@@ -79,7 +102,7 @@ class Bags {
 // The divisor of a bag.
 template <typename Compute>
 Compute DivisorOf(const Bags& bags, const Pooling& pooling, const int64_t* keys, size_t bag) {
-  if (pooling.combiner == Combiner::kSum) return Compute{1};
+  if (!Divides(pooling.combiner)) return Compute{1};
   const bool weighted = pooling.combiner != Combiner::kMeanOfCount;
   const Compute* const weights = weighted ? static_cast<const Compute*>(pooling.weights) : nullptr;
   const bool squared = pooling.combiner == Combiner::kSqrtn;

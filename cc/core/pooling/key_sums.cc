@@ -231,7 +231,7 @@ Status KeySums::ScaleBags(const KeyGradients& gradients) {
 Status KeySums::WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
                           void* sums) {
   if (gradients.bags != nullptr) TF_EMBED_RETURN_IF_ERROR(gradients.bags->Number());
-  const bool is_scaled = gradients.bags != nullptr && gradients.pooling.combiner != Combiner::kSum;
+  const bool is_scaled = gradients.bags != nullptr && Divides(gradients.pooling.combiner);
   const size_t cost = kDistinctCost + gradients.dim * SizeOf(gradients.type) / kBytesOfNanosecond;
   return DispatchFloating(gradients.type, [&](auto gradient_tag) {
     using G = typename decltype(gradient_tag)::Type;

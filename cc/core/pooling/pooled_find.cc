@@ -220,7 +220,7 @@ class BagPooler {
       Compute* const sum = Pooled(piece.bag);
       AddRows(loops_, rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
               weights == nullptr ? nullptr : weights + piece.begin, piece.begins_bag, sum);
-      if (piece.ends_bag && pooling_.combiner != Combiner::kSum) Divide(piece.bag, sum);
+      if (piece.ends_bag && Divides(pooling_.combiner)) Divide(piece.bag, sum);
     }
     block_begin_ = next_begin;
     places_in_block_ = keys_in_block_ = num_pieces_ = 0;

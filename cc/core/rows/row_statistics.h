@@ -20,26 +20,43 @@
 #include <iterator>
 
 #include "cc/core/base/exec_context.h"
+#include "cc/core/base/names.h"
 
 namespace tf_embed {
 
+// STATISTIC(enumerator, bit in files, name in Python): one line for each, in the order of the
+// words. Never reuse a bit.
+#define TF_EMBED_STATISTICS(STATISTIC)    \
+  STATISTIC(kLastStep, 1, "last_step")    \
+  STATISTIC(kLastTime, 2, "last_time_ms") \
+  STATISTIC(kCount, 4, "count")           \
+  STATISTIC(kScore, 8, "score")           \
+  STATISTIC(kEpoch, 16, "last_epoch")
+
 enum class Statistic : uint8_t {
-  kLastStep = 1,
-  kLastTime = 2,
-  kCount = 4,
-  kScore = 8,
-  kEpoch = 16,
+#define TF_EMBED_STATISTIC(enumerator, bit, name) enumerator = bit,
+  TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
+#undef TF_EMBED_STATISTIC
 };
-inline constexpr Statistic kAllStatistics[] = {Statistic::kLastStep, Statistic::kLastTime,
-                                               Statistic::kCount, Statistic::kScore,
-                                               Statistic::kEpoch};
+inline constexpr Statistic kAllStatistics[] = {
+#define TF_EMBED_STATISTIC(enumerator, bit, name) Statistic::enumerator,
+    TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
+#undef TF_EMBED_STATISTIC
+};
+inline constexpr NamedValue<Statistic> kStatisticNames[] = {
+#define TF_EMBED_STATISTIC(enumerator, bit, name) {name, Statistic::enumerator},
+    TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
+#undef TF_EMBED_STATISTIC
+};
 
 class StatisticSet {
  public:
   static constexpr size_t kMost = std::size(kAllStatistics);
 
   constexpr StatisticSet() = default;
-  static constexpr StatisticSet OfBits(uint8_t bits) { return StatisticSet(bits & 31); }
+  static constexpr StatisticSet OfBits(uint8_t bits) {
+    return StatisticSet(bits & ((1 << kMost) - 1));
+  }
   constexpr StatisticSet With(Statistic statistic) const {
     return StatisticSet(bits_ | static_cast<uint8_t>(statistic));
   }

@@ -62,22 +62,4 @@ Status CheckApply(const TableOptions& options, DataType gradient_type, const Rul
   return Status();
 }
 
-void TableStats::Add(const TableStats& other) {
-  rows += other.rows;
-  payload_bytes += other.payload_bytes;
-  index_bytes += other.index_bytes;
-  slack_bytes += other.slack_bytes;
-  pinned_bytes += other.pinned_bytes;
-  index_places += other.index_places;
-  probed_keys += other.probed_keys;
-  probed_buckets += other.probed_buckets;
-  admitted += other.admitted;
-  held_back += other.held_back;
-  refused += other.refused;
-  evicted += other.evicted;
-  expired += other.expired;
-  hits += other.hits;
-  misses += other.misses;
-}
-
 }  // namespace tf_embed

@@ -33,6 +33,7 @@
 #include "cc/core/rows/whole_rows.h"
 #include "cc/core/rules/optimizer_rule.h"
 #include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_stats.h"
 
 namespace tf_embed {
 
@@ -66,28 +67,6 @@ struct SlotsIn {
 struct ExportCursor {
   uint64_t next = 0;
   bool done = false;
-};
-
-// What a table is made of, and what has happened to it since it was made.
-struct TableStats {
-  uint64_t rows = 0;
-  uint64_t payload_bytes = 0;  // of weights, slots and statistics of all rows
-  uint64_t index_bytes = 0;
-  uint64_t slack_bytes = 0;   // rows that are freed, or not used yet
-  uint64_t pinned_bytes = 0;  // of payload and slack of a table on a GPU, those on the host
-  uint64_t index_places = 0;  // keys that the index has places for
-  uint64_t probed_keys = 0;   // a sample of keys, and the buckets that a find of all of them reads
-  uint64_t probed_buckets = 0;
-
-  uint64_t admitted = 0;   // rows that came
-  uint64_t held_back = 0;  // rows that did not come, because their keys had not come often enough
-  uint64_t refused = 0;    // rows that did not come, because there was no room
-  uint64_t evicted = 0;    // rows that left for others, or by a restriction
-  uint64_t expired = 0;    // rows that left because they were not used
-  uint64_t hits = 0;       // keys that finds found, and did not
-  uint64_t misses = 0;
-
-  void Add(const TableStats& other);
 };
 
 class RankList;

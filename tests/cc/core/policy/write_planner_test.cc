@@ -30,7 +30,7 @@ class MapRows final : public PlannedRows {
     for (const auto& [key, words] : rows) {
       const uint64_t hash = HashKey(key);
       if (hash % one_in != 0) continue;
-      const Rank rank(EvictionScore(order, RowStatistics(policy_.statistics, words.get())), hash);
+      const Rank rank = RankOf(order, RowStatistics(policy_.statistics, words.get()), hash);
       if (rank < low) {
         ++*below;
       } else if (rank < high || high == kHighestRank) {
@@ -235,7 +235,7 @@ TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
       for (const auto& [key, words] : rows_->rows) {
         if (used.count(key) > 0) continue;
         const RowStatistics row(policy_.statistics, words.get());
-        present[Rank(EvictionScore(order, row), HashKey(key))] = key;
+        present[RankOf(order, row, HashKey(key))] = key;
       }
       const size_t size = rows_->size() + coming.size();
       std::set<int64_t> expected;

@@ -135,8 +135,8 @@ TEST(EpochScore, HalvesSaturate) {
     row.Set(Statistic::kEpoch, epoch);
     row.Set(Statistic::kLastStep, step);
     row.Set(Statistic::kCount, count);
-    return std::pair(ShownScore(EvictionOrder::kEpochLru, row),
-                     ShownScore(EvictionOrder::kEpochLfu, row));
+    return std::pair(ShownScore(EvictionOrder::kEpochLru, row, 0),
+                     ShownScore(EvictionOrder::kEpochLfu, row, 0));
   };
   constexpr int64_t kEpoch = int64_t{1} << 32;
   EXPECT_EQ((std::pair<int64_t, int64_t>(3 * kEpoch + 17, 3 * kEpoch + 5)), scores(3, 17, 5));

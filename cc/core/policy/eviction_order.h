@@ -1,0 +1,200 @@
+// Which row of a bounded table leaves first. An order is one struct and one line of the list below;
+// names in ops and Python, the statistics that a table keeps for it, and the dispatch on host and
+// device come from these.
+#ifndef TF_EMBED_CC_CORE_POLICY_EVICTION_ORDER_H_
+#define TF_EMBED_CC_CORE_POLICY_EVICTION_ORDER_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/names.h"
+#include "cc/core/base/platform.h"
+#include "cc/core/rows/row_statistics.h"
+
+// ORDER(enumerator, name, struct)
+#define TF_EMBED_EVICTION_ORDERS(ORDER)        \
+  ORDER(kLru, "lru", LruOrder)                 \
+  ORDER(kLfu, "lfu", LfuOrder)                 \
+  ORDER(kTtl, "ttl", TtlOrder)                 \
+  ORDER(kScore, "score", ScoreOrder)           \
+  ORDER(kEpochLru, "epoch_lru", EpochLruOrder) \
+  ORDER(kEpochLfu, "epoch_lfu", EpochLfuOrder)
+
+namespace tf_embed {
+
+enum class EvictionOrder : uint8_t {
+#define TF_EMBED_ORDER(enumerator, name, order) enumerator,
+  TF_EMBED_EVICTION_ORDERS(TF_EMBED_ORDER)
+#undef TF_EMBED_ORDER
+};
+inline constexpr NamedValue<EvictionOrder> kEvictionOrderNames[] = {
+#define TF_EMBED_ORDER(enumerator, name, order) {name, EvictionOrder::enumerator},
+    TF_EMBED_EVICTION_ORDERS(TF_EMBED_ORDER)
+#undef TF_EMBED_ORDER
+};
+
+// What orders are made of. An order has
+//   kStatistics  what it reads of a row
+//   Score        a row's number in the order, from its statistics and the hash of its key: the
+//                lowest leaves first, and of equal ones the hash decides. Uses only raise it.
+//   Shown        the number that users are told; `score` is a row's Score
+// Row: RowStatistics, or what stands for it on a device.
+struct OrderBase {
+  // Two numbers in one word: the first saturates, of the second the lower bits decide.
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t Pair(uint64_t first, uint64_t second,
+                                                            int second_bits) {
+    first = std::min(first, (uint64_t{1} << (64 - second_bits)) - 1);
+    return first << second_bits | (second & ((uint64_t{1} << second_bits) - 1));
+  }
+  // An epoch above the low half, in which the number saturates; 63 bits.
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InEpoch(uint64_t epoch, uint64_t number) {
+    return std::min(epoch, uint64_t{kMostEpoch}) << 32 | std::min(number, uint64_t{UINT32_MAX});
+  }
+};
+
+#if defined(__CUDACC__)
+#define TF_EMBED_ORDER_FUNCTION                         \
+  _Pragma("nv_exec_check_disable") template <class Row> \
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE
+#else
+#define TF_EMBED_ORDER_FUNCTION \
+  template <class Row>          \
+  static TF_EMBED_INLINE
+#endif
+
+// The last step of use.
+struct LruOrder : OrderBase {
+  static constexpr StatisticSet kStatistics = StatisticSet().With(Statistic::kLastStep);
+  TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
+    return row.Get(Statistic::kLastStep);
+  }
+  static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
+};
+
+// The count, then the last step.
+struct LfuOrder : OrderBase {
+  static constexpr StatisticSet kStatistics =
+      StatisticSet().With(Statistic::kLastStep).With(Statistic::kCount);
+  TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
+    return Pair(row.Get(Statistic::kCount), row.Get(Statistic::kLastStep), 40);
+  }
+  static int64_t Shown(const RowStatistics& row, uint64_t) {
+    return static_cast<int64_t>(row.Get(Statistic::kCount));
+  }
+};
+
+// The last time of use, then the last step. 44 bits of milliseconds last until the year 2527.
+struct TtlOrder : OrderBase {
+  static constexpr StatisticSet kStatistics =
+      StatisticSet().With(Statistic::kLastStep).With(Statistic::kLastTime);
+  TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
+    return Pair(row.Get(Statistic::kLastTime), row.Get(Statistic::kLastStep), 20);
+  }
+  static int64_t Shown(const RowStatistics& row, uint64_t) {
+    return static_cast<int64_t>(row.Get(Statistic::kLastTime));
+  }
+};
+
+// The score that the user gives.
+struct ScoreOrder : OrderBase {
+  static constexpr StatisticSet kStatistics = StatisticSet().With(Statistic::kScore);
+  TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
+    return row.Get(Statistic::kScore);
+  }
+  static int64_t Shown(const RowStatistics&, uint64_t score) {
+    return RowStatistics::ScoreOf(score);
+  }
+};
+
+// The epoch, then the last step or the count: strategies of NVIDIA's HierarchicalKV.
+struct EpochLruOrder : OrderBase {
+  static constexpr StatisticSet kStatistics =
+      StatisticSet().With(Statistic::kLastStep).With(Statistic::kEpoch);
+  TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
+    return InEpoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kLastStep));
+  }
+  static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
+};
+struct EpochLfuOrder : OrderBase {
+  static constexpr StatisticSet kStatistics =
+      StatisticSet().With(Statistic::kLastStep).With(Statistic::kCount).With(Statistic::kEpoch);
+  TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
+    return InEpoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kCount));
+  }
+  static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
+};
+
+#undef TF_EMBED_ORDER_FUNCTION
+
+inline StatisticSet StatisticsOf(EvictionOrder order) {
+  switch (order) {
+#define TF_EMBED_ORDER(enumerator, name, order) \
+  case EvictionOrder::enumerator:               \
+    return order::kStatistics;
+    TF_EMBED_EVICTION_ORDERS(TF_EMBED_ORDER)
+#undef TF_EMBED_ORDER
+  }
+  return StatisticSet();
+}
+
+// A row's place in an order; the lowest leaves first. No two rows have the same one: where scores
+// are equal, hashes decide. So who leaves does not depend on threads, or on where rows lie. The
+// hash tells the key besides (KeyOfHash).
+class Rank {
+ public:
+  constexpr Rank() = default;
+  constexpr Rank(uint64_t score, uint64_t hash) : score_(score), turned_hash_(Turn(hash, 8)) {}
+
+  constexpr uint64_t score() const { return score_; }
+  constexpr uint64_t hash() const { return Turn(turned_hash_, 56); }
+
+  friend constexpr bool operator<(const Rank& a, const Rank& b) {
+    return a.score_ != b.score_ ? a.score_ < b.score_ : a.turned_hash_ < b.turned_hash_;
+  }
+  friend constexpr bool operator==(const Rank& a, const Rank& b) {
+    return a.score_ == b.score_ && a.turned_hash_ == b.turned_hash_;
+  }
+
+ private:
+  static constexpr uint64_t Turn(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
+
+  uint64_t score_ = 0;
+  // The highest bits of a hash are the number of a stripe. They come last here, so that the rows of
+  // some stripes are a fair sample of an order in which hashes decide.
+  uint64_t turned_hash_ = 0;
+};
+inline constexpr Rank kHighestRank{UINT64_MAX, UINT64_MAX};
+
+// The rank of a row by its statistics and the hash of its key.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable  // RowStatistics are the host's
+#endif
+template <class Row>
+TF_EMBED_HOST_DEVICE inline Rank RankOf(EvictionOrder order, const Row& row, uint64_t hash) {
+  switch (order) {
+#define TF_EMBED_ORDER(enumerator, name, order) \
+  case EvictionOrder::enumerator:               \
+    return Rank(order::Score(row, hash), hash);
+    TF_EMBED_EVICTION_ORDERS(TF_EMBED_ORDER)
+#undef TF_EMBED_ORDER
+  }
+  return Rank();
+}
+
+// The number that an order goes by first, as it is told to users.
+inline int64_t ShownScore(EvictionOrder order, const RowStatistics& row, uint64_t hash) {
+  const uint64_t score = RankOf(order, row, hash).score();
+  switch (order) {
+#define TF_EMBED_ORDER(enumerator, name, order) \
+  case EvictionOrder::enumerator:               \
+    return order::Shown(row, score);
+    TF_EMBED_EVICTION_ORDERS(TF_EMBED_ORDER)
+#undef TF_EMBED_ORDER
+  }
+  return 0;
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_POLICY_EVICTION_ORDER_H_

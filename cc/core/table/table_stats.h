@@ -1,0 +1,55 @@
+// What a table is made of, and what has happened to it since it was made.
+#ifndef TF_EMBED_CC_CORE_TABLE_TABLE_STATS_H_
+#define TF_EMBED_CC_CORE_TABLE_TABLE_STATS_H_
+
+#include <cstdint>
+
+// STAT(name, meaning): one line for each number, in the order in which the op gives them. Numbers
+// of shards are added up. A new one is a line here and in the store that counts it.
+#define TF_EMBED_TABLE_STATS(STAT)                                                \
+  STAT(rows, "rows")                                                              \
+  STAT(payload_bytes, "bytes of weights, slots and statistics of all rows")       \
+  STAT(index_bytes, "bytes of the index")                                         \
+  STAT(slack_bytes, "bytes of rows that are freed, or not used yet")              \
+  STAT(admission_bytes, "bytes of what counts the keys that wait for a row")      \
+  STAT(undrained, "evicted rows that wait for TfEmbedDrainEvicted")               \
+  STAT(index_places, "keys that the index has places for")                        \
+  STAT(probed_keys, "keys of a sample")                                           \
+  STAT(probed_buckets, "buckets that a find of all keys of the sample reads")     \
+  STAT(admitted, "rows that came by a policy")                                    \
+  STAT(held_back, "times that a key got no row, as it had not come often enough") \
+  STAT(refused, "times that a key got no row for want of room")                   \
+  STAT(evicted, "rows that left for others, or by a restriction")                 \
+  STAT(expired, "rows that left because they were not used")                      \
+  STAT(hits, "keys that finds found")                                             \
+  STAT(misses, "keys that finds did not find")                                    \
+  STAT(pinned_bytes, "bytes of payload and slack of a table on a GPU that are on the host")
+
+namespace tf_embed {
+
+struct TableStats {
+#define TF_EMBED_STAT(name, meaning) uint64_t name = 0;
+  TF_EMBED_TABLE_STATS(TF_EMBED_STAT)
+#undef TF_EMBED_STAT
+
+  void Add(const TableStats& other) {
+#define TF_EMBED_STAT(name, meaning) name += other.name;
+    TF_EMBED_TABLE_STATS(TF_EMBED_STAT)
+#undef TF_EMBED_STAT
+  }
+};
+
+struct TableStat {
+  const char* name;
+  const char* meaning;
+  uint64_t TableStats::*number;
+};
+inline constexpr TableStat kTableStats[] = {
+#define TF_EMBED_STAT(name, meaning) {#name, meaning, &TableStats::name},
+    TF_EMBED_TABLE_STATS(TF_EMBED_STAT)
+#undef TF_EMBED_STAT
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_TABLE_STATS_H_

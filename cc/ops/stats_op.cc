@@ -1,0 +1,41 @@
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cc/core/table/table_stats.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_embed {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
+
+std::string MeaningsOfStats() {
+  std::string lines;
+  for (const TableStat& stat : kTableStats) absl::StrAppend(&lines, "  ", stat.meaning, ";\n");
+  return lines;
+}
+
+REGISTER_OP("TfEmbedStats")
+    .Input("table: resource")
+    .Output("numbers: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      c->set_output(0, c->Vector(static_cast<int64_t>(std::size(kTableStats))));
+      return absl::OkStatus();
+    })
+    .Doc(absl::StrCat(R"doc(
+Says what a table is made of and what has happened to it since it was made, in all shards.
+
+numbers: In this order:
+)doc",
+                      MeaningsOfStats()));
+
+}  // namespace
+}  // namespace tf_embed
