@@ -2,19 +2,23 @@
 #ifndef TF_EMBED_BENCHMARKS_RULE_H_
 #define TF_EMBED_BENCHMARKS_RULE_H_
 
-#include "cc/core/rules/optimizer_rule.h"
+#include "cc/core/rules/rule_list.h"
 
 namespace tf_embed {
 
 // A fused rule with the usual numbers.
 inline Rule RuleOf(RuleKind kind, size_t dim) {
-  Rule rule;
-  rule.slots = FusedSlots(kind, dim, 0.1);
-  rule.learning_rate = 0.01;
-  rule.epsilon = 1e-7;
-  rule.beta_1 = 0.9;
-  rule.beta_2 = 0.999;
-  return rule;
+  constexpr double kRate = 0.01;
+  switch (kind) {
+    case RuleKind::kAdagrad:
+      return Rule::Of<AdagradRule>(dim, {0.1, 1e-7}, kRate);
+    case RuleKind::kRowwiseAdagrad:
+      return Rule::Of<RowwiseAdagradRule>(dim, {0.1, 1e-7, 0.0, 0.0, 0.0}, kRate);
+    case RuleKind::kAdam:
+      return Rule::Of<AdamRule<false>>(dim, {0.9, 0.999, 1e-7}, kRate);
+    default:
+      return Rule::Of<SgdRule>(dim, {}, kRate);
+  }
 }
 
 }  // namespace tf_embed

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "benchmarks/device_machine.h"
-#include "cc/core/rules/optimizer_rule.h"
+#include "cc/core/rules/rule_list.h"
 
 #if defined(__CUDACC__)
 #include <cub/device/device_radix_sort.cuh>
@@ -77,7 +77,7 @@ __global__ void StepRows(const RuleConstants<float> constants, const int64_t* id
   float* const of_row = moments + 2 * ids[begin] * dim;
   float slots[] = {of_row[j], of_row[dim + j]};
   float weight = weights[at];
-  AdamRule<false>::Step(constants, sum, weight, slots);
+  AdamRule<false>::Step(constants.Of<AdamRule<false>>(), sum, weight, slots);
   weights[at] = weight;
   of_row[j] = slots[0];
   of_row[dim + j] = slots[1];
@@ -160,7 +160,8 @@ class StaticArray {
         float sum = 0;
         for (size_t k = begin; k < end; ++k) sum += gradients[places[k] * dim_ + j];
         float slots[] = {of_row[j], of_row[dim_ + j]};
-        AdamRule<false>::Step(constants, sum, weights_.data()[id * dim_ + j], slots);
+        AdamRule<false>::Step(constants.Of<AdamRule<false>>(), sum, weights_.data()[id * dim_ + j],
+                              slots);
         of_row[j] = slots[0];
         of_row[dim_ + j] = slots[1];
       }

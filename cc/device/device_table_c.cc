@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "cc/core/rules/rule_list.h"
 #include "cc/core/table/table.h"
 #include "cc/device/device_table.h"
 
@@ -159,22 +160,27 @@ te::Status RuleOf(const TfEmbedStep& step, size_t dim, te::Rule* rule) {
       return Invalid("kind", "a TfEmbedRule", step.kind);
   }
   if (step.step < 1) return Invalid("step", "at least 1", step.step);
-  rule->slots = te::FusedSlots(static_cast<te::RuleKind>(step.kind), dim, step.initial_slot);
+  rule->slots.kind = static_cast<te::RuleKind>(step.kind);
   rule->step = step.step;
   rule->learning_rate = step.learning_rate;
   rule->weight_decay = step.weight_decay;
-  rule->initial_slot = step.initial_slot;
-  rule->momentum = step.momentum;
-  rule->nesterov = step.nesterov != 0 ? 1.0 : 0.0;
-  rule->epsilon = step.epsilon;
-  rule->beta_1 = step.beta_1;
-  rule->beta_2 = step.beta_2;
-  rule->rho = step.rho;
-  rule->learning_rate_power = step.learning_rate_power;
-  rule->l1 = step.l1;
-  rule->l2 = step.l2;
-  rule->l2_shrinkage = step.l2_shrinkage;
-  rule->beta = step.beta;
+  const auto set = [rule](const char* name, double number) {
+    const int place = te::FindHyper(rule->slots.kind, name);
+    if (place >= 0) rule->hyper[place] = number;
+  };
+  set("initial_accumulator_value", step.initial_slot);
+  set("momentum", step.momentum);
+  set("nesterov", step.nesterov != 0 ? 1.0 : 0.0);
+  set("epsilon", step.epsilon);
+  set("beta_1", step.beta_1);
+  set("beta_2", step.beta_2);
+  set("rho", step.rho);
+  set("learning_rate_power", step.learning_rate_power);
+  set("l1", step.l1);
+  set("l2", step.l2);
+  set("l2_shrinkage", step.l2_shrinkage);
+  set("beta", step.beta);
+  te::SetFusedSlots(dim, rule);
   return te::Status();
 }
 

@@ -1,6 +1,6 @@
-// What optimizers do to rows in device memory: the rules of optimizer_rule.h and row_rule.h, run by
-// the lanes of a tile on the columns of a row. The sums and their order are those of
-// table_loops_inl.h, so rows have the same bits as on the host, but for rules that take powers.
+// Steps of rules on rows in device memory, run by the lanes of a tile on the columns of a row. The
+// sums and their order are those of table_loops_inl.h, so rows have the same bits as on the host,
+// except for rules that take powers.
 #ifndef TF_EMBED_CC_DEVICE_RULE_KERNELS_H_
 #define TF_EMBED_CC_DEVICE_RULE_KERNELS_H_
 
@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "cc/core/rows/stochastic_rounding.h"
-#include "cc/core/rules/row_rule.h"
+#include "cc/core/rules/rule_list.h"
 #include "cc/device/row_kernels.h"
 
 namespace tf_embed {
@@ -52,12 +52,14 @@ TF_EMBED_DEVICE void BeginAverage(const Tile& tile, size_t dim, const T* weights
   if (!begun) ForEachLane(tile, dim, [&](size_t j) { average[j] = weights[j]; });
 }
 
-// One step of a rule of row_rule.h on one row. A lane's columns of `gradient` and `weights` are
-// nobody else's. So many of them are loaded before the first is stored: column by column, each load
-// waits for the store before it, which may be to the same place for all that the compiler knows.
+// One step of a rule on one row; rule_unit.h says in which order. A lane's columns of `gradient`
+// and `weights` are nobody else's. `kTogether` of them are loaded before the first is stored:
+// column by column, each load waits for the store before it, which may be to the same place for all
+// that the compiler knows.
 template <class R, size_t kTogether = 1, typename T, class Tile>
-TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& c, size_t dim,
+TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& constants, size_t dim,
                              const T* gradient, T* weights, T* slots) {
+  const auto& c = constants.template Of<R>();
   T sums[2];
   T row_slots[R::kRowSlots + 1];
   T* const shared_row_slots = slots + (R::kGroups + R::kIdleGroups) * dim;
@@ -108,8 +110,8 @@ TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& c, size_t
     for (size_t k = 0; k != kTogether; ++k) {
       const size_t j = begin + k * Tile::kLanes;
       if (j >= dim) continue;
-      if (c.decay_before != T(0)) w[k] -= c.decay_before * w[k];
-      R::Step(c, row, g[k], w[k], s[k]);
+      if (constants.decay_before != T(0)) w[k] -= constants.decay_before * w[k];
+      StepLane<R>(c, row, g[k], w[k], s[k]);
       weights[j] = w[k];
       if constexpr (!R::kTurns) store(j, s[k]);
     }
@@ -127,16 +129,15 @@ TF_EMBED_DEVICE void StepRow(const Tile& tile, const RuleConstants<T>& c, size_t
   }
 }
 
-// A rule of optimizer_rule.h as one of row_rule.h.
-template <class R>
-struct ColumnRule : LaneRule {
-  static constexpr size_t kGroups = R::kGroups;
-  template <typename T>
-  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const RuleConstants<T>& c,
-                                                        const RowFactors<T>&, T g, T& w, T* s) {
-    R::Step(c, g, w, s);
+// The step of a unit that its hyper-parameters chose, if its number is kNumber or above.
+template <class Unit, size_t kNumber = 0, typename T, class Tile>
+TF_EMBED_DEVICE void StepByUnit(const Tile& tile, const RuleConstants<T>& c, size_t dim, const T* g,
+                                T* w, T* s) {
+  if constexpr (kNumber + 1 < kNumSteps<Unit>) {
+    if (c.chosen_step != kNumber) return StepByUnit<Unit, kNumber + 1>(tile, c, dim, g, w, s);
   }
-};
+  StepRow<StepAt<Unit, kNumber>>(tile, c, dim, g, w, s);
+}
 
 // One step of whichever rule it is. One function for all rules and all types of weights, not
 // inlined: the branch is the same for all tiles of a launch, and compilers take minutes for many
@@ -145,61 +146,15 @@ template <typename T, class Tile>
 TF_EMBED_DEVICE __attribute__((noinline)) void StepByRule(const Tile& tile,
                                                           const RuleConstants<T>& c, size_t dim,
                                                           const T* g, T* w, T* s) {
-  switch (c.rule.slots.kind) {
+  switch (c.kind) {
     case RuleKind::kNone:
     case RuleKind::kExternal:
-      return StepRow<ColumnRule<DecayRule>>(tile, c, dim, g, w, s);
-    case RuleKind::kSgd:
-      return StepRow<ColumnRule<SgdRule>>(tile, c, dim, g, w, s);
-    case RuleKind::kMomentum:
-      return c.rule.nesterov != 0.0
-                 ? StepRow<ColumnRule<MomentumRule<true>>>(tile, c, dim, g, w, s)
-                 : StepRow<ColumnRule<MomentumRule<false>>>(tile, c, dim, g, w, s);
-    case RuleKind::kAdagrad:
-      return StepRow<ColumnRule<AdagradRule<false>>>(tile, c, dim, g, w, s);
-    case RuleKind::kExactAdagrad:
-      return StepRow<ColumnRule<AdagradRule<true>>>(tile, c, dim, g, w, s);
-    case RuleKind::kAdam:
-      return StepRow<ColumnRule<AdamRule<false>>>(tile, c, dim, g, w, s);
-    case RuleKind::kAdamAmsgrad:
-      return StepRow<ColumnRule<AdamRule<true>>>(tile, c, dim, g, w, s);
-    case RuleKind::kRmsprop:
-      return StepRow<ColumnRule<RmspropRule<false, false>>>(tile, c, dim, g, w, s);
-    case RuleKind::kRmspropMomentum:
-      return StepRow<ColumnRule<RmspropRule<true, false>>>(tile, c, dim, g, w, s);
-    case RuleKind::kRmspropCentered:
-      return StepRow<ColumnRule<RmspropRule<false, true>>>(tile, c, dim, g, w, s);
-    case RuleKind::kRmspropCenteredMomentum:
-      return StepRow<ColumnRule<RmspropRule<true, true>>>(tile, c, dim, g, w, s);
-    case RuleKind::kFtrl:
-      return c.rule.learning_rate_power == -0.5
-                 ? StepRow<ColumnRule<FtrlRule<true>>>(tile, c, dim, g, w, s)
-                 : StepRow<ColumnRule<FtrlRule<false>>>(tile, c, dim, g, w, s);
-    case RuleKind::kRowwiseAdagrad:
-    case RuleKind::kEmaRowwiseAdagrad:
-      return c.decay_mode == DecayMode::kL2
-                 ? StepRow<RowwiseAdagradRule<1, true>>(tile, c, dim, g, w, s)
-                 : StepRow<RowwiseAdagradRule<1, false>>(tile, c, dim, g, w, s);
-    case RuleKind::kEnsembleRowwiseAdagrad:
-      return c.decay_mode == DecayMode::kL2
-                 ? StepRow<RowwiseAdagradRule<1, true, true>>(tile, c, dim, g, w, s)
-                 : StepRow<RowwiseAdagradRule<1, false, true>>(tile, c, dim, g, w, s);
-    case RuleKind::kRowwiseAdagradGlobal:
-      return StepRow<RowwiseAdagradRule<2, false>>(tile, c, dim, g, w, s);
-    case RuleKind::kRowwiseAdagradCounter:
-      return StepRow<RowwiseAdagradRule<3, true>>(tile, c, dim, g, w, s);
-    case RuleKind::kRowAdam:
-      return StepRow<RowAdamRule<false, false, false>>(tile, c, dim, g, w, s);
-    case RuleKind::kRowAdamCounter:
-      return StepRow<RowAdamRule<false, true, false>>(tile, c, dim, g, w, s);
-    case RuleKind::kPartialRowwiseAdam:
-      return StepRow<RowAdamRule<true, false, false>>(tile, c, dim, g, w, s);
-    case RuleKind::kLamb:
-      return StepRow<RowAdamRule<false, false, true>>(tile, c, dim, g, w, s);
-    case RuleKind::kPartialRowwiseLamb:
-      return StepRow<RowAdamRule<true, false, true>>(tile, c, dim, g, w, s);
-    case RuleKind::kLars:
-      return StepRow<LarsRule>(tile, c, dim, g, w, s);
+      return StepRow<NoRule>(tile, c, dim, g, w, s);
+#define TF_EMBED_RULE(enumerator, number, name, ...) \
+  case RuleKind::enumerator:                         \
+    return StepByUnit<__VA_ARGS__>(tile, c, dim, g, w, s);
+      TF_EMBED_RULES(TF_EMBED_RULE)
+#undef TF_EMBED_RULE
   }
 }
 
@@ -220,27 +175,30 @@ struct OneRule {
   }
 };
 
-// Calls use(...) with what steps by a rule: one of those that most tables have, with weights of
-// float, has kernels of its own.
+// Calls use(...) with OneRule of the chosen step of a unit if it has kernels of its own, which are
+// of weights of float; otherwise with AnyRule.
+template <class Unit, size_t kNumber = 0, typename Use>
+auto UseStep(size_t chosen, const Use& use) {
+  using R = StepAt<Unit, kNumber>;
+  if constexpr (kNumber + 1 < kNumSteps<Unit>) {
+    if (chosen != kNumber) return UseStep<Unit, kNumber + 1>(chosen, use);
+  }
+  if constexpr (R::kHasKernels) {
+    return use(OneRule<R, 4>());
+  } else {
+    return use(AnyRule());
+  }
+}
 template <typename T, typename Use>
 auto DispatchRule(const Rule& rule, const Use& use) {
   if constexpr (std::is_same_v<T, float>) {
-    switch (rule.slots.kind) {
-      case RuleKind::kSgd:
-        return use(OneRule<ColumnRule<SgdRule>, 4>());
-      case RuleKind::kAdagrad:
-        return use(OneRule<ColumnRule<AdagradRule<false>>, 4>());
-      case RuleKind::kAdam:
-        return use(OneRule<ColumnRule<AdamRule<false>>, 4>());
-      case RuleKind::kRowwiseAdagrad:
-        if (static_cast<DecayMode>(rule.decay_mode) != DecayMode::kL2)
-          return use(OneRule<RowwiseAdagradRule<1, false>, 4>());
-        break;
-      default:
-        break;
-    }
+    return DispatchUnit(rule.slots.kind, [&](auto tag) {
+      using Unit = typename decltype(tag)::Type;
+      return UseStep<Unit>(Unit::ChooseStep(rule.Get<typename Unit::Hyper>()), use);
+    });
+  } else {
+    return use(AnyRule());
   }
-  return use(AnyRule());
 }
 
 // How weights of type T come back from the type they are computed in.
@@ -437,8 +395,7 @@ struct PassKernel {
     const uint64_t noise = rounding.noise.OfRow(entry.key);
     const TablePass& pass = constants.pass;
     const Compute share = static_cast<Compute>(pass.share);
-    if (constants.rule.slots.kind == RuleKind::kEmaRowwiseAdagrad) {
-      // The second half of a row follows the first.
+    if (pass.of_halves) {
       ForEachLane(tile, dim / 2, [&](size_t j) {
         Compute w = Number<T>::Load(weights[dim / 2 + j]);
         w += share * (Number<T>::Load(weights[j]) - w);

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cc/core/pooling/bags.h"
-#include "cc/ops/fused_rules.h"
+#include "cc/core/rules/rule_names.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -207,7 +207,7 @@ REGISTER_OP("TfEmbedApplyTables")
     .Attr("num_tables: int >= 1")
     .Attr("dims: list(int) >= 1")
     .Attr(absl::StrCat("combiner: {", QuotedNames(kManyTablesCombinerNames), "}"))
-    .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
+    .Attr(absl::StrCat("rule: {", QuotedRuleNames(), "}"))
     .Attr("slot_types: list({float, half, bfloat16}) = []")
     .Attr("stochastic_rounding: bool = false")
     .SetIsStateful()

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cc/core/policy/eviction_order.h"
-#include "cc/ops/fused_rules.h"
+#include "cc/core/rules/rule_names.h"
 #include "cc/ops/key_types.h"
 #include "cc/ops/longer_shape.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -262,7 +262,7 @@ REGISTER_OP("TfEmbedApply")
     .Attr("num_scores: int >= 0 = 0")
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
-    .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
+    .Attr(absl::StrCat("rule: {", QuotedRuleNames(), "}"))
     .Attr("distinct: bool = false")
     .Attr("stochastic_rounding: bool = false")
     .SetIsStateful()
@@ -272,46 +272,24 @@ REGISTER_OP("TfEmbedApply")
       TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &unused));
       return c->WithRank(c->input(5), 0, &unused);
     })
-    .Doc(R"doc(
+    .Doc(absl::StrCat(R"doc(
 One step of an optimizer. Gradients of equal keys are summed in position order, absent keys get
 their initial row, and the rule runs on each row once.
 
 gradients: keys.shape + [dim], of the table's value type, or of float32 for float16 and bfloat16
   tables, whose sums and rules are in float32 either way.
-hyper: Hyper-parameters of the rule.
-  sgd: [learning_rate, weight_decay].
-  momentum: [learning_rate, weight_decay, momentum, nesterov (0 or 1)].
-  adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon].
-  adam, adam_amsgrad: [learning_rate, weight_decay, beta_1, beta_2, epsilon].
-  rmsprop and its variants: [learning_rate, weight_decay, rho, momentum, epsilon].
-  ftrl: [learning_rate, weight_decay, initial_accumulator_value, learning_rate_power, l1, l2,
-    l2_shrinkage, beta].
-  FBGEMM's rules (cc/core/rules/row_rule.h), where weight_decay is Keras's, before the rule, and decay the
-  rule's own:
-  exact_adagrad: [learning_rate, weight_decay, epsilon].
-  rowwise_adagrad: [learning_rate, weight_decay, initial_accumulator_value, epsilon, decay,
-    decay_mode, max_norm].
-  rowwise_adagrad_global: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
-    start_step, lower_bound].
-  rowwise_adagrad_counter: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
-    counter_decay_mode, counter_half_life, adjustment_step, adjustment_bound, counter_rate_mode,
-    tail_threshold, max_counter, norm_coefficient, lower_bound].
-  ensemble_rowwise_adagrad: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
-    initial_average, average_every, swap_every, average_start, average_coefficient, keeps_average (0
-    or 1)]. Changes all rows at the end of some steps.
-  ema_rowwise_adagrad: [learning_rate, weight_decay, epsilon, decay, decay_mode, max_norm,
-    average_every, average_start, average_coefficient]. Changes all rows at the end of some steps.
-  row_adam, row_adam_counter, partial_rowwise_adam, lamb, partial_rowwise_lamb: [learning_rate,
-    weight_decay, epsilon, decay, beta_1, beta_2].
-  lars: [learning_rate, weight_decay, momentum, decay, eta].
-step: The number of this step; the first is 1.
+hyper: Hyper-parameters of the rule. weight_decay is Keras's, before the rule, and decay the rule's
+  own. nesterov and keeps_average are 0 or 1. A rule with average_every changes all rows at the end
+  of some steps.
+)doc",
+                      HyperOfRules(), R"doc(step: The number of this step; the first is 1.
 rule: A rule other than the table's present one replaces the slots and keeps the weights.
 distinct: Says that no key comes twice, which spares the search for equal ones. Where one does all
   the same, the rule runs for each of its positions, in any order.
 stochastic_rounding: Rounds float16 and bfloat16 weights up or down by chance, so that the mean is
   right; else to nearest. The noise is a function of the table's seed and id, the step, the key and
   the column. Nothing to tables of other types.
-)doc");
+)doc"));
 
 REGISTER_OP("TfEmbedFindSlots")
     .Input("table: resource")
@@ -367,7 +345,7 @@ REGISTER_OP("TfEmbedAssignSlots")
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("slot_dtype: {float, double}")
     .Attr("dim: int >= 1")
-    .Attr(absl::StrCat("rule: {", kFusedRules, ", 'external'} = 'external'"))
+    .Attr(absl::StrCat("rule: {", QuotedRuleNames(), ", 'external'} = 'external'"))
     .Attr("rule_id: int = 0")
     .Attr("slot_widths: list(int) = []")
     .Attr("slot_initial_values: string = ''")
@@ -447,7 +425,7 @@ REGISTER_OP("TfEmbedReadSlots")
     .Output("exists: bool")
     .Attr(kKeyDtype)
     .Attr("slot_dtype: {float, double}")
-    .Attr(absl::StrCat("rule: {", kFusedRules, ", 'external'}"))
+    .Attr(absl::StrCat("rule: {", QuotedRuleNames(), ", 'external'}"))
     .Attr("rule_id: int = 0")
     .Attr("slot_widths: list(int) = []")
     .Attr("slot_initial_values: string = ''")
@@ -476,7 +454,7 @@ initial_value: That of the first group of a rule of TfEmbedApply.
 REGISTER_OP("TfEmbedRowsOfOtherRule")
     .Input("table: resource")
     .Output("rows: int64")
-    .Attr(absl::StrCat("rule: {", kFusedRules, ", 'external'}"))
+    .Attr(absl::StrCat("rule: {", QuotedRuleNames(), ", 'external'}"))
     .Attr("rule_id: int = 0")
     .Attr("slot_widths: list(int) = []")
     .Attr("slot_initial_values: string = ''")
@@ -493,7 +471,7 @@ rule: A rule of TfEmbedApply; or external, which rule_id, slot_widths and slot_i
 REGISTER_OP("TfEmbedLargestSlot")
     .Input("table: resource")
     .Output("largest: double")
-    .Attr(absl::StrCat("rule: {", kFusedRules, "}"))
+    .Attr(absl::StrCat("rule: {", QuotedRuleNames(), "}"))
     .Attr("slot: int >= 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)

@@ -1,5 +1,6 @@
 #include "cc/tf/rule_attributes.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,79 +9,17 @@
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
-namespace {
 
 namespace tf = ::tensorflow;
-
-// What ops say of a rule: its name, and its hyper-parameters in the order of their vector, behind
-// the learning rate and Keras's weight decay, which all have.
-struct RuleEntry {
-  static constexpr size_t kMostHyper = 16;
-
-  const char* name;
-  RuleKind kind;
-  double Rule::*hyper[kMostHyper + 1];  // null behind the last
-};
-constexpr RuleEntry kRules[] = {
-    {"sgd", RuleKind::kSgd, {}},
-    {"momentum", RuleKind::kMomentum, {&Rule::momentum, &Rule::nesterov}},
-    {"adagrad", RuleKind::kAdagrad, {&Rule::initial_slot, &Rule::epsilon}},
-    {"adam", RuleKind::kAdam, {&Rule::beta_1, &Rule::beta_2, &Rule::epsilon}},
-    {"adam_amsgrad", RuleKind::kAdamAmsgrad, {&Rule::beta_1, &Rule::beta_2, &Rule::epsilon}},
-    {"rmsprop", RuleKind::kRmsprop, {&Rule::rho, &Rule::momentum, &Rule::epsilon}},
-    {"rmsprop_momentum", RuleKind::kRmspropMomentum, {&Rule::rho, &Rule::momentum, &Rule::epsilon}},
-    {"rmsprop_centered", RuleKind::kRmspropCentered, {&Rule::rho, &Rule::momentum, &Rule::epsilon}},
-    {"rmsprop_centered_momentum",
-     RuleKind::kRmspropCenteredMomentum,
-     {&Rule::rho, &Rule::momentum, &Rule::epsilon}},
-    {"ftrl",
-     RuleKind::kFtrl,
-     {&Rule::initial_slot, &Rule::learning_rate_power, &Rule::l1, &Rule::l2, &Rule::l2_shrinkage,
-      &Rule::beta}},
-    {"external", RuleKind::kExternal, {}},
-    {"exact_adagrad", RuleKind::kExactAdagrad, {&Rule::epsilon}},
-    {"rowwise_adagrad",
-     RuleKind::kRowwiseAdagrad,
-     {&Rule::initial_slot, &Rule::epsilon, &Rule::decay, &Rule::decay_mode, &Rule::max_norm}},
-    {"rowwise_adagrad_global",
-     RuleKind::kRowwiseAdagradGlobal,
-     {&Rule::epsilon, &Rule::decay, &Rule::decay_mode, &Rule::max_norm, &Rule::start_step,
-      &Rule::lower_bound}},
-    {"rowwise_adagrad_counter",
-     RuleKind::kRowwiseAdagradCounter,
-     {&Rule::epsilon, &Rule::decay, &Rule::decay_mode, &Rule::max_norm, &Rule::counter_decay_mode,
-      &Rule::counter_half_life, &Rule::adjustment_step, &Rule::adjustment_bound,
-      &Rule::counter_rate_mode, &Rule::tail_threshold, &Rule::max_counter, &Rule::norm_coefficient,
-      &Rule::lower_bound}},
-    {"ensemble_rowwise_adagrad",
-     RuleKind::kEnsembleRowwiseAdagrad,
-     {&Rule::epsilon, &Rule::decay, &Rule::decay_mode, &Rule::max_norm, &Rule::initial_slot,
-      &Rule::average_every, &Rule::swap_every, &Rule::average_start, &Rule::average_coefficient,
-      &Rule::keeps_average}},
-    {"ema_rowwise_adagrad",
-     RuleKind::kEmaRowwiseAdagrad,
-     {&Rule::epsilon, &Rule::decay, &Rule::decay_mode, &Rule::max_norm, &Rule::average_every,
-      &Rule::average_start, &Rule::average_coefficient}},
-    {"row_adam", RuleKind::kRowAdam, {&Rule::epsilon, &Rule::decay, &Rule::beta_1, &Rule::beta_2}},
-    {"row_adam_counter",
-     RuleKind::kRowAdamCounter,
-     {&Rule::epsilon, &Rule::decay, &Rule::beta_1, &Rule::beta_2}},
-    {"partial_rowwise_adam",
-     RuleKind::kPartialRowwiseAdam,
-     {&Rule::epsilon, &Rule::decay, &Rule::beta_1, &Rule::beta_2}},
-    {"lamb", RuleKind::kLamb, {&Rule::epsilon, &Rule::decay, &Rule::beta_1, &Rule::beta_2}},
-    {"partial_rowwise_lamb",
-     RuleKind::kPartialRowwiseLamb,
-     {&Rule::epsilon, &Rule::decay, &Rule::beta_1, &Rule::beta_2}},
-    {"lars", RuleKind::kLars, {&Rule::momentum, &Rule::decay, &Rule::eta}},
-};
-
-}  // namespace
 
 absl::Status ReadRuleKind(tf::OpKernelConstruction* construction, RuleKind* kind) {
   std::string name;
   TF_RETURN_IF_ERROR(construction->GetAttr("rule", &name));
-  for (const RuleEntry& known : kRules) {
+  if (name == "external") {
+    *kind = RuleKind::kExternal;
+    return absl::OkStatus();
+  }
+  for (const RuleFacts& known : kRules) {
     if (name == known.name) {
       *kind = known.kind;
       return absl::OkStatus();
@@ -108,21 +47,20 @@ absl::Status ReadSlotTypes(tf::OpKernelConstruction* construction, RuleKind kind
 }
 
 absl::Status ReadRule(RuleKind kind, size_t dim, const tf::Tensor& hyper, Rule* rule) {
-  const RuleEntry* entry = kRules;
-  while (entry->kind != kind) ++entry;
-  int64_t wanted = 2;
-  while (entry->hyper[wanted - 2] != nullptr) ++wanted;
+  const RuleFacts& facts = FactsOf(kind);
+  const auto wanted = static_cast<int64_t>(2 + facts.num_hyper);
   TF_RETURN_IF_ERROR(CheckRank(hyper, "hyper", 1));
   if (hyper.NumElements() != wanted) {
-    return InvalidArgumentError("`hyper` of the rule '", entry->name, "' must have ", wanted,
+    return InvalidArgumentError("`hyper` of the rule '", facts.name, "' must have ", wanted,
                                 " numbers. Received: ", hyper.NumElements(), ".");
   }
   // Those of one table among many may begin anywhere.
   const double* const numbers = hyper.unaligned_flat<double>().data();
   rule->learning_rate = numbers[0];
   rule->weight_decay = numbers[1];
-  for (int64_t i = 2; i < wanted; ++i) rule->*entry->hyper[i - 2] = numbers[i];
-  rule->slots = FusedSlots(kind, dim, rule->initial_slot);
+  std::copy(numbers + 2, numbers + wanted, rule->hyper);
+  rule->slots.kind = kind;
+  SetFusedSlots(dim, rule);
   return absl::OkStatus();
 }
 

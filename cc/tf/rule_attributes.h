@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cc/core/rules/optimizer_rule.h"
-#include "cc/core/rules/rule_slots.h"
+#include "cc/core/rules/rule_list.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {

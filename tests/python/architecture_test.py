@@ -51,7 +51,7 @@ CC_ROOMS = {
     },
     "host": ("cc/core/", "cc/host/"),
     "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
-    "ops": ("absl/", "cc/ops/", "tensorflow/"),
+    "ops": ("absl/", "cc/core/rules/", "cc/ops/", "tensorflow/"),
     "tf": ("absl/", "cc/core/", "cc/device/", "cc/host/", "cc/tf/", "tensorflow/", "tsl/", "xla/"),
 }
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")

@@ -16,7 +16,7 @@
 
 #include "cc/core/base/data_type.h"
 #include "cc/core/base/status.h"
-#include "cc/core/rules/rule_slots.h"
+#include "cc/core/rules/rule_list.h"
 
 namespace tf_embed {
 

@@ -29,6 +29,7 @@ class RowStepper {
         stored_(stored),
         step_(step),
         constants_(rule),
+        by_noise_(rule.stochastic_rounding),
         noise_(noise),
         narrow_(allocator),
         wide_(allocator),
@@ -68,7 +69,7 @@ class RowStepper {
       LoadRow(row, layout_.weight_bytes, narrow_.data());
       for (size_t j = 0; j < layout_.dim; ++j) wide_[j] = Number<T>::Load(narrow_[j]);
       step_(constants_, layout_.dim, gradient, wide_.data(), slots);
-      if (constants_.rule.stochastic_rounding) {
+      if (by_noise_) {
         noise_.Round(key, wide_.data(), layout_.dim, narrow_.data());
       } else {
         for (size_t j = 0; j < layout_.dim; ++j) narrow_[j] = Number<T>::Store(wide_[j]);
@@ -81,6 +82,7 @@ class RowStepper {
   const RuleSlots& stored_;
   const StepFunction<Compute> step_;
   const RuleConstants<Compute> constants_;
+  const bool by_noise_;
   const RoundingNoise noise_;
   Buffer<T> narrow_;
   Buffer<Compute> wide_;

@@ -18,7 +18,7 @@
 #include "cc/core/index/row_store.h"
 #include "cc/core/index/striped_index.h"
 #include "cc/core/rows/initializer.h"
-#include "cc/core/rules/optimizer_rule.h"
+#include "cc/core/rules/rule_list.h"
 
 namespace tf_embed {
 

@@ -7,7 +7,7 @@
 
 #include "cc/core/loops/table_loops.h"
 #include "cc/core/rows/row_copy.h"
-#include "cc/core/rules/row_rule.h"
+#include "cc/core/rules/rule_list.h"
 
 namespace tf_embed {
 
@@ -195,9 +195,12 @@ struct Loops {
     }
   }
 
-  // A step of a rule of row_rule.h.
+  // One step of a rule; rule_unit.h says in which order.
   template <class R, typename T>
-  static void Step(const RuleConstants<T>& c, size_t dim, const T* gradient, T* weights, T* slots) {
+  static void Step(const RuleConstants<T>& constants, size_t dim, const T* gradient, T* weights,
+                   T* slots) {
+    const auto& c = constants.template Of<R>();
+    const T decay_before = constants.decay_before;
     T sums[2];
     T row_slots[R::kRowSlots + 1];
     T* const shared_row_slots = slots + (R::kGroups + R::kIdleGroups) * dim;
@@ -236,8 +239,8 @@ struct Loops {
       V s[R::kGroups + 1];
       w = LoadPack<V>(weights + i);
       LoadSlots<R>(slots, dim, i, s);
-      if (c.decay_before != T(0)) w -= c.decay_before * w;
-      R::Step(c, row, LoadPack<V>(gradient + i), w, s);
+      if (decay_before != T(0)) w -= decay_before * w;
+      StepLane<R>(c, row, LoadPack<V>(gradient + i), w, s);
       StoreShared(w, weights + i);
       if constexpr (!R::kTurns) StoreSlots<R>(s, dim, i, slots);
     });
@@ -245,17 +248,6 @@ struct Loops {
       if (c.max_norm > T(0)) BoundNorm(c.max_norm, dim, weights);
     }
   }
-
-  // A rule of optimizer_rule.h as one of row_rule.h.
-  template <class R>
-  struct Lanes : LaneRule {
-    static constexpr size_t kGroups = R::kGroups;
-    template <typename T, typename V>
-    static TF_EMBED_INLINE void Step(const RuleConstants<T>& c, const RowFactors<T>&, V g, V& w,
-                                     V* s) {
-      R::Step(c, g, w, s);
-    }
-  };
 
   template <typename T>
   static TF_EMBED_INLINE void BoundNorm(T most, size_t dim, T* weights) {
@@ -311,66 +303,26 @@ struct Loops {
 
   template <typename T>
   static StepFunction<T> PassOf(const Rule& rule) {
-    if (!TablePass(rule).IsDue()) return nullptr;
-    return rule.slots.kind == RuleKind::kEmaRowwiseAdagrad ? FollowFirstHalf<T> : TakeAverage<T>;
+    const TablePass pass(rule);
+    if (!pass.IsDue()) return nullptr;
+    return pass.of_halves ? FollowFirstHalf<T> : TakeAverage<T>;
+  }
+
+  // Of the steps of a unit from kNumber on, the one of a number.
+  template <class Unit, typename T, size_t kNumber = 0>
+  static StepFunction<T> ChosenStep(size_t number) {
+    if constexpr (kNumber + 1 < kNumSteps<Unit>) {
+      if (number != kNumber) return ChosenStep<Unit, T, kNumber + 1>(number);
+    }
+    return Step<StepAt<Unit, kNumber>, T>;
   }
 
   template <typename T>
   static StepFunction<T> StepOf(const Rule& rule) {
-    const DecayMode decay_mode = static_cast<DecayMode>(rule.decay_mode);
-    switch (rule.slots.kind) {
-      case RuleKind::kNone:
-      case RuleKind::kExternal:
-        break;
-      case RuleKind::kSgd:
-        return Step<Lanes<SgdRule>, T>;
-      case RuleKind::kMomentum:
-        return rule.nesterov != 0.0 ? Step<Lanes<MomentumRule<true>>, T>
-                                    : Step<Lanes<MomentumRule<false>>, T>;
-      case RuleKind::kAdagrad:
-        return Step<Lanes<AdagradRule<false>>, T>;
-      case RuleKind::kExactAdagrad:
-        return Step<Lanes<AdagradRule<true>>, T>;
-      case RuleKind::kAdam:
-        return Step<Lanes<AdamRule<false>>, T>;
-      case RuleKind::kAdamAmsgrad:
-        return Step<Lanes<AdamRule<true>>, T>;
-      case RuleKind::kRmsprop:
-        return Step<Lanes<RmspropRule<false, false>>, T>;
-      case RuleKind::kRmspropMomentum:
-        return Step<Lanes<RmspropRule<true, false>>, T>;
-      case RuleKind::kRmspropCentered:
-        return Step<Lanes<RmspropRule<false, true>>, T>;
-      case RuleKind::kRmspropCenteredMomentum:
-        return Step<Lanes<RmspropRule<true, true>>, T>;
-      case RuleKind::kFtrl:
-        return rule.learning_rate_power == -0.5 ? Step<Lanes<FtrlRule<true>>, T>
-                                                : Step<Lanes<FtrlRule<false>>, T>;
-      case RuleKind::kRowwiseAdagrad:
-      case RuleKind::kEmaRowwiseAdagrad:
-        return decay_mode == DecayMode::kL2 ? Step<RowwiseAdagradRule<1, true>, T>
-                                            : Step<RowwiseAdagradRule<1, false>, T>;
-      case RuleKind::kEnsembleRowwiseAdagrad:
-        return decay_mode == DecayMode::kL2 ? Step<RowwiseAdagradRule<1, true, true>, T>
-                                            : Step<RowwiseAdagradRule<1, false, true>, T>;
-      case RuleKind::kRowwiseAdagradGlobal:
-        return Step<RowwiseAdagradRule<2, false>, T>;
-      case RuleKind::kRowwiseAdagradCounter:
-        return Step<RowwiseAdagradRule<3, true>, T>;
-      case RuleKind::kRowAdam:
-        return Step<RowAdamRule<false, false, false>, T>;
-      case RuleKind::kRowAdamCounter:
-        return Step<RowAdamRule<false, true, false>, T>;
-      case RuleKind::kPartialRowwiseAdam:
-        return Step<RowAdamRule<true, false, false>, T>;
-      case RuleKind::kLamb:
-        return Step<RowAdamRule<false, false, true>, T>;
-      case RuleKind::kPartialRowwiseLamb:
-        return Step<RowAdamRule<true, false, true>, T>;
-      case RuleKind::kLars:
-        return Step<LarsRule, T>;
-    }
-    return Step<Lanes<DecayRule>, T>;
+    return DispatchUnit(rule.slots.kind, [&](auto tag) {
+      using Unit = typename decltype(tag)::Type;
+      return ChosenStep<Unit, T>(Unit::ChooseStep(rule.Get<typename Unit::Hyper>()));
+    });
   }
 
   // The packs of some numbers stay in registers while rows are added to them in order.

@@ -6,8 +6,8 @@
 // Groups of one slot a weight come before those of one slot a row.
 //
 // A fused rule's groups follow from its kind, the table's dim and the initial value of the first
-// group. An external rule, one that runs outside of the table on rows that it reads and writes
-// back, says itself which groups it has.
+// group: FusedSlots in rule_list.h. An external rule, one that runs outside of the table on rows
+// that it reads and writes back, says itself which groups it has.
 //
 // Rules compute on slots of float, or of double beside double weights, and all verbs of a table
 // give and take such. How a group lies in the rows of a table is another matter (SlotType), which
@@ -22,34 +22,8 @@
 
 namespace tf_embed {
 
-// The numbers are part of the checkpoint format: never reuse one.
-enum class RuleKind : uint8_t {
-  kNone = 0,
-  kSgd = 1,
-  kMomentum = 2,
-  kAdagrad = 3,
-  kRowwiseAdagrad = 4,
-  kAdam = 5,
-  kAdamAmsgrad = 6,
-  kRmsprop = 7,
-  kRmspropMomentum = 8,
-  kRmspropCentered = 9,
-  kRmspropCenteredMomentum = 10,
-  kFtrl = 11,
-  kExternal = 12,
-  kExactAdagrad = 13,
-  kRowwiseAdagradGlobal = 14,
-  kRowwiseAdagradCounter = 15,
-  kEnsembleRowwiseAdagrad = 16,
-  kEmaRowwiseAdagrad = 17,
-  kRowAdam = 18,
-  kRowAdamCounter = 19,
-  kPartialRowwiseAdam = 20,
-  kLamb = 21,
-  kPartialRowwiseLamb = 22,
-  kLars = 23,
-};
-inline constexpr int kRuleKinds = 24;
+// The rules; rule_list.h lists them.
+enum class RuleKind : uint8_t;
 
 // What a slot is in a row. The numbers are part of the checkpoint format.
 enum class SlotType : uint8_t { kCompute = 0, kHalf = 1, kBFloat16 = 2 };
@@ -66,7 +40,7 @@ struct SlotGroup {
 struct RuleSlots {
   static constexpr size_t kMostGroups = 16;
 
-  RuleKind kind = RuleKind::kNone;
+  RuleKind kind{};  // kNone
   uint64_t id = 0;  // kExternal: which optimizer; else 0
   uint32_t num_groups = 0;
   SlotGroup groups[kMostGroups] = {};
@@ -84,61 +58,6 @@ struct RuleSlots {
     groups[num_groups++] = {static_cast<uint32_t>(width), initial_value, type};
   }
 };
-
-// The slots of a fused rule. The first group starts at `initial_value`, the others at 0.
-inline RuleSlots FusedSlots(RuleKind kind, size_t dim, double initial_value = 0.0) {
-  RuleSlots slots;
-  slots.kind = kind;
-  const auto add = [&](size_t of_weights, size_t of_rows) {
-    for (size_t i = 0; i < of_weights + of_rows; ++i) {
-      slots.AddGroup(i < of_weights ? dim : 1, i == 0 ? initial_value : 0.0);
-    }
-  };
-  switch (kind) {
-    case RuleKind::kNone:
-    case RuleKind::kSgd:
-    case RuleKind::kExternal:
-      break;
-    case RuleKind::kMomentum:
-    case RuleKind::kAdagrad:
-    case RuleKind::kExactAdagrad:
-    case RuleKind::kRmsprop:
-    case RuleKind::kLars:
-      add(1, 0);
-      break;
-    case RuleKind::kAdam:
-    case RuleKind::kRmspropMomentum:
-    case RuleKind::kRmspropCentered:
-    case RuleKind::kFtrl:
-    case RuleKind::kRowAdam:
-    case RuleKind::kLamb:
-      add(2, 0);
-      break;
-    case RuleKind::kAdamAmsgrad:
-    case RuleKind::kRmspropCenteredMomentum:
-      add(3, 0);
-      break;
-    case RuleKind::kRowwiseAdagrad:
-    case RuleKind::kEmaRowwiseAdagrad:
-      add(0, 1);
-      break;
-    case RuleKind::kRowwiseAdagradGlobal:
-      add(0, 2);
-      break;
-    case RuleKind::kRowwiseAdagradCounter:
-      add(0, 3);
-      break;
-    case RuleKind::kEnsembleRowwiseAdagrad:
-    case RuleKind::kPartialRowwiseAdam:
-    case RuleKind::kPartialRowwiseLamb:
-      add(1, 1);
-      break;
-    case RuleKind::kRowAdamCounter:
-      add(2, 1);
-      break;
-  }
-  return slots;
-}
 
 // Whether rows of the one can be read as rows of the other. Initial values may differ, and types,
 // which nobody outside of a table sees.

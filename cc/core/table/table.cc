@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "cc/core/rules/rule_list.h"
+
 namespace tf_embed {
 
 Status Table::GetMaintenance(TableMaintenance** found) {
@@ -53,7 +55,7 @@ Status CheckApply(const TableOptions& options, DataType gradient_type, const Rul
         "The gradients of table '" + options.name +
         "' must be of the type of its weights, or float32 beside float16 and bfloat16 ones.");
   }
-  if (rule.slots.kind == RuleKind::kEmaRowwiseAdagrad && options.dim % 2 != 0) {
+  if (FactsOf(rule.slots.kind).needs_even_dim && options.dim % 2 != 0) {
     return Status::InvalidArgument(
         "Table '" + options.name +
         "' must have an even dim, as the second half of a row follows the first. Received: " +

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "cc/core/rules/optimizer_rule.h"
+#include "tests/cc/support/test_tables.h"
 
 namespace tf_embed {
 
@@ -29,13 +29,13 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
   const size_t dim = g.size();
   std::vector<C>& w = *weights;
   const C h = static_cast<C>(rule.learning_rate);
-  const C l = static_cast<C>(rule.decay);
-  const C epsilon = static_cast<C>(rule.epsilon);
+  const C l = static_cast<C>(HyperOf(rule, "decay"));
+  const C epsilon = static_cast<C>(HyperOf(rule, "epsilon"));
   const C t = static_cast<C>(rule.step);
-  const C half_life = static_cast<C>(rule.counter_half_life);
-  const C bound = static_cast<C>(rule.adjustment_bound);
-  const int mode = static_cast<int>(rule.decay_mode);
-  const int inner = static_cast<int>(rule.counter_decay_mode);
+  const C half_life = static_cast<C>(HyperOf(rule, "counter_half_life"));
+  const C bound = static_cast<C>(HyperOf(rule, "adjustment_bound"));
+  const int mode = static_cast<int>(HyperOf(rule, "decay_mode"));
+  const int inner = static_cast<int>(HyperOf(rule, "counter_decay_mode"));
   const bool l2 = mode == 1 || ((mode == 3 || mode == 4) && inner == 1);
   const C of_gradient =
       ReferenceSquares<C>(dim, [&](size_t i) { return l2 ? g[i] + l * w[i] : g[i]; });
@@ -47,12 +47,12 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
   if (mode == 2) keep = 1 - h * l;
   if (mode == 5) {
     C missed = 0;
-    if (rule.step >= rule.start_step) {
+    if (rule.step >= HyperOf(rule, "start_step")) {
       missed = slots[1] == 0 ? 0 : t - slots[1] - 1;
       slots[1] = t;
     }
     if (missed > 0) {
-      keep = std::max(std::pow(1 - h * l, missed), static_cast<C>(rule.lower_bound));
+      keep = std::max(std::pow(1 - h * l, missed), static_cast<C>(HyperOf(rule, "lower_bound")));
     }
     keep = keep * (1 - h * l);
   }
@@ -66,20 +66,22 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
     }
     slots[1] = t;
     if (mode == 4) {
-      const C clip = n * std::max(static_cast<C>(rule.norm_coefficient) * std::sqrt(of_weights),
-                                  static_cast<C>(rule.lower_bound));
+      const C clip =
+          n * std::max(static_cast<C>(HyperOf(rule, "norm_coefficient")) * std::sqrt(of_weights),
+                       static_cast<C>(HyperOf(rule, "lower_bound")));
       if (std::sqrt(of_gradient) > clip) rate *= clip / std::sqrt(of_gradient);
       if (inner == 1) keep = 1 - l * rate;
       if (inner == 2) keep = 1 - l * h;
-    } else if (rule.adjustment_step <= 0 || rule.step > rule.adjustment_step) {
+    } else if (HyperOf(rule, "adjustment_step") <= 0 ||
+               rule.step > HyperOf(rule, "adjustment_step")) {
       const C frequency = half_life > 0 ? half_life / n : 1;
-      const C most = static_cast<C>(rule.max_counter);
-      if (n > static_cast<C>(rule.tail_threshold)) {
-        if (rule.counter_rate_mode == 0) {
+      const C most = static_cast<C>(HyperOf(rule, "max_counter"));
+      if (n > static_cast<C>(HyperOf(rule, "tail_threshold"))) {
+        if (HyperOf(rule, "counter_rate_mode") == 0) {
           rate = m * std::min(std::max(std::pow(most / (n + 1), bound), C(1)), C(10));
-        } else if (rule.counter_rate_mode == 1) {
+        } else if (HyperOf(rule, "counter_rate_mode") == 1) {
           rate = m * std::min(std::max(std::pow((n + 1) / most, bound), C(0.1)), C(1));
-        } else if (rule.counter_rate_mode == 2) {
+        } else if (HyperOf(rule, "counter_rate_mode") == 2) {
           rate = h / (std::sqrt(bound * n) + epsilon);
         }
       }
@@ -88,7 +90,7 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
       if (inner == 3) {
         if (half_life == -1) rate = m * std::sqrt(n);
         if (half_life == -2) rate = std::min(h * n, bound) / (std::sqrt(slots[0]) + epsilon);
-        const C missed = std::min(gap, t - static_cast<C>(rule.adjustment_step)) - 1;
+        const C missed = std::min(gap, t - static_cast<C>(HyperOf(rule, "adjustment_step"))) - 1;
         keep = 1 - l * h;
         const C lazy = missed > 0 ? std::pow(keep, missed) : 1;
         rate *= lazy;
@@ -103,7 +105,7 @@ void ReferenceRowwiseAdagrad(const Rule& rule, const std::vector<C>& g, std::vec
     w[i] = keep * w[i] - rate * g[i];
   }
   const C norm = std::sqrt(ReferenceSquares<C>(dim, [&](size_t i) { return w[i]; }));
-  const C most = static_cast<C>(rule.max_norm);
+  const C most = static_cast<C>(HyperOf(rule, "max_norm"));
   if (most > 0 && norm > most) {
     const C factor = most / norm;
     for (C& weight : w) weight *= factor;
@@ -120,11 +122,15 @@ void ReferenceRowAdam(const Rule& rule, const std::vector<C>& g, std::vector<C>*
   const bool lamb = kind == RuleKind::kLamb || kind == RuleKind::kPartialRowwiseLamb;
   double k = static_cast<double>(rule.step);
   if (kind == RuleKind::kRowAdamCounter) k = slots->back() += 1;
-  const C beta_1 = static_cast<C>(rule.beta_1), rest_1 = static_cast<C>(1.0 - rule.beta_1);
-  const C beta_2 = static_cast<C>(rule.beta_2), rest_2 = static_cast<C>(1.0 - rule.beta_2);
-  const C unbias_1 = static_cast<C>(1.0 / (1.0 - std::pow(rule.beta_1, k)));
-  const C unbias_2 = static_cast<C>(1.0 / (1.0 - std::pow(rule.beta_2, k)));
+  const C beta_1 = static_cast<C>(HyperOf(rule, "beta_1")),
+          rest_1 = static_cast<C>(1.0 - HyperOf(rule, "beta_1"));
+  const C beta_2 = static_cast<C>(HyperOf(rule, "beta_2")),
+          rest_2 = static_cast<C>(1.0 - HyperOf(rule, "beta_2"));
+  const C unbias_1 = static_cast<C>(1.0 / (1.0 - std::pow(HyperOf(rule, "beta_1"), k)));
+  const C unbias_2 = static_cast<C>(1.0 / (1.0 - std::pow(HyperOf(rule, "beta_2"), k)));
   const C h = static_cast<C>(rule.learning_rate);
+  const C l = static_cast<C>(HyperOf(rule, "decay"));
+  const C epsilon = static_cast<C>(HyperOf(rule, "epsilon"));
   if (partial) {
     const C squares = ReferenceSquares<C>(dim, [&](size_t i) { return g[i]; });
     slots->back() = beta_2 * slots->back() + rest_2 * (squares / static_cast<C>(dim));
@@ -135,8 +141,7 @@ void ReferenceRowAdam(const Rule& rule, const std::vector<C>& g, std::vector<C>*
     m = beta_1 * m + rest_1 * g[i];
     C& v = partial ? slots->back() : (*slots)[dim + i];
     if (!partial) v = beta_2 * v + rest_2 * (g[i] * g[i]);
-    r[i] = m * unbias_1 / (std::sqrt(v * unbias_2) + static_cast<C>(rule.epsilon)) +
-           static_cast<C>(rule.decay) * (*weights)[i];
+    r[i] = m * unbias_1 / (std::sqrt(v * unbias_2) + epsilon) + l * (*weights)[i];
   }
   C rate = h;
   const C of_r = ReferenceSquares<C>(dim, [&](size_t i) { return r[i]; });
@@ -148,15 +153,17 @@ void ReferenceRowAdam(const Rule& rule, const std::vector<C>& g, std::vector<C>*
 template <typename C>
 void ReferenceLars(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,
                    std::vector<C>* slots) {
-  const C l = static_cast<C>(rule.decay), h = static_cast<C>(rule.learning_rate);
+  const C l = static_cast<C>(HyperOf(rule, "decay")), h = static_cast<C>(rule.learning_rate);
+  const C momentum = static_cast<C>(HyperOf(rule, "momentum"));
   const C of_g = std::sqrt(ReferenceSquares<C>(g.size(), [&](size_t i) { return g[i]; }));
   const C of_w = std::sqrt(ReferenceSquares<C>(g.size(), [&](size_t i) { return (*weights)[i]; }));
   const C divisor = of_g + l * of_w;
-  const C rate = of_w > 0 && divisor > 0 ? h * static_cast<C>(rule.eta) * of_w / divisor : h;
+  const C rate =
+      of_w > 0 && divisor > 0 ? h * static_cast<C>(HyperOf(rule, "eta")) * of_w / divisor : h;
   for (size_t i = 0; i < g.size(); ++i) {
     C& m = (*slots)[i];
     C& w = (*weights)[i];
-    m = static_cast<C>(rule.momentum) * m + rate * (g[i] + l * w);
+    m = momentum * m + rate * (g[i] + l * w);
     w -= m;
   }
 }

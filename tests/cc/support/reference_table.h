@@ -19,12 +19,21 @@ template <typename C>
 void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,
                    std::vector<C>* slots) {
   const size_t dim = g.size();
+  const auto named = [&](const char* name) { return HyperOf(rule, name); };
   const C h = static_cast<C>(rule.learning_rate);
-  const C epsilon = static_cast<C>(rule.epsilon);
-  const C momentum = static_cast<C>(rule.momentum);
-  const C rest_1 = static_cast<C>(1.0 - rule.beta_1);
-  const C rest_2 = static_cast<C>(1.0 - rule.beta_2);
-  const double beta_1 = static_cast<float>(rule.beta_1), beta_2 = static_cast<float>(rule.beta_2);
+  const C epsilon = static_cast<C>(named("epsilon"));
+  const C momentum = static_cast<C>(named("momentum"));
+  const C rest_1 = static_cast<C>(1.0 - named("beta_1"));
+  const C rest_2 = static_cast<C>(1.0 - named("beta_2"));
+  const double beta_1 = static_cast<float>(named("beta_1"));
+  const double beta_2 = static_cast<float>(named("beta_2"));
+  const C rho = static_cast<C>(named("rho"));
+  const C rest_rho = static_cast<C>(1.0 - named("rho"));
+  const bool nesterov = named("nesterov") != 0.0;
+  const double to_power = named("learning_rate_power");
+  const C l1 = static_cast<C>(named("l1"));
+  const C shrinkage = static_cast<C>(2.0 * named("l2_shrinkage"));
+  const C l2 = static_cast<C>(2.0 * (named("l2") + named("beta") / (2.0 * rule.learning_rate)));
   const C alpha = static_cast<C>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, rule.step)) /
                                  (1.0 - std::pow(beta_1, rule.step)));
   if (ReferenceRowStep(rule, g, weights, slots)) return;
@@ -42,7 +51,7 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
       case RuleKind::kMomentum: {
         C& m = (*slots)[i];
         m = momentum * m - h * g[i];
-        w += rule.nesterov ? momentum * m - h * g[i] : m;
+        w += nesterov ? momentum * m - h * g[i] : m;
         break;
       }
       case RuleKind::kAdagrad: {
@@ -78,14 +87,12 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
                               rule.slots.kind == RuleKind::kRmspropCenteredMomentum;
         const bool with_momentum = rule.slots.kind == RuleKind::kRmspropMomentum ||
                                    rule.slots.kind == RuleKind::kRmspropCenteredMomentum;
-        const C rho = static_cast<C>(rule.rho);
-        const C rest = static_cast<C>(1.0 - rule.rho);
         C& velocity = (*slots)[i];
-        velocity = rho * velocity + rest * (g[i] * g[i]);
+        velocity = rho * velocity + rest_rho * (g[i] * g[i]);
         C denominator = velocity + epsilon;
         if (centered) {
           C& average = slots->at(slots->size() - dim + i);  // the last group
-          average = rho * average + rest * g[i];
+          average = rho * average + rest_rho * g[i];
           denominator = velocity - average * average + epsilon;
         }
         C increment = h * g[i] / std::sqrt(denominator);
@@ -99,13 +106,8 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
       }
       case RuleKind::kFtrl: {
         const auto power = [&](C x) {
-          return rule.learning_rate_power == -0.5
-                     ? std::sqrt(x)
-                     : std::pow(x, static_cast<C>(-rule.learning_rate_power));
+          return to_power == -0.5 ? std::sqrt(x) : std::pow(x, static_cast<C>(-to_power));
         };
-        const C l1 = static_cast<C>(rule.l1);
-        const C shrinkage = static_cast<C>(2.0 * rule.l2_shrinkage);
-        const C l2 = static_cast<C>(2.0 * (rule.l2 + rule.beta / (2.0 * rule.learning_rate)));
         C& n = slots->at(i);
         C& z = slots->at(dim + i);
         const C new_n = n + g[i] * g[i];

@@ -10,14 +10,18 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "cc/core/rules/rule_list.h"
 #include "cc/device/device_table.h"
 #include "cc/host/host_table.h"
 #include "gtest/gtest.h"
@@ -277,16 +281,43 @@ inline RowInitializer UniformInitializer(uint64_t seed = 7, uint64_t table_id = 
   return initializer;
 }
 
+// A hyper-parameter of a rule; 0 if the rule does not name it.
+inline double HyperOf(const Rule& rule, std::string_view name) {
+  const int place = FindHyper(rule.slots.kind, name);
+  return place < 0 ? 0.0 : rule.hyper[place];
+}
+
+// Sets those of the hyper-parameters that the rule names.
+inline void SetHyper(Rule* rule,
+                     std::initializer_list<std::pair<std::string_view, double>> numbers) {
+  for (const auto& [name, number] : numbers) {
+    const int place = FindHyper(rule->slots.kind, name);
+    if (place >= 0) rule->hyper[place] = number;
+  }
+}
+
+// Calls change(hyper) with the hyper-parameters of a rule of the type `Unit`.
+template <class Unit, typename Change>
+void ChangeHyper(Rule* rule, const Change& change) {
+  ASSERT_EQ(KindOf<Unit>(), rule->slots.kind);
+  auto hyper = rule->Get<typename Unit::Hyper>();
+  change(hyper);
+  rule->Set(hyper);
+}
+
 inline Rule MakeRule(RuleKind kind, size_t dim, double initial_value = 0.0) {
   Rule rule;
   rule.slots = FusedSlots(kind, dim, initial_value);
   rule.learning_rate = 0.05;
-  rule.momentum = 0.9;
-  rule.epsilon = 1e-7;
-  rule.beta_1 = 0.9;
-  rule.beta_2 = 0.999;
-  rule.rho = 0.9;
-  rule.learning_rate_power = -0.5;
+  SetHyper(&rule, {{"momentum", 0.9},
+                   {"epsilon", 1e-7},
+                   {"beta_1", 0.9},
+                   {"beta_2", 0.999},
+                   {"rho", 0.9},
+                   {"learning_rate_power", -0.5},
+                   {"counter_rate_mode", -1.0},
+                   {"max_counter", 1.0},
+                   {"keeps_average", 1.0}});
   return rule;
 }
 
@@ -294,7 +325,7 @@ inline Rule MakeRule(RuleKind kind, size_t dim, double initial_value = 0.0) {
 inline bool TakesPowers(const Rule& rule) {
   switch (rule.slots.kind) {
     case RuleKind::kFtrl:
-      return rule.learning_rate_power != -0.5;
+      return rule.Get<FtrlRule::Hyper>().learning_rate_power != -0.5;
     case RuleKind::kRowwiseAdagradGlobal:
     case RuleKind::kRowwiseAdagradCounter:
     case RuleKind::kRowAdamCounter:
@@ -324,29 +355,38 @@ inline RuleSlots Stored(RuleSlots slots, std::initializer_list<SlotType> types) 
 
 // Row-wise Adagrad in all the ways that it counts.
 inline std::vector<Rule> CountingRules(size_t dim) {
+  using Hyper = RowwiseAdagradCounterRule::Hyper;
   std::vector<Rule> rules;
-  const auto add = [&](DecayMode mode, double inner, double half_life) -> Rule& {
-    rules.push_back(MakeRule(RuleKind::kRowwiseAdagradCounter, dim));
-    rules.back().decay = 0.3;
-    rules.back().decay_mode = static_cast<double>(mode);
-    rules.back().counter_decay_mode = inner;
-    rules.back().counter_half_life = half_life;
-    return rules.back();
+  const auto begin = [](DecayMode mode, double inner, double half_life) {
+    Hyper hyper{};
+    hyper.epsilon = 1e-7;
+    hyper.decay = 0.3;
+    hyper.decay_mode = static_cast<double>(mode);
+    hyper.counter_decay_mode = inner;
+    hyper.counter_half_life = half_life;
+    hyper.counter_rate_mode = -1.0;
+    hyper.max_counter = 1.0;
+    return hyper;
+  };
+  const auto add = [&](const Hyper& hyper) {
+    rules.push_back(Rule::Of<RowwiseAdagradCounterRule>(dim, hyper, 0.05));
   };
   for (const double inner : {1.0, 0.0, 2.0}) {
-    Rule& rule = add(DecayMode::kCowClip, inner, 3.0);
-    rule.norm_coefficient = 0.1;
-    rule.lower_bound = 0.2;
+    Hyper hyper = begin(DecayMode::kCowClip, inner, 3.0);
+    hyper.norm_coefficient = 0.1;
+    hyper.lower_bound = 0.2;
+    add(hyper);
   }
   for (const double half_life : {3.0, 0.0, -1.0, -2.0}) {
     for (const double inner : {0.0, 1.0, 2.0, 3.0}) {
       for (const double rates : {-1.0, 0.0, 1.0, 2.0}) {
-        Rule& rule = add(DecayMode::kCounter, inner, half_life);
-        rule.counter_rate_mode = rates;
-        rule.adjustment_step = inner;
-        rule.adjustment_bound = 0.7;
-        rule.max_counter = 4.0;
-        rule.tail_threshold = 1.0;
+        Hyper hyper = begin(DecayMode::kCounter, inner, half_life);
+        hyper.counter_rate_mode = rates;
+        hyper.adjustment_step = inner;
+        hyper.adjustment_bound = 0.7;
+        hyper.max_counter = 4.0;
+        hyper.tail_threshold = 1.0;
+        add(hyper);
       }
     }
   }
@@ -364,20 +404,16 @@ inline std::vector<Rule> RowRules(size_t dim) {
     if (kind == RuleKind::kEmaRowwiseAdagrad && dim % 2 != 0) continue;
     for (const double decay : {0.0, 0.3}) {
       rules.push_back(MakeRule(kind, dim));
-      rules.back().decay = decay;
-      rules.back().decay_mode = decay == 0.0 ? 0.0 : 1.0;
-      rules.back().eta = 0.01;
+      SetHyper(&rules.back(),
+               {{"decay", decay}, {"decay_mode", decay == 0.0 ? 0.0 : 1.0}, {"eta", 0.01}});
     }
   }
-  rules.push_back(MakeRule(RuleKind::kRowwiseAdagrad, dim));
-  rules.back().decay = 0.3;
-  rules.back().decay_mode = static_cast<double>(DecayMode::kDecoupled);
-  rules.back().max_norm = 1.5;
+  const auto mode = [](DecayMode mode) { return static_cast<double>(mode); };
+  rules.push_back(
+      Rule::Of<RowwiseAdagradRule>(dim, {0.0, 1e-7, 0.3, mode(DecayMode::kDecoupled), 1.5}, 0.05));
   rules.push_back(MakeRule(RuleKind::kEnsembleRowwiseAdagrad, dim, std::nan("")));
-  rules.push_back(MakeRule(RuleKind::kRowwiseAdagradGlobal, dim));
-  rules.back().decay = 0.3;
-  rules.back().decay_mode = static_cast<double>(DecayMode::kDecoupledGlobal);
-  rules.back().start_step = 2;
+  rules.push_back(Rule::Of<RowwiseAdagradGlobalRule>(
+      dim, {1e-7, 0.3, mode(DecayMode::kDecoupledGlobal), 0.0, 2.0, 0.0}, 0.05));
   rules.push_back(CountingRules(dim).front());
   return rules;
 }
@@ -396,19 +432,13 @@ inline std::vector<Rule> AllRules(size_t dim) {
                              MakeRule(RuleKind::kRmspropCentered, dim),
                              MakeRule(RuleKind::kRmspropCenteredMomentum, dim),
                              MakeRule(RuleKind::kFtrl, dim, 0.1)};
-  rules.push_back(MakeRule(RuleKind::kMomentum, dim));
-  rules.back().nesterov = 1.0;
+  rules.push_back(Rule::Of<MomentumRule>(dim, {0.9, 1.0}, 0.05));
   rules.push_back(MakeRule(RuleKind::kAdam, dim));
   rules.back().weight_decay = 0.01;
   rules.push_back(MakeRule(RuleKind::kSgd, dim));
   rules.back().weight_decay = 0.1;
-  rules.push_back(MakeRule(RuleKind::kFtrl, dim, 0.25));
-  rules.back().learning_rate_power = -0.3;
+  rules.push_back(Rule::Of<FtrlRule>(dim, {0.25, -0.3, 0.5, 0.25, 0.125, 0.75}, 0.05));
   rules.back().weight_decay = 0.01;
-  rules.back().l1 = 0.5;
-  rules.back().l2 = 0.25;
-  rules.back().l2_shrinkage = 0.125;
-  rules.back().beta = 0.75;
   for (const Rule& rule : RowRules(dim)) rules.push_back(rule);
   return rules;
 }

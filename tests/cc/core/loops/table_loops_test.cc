@@ -10,12 +10,12 @@ const std::vector<size_t> kDims = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 3
 
 Rule RuleOf(RuleKind kind, size_t dim) {
   Rule rule = MakeRule(kind, dim, 0.1);
-  rule.epsilon = 1e-5;
-  rule.beta_2 = 0.99;
-  rule.l1 = 0.01;
-  rule.l2 = 0.02;
-  rule.l2_shrinkage = 0.03;
-  rule.beta = 0.1;
+  SetHyper(&rule, {{"epsilon", 1e-5},
+                   {"beta_2", 0.99},
+                   {"l1", 0.01},
+                   {"l2", 0.02},
+                   {"l2_shrinkage", 0.03},
+                   {"beta", 0.1}});
   rule.step = 3;
   return rule;
 }
@@ -54,9 +54,8 @@ TEST(TableLoops, StepsAreTheSameBits) {
       Rule rule = RuleOf(static_cast<RuleKind>(kind), dim);
       CheckSteps<float>(rule, dim, &random);
       CheckSteps<double>(rule, dim, &random);
-      rule.nesterov = 1.0;
+      SetHyper(&rule, {{"nesterov", 1.0}, {"learning_rate_power", -0.3}});
       rule.weight_decay = kind < static_cast<int>(RuleKind::kExternal) ? 0.1 : 0.0;
-      rule.learning_rate_power = -0.3;
       CheckSteps<float>(rule, dim, &random);
       CheckSteps<double>(rule, dim, &random);
     }
@@ -101,8 +100,9 @@ TEST(TableLoops, RowRulesTrainRowsOfZeros) {
     std::vector<Rule> rules = RowRules(dim);
     for (const Rule& rule : CountingRules(dim)) rules.push_back(rule);
     for (Rule& rule : rules) {
-      if (static_cast<DecayMode>(rule.decay_mode) == DecayMode::kCowClip) {
-        rule.lower_bound = 0.0;  // the gradient is clipped to nothing
+      if (static_cast<DecayMode>(HyperOf(rule, "decay_mode")) == DecayMode::kCowClip) {
+        // The gradient is clipped to nothing.
+        ChangeHyper<RowwiseAdagradCounterRule>(&rule, [](auto& hyper) { hyper.lower_bound = 0.0; });
         const RuleConstants<float> constants(rule);
         std::vector<float> g(dim, 0.0f), w(dim, 0.0f), s(rule.slots.slots_per_row());
         LoopsOf(BestInstructionSet())
@@ -119,23 +119,26 @@ TEST(TableLoops, RowRulesTrainRowsOfZeros) {
 TEST(TableLoops, PassesAreTheSameBitsAndAreDueAtTheirSteps) {
   Random random(4);
   for (const size_t dim : kDims) {
-    Rule rule = MakeRule(RuleKind::kEnsembleRowwiseAdagrad, dim, std::nan(""));
-    rule.average_every = 2;
-    rule.swap_every = 3;
-    rule.average_start = 4;
-    rule.average_coefficient = 0.25;
+    EnsembleRowwiseAdagradRule::Hyper hyper{};
+    hyper.initial_average = std::nan("");
+    hyper.average_every = 2;
+    hyper.swap_every = 3;
+    hyper.average_start = 4;
+    hyper.average_coefficient = 0.25;
+    Rule rule = Rule::Of<EnsembleRowwiseAdagradRule>(dim, hyper, 0.05);
     std::vector<double> weights = RandomValues<double>(dim, &random);
     std::vector<double> slots(rule.slots.slots_per_row());
     FillInitialSlots(rule.slots, slots.data());
     for (rule.step = 1; rule.step < 13; ++rule.step) {
-      rule.keeps_average = rule.step < 8 ? 1.0 : 0.0;
+      hyper.keeps_average = rule.step < 8 ? 1.0 : 0.0;
+      rule.Set(hyper);
       const int64_t next = rule.step + 1;
       std::vector<double> w = weights, z = slots;
       for (size_t i = 0; i < dim && (next % 2 == 0 || next % 3 == 0); ++i) {
         if (std::isnan(z[i])) z[i] = w[i];
         if (next % 2 == 0) z[i] += (next <= 4 ? 1.0 : 0.75) * (w[i] - z[i]);
         if (next % 3 == 0) w[i] = z[i];
-        if (next % 2 == 0 && rule.keeps_average == 0.0) z[i] = 0.0;
+        if (next % 2 == 0 && hyper.keeps_average == 0.0) z[i] = 0.0;
       }
       const RuleConstants<double> constants(rule);
       std::vector<double> after, left;
@@ -158,10 +161,11 @@ TEST(TableLoops, PassesAreTheSameBitsAndAreDueAtTheirSteps) {
 TEST(TableLoops, TheSecondHalfFollowsTheFirst) {
   Random random(5);
   for (const size_t dim : {2, 6, 16, 34, 64}) {
-    Rule rule = MakeRule(RuleKind::kEmaRowwiseAdagrad, dim);
-    rule.average_every = 2;
-    rule.average_start = 5;
-    rule.average_coefficient = 0.25;
+    EmaRowwiseAdagradRule::Hyper hyper{};
+    hyper.average_every = 2;
+    hyper.average_start = 5;
+    hyper.average_coefficient = 0.25;
+    Rule rule = Rule::Of<EmaRowwiseAdagradRule>(dim, hyper, 0.05);
     const std::vector<float> weights = RandomValues<float>(dim, &random);
     for (rule.step = 1; rule.step < 9; ++rule.step) {
       for (const InstructionSet set : InstructionSetsHere()) {

@@ -337,8 +337,10 @@ TYPED_TEST(StochasticRounding, PassesRoundByNoiseOfTheirOwn) {
   const RowInitializer initializer = this->Zeros(3, 4);
   const Batch all(KeysFrom(0, 2000));
   Rule rule = MakeRule(RuleKind::kEmaRowwiseAdagrad, kDim);
-  rule.average_every = 1;
-  rule.average_coefficient = 0.3;
+  ChangeHyper<EmaRowwiseAdagradRule>(&rule, [](auto& hyper) {
+    hyper.average_every = 1;
+    hyper.average_coefficient = 0.3;
+  });
   rule.stochastic_rounding = true;
   std::vector<float> gradients(all.size() * kDim);
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = i % kDim < kDim / 2 ? -1.0f : 0.0f;

@@ -166,9 +166,7 @@ TEST_P(TableContract, AccumSeesWhatItInsertedEarlierInTheBatch) {
 }
 
 TEST_P(TableContract, ApplySumsGradientsOfEqualKeysBeforeTheRule) {
-  Rule rule = MakeRule(RuleKind::kAdagrad, 2);
-  rule.learning_rate = 1.0;
-  rule.epsilon = 0.0;
+  const Rule rule = Rule::Of<AdagradRule>(2, {0.0, 0.0}, 1.0);
   Put({1}, {0, 0});
   const float gradients[] = {1, 2, 2, 2};
   ASSERT_TRUE(table->Apply(serial, Batch{1, 1}, gradients, DataType::kFloat, rule).ok());

@@ -15,7 +15,7 @@ constexpr SlotType kBFloat16 = SlotType::kBFloat16;
 // A rule whose groups have types in turn.
 Rule NarrowRule(RuleKind kind, size_t dim, const std::vector<SlotType>& types) {
   Rule rule = MakeRule(kind, dim, kind == RuleKind::kAdagrad ? 0.1 : 0.0);
-  rule.decay_mode = static_cast<double>(DecayMode::kNone);
+  SetHyper(&rule, {{"decay_mode", static_cast<double>(DecayMode::kNone)}});
   for (uint32_t i = 0; i < rule.slots.num_groups; ++i) {
     rule.slots.groups[i].type = types[i % types.size()];
   }
@@ -133,9 +133,11 @@ TEST_P(TableNarrowSlots, PassesOverAllRowsRoundToo) {
     };
     Rule rule = MakeRule(RuleKind::kEnsembleRowwiseAdagrad, kDim, std::nan(""));
     rule.slots = Stored(rule.slots, {type, kWide});
-    rule.average_every = 1;
-    rule.swap_every = 2;
-    rule.average_coefficient = 0.75;
+    ChangeHyper<EnsembleRowwiseAdagradRule>(&rule, [](auto& hyper) {
+      hyper.average_every = 1;
+      hyper.swap_every = 2;
+      hyper.average_coefficient = 0.75;
+    });
     const Batch all(KeysFrom(-100, 300));
     both.InsertOrAssign(all);
     const std::vector<float> zeros(all.size() * kDim);

@@ -21,9 +21,11 @@ class TablePasses : public testing::TestWithParam<TableKind> {
 
   static Rule Averaging(size_t dim) {
     Rule rule = MakeRule(RuleKind::kEnsembleRowwiseAdagrad, dim, std::nan(""));
-    rule.average_every = 1;
-    rule.swap_every = 2;
-    rule.average_coefficient = 0.75;
+    ChangeHyper<EnsembleRowwiseAdagradRule>(&rule, [](auto& hyper) {
+      hyper.average_every = 1;
+      hyper.swap_every = 2;
+      hyper.average_coefficient = 0.75;
+    });
     return rule;
   }
 
@@ -111,8 +113,10 @@ TEST_P(TablePasses, TheLargestCountIsThatOfTheKeyThatCameMostOften) {
   for (const DataType type : {DataType::kFloat, DataType::kDouble}) {
     const auto table = NewTable(type, 2);
     Rule rule = MakeRule(RuleKind::kRowwiseAdagradCounter, 2);
-    rule.decay_mode = static_cast<double>(DecayMode::kCounter);
-    rule.counter_half_life = -1.0;
+    ChangeHyper<RowwiseAdagradCounterRule>(&rule, [](auto& hyper) {
+      hyper.decay_mode = static_cast<double>(DecayMode::kCounter);
+      hyper.counter_half_life = -1.0;
+    });
     EXPECT_EQ(0.0, table->maintenance()->LargestSlot(serial, rule.slots, 2));
     const std::vector<double> gradients(2000);
     ASSERT_TRUE(table->Apply(serial, Batch(KeysFrom(0, 900)), gradients.data(), type, rule).ok());
@@ -136,7 +140,7 @@ TEST_P(TablePasses, PassesAndOtherVerbsGoTogether) {
   const Batch all(KeysFrom(0, 500));
   const std::vector<float> gradients(all.size() * kDim, 0.5f);
   Rule rule = Averaging(kDim);
-  rule.swap_every = 1;
+  ChangeHyper<EnsembleRowwiseAdagradRule>(&rule, [](auto& hyper) { hyper.swap_every = 1; });
   ASSERT_TRUE(table->Apply(serial, all, gradients.data(), DataType::kFloat, rule).ok());
   std::thread passes([&] {
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(table->FinishStep(Threads(2), rule).ok());

@@ -1,0 +1,38 @@
+// Texts about the rules of rule_list.h for the declarations of ops.
+#ifndef TF_EMBED_CC_CORE_RULES_RULE_NAMES_H_
+#define TF_EMBED_CC_CORE_RULES_RULE_NAMES_H_
+
+#include <string>
+
+#include "cc/core/rules/rule_list.h"
+
+namespace tf_embed {
+
+// 'sgd', 'momentum', ...: the values of an op's attribute `rule`.
+inline std::string QuotedRuleNames() {
+  std::string names;
+  for (const RuleFacts& rule : kRules) {
+    names += names.empty() ? "'" : ", '";
+    names += rule.name;
+    names += "'";
+  }
+  return names;
+}
+
+// A line for each rule: what an op's input `hyper` holds.
+inline std::string HyperOfRules() {
+  std::string lines;
+  for (const RuleFacts& rule : kRules) {
+    lines += "  ";
+    lines += rule.name;
+    lines += ": [learning_rate, weight_decay";
+    if (rule.num_hyper > 0) lines += ", ";
+    lines += rule.hyper_names;
+    lines += "].\n";
+  }
+  return lines;
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_RULES_RULE_NAMES_H_
