@@ -143,13 +143,13 @@ campaigns: library $(VENV)/.ready
 test-slow: library $(VENV)/.ready
 	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m slow
 
-# Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/host_gpu.cc. The files after
+# Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/fake_gpu_plugin.cc. The files after
 # those of GPUs know nothing of them.
 .PHONY: test-gpu
 test-gpu: configured library $(VENV)/.ready
-	$(BAZEL) build //tests/cc/gpu:host_gpu.so
-	CUDA_VISIBLE_DEVICES= TF_EMBED_HOST_FOR_GPU=1 \
-	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/host_gpu.so" \
+	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
+	CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
+	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/fake_gpu_plugin.so" \
 	    $(VENV)/bin/pytest $(PYTEST_ARGS) tests/python/gpu_tables_test.py tests/python/gpu_bags_test.py \
 	    tests/python/gpu_storage_test.py tests/python/variable_test.py \
 	    tests/python/table_batch_steps_test.py tests/python/pooled_lookups_test.py

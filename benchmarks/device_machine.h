@@ -139,7 +139,7 @@ class Machine {
   static ExecContext Context() { return ExecContext::Serial(); }
   static Status NewTable(const TableOptions& options, const DeviceOptions& device,
                          std::unique_ptr<Table>* table) {
-    return NewDeviceTableOnHost(options, device, table);
+    return NewEmulatedDeviceTable(options, device, table);
   }
 };
 

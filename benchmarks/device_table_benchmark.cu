@@ -191,7 +191,7 @@ void RunOurs(const Settings& settings, const Shape& shape) {
   report(
       "find, pointers", 0.6, key + sizeof(void*),
       [&] {
-        Check(static_cast<TableOnDevice&>(*table).FindPointers(context, batch, pointers.data()));
+        Check(static_cast<DeviceTable&>(*table).FindPointers(context, batch, pointers.data()));
       },
       nothing);
   report(

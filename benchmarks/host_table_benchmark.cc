@@ -189,19 +189,19 @@ int Main(int argc, char** argv) {
     // so that rows are the same and the line's is a true dependency all the same.
     const auto gather_by_line = [&](size_t begin, size_t end) {
       constexpr size_t kRow = 12, kBucket = 24, kRing = 32;
-      struct Flight {
+      struct InFlight {
         const Line* line;
         const char* row;
       } ring[kRing];
       for (size_t i = begin; i < end + kBucket; ++i) {
         if (i < end) {
-          Flight& flight = ring[i % kRing];
+          InFlight& flight = ring[i % kRing];
           flight.line = &lines[(HashKey(bench.ids[i]) >> 32) * num_lines >> 32];
           __builtin_prefetch(flight.line);
         }
         if (i >= begin + kBucket - kRow && i < end + kBucket - kRow) {
           const size_t j = i - (kBucket - kRow);
-          Flight& flight = ring[j % kRing];
+          InFlight& flight = ring[j % kRing];
           const uint64_t zero =
               flight.line->row_ids[15] >> 31;  // always, which nobody told the compiler
           flight.row = reinterpret_cast<char*>(&array[(bench.numbers[j] + zero) * dim]);

@@ -88,7 +88,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const DefaultRows rows = Defaults(&arrays, defaults, places);
     void* const to = arrays.Out(weights, places * RowBytes());
@@ -99,7 +99,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
 
   Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     bool* const flags = arrays.Out(exists, places);
     return arrays.Finish([&] { return table_->Contains(context, keys, flags); });
@@ -108,7 +108,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                       const DefaultRows& defaults, void* weights, bool* exists) override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const DefaultRows rows = Defaults(&arrays, defaults, places);
     void* const to = arrays.Out(weights, places * RowBytes());
@@ -119,7 +119,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
                         const SlotsIn& slots) override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const void* const from = arrays.In(weights, places * RowBytes());
     const SlotsIn from_slots{slots.rule, arrays.In(slots.slots, SlotBytes(slots.rule, places))};
@@ -129,7 +129,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                const void* new_rows, const bool* exists) override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const void* const before = arrays.In(old_rows, places * RowBytes());
     const void* const after = arrays.In(new_rows, places * RowBytes());
@@ -141,7 +141,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
                const Rule& rule) override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const size_t dim = options().dim;
     size_t values = places * dim;
@@ -166,7 +166,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
 
   Status Erase(const ExecContext& context, const KeyBatch& batch) override {
     Arrays arrays(memory_, context);
-    const KeyBatch keys = Keys(&arrays, batch, batch.Places());
+    const KeyBatch keys = Keys(&arrays, batch, batch.NumPositions());
     return arrays.Finish([&] { return table_->Erase(context, keys); });
   }
   Status Clear(const ExecContext& context) override { return table_->Clear(context); }
@@ -177,7 +177,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
                         bool* exists) const override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const size_t words = options().policy.statistics.size();
     uint64_t* const to = arrays.Out(statistics, places * words * sizeof(uint64_t));
@@ -188,7 +188,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
                           const uint64_t* statistics) override {
     Arrays arrays(memory_, context);
-    const size_t places = batch.Places();
+    const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const uint64_t* const from = arrays.In(statistics, places * set.size() * sizeof(uint64_t));
     return arrays.Finish(
@@ -214,7 +214,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override {
     return table_->maintenance()->ExportBatch(max_rows, cursor, rows);
   }
-  const TableGates& gates() const override { return table_->gates(); }
+  const TableLocks& locks() const override { return table_->locks(); }
   void DropOutgrown() const override { table_->DropOutgrown(); }
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override {
@@ -274,7 +274,7 @@ class HostMemory final : public DeviceMemory {
 
 }  // namespace
 
-DeviceMemory* HostAsDeviceMemory() {
+DeviceMemory* EmulatedDeviceMemory() {
   static HostMemory memory;
   return &memory;
 }

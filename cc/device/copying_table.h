@@ -27,8 +27,8 @@ class DeviceMemory {
                             void* to) = 0;
 };
 
-// The host's memory in the place of a device's, beside a table of NewDeviceTableOnHost.
-DeviceMemory* HostAsDeviceMemory();
+// The host's memory in the place of a device's, beside a table of NewEmulatedDeviceTable.
+DeviceMemory* EmulatedDeviceMemory();
 
 // That of a GPU; null where this build has no GPU support.
 DeviceMemory* MemoryOfDevice(int device);

@@ -15,7 +15,7 @@
 #include "cc/device/device_rows.h"
 #include "cc/device/device_slabs.h"
 #include "cc/device/device_table.h"
-#include "cc/device/known_rows.h"
+#include "cc/device/row_count_bound.h"
 #include "cc/device/table_kernels.h"
 
 namespace tf_embed {
@@ -74,7 +74,7 @@ class DeviceContent {
   DeviceContent(const Device& device, const DeviceOptions& options, const RowLayout& layout,
                 RowInitializer initializer)
       : initializer(std::move(initializer)),
-        known(device),
+        row_bound(device),
         device_(device),
         options_(options),
         layout_(layout),
@@ -125,8 +125,10 @@ class DeviceContent {
     return view;
   }
 
-  // See KnownRows::Ask.
-  void AskForRows(const ExecContext& context) { known.Ask(device_, context, counts_); }
+  // See RowCountBound::RequestUpdate.
+  void RequestRowCount(const ExecContext& context) {
+    row_bound.RequestUpdate(device_, context, counts_);
+  }
 
   // The number of rows, read from the device.
   uint64_t Rows(const ExecContext& context) const {
@@ -151,15 +153,15 @@ class DeviceContent {
   // Makes room for so many rows, or for as many as the bound on bytes allows; false where the
   // device has no memory.
   bool MakeRoom(const ExecContext& context, uint64_t rows) {
-    uint32_t bits = std::max(index_.bits, kLeastBits);
+    uint32_t bits = std::max(index_.bits, kMinBits);
     while ((uint64_t{DeviceBucket::kLanes} << bits) / kFullOf * kFull < rows) ++bits;
     // A smaller index where the bound allows no other.
     const auto fits = [&] { return Fits(sizeof(DeviceBucket) << bits); };
-    while (bits > kLeastBits && bits > index_.bits && !fits()) --bits;
+    while (bits > kMinBits && bits > index_.bits && !fits()) --bits;
     if ((index_.buckets == nullptr || bits > index_.bits) && fits()) {
       if (!Reindex(context, bits)) return false;
     }
-    while (slabs_.rows() < rows && slabs_.count() < RowSlabs::kMost) {
+    while (slabs_.rows() < rows && slabs_.count() < RowSlabs::kMax) {
       const size_t numbers = NumberBytes(slabs_.count());
       if (!Fits(numbers)) break;
       auto* const freed = static_cast<uint32_t*>(Take(context, numbers));
@@ -217,19 +219,19 @@ class DeviceContent {
   void CopyFrom(const ExecContext& context, const DeviceContent& other, StatisticSet statistics) {
     device_.Launch(context, other.index_.num_places(), kRowCost,
                    CopyTableKernel{other.View(statistics), View(statistics)});
-    known.Set(other.known.most());
+    row_bound.Set(other.row_bound.most());
   }
 
   // Takes all rows out and gives their memory back.
   void Clear(const ExecContext& context) {
     FreeRows(context);
     device_.Fill(context, counts_, 0, sizeof(TableCounts));
-    known.Set(0);
+    row_bound.Set(0);
   }
 
   RuleSlots rule;
   RowInitializer initializer;
-  KnownRows<Device> known;
+  RowCountBound<Device> row_bound;
 
  private:
   using Slabs = DeviceSlabs<Device>;
@@ -237,7 +239,7 @@ class DeviceContent {
   // An index is full to three quarters at most.
   static constexpr uint64_t kFull = 3;
   static constexpr uint64_t kFullOf = 4;
-  static constexpr uint32_t kLeastBits = 4;
+  static constexpr uint32_t kMinBits = 4;
   static constexpr size_t kRowCost = 100;  // ns
   static constexpr size_t kPlaceCost = 5;
 

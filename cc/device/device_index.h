@@ -37,7 +37,7 @@ inline constexpr uint32_t kNoRow = 0xffffffffu;
 struct alignas(64) DeviceBucket {
   static constexpr size_t kLanes = 7;
   static constexpr int kPassedShift = 56;
-  static constexpr uint64_t kMostPassed = 255;
+  static constexpr uint64_t kMaxPassed = 255;
 
   struct alignas(16) Entry {  // by one load
     int64_t key;
@@ -116,7 +116,7 @@ struct IndexView {
         entry.row = row;
         return;
       }
-      if (DeviceBucket::Passed(header) < DeviceBucket::kMostPassed &&
+      if (DeviceBucket::Passed(header) < DeviceBucket::kMaxPassed &&
           !Tile::CompareExchange(&buckets[bucket].header, &header,
                                  header + (uint64_t{1} << DeviceBucket::kPassedShift))) {
         continue;
@@ -134,7 +134,7 @@ struct IndexView {
     Change<Tile>(last, [digest](uint64_t header) { return header & ~digest; });
     for (uint64_t bucket = HomeOf(hash); bucket != last; bucket = After(bucket)) {
       Change<Tile>(bucket, [](uint64_t header) {
-        return DeviceBucket::Passed(header) == DeviceBucket::kMostPassed
+        return DeviceBucket::Passed(header) == DeviceBucket::kMaxPassed
                    ? header
                    : header - (uint64_t{1} << DeviceBucket::kPassedShift);
       });

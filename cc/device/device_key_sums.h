@@ -39,7 +39,7 @@ class DeviceKeySums {
 std::unique_ptr<DeviceKeySums> NewDeviceKeySums(int device);
 
 // With the host for a device, whose memory is the allocator.
-std::unique_ptr<DeviceKeySums> NewDeviceKeySumsOnHost(Allocator* allocator);
+std::unique_ptr<DeviceKeySums> NewEmulatedDeviceKeySums(Allocator* allocator);
 
 }  // namespace tf_embed
 

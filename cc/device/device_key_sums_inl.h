@@ -13,8 +13,8 @@
 #include "cc/core/pooling/key_gradients.h"
 #include "cc/device/device_content.h"
 #include "cc/device/device_key_sums.h"
-#include "cc/device/device_words.h"
 #include "cc/device/rule_kernels.h"
+#include "cc/device/staging_buffer.h"
 #include "cc/device/tile.h"
 
 namespace tf_embed {
@@ -178,13 +178,13 @@ class DeviceKeySumsOn final : public DeviceKeySums {
                                static_cast<const Compute*>(of.pooling.weights)};
     Array<size_t> begins(device_, context_);
     Array<Compute> factors(device_, context_);
-    DeviceWords<Device> copied(device_, context_, host_);
+    StagingBuffer<Device> copied(device_, context_, host_);
     if (of.bags != nullptr) {
       TF_EMBED_RETURN_IF_ERROR(begins.Make(batch_.size));
       if (Divides(of.pooling.combiner) || of.pooling.weights != nullptr) {
         TF_EMBED_RETURN_IF_ERROR(factors.Make(batch_.size));
       }
-      TF_EMBED_RETURN_IF_ERROR(copied.Make(DeviceWords<Device>::For(*of.bags)));
+      TF_EMBED_RETURN_IF_ERROR(copied.Make(StagingBuffer<Device>::For(*of.bags)));
       const BagsView bags = copied.Put(*of.bags, of.pooling, batch_.keys);
       copied.Copy();
       const size_t length = batch_.size / std::max<size_t>(1, of.bags->size()) + 1;

@@ -46,10 +46,10 @@ struct DeviceRowLayout {
 struct RowSlabs {
   static constexpr uint32_t kFirstRows = 256;
   static constexpr uint32_t kOfOneSize = 4;
-  static constexpr uint32_t kMost = 88;  // nearly 2^32 rows
+  static constexpr uint32_t kMax = 88;  // nearly 2^32 rows
 
-  char* slabs[kMost] = {};
-  uint32_t* freed[kMost] = {};
+  char* slabs[kMax] = {};
+  uint32_t* freed[kMax] = {};
 
   static uint64_t RowsOf(uint32_t slab) { return uint64_t{kFirstRows} << (slab / kOfOneSize); }
   // The rows of the slabs before.

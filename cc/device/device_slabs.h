@@ -80,7 +80,7 @@ class DeviceSlabs {
   const Device& device_;
   const DeviceOptions& options_;
   RowSlabs view_;
-  bool on_host_[RowSlabs::kMost] = {};
+  bool on_host_[RowSlabs::kMax] = {};
   uint32_t count_ = 0;
   uint64_t device_bytes_ = 0;
   uint64_t host_bytes_ = 0;

@@ -33,7 +33,7 @@ class DeviceSplit {
 std::unique_ptr<DeviceSplit> NewDeviceSplit(int device);
 
 // With the host for a device, whose memory is the allocator.
-std::unique_ptr<DeviceSplit> NewDeviceSplitOnHost(Allocator* allocator);
+std::unique_ptr<DeviceSplit> NewEmulatedDeviceSplit(Allocator* allocator);
 
 }  // namespace tf_embed
 

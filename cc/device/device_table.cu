@@ -1,6 +1,6 @@
-// DeviceTable on an NVIDIA GPU: what HostDevice is on the host. The only file that nvcc compiles;
-// `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's in their last
-// bits; no fast math.
+// DeviceTable on an NVIDIA GPU: what EmulatedDevice is on the host. The only file that nvcc
+// compiles; `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's in
+// their last bits; no fast math.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -217,18 +217,18 @@ class CudaDevice {
 
   // Some bytes of the device's memory, as they were when the stream came there: sent behind what is
   // queued, heard when they have arrived. One at a time is under way.
-  class Echo {
+  class AsyncReadback {
    public:
     // Takes what it needs here: to take pinned memory may wait for the device.
-    explicit Echo(const CudaDevice& device) : device_(device.device_) {
+    explicit AsyncReadback(const CudaDevice& device) : device_(device.device_) {
       const OnGpu current(device_);
       bytes_ = MemoryOrNull(
-          [](void** memory) { return cudaHostAlloc(memory, kMostBytes, cudaHostAllocPortable); });
+          [](void** memory) { return cudaHostAlloc(memory, kMaxBytes, cudaHostAllocPortable); });
       if (cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming) != cudaSuccess) sent_ = nullptr;
     }
-    Echo(const Echo&) = delete;
-    Echo& operator=(const Echo&) = delete;
-    ~Echo() {
+    AsyncReadback(const AsyncReadback&) = delete;
+    AsyncReadback& operator=(const AsyncReadback&) = delete;
+    ~AsyncReadback() {
       const OnGpu current(device_);
       if (sent_ != nullptr) {
         cudaEventSynchronize(sent_);
@@ -261,7 +261,7 @@ class CudaDevice {
     }
 
    private:
-    static constexpr size_t kMostBytes = 64;
+    static constexpr size_t kMaxBytes = 64;
 
     const int device_;
     void* bytes_ = nullptr;  // pinned
@@ -321,7 +321,7 @@ class CudaDevice {
     const size_t at_heads = part((n + 1) * sizeof(uint32_t));
     const size_t at_starts = part(n * sizeof(uint32_t));
     size_t sort_bytes = 0;
-    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(
+    TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs<int64_t, uint32_t>(
         nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, 64, stream)));
     const size_t at_scratch = part(sort_bytes);
     groups->stream_ = stream;
@@ -336,7 +336,7 @@ class CudaDevice {
     auto* const written = reinterpret_cast<DeviceGroup*>(memory + at_groups);
     const unsigned blocks = static_cast<unsigned>(n / kThreads + 1);
     NumberPlaces<<<blocks, kThreads, 0, stream>>>(places, n);
-    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs(
+    TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs(
         memory + at_scratch, sort_bytes, batch.keys, keys, places, members, n, 0, 64, stream)));
     MarkHeads<<<blocks, kThreads, 0, stream>>>(keys, n, heads);
     TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
@@ -397,9 +397,9 @@ class CudaDevice {
     if (count == 0) return;
     const OnGpu current(device_);
     constexpr size_t kTilesOfBlock = kThreads / CudaTile::kLanes;
-    constexpr size_t kMostBlocks = 1 << 20;
+    constexpr size_t kMaxBlocks = 1 << 20;
     const size_t blocks = (count + kTilesOfBlock - 1) / kTilesOfBlock;
-    RunTiles<<<static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads, 0,
+    RunTiles<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kThreads, 0,
                StreamOf(context)>>>(kernel, count);
   }
 
@@ -408,13 +408,13 @@ class CudaDevice {
     const cudaStream_t stream = StreamOf(context);
     size_t bytes = 0;
     TF_EMBED_RETURN_IF_ERROR(
-        Told(cub::DeviceScan::ExclusiveSum(nullptr, bytes, numbers, numbers, count, stream)));
+        ToStatus(cub::DeviceScan::ExclusiveSum(nullptr, bytes, numbers, numbers, count, stream)));
     void* const scratch = Allocate(context, bytes);
     if (scratch == nullptr) return NoMemory(bytes);
     const cudaError_t error =
         cub::DeviceScan::ExclusiveSum(scratch, bytes, numbers, numbers, count, stream);
     Free(context, scratch, bytes);
-    return Told(error);
+    return ToStatus(error);
   }
 
   Status Sort(const ExecContext& context, const uint64_t* keys, const uint32_t* values,
@@ -422,14 +422,14 @@ class CudaDevice {
     const OnGpu current(device_);
     const cudaStream_t stream = StreamOf(context);
     size_t bytes = 0;
-    TF_EMBED_RETURN_IF_ERROR(Told(cub::DeviceRadixSort::SortPairs(
+    TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs(
         nullptr, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream)));
     void* const scratch = Allocate(context, bytes);
     if (scratch == nullptr) return NoMemory(bytes);
     const cudaError_t error = cub::DeviceRadixSort::SortPairs(
         scratch, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits, stream);
     Free(context, scratch, bytes);
-    return Told(error);
+    return ToStatus(error);
   }
 
   void Wait() const {
@@ -437,10 +437,10 @@ class CudaDevice {
     cudaDeviceSynchronize();
   }
 
-  Status Check(const ExecContext&) const { return Told(cudaGetLastError()); }
+  Status Check(const ExecContext&) const { return ToStatus(cudaGetLastError()); }
 
  private:
-  Status Told(cudaError_t error) const { return StatusOf(error, device_); }
+  Status ToStatus(cudaError_t error) const { return StatusOf(error, device_); }
   static Status NoMemory(size_t bytes) {
     return Status::ResourceExhausted([bytes] {
       return "No device memory for " + std::to_string(bytes) + " bytes of scratch space.";
@@ -530,7 +530,7 @@ Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
                                std::to_string(device.device) + ": this machine has " +
                                std::to_string(count) + " that CUDA can use.");
   }
-  return DeviceTable<CudaDevice>::Create(options, device, CudaDevice(device.device), table);
+  return DeviceTableImpl<CudaDevice>::Create(options, device, CudaDevice(device.device), table);
 }
 
 }  // namespace tf_embed

@@ -32,16 +32,16 @@ struct DeviceOptions {
   uint64_t max_host_bytes = 0;
 };
 
-// Who leaves a bounded table is decided by neighbourhood: of 2^NeighbourhoodBits(bound) that there
+// Who leaves a bounded table is decided by eviction set: of 2^EvictionSetBits(bound) that there
 // are, a key's is given by as many of the highest bits of its hash. A new key that finds the table
-// full takes the place of the lowest row of its neighbourhood that is not used in the present step;
-// where there is none, it is refused. A neighbourhood of a full table has at least so many rows in
+// full takes the place of the lowest row of its eviction set that is not used in the present step;
+// where there is none, it is refused. A eviction set of a full table has at least so many rows in
 // the mean, so the row that leaves is the lowest of 128 to 255, or of all where the bound is lower
 // than 256. On the host it is the lowest of all.
-inline constexpr uint64_t kLeastNeighbours = 128;
-inline uint32_t NeighbourhoodBits(uint64_t bound) {
+inline constexpr uint64_t kMinEvictionSetRows = 128;
+inline uint32_t EvictionSetBits(uint64_t bound) {
   uint32_t bits = 0;
-  while (bound >> (bits + 1) >= kLeastNeighbours) ++bits;
+  while (bound >> (bits + 1) >= kMinEvictionSetRows) ++bits;
   return bits;
 }
 
@@ -58,8 +58,8 @@ struct BagGradients {
   size_t stride = 0;
 };
 
-// A table in the memory of a device: all that NewDeviceTable and NewDeviceTableOnHost make.
-class TableOnDevice : public Table {
+// A table in the memory of a device: all that NewDeviceTable and NewEmulatedDeviceTable make.
+class DeviceTable : public Table {
  public:
   // Writes where the weights of each key's row are, null for an absent key, to `rows` in device
   // memory: a find that copies none. An address is good until the table is written again, or
@@ -97,8 +97,8 @@ Status NewDeviceTable(const TableOptions& options, const DeviceOptions& device,
 // The same table with the host for a device, whose memory is the allocator of the options and whose
 // threads are the caller's. For tests, and to find out what a table on a GPU would do. `pinned`
 // stands for what memory of the host the device can reach; null: it is the same allocator.
-Status NewDeviceTableOnHost(const TableOptions& options, const DeviceOptions& device,
-                            std::unique_ptr<Table>* table, Allocator* pinned = nullptr);
+Status NewEmulatedDeviceTable(const TableOptions& options, const DeviceOptions& device,
+                              std::unique_ptr<Table>* table, Allocator* pinned = nullptr);
 
 }  // namespace tf_embed
 

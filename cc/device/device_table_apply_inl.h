@@ -17,13 +17,13 @@ namespace tf_embed {
 
 template <class Device>
 template <typename T, typename G>
-Status DeviceTable<Device>::ApplyAs(const ExecContext& context, const KeyBatch& batch,
-                                    const Grouped& groups, const Gradients& gradients,
-                                    const Rule& rule) {
+Status DeviceTableImpl<Device>::ApplyAs(const ExecContext& context, const KeyBatch& batch,
+                                        const Grouped& groups, const Gradients& gradients,
+                                        const Rule& rule) {
   using Compute = typename Number<T>::Compute;
   WriteOptions write;
   write.admits = Admits::kCounted;
-  write.together = std::max(kLeastTogether, kScratchBytes / (options_.dim * sizeof(Compute)));
+  write.together = std::max(kMinTogether, kScratchBytes / (options_.dim * sizeof(Compute)));
   const size_t scratch = std::min(write.together, batch.size) * options_.dim;
   const bool no_sums = std::is_same_v<G, Compute> && groups.late.data() != nullptr &&
                        gradients.factors == nullptr;  // the keys are distinct
@@ -46,16 +46,16 @@ Status DeviceTable<Device>::ApplyAs(const ExecContext& context, const KeyBatch& 
 
 template <class Device>
 template <class Verb>
-void DeviceTable<Device>::LaunchSums(const ExecContext& context, const GroupsView& groups,
-                                     size_t first, size_t count, const Verb& verb) const {
+void DeviceTableImpl<Device>::LaunchSums(const ExecContext& context, const GroupsView& groups,
+                                         size_t first, size_t count, const Verb& verb) const {
   if (verb.sums == nullptr) return;
   const size_t blocks = verb.gradients.template Blocks<typename Device::Tile>();
   device_.Launch(context, count * blocks, kSumCost, SumKernel<Verb>{groups, first, blocks, verb});
 }
 
 template <class Device>
-Status DeviceTable<Device>::Apply(const ExecContext& context, const KeyBatch& batch,
-                                  const Gradients& gradients, const Rule& rule) {
+Status DeviceTableImpl<Device>::Apply(const ExecContext& context, const KeyBatch& batch,
+                                      const Gradients& gradients, const Rule& rule) {
   TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));

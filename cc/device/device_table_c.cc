@@ -105,9 +105,9 @@ te::Status OptionsOf(const TfEmbedTableOptions& given, te::TableOptions* options
   if (given.type < TF_EMBED_FLOAT32 || given.type > TF_EMBED_INT64) {
     return Invalid("type", "a TfEmbedType", given.type);
   }
-  constexpr uint64_t kMostDim = 1 << 20;
-  if (given.dim == 0 || given.dim > kMostDim) {
-    return Invalid("dim", "between 1 and " + std::to_string(kMostDim),
+  constexpr uint64_t kMaxDim = 1 << 20;
+  if (given.dim == 0 || given.dim > kMaxDim) {
+    return Invalid("dim", "between 1 and " + std::to_string(kMaxDim),
                    static_cast<int64_t>(given.dim));
   }
   if (given.device < -1) return Invalid("device", "a GPU's number or -1", given.device);
@@ -198,7 +198,7 @@ int tf_embed_table_new(const TfEmbedTableOptions* options, TfEmbedTable** table)
     if (device_options.device < 0) {
       device_options.device = 0;
       TF_EMBED_RETURN_IF_ERROR(
-          te::NewDeviceTableOnHost(table_options, device_options, &made->table));
+          te::NewEmulatedDeviceTable(table_options, device_options, &made->table));
     } else {
       TF_EMBED_RETURN_IF_ERROR(te::NewDeviceTable(table_options, device_options, &made->table));
     }

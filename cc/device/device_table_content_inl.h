@@ -9,7 +9,7 @@
 namespace tf_embed {
 
 template <class Device>
-Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
+Status DeviceTableImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
   auto groups = device_.NewGroups();
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);
@@ -23,7 +23,7 @@ Status DeviceTable<Device>::Erase(const ExecContext& context, const KeyBatch& ba
 }
 
 template <class Device>
-void DeviceTable<Device>::FillInitialRow(const RowInitializer& initializer) const {
+void DeviceTableImpl<Device>::FillInitialRow(const RowInitializer& initializer) const {
   if (initializer.is_random()) {
     std::memset(initial_row_.data(), 0, initial_row_.size());
     return;
@@ -35,26 +35,26 @@ void DeviceTable<Device>::FillInitialRow(const RowInitializer& initializer) cons
 }
 
 template <class Device>
-RowInitializer DeviceTable<Device>::initializer() const {
-  Shared gate(gates_.content);
+RowInitializer DeviceTableImpl<Device>::initializer() const {
+  Shared lock(locks_.content);
   return content_->initializer;
 }
 
 template <class Device>
-RuleSlots DeviceTable<Device>::rule() const {
-  Shared gate(gates_.content);
+RuleSlots DeviceTableImpl<Device>::rule() const {
+  Shared lock(locks_.content);
   return content_->rule;
 }
 
 template <class Device>
-size_t DeviceTable<Device>::size() const {
+size_t DeviceTableImpl<Device>::size() const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
   return content_->Rows(context);
 }
 
 template <class Device>
-void DeviceTable<Device>::SetInitializer(const RowInitializer& initializer) {
+void DeviceTableImpl<Device>::SetInitializer(const RowInitializer& initializer) {
   // As on the host, this needs the content alone: its caller may be the one that pauses writers.
   const ExecContext context = ExecContext::Serial().Holding(Held::kPaused);
   const Writing writing(this, context);
@@ -64,8 +64,8 @@ void DeviceTable<Device>::SetInitializer(const RowInitializer& initializer) {
 }
 
 template <class Device>
-Status DeviceTable<Device>::NewContent(const ExecContext& context,
-                                       std::unique_ptr<Content>* content) const {
+Status DeviceTableImpl<Device>::NewContent(const ExecContext& context,
+                                           std::unique_ptr<Content>* content) const {
   Buffer<char> slots(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &slots));
   bool made = false;
@@ -84,18 +84,18 @@ Status DeviceTable<Device>::NewContent(const ExecContext& context,
 }
 
 template <class Device>
-Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
-                                     const uint32_t* wanted, bool* all) {
+Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys,
+                                         const uint32_t* wanted, bool* all) {
   const uint64_t bound = Bound(context);
-  KnownRows<Device>& known = content_->known;
+  RowCountBound<Device>& row_bound = content_->row_bound;
   uint64_t most = 0;
   const auto is_room = [&] {
-    *all = known.most() + keys <= std::min(bound, content_->room());
-    most = std::max(known.most(), std::min<uint64_t>(known.most() + keys, bound));
+    *all = row_bound.most() + keys <= std::min(bound, content_->room());
+    most = std::max(row_bound.most(), std::min<uint64_t>(row_bound.most() + keys, bound));
     return most <= content_->room() || content_->full();
   };
-  if (is_room() || (known.Hear() && is_room())) {
-    known.Offer(keys, std::min(most, content_->room()));
+  if (is_room() || (row_bound.Poll() && is_room())) {
+    row_bound.Reserve(keys, std::min(most, content_->room()));
     return Status();
   }
   uint32_t coming = 0;
@@ -104,22 +104,22 @@ Status DeviceTable<Device>::MakeRoom(const ExecContext& context, size_t keys,
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   const uint64_t rows = std::max(present, std::min(present + coming, bound));
   if (rows > content_->room()) {
-    waited_in_vain_ = 0;
+    fruitless_waits_ = 0;
     if (!content_->MakeRoom(context, rows)) return NoMemory(context);
-  } else if (!content_->has_bound() && ++waited_in_vain_ == kPatience) {
+  } else if (!content_->has_bound() && ++fruitless_waits_ == kPatience) {
     // Writes of keys that are nearly all there would wait for ever. There is room without this, and
     // under a bound on bytes a larger index might take that of rows.
-    waited_in_vain_ = 0;
+    fruitless_waits_ = 0;
     const uint64_t ahead = std::min(kAhead * keys, std::max<uint64_t>(rows / 16, kSmallAhead));
     (void)content_->MakeRoom(context, std::min(rows + ahead, bound));
   }
-  known.Offer(keys, std::min(rows, content_->room()));
+  row_bound.Reserve(keys, std::min(rows, content_->room()));
   *all = present + coming <= std::min(bound, content_->room());
   return Status();
 }
 
 template <class Device>
-Status DeviceTable<Device>::Clear(const ExecContext& context) {
+Status DeviceTableImpl<Device>::Clear(const ExecContext& context) {
   const Writing writing(this, context);
   content_->Clear(context);
   // Whoever clears a table may have no memory left; then it grows later.
@@ -128,24 +128,24 @@ Status DeviceTable<Device>::Clear(const ExecContext& context) {
 }
 
 template <class Device>
-Status DeviceTable<Device>::Shrink(const ExecContext& context) {
+Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;
-  const PausingGates pausing(gates_, context);
+  const PauseLocks pausing(locks_, context);
   {
     // Readers go on: nobody changes what is copied.
     const Reading reading(this, context);
     TF_EMBED_RETURN_IF_ERROR(NewContent(context, &content));
     const uint64_t rows = content_->Rows(context);
     if (rows > 0) {
-      content->known.Set(rows);
+      content->row_bound.Set(rows);
       if (!content->MakeRoom(context, rows)) return NoMemory(context);
       if (content->room() < rows) return NoMemory(context);  // the bound on bytes
       content->CopyFrom(context, *content_, options_.policy.statistics);
-      content->known.Set(rows);
+      content->row_bound.Set(rows);
     }
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   }
-  Alone gate(gates_.content);
+  Alone lock(locks_.content);
   order_.BeginWrite(context);
   content_.swap(content);
   content.reset();
@@ -154,7 +154,7 @@ Status DeviceTable<Device>::Shrink(const ExecContext& context) {
 }
 
 template <class Device>
-Status DeviceTable<Device>::ChangeRule(const ExecContext& context, const RuleSlots& rule) {
+Status DeviceTableImpl<Device>::ChangeRule(const ExecContext& context, const RuleSlots& rule) {
   if (SameRuleAndInitialValues(content_->rule, rule)) return Status();
   if (rule.has_narrow_slots()) {
     return Status::InvalidArgument("Table '" + options_.name +
@@ -172,13 +172,13 @@ Status DeviceTable<Device>::ChangeRule(const ExecContext& context, const RuleSlo
 }
 
 template <class Device>
-Status DeviceTable<Device>::SetRule(const ExecContext& context, const RuleSlots& rule) {
+Status DeviceTableImpl<Device>::SetRule(const ExecContext& context, const RuleSlots& rule) {
   const Writing writing(this, context);
   return ChangeRule(context, rule);
 }
 
 template <class Device>
-Status DeviceTable<Device>::FinishStep(const ExecContext& context, const Rule& rule) {
+Status DeviceTableImpl<Device>::FinishStep(const ExecContext& context, const Rule& rule) {
   if (!TablePass(rule).IsDue()) return Status();
   const Writing writing(this, context);
   if (!SameRule(content_->rule, rule.slots)) return RuleWasChanged(options_.name);
@@ -194,8 +194,8 @@ Status DeviceTable<Device>::FinishStep(const ExecContext& context, const Rule& r
 }
 
 template <class Device>
-double DeviceTable<Device>::LargestSlot(const ExecContext& context, const RuleSlots& rule,
-                                        size_t slot) const {
+double DeviceTableImpl<Device>::LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                                            size_t slot) const {
   const Reading reading(this, context);
   if (!SameRule(content_->rule, rule) || slot >= rule.slots_per_row()) return 0.0;
   Array<uint64_t> largest(device_, context);
@@ -216,8 +216,8 @@ double DeviceTable<Device>::LargestSlot(const ExecContext& context, const RuleSl
 }
 
 template <class Device>
-void DeviceTable<Device>::CopyOut(const ExecContext& context, const WholeRowArrays& arrays,
-                                  size_t count, WholeRows* rows) const {
+void DeviceTableImpl<Device>::CopyOut(const ExecContext& context, const WholeRowArrays& arrays,
+                                      size_t count, WholeRows* rows) const {
   const DeviceRowLayout& layout = content_->layout();
   device_.CopyOut(context, arrays.keys.data(), count * sizeof(int64_t), rows->keys.data());
   device_.CopyOut(context, arrays.weights.data(), count * layout.weight_bytes,
@@ -228,8 +228,8 @@ void DeviceTable<Device>::CopyOut(const ExecContext& context, const WholeRowArra
 }
 
 template <class Device>
-Status DeviceTable<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
-                                        WholeRows* rows) const {
+Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
+                                            WholeRows* rows) const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
   const IndexView& index = content_->index();
@@ -285,7 +285,7 @@ Status DeviceTable<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
 }
 
 template <class Device>
-TableStats DeviceTable<Device>::Stats() const {
+TableStats DeviceTableImpl<Device>::Stats() const {
   const ExecContext context = ExecContext::Serial();
   const Reading reading(this, context);
   const IndexView& index = content_->index();
@@ -321,8 +321,8 @@ TableStats DeviceTable<Device>::Stats() const {
 }
 
 template <class Device>
-std::unique_ptr<Table> DeviceTable<Device>::NewEmpty(size_t init_size,
-                                                     const RowInitializer& initializer) const {
+std::unique_ptr<Table> DeviceTableImpl<Device>::NewEmpty(size_t init_size,
+                                                         const RowInitializer& initializer) const {
   try {
     TableOptions options = options_;
     options.init_size = init_size;
@@ -338,8 +338,8 @@ std::unique_ptr<Table> DeviceTable<Device>::NewEmpty(size_t init_size,
 }
 
 template <class Device>
-void DeviceTable<Device>::TakeContent(const ExecContext& context, Table* other) {
-  auto* const from = static_cast<DeviceTable*>(other);
+void DeviceTableImpl<Device>::TakeContent(const ExecContext& context, Table* other) {
+  auto* const from = static_cast<DeviceTableImpl*>(other);
   const Writing writing(this, context);
   from->order_.BeginWrite(context);
   content_ = std::move(from->content_);

@@ -6,7 +6,7 @@
 // lock on a row.
 //
 // What keeps verbs apart is their order, not locks in device memory: finds run together, a write
-// runs alone. On the host the two gates below see to that. On a GPU, where a verb returns when its
+// runs alone. On the host the two locks below see to that. On a GPU, where a verb returns when its
 // launches are queued, they keep the queueing apart, and Device::Order makes the streams wait for
 // one another on the device. A kernel fills the device, so two writes at once would gain nothing.
 //
@@ -25,7 +25,7 @@
 // left. Nothing is ever written beyond the room: the kernel itself compares a new row's number with
 // it.
 //
-// Locks: those of TableGates. A verb that changes anything is alone in both gates.
+// Locks: those of TableLocks. A verb that changes anything is alone in both locks.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
 
@@ -45,25 +45,25 @@
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/policy/write_planner.h"
 #include "cc/core/table/table.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_locks.h"
 #include "cc/device/device_content.h"
 #include "cc/device/device_table.h"
-#include "cc/device/device_words.h"
 #include "cc/device/distinct_kernels.h"
 #include "cc/device/policy_kernels.h"
 #include "cc/device/pooled_kernels.h"
 #include "cc/device/row_kernels.h"
 #include "cc/device/rule_kernels.h"
+#include "cc/device/staging_buffer.h"
 #include "cc/device/table_kernels.h"
 
 namespace tf_embed {
 
 template <class Device>
-class DeviceTable final : public TableOnDevice, public TableMaintenance, public TableEviction {
+class DeviceTableImpl final : public DeviceTable, public TableMaintenance, public TableEviction {
  public:
   static Status Create(const TableOptions& options, const DeviceOptions& device_options,
                        const Device& device, std::unique_ptr<Table>* table);
-  ~DeviceTable() override;
+  ~DeviceTableImpl() override;
 
   const TableOptions& options() const override { return options_; }
   RowInitializer initializer() const override;
@@ -111,7 +111,7 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
-  const TableGates& gates() const override { return gates_; }
+  const TableLocks& locks() const override { return locks_; }
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   using TableMaintenance::TakeContent;
@@ -138,47 +138,47 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
   static constexpr uint64_t kSmallAhead = 1 << 16;  // rows
   // What the sums of one launch of an apply take, if that is for as many keys as fill a device.
   static constexpr size_t kScratchBytes = size_t{32} << 20;
-  static constexpr size_t kLeastTogether = size_t{1} << 14;
+  static constexpr size_t kMinTogether = size_t{1} << 14;
   // A table that loses one row in so many is worth a copy.
-  static constexpr size_t kMuchOneIn = 4;
+  static constexpr size_t kRebuildDivisor = 4;
 
-  using Shared = std::shared_lock<OperationGate>;
-  using Alone = std::unique_lock<OperationGate>;
+  using Shared = std::shared_lock<FairSharedMutex>;
+  using Alone = std::unique_lock<FairSharedMutex>;
 
   // A verb that reads, under way.
   class Reading {
    public:
-    Reading(const DeviceTable* table, const ExecContext& context)
-        : table_(table), context_(context), gates_(table->gates_, context) {
+    Reading(const DeviceTableImpl* table, const ExecContext& context)
+        : table_(table), context_(context), locks_(table->locks_, context) {
       table_->order_.BeginRead(context_);
     }
     ~Reading() { table_->order_.EndRead(context_); }
 
    private:
-    const DeviceTable* table_;
+    const DeviceTableImpl* table_;
     const ExecContext& context_;
-    const ReadingGates gates_;
+    const ReadLocks locks_;
   };
 
   // One that writes.
   class Writing {
    public:
-    Writing(const DeviceTable* table, const ExecContext& context)
-        : table_(table), context_(context), pausing_(table->gates_, context) {
-      if (context.held != Held::kWriting) gate_ = Alone(table->gates_.content);
+    Writing(const DeviceTableImpl* table, const ExecContext& context)
+        : table_(table), context_(context), pausing_(table->locks_, context) {
+      if (context.held != Held::kWriting) gate_ = Alone(table->locks_.content);
       table_->order_.BeginWrite(context_);
     }
     ~Writing() { table_->order_.EndWrite(context_); }
 
    private:
-    const DeviceTable* table_;
+    const DeviceTableImpl* table_;
     const ExecContext& context_;
-    const PausingGates pausing_;
+    const PauseLocks pausing_;
     Alone gate_;
   };
 
   class ReadingMany;  // device_table_pooled_inl.h
-  using Words = DeviceWords<Device>;
+  using Staging = StagingBuffer<Device>;
 
   // The distinct keys of a batch.
   struct Grouped {
@@ -209,9 +209,9 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
     size_t together = SIZE_MAX;  // so many keys a launch, for which the verb has scratch memory
   };
 
-  DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
-              const Device& device);  // may throw std::bad_alloc
-  bool Begin();                       // false without memory
+  DeviceTableImpl(const TableOptions& options, const DeviceOptions& device_options,
+                  const Device& device);  // may throw std::bad_alloc
+  bool Begin();                           // false without memory
 
   RowLayout LayoutOf(const RuleSlots& rule) const {
     return RowLayout(options_.value_type, options_.dim, rule.slots_per_row(),
@@ -275,8 +275,8 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
   // ones may have no room before long, as far as the host knows.
   Status Launched(const ExecContext& context, uint64_t keys) {
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
-    const bool has_room = content_->known.most() + kAhead * keys <= content_->room();
-    if (!has_room && !content_->full()) content_->AskForRows(context);
+    const bool has_room = content_->row_bound.most() + kAhead * keys <= content_->room();
+    if (!has_room && !content_->full()) content_->RequestRowCount(context);
     return Status();
   }
   // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
@@ -286,8 +286,8 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
   // Takes the marks of those keys away that are not admitted. Waits for the device.
   Status Admit(const ExecContext& context, const KeyBatch& batch, Admits admits, uint32_t* wanted);
   // Keys of a batch on the host, and marks of places in its order.
-  struct Comers {
-    explicit Comers(Allocator* allocator) : keys(allocator), marks(allocator) {}
+  struct AdmissionCandidates {
+    explicit AdmissionCandidates(Allocator* allocator) : keys(allocator), marks(allocator) {}
     Buffer<int64_t> keys;
     Buffer<uint32_t> marks;
 
@@ -297,8 +297,8 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
     }
   };
   // Tells the admission which keys get rows. Waits for the device.
-  Status ForgetComing(const ExecContext& context, const KeyBatch& batch, const NewRows& coming,
-                      Comers* comers);
+  Status ForgetAdmitted(const ExecContext& context, const KeyBatch& batch, const NewRows& coming,
+                        AdmissionCandidates* candidates);
   // Of those that want to come, marks those that may in `coming`, made a running sum, and takes the
   // rows out that leave for them.
   Status Choose(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
@@ -323,12 +323,12 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
   TableOptions options_;
   const DeviceOptions device_options_;
   const Device device_;
-  const TableGates gates_{TableGates::Writes::kAlone};
+  const TableLocks locks_{TableLocks::Writes::kAlone};
   mutable typename Device::Order order_{device_};
   std::unique_ptr<Content> content_;
-  int waited_in_vain_ = 0;            // for whoever writes
+  int fruitless_waits_ = 0;           // for whoever writes
   TableTallies* tallies_ = nullptr;   // in device memory
-  mutable Buffer<char> initial_row_;  // on the host, under the gate
+  mutable Buffer<char> initial_row_;  // on the host, under the lock
   mutable std::atomic<uint64_t> keys_looked_up_{0};
   std::atomic<uint64_t> evicted_{0};  // but for those that left for others
   std::atomic<uint64_t> expired_{0};  // but for those that writes took out
@@ -336,12 +336,13 @@ class DeviceTable final : public TableOnDevice, public TableMaintenance, public 
 };
 
 template <class Device>
-Status DeviceTable<Device>::Create(const TableOptions& options, const DeviceOptions& device_options,
-                                   const Device& device, std::unique_ptr<Table>* table) {
-  std::unique_ptr<DeviceTable> made;
+Status DeviceTableImpl<Device>::Create(const TableOptions& options,
+                                       const DeviceOptions& device_options, const Device& device,
+                                       std::unique_ptr<Table>* table) {
+  std::unique_ptr<DeviceTableImpl> made;
   bool begun = false;
   try {
-    made.reset(new DeviceTable(options, device_options, device));
+    made.reset(new DeviceTableImpl(options, device_options, device));
     begun = made->Begin();
   } catch (const std::bad_alloc&) {
   }
@@ -351,8 +352,8 @@ Status DeviceTable<Device>::Create(const TableOptions& options, const DeviceOpti
 }
 
 template <class Device>
-DeviceTable<Device>::DeviceTable(const TableOptions& options, const DeviceOptions& device_options,
-                                 const Device& device)
+DeviceTableImpl<Device>::DeviceTableImpl(const TableOptions& options,
+                                         const DeviceOptions& device_options, const Device& device)
     : options_(options),
       device_options_(device_options),
       device_(device),
@@ -361,7 +362,7 @@ DeviceTable<Device>::DeviceTable(const TableOptions& options, const DeviceOption
 }
 
 template <class Device>
-bool DeviceTable<Device>::Begin() {
+bool DeviceTableImpl<Device>::Begin() {
   const ExecContext context = ExecContext::Serial();
   const RowLayout layout = LayoutOf(RuleSlots());
   tallies_ = static_cast<TableTallies*>(device_.AllocateLasting(context, sizeof(TableTallies)));
@@ -377,7 +378,7 @@ bool DeviceTable<Device>::Begin() {
 }
 
 template <class Device>
-DeviceTable<Device>::~DeviceTable() {
+DeviceTableImpl<Device>::~DeviceTableImpl() {
   const ExecContext context = ExecContext::Serial();
   order_.BeginWrite(context);
   content_.reset();
@@ -386,7 +387,7 @@ DeviceTable<Device>::~DeviceTable() {
 }
 
 template <class Device>
-DefaultsView DeviceTable<Device>::ViewOf(const DefaultRows& defaults) const {
+DefaultsView DeviceTableImpl<Device>::ViewOf(const DefaultRows& defaults) const {
   const RowInitializer& initializer = content_->initializer;
   DefaultsView view;
   view.kind = defaults.kind;
@@ -404,7 +405,7 @@ DefaultsView DeviceTable<Device>::ViewOf(const DefaultRows& defaults) const {
 }
 
 template <class Device>
-Status DeviceTable<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
+Status DeviceTableImpl<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
   TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
   if (options_.value_type == DataType::kDouble) {
     FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
@@ -415,9 +416,9 @@ Status DeviceTable<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* sl
 }
 
 template <class Device>
-Status DeviceTable<Device>::Find(const ExecContext& context, const KeyBatch& batch,
-                                 const DefaultRows& defaults, void* weights, bool* exists,
-                                 const SlotsOut& slots) const {
+Status DeviceTableImpl<Device>::Find(const ExecContext& context, const KeyBatch& batch,
+                                     const DefaultRows& defaults, void* weights, bool* exists,
+                                     const SlotsOut& slots) const {
   const Reading reading(this, context);
   if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
     return RuleWasChanged(options_.name);
@@ -432,8 +433,8 @@ Status DeviceTable<Device>::Find(const ExecContext& context, const KeyBatch& bat
 }
 
 template <class Device>
-Status DeviceTable<Device>::FindPointers(const ExecContext& context, const KeyBatch& batch,
-                                         const void** rows) const {
+Status DeviceTableImpl<Device>::FindPointers(const ExecContext& context, const KeyBatch& batch,
+                                             const void** rows) const {
   const Reading reading(this, context);
   device_.Launch(context, batch.size, kFindCost,
                  FindPointersKernel{View(), BatchView(batch), rows});
@@ -441,16 +442,16 @@ Status DeviceTable<Device>::FindPointers(const ExecContext& context, const KeyBa
 }
 
 template <class Device>
-Status DeviceTable<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
-                                     bool* exists) const {
+Status DeviceTableImpl<Device>::Contains(const ExecContext& context, const KeyBatch& batch,
+                                         bool* exists) const {
   const Reading reading(this, context);
   device_.Launch(context, batch.size, kFindCost, ContainsKernel{View(), BatchView(batch), exists});
   return device_.Check(context);
 }
 
 template <class Device>
-Status DeviceTable<Device>::Group(const ExecContext& context, const KeyBatch& batch,
-                                  Grouped* groups) const {
+Status DeviceTableImpl<Device>::Group(const ExecContext& context, const KeyBatch& batch,
+                                      Grouped* groups) const {
   // A plan counts the keys that will come, so it takes nobody's word for that.
   if (!batch.distinct || batch.size == 0 || options_.policy.plans_writes()) {
     TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups->sorted));
@@ -477,9 +478,9 @@ Status DeviceTable<Device>::Group(const ExecContext& context, const KeyBatch& ba
 
 template <class Device>
 template <class Verb>
-Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& batch,
-                                  const Grouped& grouped, const WriteOptions& write,
-                                  size_t key_cost, const Verb& verb) {
+Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch& batch,
+                                      const Grouped& grouped, const WriteOptions& write,
+                                      size_t key_cost, const Verb& verb) {
   if (batch.size == 0) return Status();
   const RowPolicy& policy = options_.policy;
   const bool planned = policy.plans_writes() && !context.restoring;
@@ -501,15 +502,17 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
   bool all;
   TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size, &all));
   NewRows coming{wanted.data(), content_->room()};
-  Comers comers(options_.allocator);  // before a row leaves: from there on nothing may fail
-  if (planned && policy.admission != nullptr) TF_EMBED_RETURN_IF_ERROR(comers.Resize(batch.size));
+  AdmissionCandidates candidates(
+      options_.allocator);  // before a row leaves: from there on nothing may fail
+  if (planned && policy.admission != nullptr)
+    TF_EMBED_RETURN_IF_ERROR(candidates.Resize(batch.size));
   if (planned && policy.max_rows > 0 && !all) {
     TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
     TF_EMBED_RETURN_IF_ERROR(Choose(context, batch, groups, coming, chosen.data()));
     coming.marks = chosen.data();
   }
   if (planned && policy.admission != nullptr) {
-    TF_EMBED_RETURN_IF_ERROR(ForgetComing(context, batch, coming, &comers));
+    TF_EMBED_RETURN_IF_ERROR(ForgetAdmitted(context, batch, coming, &candidates));
   }
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
@@ -521,18 +524,19 @@ Status DeviceTable<Device>::Write(const ExecContext& context, const KeyBatch& ba
   }
   if (grouped.late.data() != nullptr) {
     device_.Launch(context, 1, 0,
-                   LateKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
+                   DuplicateKeysKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
   }
   device_.Launch(
       context, 1, 0,
-      SettleKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
-                   planned && policy.ttl_milliseconds > 0, write.counts_refused});
+      CommitCountsKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
+                         planned && policy.ttl_milliseconds > 0, write.counts_refused});
   return Launched(context, batch.size);
 }
 
 template <class Device>
-Status DeviceTable<Device>::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
-                                         const DefaultRows& defaults, void* weights, bool* exists) {
+Status DeviceTableImpl<Device>::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                                             const DefaultRows& defaults, void* weights,
+                                             bool* exists) {
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
   const Writing writing(this, context);
@@ -547,8 +551,8 @@ Status DeviceTable<Device>::FindOrInsert(const ExecContext& context, const KeyBa
 }
 
 template <class Device>
-Status DeviceTable<Device>::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
-                                           const void* weights, const SlotsIn& slots) {
+Status DeviceTableImpl<Device>::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
+                                               const void* weights, const SlotsIn& slots) {
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
   const Writing writing(this, context);
@@ -563,8 +567,9 @@ Status DeviceTable<Device>::InsertOrAssign(const ExecContext& context, const Key
 }
 
 template <class Device>
-Status DeviceTable<Device>::Accum(const ExecContext& context, const KeyBatch& batch,
-                                  const void* old_rows, const void* new_rows, const bool* exists) {
+Status DeviceTableImpl<Device>::Accum(const ExecContext& context, const KeyBatch& batch,
+                                      const void* old_rows, const void* new_rows,
+                                      const bool* exists) {
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));

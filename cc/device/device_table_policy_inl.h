@@ -8,9 +8,9 @@
 namespace tf_embed {
 
 template <class Device>
-Status DeviceTable<Device>::Survey(const ExecContext& context, const KeyBatch& batch,
-                                   const GroupsView& groups, const WriteOptions& write,
-                                   uint32_t* rows, uint32_t* wanted) {
+Status DeviceTableImpl<Device>::Survey(const ExecContext& context, const KeyBatch& batch,
+                                       const GroupsView& groups, const WriteOptions& write,
+                                       uint32_t* rows, uint32_t* wanted) {
   const Expiry expiry = ExpiryAt(context);
   const bool expires = expiry.ttl_milliseconds > 0;
   Array<uint64_t> expired(device_, context);
@@ -32,15 +32,15 @@ Status DeviceTable<Device>::Survey(const ExecContext& context, const KeyBatch& b
 }
 
 template <class Device>
-Status DeviceTable<Device>::Admit(const ExecContext& context, const KeyBatch& batch, Admits admits,
-                                  uint32_t* wanted) {
+Status DeviceTableImpl<Device>::Admit(const ExecContext& context, const KeyBatch& batch,
+                                      Admits admits, uint32_t* wanted) {
   Admission* const admission = options_.policy.admission.get();
-  Comers comers(options_.allocator);
+  AdmissionCandidates candidates(options_.allocator);
   Buffer<bool> admitted(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(comers.Resize(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(candidates.Resize(batch.size));
   TF_EMBED_RETURN_IF_ERROR(admitted.Resize(batch.size));
-  Buffer<uint32_t>& marks = comers.marks;
-  Buffer<int64_t>& keys = comers.keys;
+  Buffer<uint32_t>& marks = candidates.marks;
+  Buffer<int64_t>& keys = candidates.keys;
   device_.CopyOut(context, wanted, batch.size * sizeof(uint32_t), marks.data());
   device_.CopyOut(context, batch.keys, batch.size * sizeof(int64_t), keys.data());
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
@@ -64,13 +64,14 @@ Status DeviceTable<Device>::Admit(const ExecContext& context, const KeyBatch& ba
 }
 
 template <class Device>
-Status DeviceTable<Device>::ForgetComing(const ExecContext& context, const KeyBatch& batch,
-                                         const NewRows& coming, Comers* comers) {
+Status DeviceTableImpl<Device>::ForgetAdmitted(const ExecContext& context, const KeyBatch& batch,
+                                               const NewRows& coming,
+                                               AdmissionCandidates* candidates) {
   uint32_t count = 0;
   device_.CopyOut(context, coming.marks + batch.size, sizeof(count), &count);
   if (count == 0) return device_.Check(context);
-  Buffer<uint32_t>& marks = comers->marks;
-  Buffer<int64_t>& keys = comers->keys;
+  Buffer<uint32_t>& marks = candidates->marks;
+  Buffer<int64_t>& keys = candidates->keys;
   device_.CopyOut(context, coming.marks, (batch.size + 1) * sizeof(uint32_t), marks.data());
   device_.CopyOut(context, batch.keys, batch.size * sizeof(int64_t), keys.data());
   const uint64_t rows = content_->Rows(context);
@@ -85,18 +86,18 @@ Status DeviceTable<Device>::ForgetComing(const ExecContext& context, const KeyBa
 }
 
 template <class Device>
-Status DeviceTable<Device>::Evict(const ExecContext& context, const uint64_t* places, size_t count,
-                                  uint64_t* left) {
+Status DeviceTableImpl<Device>::Evict(const ExecContext& context, const uint64_t* places,
+                                      size_t count, uint64_t* left) {
   if (options_.policy.sink != nullptr) {
     TF_EMBED_RETURN_IF_ERROR(TellSink(context, places, count));
   }
-  device_.Launch(context, count, kPlaceCost, LeaveKernel{View(), places, left});
+  device_.Launch(context, count, kPlaceCost, EraseRowsKernel{View(), places, left});
   return Status();
 }
 
 template <class Device>
-Status DeviceTable<Device>::TellSink(const ExecContext& context, const uint64_t* places,
-                                     size_t count) {
+Status DeviceTableImpl<Device>::TellSink(const ExecContext& context, const uint64_t* places,
+                                         size_t count) {
   Array<uint32_t> numbers(device_, context);
   WholeRowArrays arrays(device_, context);
   WholeRows rows(options_.allocator);
@@ -121,7 +122,8 @@ Status DeviceTable<Device>::TellSink(const ExecContext& context, const uint64_t*
 
 template <class Device>
 template <class Kernel>
-Status DeviceTable<Device>::EvictFound(const ExecContext& context, Kernel kernel, uint64_t* left) {
+Status DeviceTableImpl<Device>::EvictFound(const ExecContext& context, Kernel kernel,
+                                           uint64_t* left) {
   const uint64_t end = kernel.end;
   if (options_.policy.sink == nullptr) {
     kernel.left = left;
@@ -141,13 +143,13 @@ Status DeviceTable<Device>::EvictFound(const ExecContext& context, Kernel kernel
 }
 
 template <class Device>
-Status DeviceTable<Device>::Choose(const ExecContext& context, const KeyBatch& batch,
-                                   const GroupsView& groups, const NewRows& wanted,
-                                   uint32_t* coming) {
+Status DeviceTableImpl<Device>::Choose(const ExecContext& context, const KeyBatch& batch,
+                                       const GroupsView& groups, const NewRows& wanted,
+                                       uint32_t* coming) {
   const RowPolicy& policy = options_.policy;
   const size_t size = batch.size;
   const uint64_t bound = std::min<uint64_t>(policy.max_rows, wanted.most_rows);
-  const Neighbourhoods neighbourhoods{NeighbourhoodBits(bound)};
+  const EvictionSets eviction_sets{EvictionSetBits(bound)};
   const bool by_scores = batch.scores != nullptr && policy.eviction == EvictionOrder::kScore;
   Array<uint64_t> numbers(device_, context), sorted_numbers(device_, context);
   Array<uint32_t> order(device_, context), sorted_order(device_, context);
@@ -157,7 +159,7 @@ Status DeviceTable<Device>::Choose(const ExecContext& context, const KeyBatch& b
   TF_EMBED_RETURN_IF_ERROR(order.Make(size));
   TF_EMBED_RETURN_IF_ERROR(sorted_order.Make(size));
   TF_EMBED_RETURN_IF_ERROR(victims.MakeOnes(size));
-  device_.Launch(context, size, kPlaceCost, NumberKernel{order.data()});
+  device_.Launch(context, size, kPlaceCost, FillIndicesKernel{order.data()});
   uint32_t* from = order.data();
   uint32_t* to = sorted_order.data();
   if (by_scores) {
@@ -169,14 +171,13 @@ Status DeviceTable<Device>::Choose(const ExecContext& context, const KeyBatch& b
         device_.Sort(context, numbers.data(), from, size, 64, sorted_numbers.data(), to));
     std::swap(from, to);
   }
-  device_.Launch(
-      context, size, kPlaceCost,
-      NeighbourhoodKernel{batch.keys, wanted.marks, from, neighbourhoods, numbers.data()});
+  device_.Launch(context, size, kPlaceCost,
+                 EvictionSetKernel{batch.keys, wanted.marks, from, eviction_sets, numbers.data()});
   TF_EMBED_RETURN_IF_ERROR(device_.Sort(context, numbers.data(), from, size,
-                                        static_cast<int>(neighbourhoods.bits) + 1,
+                                        static_cast<int>(eviction_sets.bits) + 1,
                                         sorted_numbers.data(), to));
   device_.Launch(context, size, kFindCost,
-                 ChooseVictimsKernel{View(), neighbourhoods, sorted_numbers.data(), to, size,
+                 ChooseVictimsKernel{View(), eviction_sets, sorted_numbers.data(), to, size,
                                      NewRows{wanted.marks, bound}, scores.data(), policy.eviction,
                                      context.now.step, victims.data(), coming});
   TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, coming, size + 1));
@@ -185,8 +186,8 @@ Status DeviceTable<Device>::Choose(const ExecContext& context, const KeyBatch& b
 }
 
 template <class Device>
-Status DeviceTable<Device>::FindStatistics(const ExecContext& context, const KeyBatch& batch,
-                                           uint64_t* statistics, bool* exists) const {
+Status DeviceTableImpl<Device>::FindStatistics(const ExecContext& context, const KeyBatch& batch,
+                                               uint64_t* statistics, bool* exists) const {
   const Reading reading(this, context);
   device_.Launch(context, batch.size, kFindCost,
                  FindStatisticsKernel{View(), BatchView(batch), statistics, exists});
@@ -194,8 +195,8 @@ Status DeviceTable<Device>::FindStatistics(const ExecContext& context, const Key
 }
 
 template <class Device>
-Status DeviceTable<Device>::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
-                                             StatisticSet set, const uint64_t* statistics) {
+Status DeviceTableImpl<Device>::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
+                                                 StatisticSet set, const uint64_t* statistics) {
   auto groups = device_.NewGroups();
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);
@@ -205,7 +206,7 @@ Status DeviceTable<Device>::AssignStatistics(const ExecContext& context, const K
 }
 
 template <class Device>
-Status DeviceTable<Device>::EvictExpired(const ExecContext& context, size_t* removed) {
+Status DeviceTableImpl<Device>::EvictExpired(const ExecContext& context, size_t* removed) {
   if (options_.policy.ttl_milliseconds == 0) return Status();
   const Writing writing(this, context);
   Array<uint64_t> counter(device_, context);
@@ -217,15 +218,15 @@ Status DeviceTable<Device>::EvictExpired(const ExecContext& context, size_t* rem
   device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
   const uint64_t left = content_->Rows(context);
   if (status.ok()) status = device_.Check(context);
-  if (status.ok()) content_->known.Set(left);
+  if (status.ok()) content_->row_bound.Set(left);
   expired_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
   return status;
 }
 
 template <class Device>
-Status DeviceTable<Device>::EvictBelow(const ExecContext& context, EvictionOrder order,
-                                       const Rank& limit, size_t num_left, size_t* removed) {
+Status DeviceTableImpl<Device>::EvictBelow(const ExecContext& context, EvictionOrder order,
+                                           const Rank& limit, size_t num_left, size_t* removed) {
   uint64_t gone = 0;
   size_t left;
   Status status;
@@ -239,20 +240,20 @@ Status DeviceTable<Device>::EvictBelow(const ExecContext& context, EvictionOrder
     device_.CopyOut(context, counter.data(), sizeof(gone), &gone);
     left = content_->Rows(context);
     if (status.ok()) status = device_.Check(context);
-    if (status.ok()) content_->known.Set(left);
+    if (status.ok()) content_->row_bound.Set(left);
   }
   evicted_.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
   TF_EMBED_RETURN_IF_ERROR(std::move(status));
   // Without memory for a copy the table is right, only larger.
-  if (num_left + (left + gone) / kMuchOneIn <= left + gone) (void)Shrink(context);
+  if (num_left + (left + gone) / kRebuildDivisor <= left + gone) (void)Shrink(context);
   return device_.Check(context);
 }
 
 template <class Device>
-Status DeviceTable<Device>::CollectRanks(const ExecContext& context, EvictionOrder order,
-                                         size_t one_in, const Rank& low, const Rank& high,
-                                         RankList* ranks, size_t* below) const {
+Status DeviceTableImpl<Device>::CollectRanks(const ExecContext& context, EvictionOrder order,
+                                             size_t one_in, const Rank& low, const Rank& high,
+                                             RankList* ranks, size_t* below) const {
   const Reading reading(this, context);
   const uint64_t rows = content_->Rows(context);
   if (rows == 0) return Status();

@@ -1,7 +1,7 @@
 // The part of a DeviceTable that works on bags: pooled finds in many tables at once, and steps by
 // the gradients of pooled rows. Included by device_table_inl.h.
 //
-// A find in many tables holds the gates of all of them (HeldTables).
+// A find in many tables holds the locks of all of them (HeldTables).
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_POOLED_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_POOLED_INL_H_
 
@@ -11,14 +11,14 @@
 
 #include "cc/device/device_split_inl.h"
 #include "cc/device/device_table_inl.h"
-#include "cc/device/device_words.h"
 #include "cc/device/pooled_kernels.h"
+#include "cc/device/staging_buffer.h"
 
 namespace tf_embed {
 
 // A verb that reads many tables, under way.
 template <class Device>
-class DeviceTable<Device>::ReadingMany {
+class DeviceTableImpl<Device>::ReadingMany {
  public:
   // `tables`, whose content is held, outlive it.
   ReadingMany(const HeldTables& tables, const ExecContext& context)
@@ -32,15 +32,17 @@ class DeviceTable<Device>::ReadingMany {
   }
 
  private:
-  const DeviceTable* Table(size_t i) const { return static_cast<const DeviceTable*>(tables_[i]); }
+  const DeviceTableImpl* Table(size_t i) const {
+    return static_cast<const DeviceTableImpl*>(tables_[i]);
+  }
 
   const HeldTables& tables_;
   const ExecContext& context_;
 };
 
 template <class Device>
-PoolView DeviceTable<Device>::ViewOf(const ExecContext& context, const PooledFind& find,
-                                     const BagsView& bags) const {
+PoolView DeviceTableImpl<Device>::ViewOf(const ExecContext& context, const PooledFind& find,
+                                         const BagsView& bags) const {
   PoolView view(bags);
   view.num_shards = find.keys.num_shards;
   view.unsigned_keys = find.keys.unsigned_keys;
@@ -56,10 +58,10 @@ PoolView DeviceTable<Device>::ViewOf(const ExecContext& context, const PooledFin
 }
 
 template <class Device>
-Status DeviceTable<Device>::FindPooled(const ExecContext& context, const PooledFind* finds,
-                                       size_t count) const {
+Status DeviceTableImpl<Device>::FindPooled(const ExecContext& context, const PooledFind* finds,
+                                           size_t count) const {
   const auto shard_of = [](const PooledFind& find, size_t number) {
-    return static_cast<const DeviceTable*>(find.keys.shards[number]);
+    return static_cast<const DeviceTableImpl*>(find.keys.shards[number]);
   };
   size_t num_shards = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -80,17 +82,18 @@ Status DeviceTable<Device>::FindPooled(const ExecContext& context, const PooledF
   TF_EMBED_RETURN_IF_ERROR(held.Take(tables.data(), num_shards, Held::kContent));
   const ReadingMany reading(held, context);
 
-  size_t words = Words::For(count * sizeof(PoolView)) + Words::For(num_shards * sizeof(ShardView));
+  size_t words =
+      Staging::For(count * sizeof(PoolView)) + Staging::For(num_shards * sizeof(ShardView));
   for (size_t i = 0; i < count; ++i) {
-    words += Words::For(*finds[i].bags);
+    words += Staging::For(*finds[i].bags);
     if (finds[i].keys.owners != nullptr) {
-      words += Words::For(finds[i].bags->num_keys() * sizeof(int32_t));
+      words += Staging::For(finds[i].bags->num_keys() * sizeof(int32_t));
     }
     for (size_t k = 0; k < finds[i].keys.num_shards; ++k) {
       words += shard_of(finds[i], k)->content_->num_slabs();
     }
   }
-  Words copied(device_, context, options_.allocator);
+  Staging copied(device_, context, options_.allocator);
   Buffer<char> views(options_.allocator);
   Buffer<char> shards(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(copied.Make(words));
@@ -99,13 +102,13 @@ Status DeviceTable<Device>::FindPooled(const ExecContext& context, const PooledF
   size_t num_bags = 0;
   size_t cost = 0;  // of the dearest bag, roughly
   for (size_t i = 0; i < count; ++i) {
-    const DeviceTable* const first = shard_of(finds[i], 0);
+    const DeviceTableImpl* const first = shard_of(finds[i], 0);
     const ShardedKeys& keys = finds[i].keys;
     const Bags& bags = *finds[i].bags;
     PoolView view = first->ViewOf(context, finds[i], copied.Put(bags, finds[i].pooling, keys.keys));
     if (keys.owners != nullptr) view.owners = copied.Put(keys.owners, bags.num_keys());
     for (size_t k = 0; k < keys.num_shards; ++k) {
-      const DeviceTable* const table = shard_of(finds[i], k);
+      const DeviceTableImpl* const table = shard_of(finds[i], k);
       ShardView shard(table->View(), table->ViewOf(finds[i].defaults));
       shard.slabs = copied.Put(table->content_->slabs().slabs, table->content_->num_slabs());
       std::memcpy(shards.data() + k * sizeof(shard), &shard, sizeof(shard));
@@ -127,9 +130,9 @@ Status DeviceTable<Device>::FindPooled(const ExecContext& context, const PooledF
 }
 
 template <class Device>
-Status DeviceTable<Device>::ApplyBags(const ExecContext& context, const float* gradients,
-                                      const BagGradients* batches, size_t count, Combiner combiner,
-                                      const Rule& rule) {
+Status DeviceTableImpl<Device>::ApplyBags(const ExecContext& context, const float* gradients,
+                                          const BagGradients* batches, size_t count,
+                                          Combiner combiner, const Rule& rule) {
   if (options_.value_type == DataType::kDouble || combiner == Combiner::kMean ||
       combiner == Combiner::kSqrtn) {
     return Status::InvalidArgument("Table '" + options_.name +
@@ -146,7 +149,7 @@ Status DeviceTable<Device>::ApplyBags(const ExecContext& context, const float* g
   }
   TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(num_keys));
   Buffer<char> views(options_.allocator);
-  Words copied(device_, context, options_.allocator);
+  Staging copied(device_, context, options_.allocator);
   Array<int64_t> keys(device_, context);
   Array<size_t> begins(device_, context);
   Array<float> factors(device_, context);
@@ -155,7 +158,7 @@ Status DeviceTable<Device>::ApplyBags(const ExecContext& context, const float* g
   if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.MakeZeros(num_keys));
   if (num_bags > 0) {
     TF_EMBED_RETURN_IF_ERROR(views.Resize(count * sizeof(BagGradientsView)));
-    TF_EMBED_RETURN_IF_ERROR(copied.Make(count * Words::For(sizeof(BagGradientsView))));
+    TF_EMBED_RETURN_IF_ERROR(copied.Make(count * Staging::For(sizeof(BagGradientsView))));
     BagGradientsView view{{}, 0, 0};
     for (size_t i = 0; i < count; ++i) {
       view.of = batches[i];

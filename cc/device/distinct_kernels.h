@@ -55,7 +55,7 @@ struct ClaimKernel {
 // After WriteKernel, for one tile: the keys that came too late, whose rows are there or were
 // refused.
 template <class Verb>
-struct LateKernel {
+struct DuplicateKeysKernel {
   WriteKernel<Verb> write;
   const uint32_t* late;
   const uint64_t* num_late;

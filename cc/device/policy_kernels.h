@@ -1,15 +1,15 @@
 // How rows come to a bounded table and leave it, as row_kernels.h.
 //
-// Who leaves is decided by neighbourhood: the keys whose hashes begin with the same bits, 128 to
+// Who leaves is decided by eviction set: the keys whose hashes begin with the same bits, 128 to
 // 255 of a full table, or all of a smaller one. A new key that finds the table full takes the place
-// of the lowest row of its neighbourhood that is not used in the present step. So no pass over the
-// table is ever needed, and a tile that has a neighbourhood to itself decides without a lock, the
+// of the lowest row of its eviction set that is not used in the present step. So no pass over the
+// table is ever needed, and a tile that has a eviction set to itself decides without a lock, the
 // same in every order of tiles. HierarchicalKV does likewise, with 128 places.
 //
 // A planned write: SurveyKernel looks each distinct key up, notes the uses and marks who wants to
-// come; expired rows are taken out; newcomers are sorted by neighbourhood, in the order of the
-// batch or of their scores; ChooseVictimsKernel says who leaves for them, and LeaveKernel does it.
-// Then it goes as any other.
+// come; expired rows are taken out; candidates are sorted by eviction set, in the order of the
+// batch or of their scores; ChooseVictimsKernel says who leaves for them, and EraseRowsKernel does
+// it. Then it goes as any other.
 #ifndef TF_EMBED_CC_DEVICE_POLICY_KERNELS_H_
 #define TF_EMBED_CC_DEVICE_POLICY_KERNELS_H_
 
@@ -59,7 +59,7 @@ struct SurveyKernel {
 };
 
 // For each of some places, or kNoPlace: takes the row out, and counts it.
-struct LeaveKernel {
+struct EraseRowsKernel {
   TableView table;
   const uint64_t* places;
   uint64_t* left;
@@ -178,7 +178,7 @@ struct ScoreKernel {
 };
 
 // For each place of an order of the batch.
-struct NumberKernel {
+struct FillIndicesKernel {
   uint32_t* order;
 
   template <class Tile>
@@ -188,11 +188,11 @@ struct NumberKernel {
 };
 
 // Keys whose hashes begin with the same bits.
-struct Neighbourhoods {
+struct EvictionSets {
   uint32_t bits;
 
   TF_EMBED_DEVICE uint64_t Of(uint64_t hash) const { return bits == 0 ? 0 : hash >> (64 - bits); }
-  // The neighbourhood of keys that do not come.
+  // The eviction set of keys that do not come.
   TF_EMBED_DEVICE uint64_t None() const { return uint64_t{1} << bits; }
 
   // Calls visit(place, entry, hash) for the keys of one, each by one lane.
@@ -221,29 +221,29 @@ struct Neighbourhoods {
   }
 };
 
-// For each place of an order: the neighbourhood of the key that it names, to sort by.
-struct NeighbourhoodKernel {
+// For each place of an order: the eviction set of the key that it names, to sort by.
+struct EvictionSetKernel {
   const int64_t* keys;
   const uint32_t* wanted;  // the running sum
   const uint32_t* order;
-  Neighbourhoods neighbourhoods;
+  EvictionSets eviction_sets;
   uint64_t* numbers;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     if (tile.lane() != 0) return;
     const uint32_t member = order[i];
-    numbers[i] = wanted[member + 1] != wanted[member] ? neighbourhoods.Of(HashKey(keys[member]))
-                                                      : neighbourhoods.None();
+    numbers[i] = wanted[member + 1] != wanted[member] ? eviction_sets.Of(HashKey(keys[member]))
+                                                      : eviction_sets.None();
   }
 };
 
-// For each newcomer, sorted by neighbourhood; the first one's tile deals with them all. As many as
+// For each candidate, sorted by eviction set; the first one's tile deals with them all. As many as
 // the table has room for come at no row's cost; each further one needs a victim, the lowest of
 // those left, and where scores decide, one of no higher score. Marks those that come.
 struct ChooseVictimsKernel {
   TableView table;
-  Neighbourhoods neighbourhoods;
+  EvictionSets eviction_sets;
   const uint64_t* numbers;
   const uint32_t* order;
   uint64_t batch_size;
@@ -257,7 +257,7 @@ struct ChooseVictimsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const uint64_t number = numbers[i];
-    if (number == neighbourhoods.None() || (i > 0 && numbers[i - 1] == number)) return;
+    if (number == eviction_sets.None() || (i > 0 && numbers[i - 1] == number)) return;
     const uint64_t room = wanted.Room(*table.counts);
     uint32_t mine = 0;
     uint32_t mine_free = 0;
@@ -291,23 +291,23 @@ struct ChooseVictimsKernel {
     }
   };
 
-  // The lowest row of a neighbourhood that may leave, above the one before if there is one.
+  // The lowest row of a eviction set that may leave, above the one before if there is one.
   template <class Tile>
   TF_EMBED_DEVICE Victim LowestAbove(const Tile& tile, uint64_t number,
                                      const Victim& before) const {
     Victim lowest;
-    neighbourhoods.ForEach(tile, table.index, number,
-                           [&](uint64_t place, const DeviceBucket::Entry& entry, uint64_t hash) {
-                             const DeviceStatistics<Tile> statistics =
-                                 table.StatisticsAt<Tile>(entry.row);
-                             if (statistics.Get(Statistic::kLastStep) == step) return;
-                             Victim here;
-                             here.place = place;
-                             here.rank = RankOf(eviction, statistics, hash);
-                             if (before.place == IndexView::kNoPlace || before.rank < here.rank) {
-                               lowest.TakeLower(here);
-                             }
-                           });
+    eviction_sets.ForEach(tile, table.index, number,
+                          [&](uint64_t place, const DeviceBucket::Entry& entry, uint64_t hash) {
+                            const DeviceStatistics<Tile> statistics =
+                                table.StatisticsAt<Tile>(entry.row);
+                            if (statistics.Get(Statistic::kLastStep) == step) return;
+                            Victim here;
+                            here.place = place;
+                            here.rank = RankOf(eviction, statistics, hash);
+                            if (before.place == IndexView::kNoPlace || before.rank < here.rank) {
+                              lowest.TakeLower(here);
+                            }
+                          });
     const auto from = [&](const auto& move) {
       Victim moved;
       moved.place = move(lowest.place);

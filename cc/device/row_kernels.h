@@ -322,7 +322,7 @@ inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
 }
 
 // Counts the new rows of a batch once they are made. For one tile.
-struct SettleKernel {
+struct CommitCountsKernel {
   TableCounts* counts;
   TableTallies* tallies;
   NewRows coming;

@@ -77,17 +77,17 @@ RowLayout HostTable::LayoutOf(const RuleSlots& rule) const {
 }
 
 RowInitializer HostTable::initializer() const {
-  Shared gate(gates_.content);
+  Shared lock(locks_.content);
   return content_->initializer;
 }
 
 size_t HostTable::size() const {
-  Shared gate(gates_.content);
+  Shared lock(locks_.content);
   return content_->index.size();
 }
 
 RuleSlots HostTable::rule() const {
-  Shared gate(gates_.content);
+  Shared lock(locks_.content);
   return content_->rule;
 }
 
@@ -134,7 +134,7 @@ void HostTable::DefaultRow(const Content& content, const DefaultRows& defaults, 
 Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
                        const DefaultRows& defaults, void* weights, bool* exists,
                        const SlotsOut& slots) const {
-  const ReadingGates reading(gates_, context);
+  const ReadLocks reading(locks_, context);
   const RowLayout& layout = content_->rows.layout();
   Buffer<char> initial_slots(options_.allocator);
   Buffer<char> narrow_slots(options_.allocator);
@@ -142,7 +142,8 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   if (slots.rule != nullptr) {
     if (!SameRule(*slots.rule, content_->rule)) return OtherRule();
     TF_EMBED_RETURN_IF_ERROR(InitialSlots(content_->rule, &initial_slots));
-    if (widens) TF_EMBED_RETURN_IF_ERROR(narrow_slots.Resize(batch.Places() * layout.slot_bytes));
+    if (widens)
+      TF_EMBED_RETURN_IF_ERROR(narrow_slots.Resize(batch.NumPositions() * layout.slot_bytes));
   }
   struct Caller {
     const HostTable* table;
@@ -201,7 +202,7 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
 }
 
 Status HostTable::Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const {
-  const ReadingGates reading(gates_, context);
+  const ReadLocks reading(locks_, context);
   const auto look = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       if (i + kBucketAhead < end) {
@@ -234,7 +235,7 @@ Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
   };
   if (!options_.policy.plans_writes()) return write_by(nullptr);
   std::unique_lock<OrderedMutex> turn;
-  if (context.held != Held::kWriting) turn = std::unique_lock<OrderedMutex>(gates_.policy);
+  if (context.held != Held::kWriting) turn = std::unique_lock<OrderedMutex>(locks_.policy);
   if (context.restoring) return write_by(nullptr);
   const auto survey = [&](WritePlan* plan) { return Survey(context, batch, groups, wants, plan); };
   return planner_.Run(context, batch, admits, std::cref(survey), std::cref(write_by));
@@ -249,7 +250,7 @@ Status HostTable::ForEachRange(const ExecContext& context, const KeyBatch& batch
   Status status;
   bool outgrown;
   {
-    const WritingGates writing(gates_, context);
+    const WriteLocks writing(locks_, context);
     if (expected != nullptr && !SameRule(*expected, content_->rule)) return OtherRule();
     status = RunPlanned(context, batch, groups, admits, wants, kWriteCost, work);
     outgrown = content_->index.has_retired();
@@ -315,7 +316,7 @@ Status HostTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch
                                const DefaultRows& defaults, void* weights, bool* exists) {
   Buffer<bool> held(options_.allocator);
   if (exists == nullptr) {
-    TF_EMBED_RETURN_IF_ERROR(held.Resize(batch.Places()));
+    TF_EMBED_RETURN_IF_ERROR(held.Resize(batch.NumPositions()));
     exists = held.data();
   }
   TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists, {}));
@@ -487,7 +488,7 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
   Status status;
   bool outgrown = false;
   for (bool done = false; !done;) {
-    WritingGates writing(gates_, context);
+    WriteLocks writing(locks_, context);
     if (!SameRuleAndInitialValues(content_->rule, rule.slots)) {
       if (context.held != Held::kNothing) return OtherRule();
       writing.Release();
@@ -520,10 +521,10 @@ Status HostTable::Apply(const ExecContext& context, const KeyBatch& batch,
 Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, nullptr, &groups));
-  const WritingGates writing(gates_, context);
+  const WriteLocks writing(locks_, context);
   std::unique_lock<OrderedMutex> turn;
   if (options_.policy.plans_writes() && context.held != Held::kWriting) {
-    turn = std::unique_lock<OrderedMutex>(gates_.policy);
+    turn = std::unique_lock<OrderedMutex>(locks_.policy);
   }
   StripedIndex& index = content_->index;
   return groups.ForEachRange(context, kWriteCost, [&](KeyGroups::Range* range) {

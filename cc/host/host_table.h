@@ -14,7 +14,7 @@
 // pass over the batch tells which keys are absent, room is made for those that may come, and then
 // the write goes as any other. Such writes go one at a time, each on all threads.
 //
-// Locks: those of TableGates, then a stripe's mutex, then those of the row store and of the index's
+// Locks: those of TableLocks, then a stripe's mutex, then those of the row store and of the index's
 // arena, or a bucket's word (lock_order.h).
 #ifndef TF_EMBED_CC_HOST_HOST_TABLE_H_
 #define TF_EMBED_CC_HOST_HOST_TABLE_H_
@@ -33,7 +33,7 @@
 #include "cc/core/loops/table_loops.h"
 #include "cc/core/policy/write_planner.h"
 #include "cc/core/table/table.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_locks.h"
 
 namespace tf_embed {
 
@@ -82,7 +82,7 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
-  const TableGates& gates() const override { return gates_; }
+  const TableLocks& locks() const override { return locks_; }
   void DropOutgrown() const override;
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
@@ -90,8 +90,8 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
   void TakeContent(const ExecContext& context, Table* other) override;
 
  private:
-  using Shared = std::shared_lock<OperationGate>;
-  using Alone = std::unique_lock<OperationGate>;
+  using Shared = std::shared_lock<FairSharedMutex>;
+  using Alone = std::unique_lock<FairSharedMutex>;
 
   // All that Clear, Shrink and TakeContent replace at once.
   struct Content {
@@ -134,7 +134,7 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
     std::atomic<uint64_t> hits{0}, misses{0};
   };
 
-  // What the planner of writes sees of the table, whose policy's gate it holds.
+  // What the planner of writes sees of the table, whose policy's lock it holds.
   class Planned final : public PlannedRows {
    public:
     explicit Planned(HostTable* table) : table_(table) {}
@@ -207,7 +207,7 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
   Status ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
                       const RuleSlots* expected, Admits admits, const Wants& wants,
                       const Work& work);
-  // The same, once the groups are made and the gates are held.
+  // The same, once the groups are made and the locks are held.
   template <typename Work>
   Status RunPlanned(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
                     Admits admits, const Wants& wants, size_t key_cost, const Work& work);
@@ -284,11 +284,11 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
 
   TableOptions options_;
   const TableLoops& loops_;
-  const TableGates gates_{TableGates::Writes::kTogether};
+  const TableLocks locks_{TableLocks::Writes::kTogether};
   std::unique_ptr<Content> content_;
 
   Planned planned_{this};
-  WritePlanner planner_;  // under the policy's gate, or while nobody else writes
+  WritePlanner planner_;  // under the policy's lock, or while nobody else writes
   mutable Counters counters_;
 };
 

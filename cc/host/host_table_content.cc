@@ -31,7 +31,7 @@ Status HostTable::NewContent(size_t size_hint, std::unique_ptr<Content>* content
 
 Status HostTable::Clear(const ExecContext& context) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  const ReplacingGates replacing(gates_, context);
+  const ReplaceLocks replacing(locks_, context);
   planner_.Forget();
   if (NewContent(options_.init_size, &content).ok()) {
     content_.swap(content);
@@ -49,26 +49,26 @@ Status HostTable::Clear(const ExecContext& context) {
 
 Status HostTable::Shrink(const ExecContext& context) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  const PausingGates pausing(gates_, context);
+  const PauseLocks pausing(locks_, context);
   {
     // Readers go on: nobody changes what is copied.
-    Shared gate(gates_.content);
+    Shared lock(locks_.content);
     TF_EMBED_RETURN_IF_ERROR(NewContent(content_->index.size(), &content));
     const auto all = [](const RowStatistics&, uint64_t) { return true; };
     TF_EMBED_RETURN_IF_ERROR(CopyContent(context, all, content.get()));
   }
-  Alone gate(gates_.content);
+  Alone lock(locks_.content);
   content_.swap(content);
   return Status();
 }
 
 void HostTable::SetInitializer(const RowInitializer& initializer) {
-  Alone gate(gates_.content);
+  Alone lock(locks_.content);
   content_->initializer = initializer;
 }
 
 Status HostTable::SetRule(const ExecContext& context, const RuleSlots& rule) {
-  const ReplacingGates replacing(gates_, context);
+  const ReplaceLocks replacing(locks_, context);
   if (!SameRule(content_->rule, rule)) {
     TF_EMBED_RETURN_IF_ERROR(ReplaceSlots(rule));
   } else if (!SameSlotTypes(content_->rule, rule)) {
@@ -102,7 +102,7 @@ Status HostTable::ConvertSlots(const RuleSlots& rule) {
 
 Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
   if (!TablePass(rule).IsDue()) return Status();
-  const WritingGates writing(gates_, context);
+  const WriteLocks writing(locks_, context);
   Content& content = *content_;
   if (!SameRule(content.rule, rule.slots)) return OtherRule();
   const RoundingNoise noise(content.initializer, rule.step, RoundingNoise::Of::kPass);
@@ -136,7 +136,7 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
 
 double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
                               size_t slot) const {
-  const ReadingGates reading(gates_, context);
+  const ReadLocks reading(locks_, context);
   const Content& content = *content_;
   if (!SameRule(content.rule, rule) || slot >= rule.slots_per_row()) return 0.0;
   double largest[StripedIndex::kStripes] = {};
@@ -188,7 +188,7 @@ void HostTable::RowCopier::Append(const Bucket& bucket, int64_t key, uint32_t ro
 }
 
 Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
-  Shared gate(gates_.content);
+  Shared lock(locks_.content);
   const Content& content = *content_;
   rows->size = 0;
   max_rows = std::min(max_rows, content.index.size());
@@ -225,13 +225,13 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
 
 void HostTable::TakeContent(const ExecContext& context, Table* other) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  const ReplacingGates replacing(gates_, context);
+  const ReplaceLocks replacing(locks_, context);
   planner_.Forget();
   content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
 }
 
 TableStats HostTable::Stats() const {
-  Shared gate(gates_.content);
+  Shared lock(locks_.content);
   const StripedIndex& index = content_->index;
   const RowLayout& layout = content_->rows.layout();
   TableStats stats;
@@ -259,8 +259,8 @@ TableStats HostTable::Stats() const {
 
 void HostTable::DropOutgrown() const {
   // If others are inside now, one of them or a later writer will do it.
-  Alone gate(gates_.content, std::try_to_lock);
-  if (gate.owns_lock()) content_->index.DropRetired();
+  Alone lock(locks_.content, std::try_to_lock);
+  if (lock.owns_lock()) content_->index.DropRetired();
 }
 
 }  // namespace tf_embed

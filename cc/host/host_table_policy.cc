@@ -18,8 +18,8 @@ namespace {
 constexpr size_t kSurveyCost = 60;
 constexpr size_t kRankCost = 8;
 // A pass for victims takes at least so many, or one row in so many.
-constexpr size_t kLeastVictims = 1024;
-constexpr size_t kVictimsOneIn = 16;
+constexpr size_t kMinVictims = 1024;
+constexpr size_t kVictimsDivisor = 16;
 constexpr size_t kSampleOneIn = 32;
 // Buckets that are searched for expired rows for each key of a batch that is new: with at least
 // one key in each the table is gone through once while half of it comes.
@@ -28,7 +28,7 @@ constexpr size_t kSmallestSearch = 16;
 // Rows that are taken out at a time.
 constexpr size_t kChunk = 512;
 // A table that loses one row in so many is worth a copy.
-constexpr size_t kMuchOneIn = 4;
+constexpr size_t kRebuildDivisor = 4;
 
 bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit == kHighestRank; }
 
@@ -121,8 +121,8 @@ Status HostTable::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
 template <typename Leaves>
 Status HostTable::EvictAll(const ExecContext& context, const Leaves& leaves,
                            std::atomic<uint64_t>* counter, size_t* removed) {
-  const PausingGates pausing(gates_, context);
-  Shared gate(gates_.content);
+  const PauseLocks pausing(locks_, context);
+  Shared lock(locks_.content);
   FirstFailure failure;
   std::atomic<size_t> sum{0};
   const auto evict = [&](size_t begin, size_t end) {
@@ -164,7 +164,7 @@ Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, co
     return Below(RankOf(order, row, hash), limit);
   };
   const size_t present = size();
-  const bool much = num_left + present / kMuchOneIn <= present;
+  const bool much = num_left + present / kRebuildDivisor <= present;
   // What a sink learns of must have left, and a copy can fail when it is nearly done.
   if (much && options_.policy.sink == nullptr) {
     const auto stays = [&](const RowStatistics& row, uint64_t hash) { return !leaves(row, hash); };
@@ -179,17 +179,17 @@ template <typename Stays>
 Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const Stays& stays,
                            size_t* removed) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
-  const PausingGates pausing(gates_, context);
+  const PauseLocks pausing(locks_, context);
   size_t gone;
   {
-    Shared gate(gates_.content);  // readers go on
+    Shared lock(locks_.content);  // readers go on
     TF_EMBED_RETURN_IF_ERROR(NewContent(num_left, &content));
     TF_EMBED_RETURN_IF_ERROR(CopyContent(context, stays, content.get()));
     gone = content_->index.size() - content->index.size();
   }
   planner_.counters().evicted.fetch_add(gone, std::memory_order_relaxed);
   *removed += gone;
-  Alone gate(gates_.content);
+  Alone lock(locks_.content);
   content_.swap(content);
   return Status();
 }
@@ -197,7 +197,7 @@ Status HostTable::KeepOnly(const ExecContext& context, size_t num_left, const St
 Status HostTable::CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                                const Rank& low, const Rank& high, RankList* ranks,
                                size_t* below) const {
-  const ReadingGates reading(gates_, context);
+  const ReadLocks reading(locks_, context);
   return RanksOf(*content_, context, order, one_in, low, high, ranks, below);
 }
 
@@ -235,7 +235,7 @@ Status HostTable::RanksOf(const Content& content, const ExecContext& context, Ev
 
 Status HostTable::FindStatistics(const ExecContext& context, const KeyBatch& batch,
                                  uint64_t* statistics, bool* exists) const {
-  const ReadingGates reading(gates_, context);
+  const ReadLocks reading(locks_, context);
   const size_t words = content_->rows.layout().statistics_per_row;
   const auto find = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
@@ -256,8 +256,8 @@ Status HostTable::FindStatistics(const ExecContext& context, const KeyBatch& bat
 
 Status HostTable::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
                                    StatisticSet set, const uint64_t* statistics) {
-  const PausingGates pausing(gates_, context);
-  Shared gate(gates_.content);
+  const PauseLocks pausing(locks_, context);
+  Shared lock(locks_.content);
   for (size_t i = 0; i < batch.size; ++i) {
     const uint64_t hash = HashKey(batch.keys[i]);
     const StripedIndex::Entry entry = content_->index.Find(batch.keys[i], hash);

@@ -74,7 +74,7 @@ REGISTER_OP("TfEmbedRowStatistics")
       ShapeHandle unused, statistics;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), StatisticSet::kMost, &statistics));
+      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), StatisticSet::kMax, &statistics));
       c->set_output(0, statistics);
       c->set_output(1, c->input(1));
       return absl::Status();

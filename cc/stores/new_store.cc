@@ -16,9 +16,9 @@ Status NewHostStore(const TableOptions& options, Store* store) {
 
 Status NewDeviceStore(const TableOptions& options, const DeviceOptions& device, Store* store) {
   std::unique_ptr<Table> made;
-  TF_EMBED_RETURN_IF_ERROR(HostIsDevice() ? NewDeviceTableOnHost(options, device, &made)
-                                          : NewDeviceTable(options, device, &made));
-  store->on_device = static_cast<TableOnDevice*>(made.get());
+  TF_EMBED_RETURN_IF_ERROR(EmulatesDevice() ? NewEmulatedDeviceTable(options, device, &made)
+                                            : NewDeviceTable(options, device, &made));
+  store->on_device = static_cast<DeviceTable*>(made.get());
   store->table = NewCopyingTable(std::move(made), MemoryOfStores(device.device));
   return Status();
 }
@@ -30,13 +30,13 @@ Status NewStore(const TableOptions& options, const StorageOptions& storage, Stor
   return NewHostStore(options, store);
 }
 
-bool HostIsDevice() {
-  const char* const value = std::getenv("TF_EMBED_HOST_FOR_GPU");
+bool EmulatesDevice() {
+  const char* const value = std::getenv("TF_EMBED_EMULATE_GPU");
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
 DeviceMemory* MemoryOfStores(int device) {
-  return HostIsDevice() ? HostAsDeviceMemory() : MemoryOfDevice(device);
+  return EmulatesDevice() ? EmulatedDeviceMemory() : MemoryOfDevice(device);
 }
 
 }  // namespace tf_embed

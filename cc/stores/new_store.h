@@ -21,14 +21,14 @@ struct StorageOptions {
 struct Store {
   std::unique_ptr<Table> table;  // takes arrays on the host, wherever its rows are
   // The same table for arrays in device memory; lives in `table`. Null in host memory.
-  TableOnDevice* on_device = nullptr;
+  DeviceTable* on_device = nullptr;
 };
 
 // Without memory for an empty table kResourceExhausted; without a GPU kUnavailable.
 Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store);
 
-// Whether the host stands in for every GPU: TF_EMBED_HOST_FOR_GPU=1 in the environment.
-bool HostIsDevice();
+// Whether the host stands in for every GPU: TF_EMBED_EMULATE_GPU=1 in the environment.
+bool EmulatesDevice();
 
 // The memory of a device with such tables.
 DeviceMemory* MemoryOfStores(int device);

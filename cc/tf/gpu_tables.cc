@@ -22,7 +22,7 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedHasGpuTables").Device(tf::DEVICE_CPU), HasG
 
 }  // namespace
 
-bool HasGpuTables() { return NumGpus() > 0 || HostIsDevice(); }
+bool HasGpuTables() { return NumGpus() > 0 || EmulatesDevice(); }
 
 int GpuOf(tf::OpKernelConstruction* construction) {
   const auto* const info = construction->device()->tensorflow_accelerator_device_info();
@@ -58,11 +58,11 @@ absl::Status WithMemoryAdvice(absl::Status status) {
 }
 
 std::unique_ptr<DeviceSplit> NewGpuSplit(int gpu) {
-  return HostIsDevice() ? NewDeviceSplitOnHost(HostAllocator()) : NewDeviceSplit(gpu);
+  return EmulatesDevice() ? NewEmulatedDeviceSplit(HostAllocator()) : NewDeviceSplit(gpu);
 }
 
 std::unique_ptr<DeviceKeySums> NewGpuKeySums(int gpu) {
-  return HostIsDevice() ? NewDeviceKeySumsOnHost(HostAllocator()) : NewDeviceKeySums(gpu);
+  return EmulatesDevice() ? NewEmulatedDeviceKeySums(HostAllocator()) : NewDeviceKeySums(gpu);
 }
 
 }  // namespace tf_embed

@@ -4,7 +4,7 @@
 // not), and hands them, with its stream, to TableResource::device_shard. All others have them on
 // the host, and go by TableResource::shard as everywhere.
 //
-// With TF_EMBED_HOST_FOR_GPU=1 in the environment the host stands in for every GPU (HostIsDevice).
+// With TF_EMBED_EMULATE_GPU=1 in the environment the host stands in for every GPU (EmulatesDevice).
 // With a device of TensorFlow that calls itself a GPU and is the host too (tests/cc/gpu) all of
 // this runs where no GPU is.
 #ifndef TF_EMBED_CC_TF_GPU_TABLES_H_
@@ -46,8 +46,8 @@ struct GpuStorage {
 };
 
 // What TableResource::device_shard gives.
-inline TableOnDevice* OnDevice(Table* device_shard) {
-  return static_cast<TableOnDevice*>(device_shard);
+inline DeviceTable* OnDevice(Table* device_shard) {
+  return static_cast<DeviceTable*>(device_shard);
 }
 
 // The memory of a GPU that has such tables.

@@ -173,11 +173,11 @@ class SetClockOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "step", &step));
     TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "milliseconds", &milliseconds));
     TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "epoch", &epoch));
-    if (step < -1 || step == 0 || step > StepClock::kMostStep || milliseconds < -2 || epoch < -1 ||
-        epoch > static_cast<int64_t>(kMostEpoch)) {
+    if (step < -1 || step == 0 || step > StepClock::kMaxStep || milliseconds < -2 || epoch < -1 ||
+        epoch > static_cast<int64_t>(kMaxEpoch)) {
       return InvalidArgumentError("The clock of table '", table->name(), "' has steps from 1 to ",
-                                  StepClock::kMostStep, ", times from 0 and epochs from 0 to ",
-                                  kMostEpoch, ". Received: ", step, ", ", milliseconds, " and ",
+                                  StepClock::kMaxStep, ", times from 0 and epochs from 0 to ",
+                                  kMaxEpoch, ". Received: ", step, ", ", milliseconds, " and ",
                                   epoch, ".");
     }
     if (step > 0) table->clock()->SetStep(static_cast<uint64_t>(step));

@@ -69,8 +69,8 @@ absl::Status ReadStep(const tf::Tensor& step, Rule* rule) {
   if (rule->step < 1) {
     return InvalidArgumentError("`step` must be at least 1. Received: ", rule->step, ".");
   }
-  if (rule->step <= StepClock::kMostStep) return absl::OkStatus();
-  return InvalidArgumentError("`step` must be at most ", StepClock::kMostStep,
+  if (rule->step <= StepClock::kMaxStep) return absl::OkStatus();
+  return InvalidArgumentError("`step` must be at most ", StepClock::kMaxStep,
                               ". Received: ", rule->step, ".");
 }
 
@@ -83,8 +83,8 @@ absl::Status ReadExternalRule(tf::OpKernelConstruction* construction, RuleSlots*
   TF_RETURN_IF_ERROR(construction->GetAttr("slot_widths", &widths));
   TF_RETURN_IF_ERROR(construction->GetAttr("slot_initial_values", &text));
   TF_RETURN_IF_ERROR(ReadNumbers(text, "slot_initial_values", &initial_values));
-  if (widths.size() > RuleSlots::kMostGroups || widths.size() != initial_values.size()) {
-    return InvalidArgumentError("`slot_widths` must be at most ", RuleSlots::kMostGroups,
+  if (widths.size() > RuleSlots::kMaxGroups || widths.size() != initial_values.size()) {
+    return InvalidArgumentError("`slot_widths` must be at most ", RuleSlots::kMaxGroups,
                                 " numbers, with as many `slot_initial_values`. Received: ",
                                 widths.size(), " and ", initial_values.size(), ".");
   }

@@ -13,7 +13,7 @@ namespace {
 namespace tf = ::tensorflow;
 
 // While saves replace one another, files may go away between two looks, as often as that.
-constexpr int kMostTries = 1000;
+constexpr int kMaxTries = 1000;
 
 std::string KindOf(StoredType keys, StoredType values, uint64_t dim) {
   return absl::StrCat("key ", NameOf(keys), ", value ", NameOf(values), ", dim ", dim);
@@ -162,7 +162,7 @@ absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint3
   const std::string name = names.Manifest(rank, processes);
   const std::string path = folder.PathOf(name);
   std::string text;
-  TF_RETURN_IF_ERROR(ReadWholeFile(path, RowManifest::kMostBytes, &text));
+  TF_RETURN_IF_ERROR(ReadWholeFile(path, RowManifest::kMaxBytes, &text));
   TF_RETURN_IF_ERROR(ToTensorFlow(RowManifest::Decode(text, path, manifest)));
   if (manifest->rank != rank || manifest->processes != processes) {
     return absl::DataLossError(absl::StrCat("'", path, "' is the manifest of process ",
@@ -186,7 +186,7 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableReso
                              std::shared_ptr<SavedRows>* rows) {
   absl::Status status;
   std::vector<uint64_t> saves, last_saves;
-  for (int tries = 0; tries < kMostTries; ++tries) {
+  for (int tries = 0; tries < kMaxTries; ++tries) {
     std::vector<RowManifest> parts;
     rows->reset(new SavedRows(table.allocator()));
     status = FindParts(place, whole, &(*rows)->by_key_, &parts);

@@ -266,8 +266,8 @@ TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(co
                                      " tables. Received: ", dims_.size(), "."));
   }
   for (const int64_t dim : dims_) {
-    OP_REQUIRES(construction, dim >= 1 && dim <= TableMeta::kMostDim,
-                InvalidArgumentError("`dims` must be from 1 to ", TableMeta::kMostDim,
+    OP_REQUIRES(construction, dim >= 1 && dim <= TableMeta::kMaxDim,
+                InvalidArgumentError("`dims` must be from 1 to ", TableMeta::kMaxDim,
                                      ". Received: ", dim, "."));
   }
   for (const char* const name : {"row_dtypes", "sum_dtypes", "distinct_dtypes"}) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cc/core/pooling/key_sums.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_locks.h"
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
@@ -354,7 +354,7 @@ class ApplyTablesOp : public TableBatchOp {
   }
 
   Status ApplyOnGpu(const ExecContext& exec, const KeysOfTable& keys, const Rule& rule,
-                    TableOnDevice* table) const {
+                    DeviceTable* table) const {
     const float* const base = keys.parts().empty() ? nullptr : keys.parts()[0].gradient->values;
     std::vector<BagGradients> batches;
     for (const KeysOfTable::Part& part : keys.parts()) {

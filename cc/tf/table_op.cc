@@ -34,7 +34,7 @@ class UnderWay {
 TableOp::TableOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
   OP_REQUIRES_OK(construction, CheckListLengths(construction));
   if (construction->HasAttr("dim")) {
-    OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, TableMeta::kMostDim, &dim_));
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, TableMeta::kMaxDim, &dim_));
   }
 }
 

@@ -37,7 +37,7 @@ absl::Status WidenedKeys(const tensorflow::Tensor& tensor, Buffer<int64_t>* wide
 void NarrowKeys(const int64_t* keys, size_t count, size_t at, tensorflow::Tensor* tensor);
 
 // The inputs `keys` and `owners` of an op, spread over a table's shards. While it lives, the op is
-// within the text gate of a table of strings.
+// within the strings mutex of a table of strings.
 class KeysInput {
  public:
   // Reads inputs 1 and 2.
@@ -46,7 +46,7 @@ class KeysInput {
   // As Read, for whoever spreads the keys by himself: shard() has none, and no owner is checked.
   static absl::Status ReadUnspread(tensorflow::OpKernelContext* context, TableResource* table,
                                    KeyUse use, KeysInput* keys);
-  // As Read, but adds strings to a dictionary that is no table's yet, and enters no gate.
+  // As Read, but adds strings to a dictionary that is no table's yet, and enters no lock.
   static absl::Status ReadAside(tensorflow::OpKernelContext* context, const TableResource& table,
                                 StringKeys* texts, KeysInput* keys);
 

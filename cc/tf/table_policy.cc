@@ -113,7 +113,7 @@ Moment StepClock::At(uint64_t step) const {
 
 uint64_t StepClock::EpochOf(uint64_t step) const {
   const int64_t epoch = EpochsBefore(step) + epochs_ahead_.load(std::memory_order_relaxed);
-  return std::min(static_cast<uint64_t>(std::max<int64_t>(epoch, 0)), kMostEpoch);
+  return std::min(static_cast<uint64_t>(std::max<int64_t>(epoch, 0)), kMaxEpoch);
 }
 
 std::vector<int64_t> SavedPolicy::Encode() const {
@@ -130,10 +130,10 @@ absl::Status SavedPolicy::Decode(const int64_t* numbers, size_t count, SavedPoli
   const bool has_epochs = count > 3 && numbers[0] == 2;
   const size_t fixed_numbers = has_epochs ? 4 : 3;
   if (count < 3 || numbers[0] != (has_epochs ? 2 : 1) || numbers[1] < 0 ||
-      numbers[1] > StepClock::kMostStep || numbers[2] < 0 ||
+      numbers[1] > StepClock::kMaxStep || numbers[2] < 0 ||
       numbers[2] != StatisticSet::OfBits(static_cast<uint8_t>(numbers[2])).bits() ||
       StatisticSet::OfBits(static_cast<uint8_t>(numbers[2])).Has(Statistic::kEpoch) != has_epochs ||
-      (has_epochs && (numbers[3] < 0 || numbers[3] > static_cast<int64_t>(kMostEpoch)))) {
+      (has_epochs && (numbers[3] < 0 || numbers[3] > static_cast<int64_t>(kMaxEpoch)))) {
     return InvalidArgumentError("The saved policy is damaged, or of an unknown format. It has ",
                                 count, " numbers.");
   }

@@ -58,7 +58,7 @@ struct PolicySettings {
 class StepClock {
  public:
   // The largest number of a step that anybody may set, from which the clock can go on for ever.
-  static constexpr int64_t kMostStep = int64_t{1} << 62;
+  static constexpr int64_t kMaxStep = int64_t{1} << 62;
 
   // `steps_per_epoch`: n; 0 where epochs do not end by themselves.
   explicit StepClock(int64_t steps_per_epoch) : steps_per_epoch_(steps_per_epoch) {}
@@ -151,7 +151,7 @@ class EvictionLog final : public EvictionSink {
       std::lock_guard<OrderedMutex> lock(mutex_);
       keys.swap(text_keys_);
     }
-    take(keys.data(), keys.size());  // it looks them up in tables, whose gates come before the log
+    take(keys.data(), keys.size());  // it looks them up in tables, whose locks come before the log
   }
 
  private:

@@ -202,7 +202,7 @@ absl::Status TableResource::ReadSignature(tf::OpKernelConstruction* construction
   TF_RETURN_IF_ERROR(construction->GetAttr("key_dtype", &signature->key_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("value_dtype", &signature->value_dtype));
   TF_RETURN_IF_ERROR(construction->GetAttr("dim", &signature->dim));
-  return ReadNumber(construction, "num_shards", 1, static_cast<int64_t>(RowManifest::kMostFiles),
+  return ReadNumber(construction, "num_shards", 1, static_cast<int64_t>(RowManifest::kMaxFiles),
                     &signature->num_shards);
 }
 
@@ -219,9 +219,9 @@ absl::Status TableResource::ReadOptions(tf::OpKernelConstruction* construction,
 absl::Status TableResource::NewOptions(const Signature& signature, std::string name,
                                        int64_t init_size, TableOptions* options) {
   options->name = std::move(name);
-  if (signature.dim > TableMeta::kMostDim) {
+  if (signature.dim > TableMeta::kMaxDim) {
     return InvalidArgumentError("`dim` of table '", options->name, "' must be at most ",
-                                TableMeta::kMostDim, ". Received: dim=", signature.dim, ".");
+                                TableMeta::kMaxDim, ". Received: dim=", signature.dim, ".");
   }
   options->value_type = CoreType(signature.value_dtype);
   options->dim = static_cast<size_t>(signature.dim);

@@ -3,9 +3,9 @@
 // that the shards hold.
 //
 // A row's key has a text in the dictionary at any time. To keep it so, an operation on a table of
-// strings holds the text gate, before any lock of a shard: shared, if it adds no text and removes
-// no row; else alone. Without strings there is no gate to pass. The tables, the clock and the log
-// see to themselves.
+// strings holds the strings mutex, before any lock of a shard: shared, if it adds no text and
+// removes no row; else alone. Without strings there is no lock to pass. The tables, the clock and
+// the log see to themselves.
 #ifndef TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 #define TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/core/base/fair_shared_mutex.h"
 #include "cc/core/base/lock_order.h"
-#include "cc/core/base/operation_gate.h"
 #include "cc/core/base/turn_queue.h"
 #include "cc/core/index/string_keys.h"
 #include "cc/core/table/table.h"
@@ -88,13 +88,13 @@ class TableResource : public tensorflow::ResourceBase {
 
   bool has_string_keys() const { return signature_.key_dtype == tensorflow::DT_STRING; }
   bool has_string_values() const { return signature_.value_dtype == tensorflow::DT_STRING; }
-  // Null if keys, or values, are no strings. REQUIRES: the text gate held, and still held wherever
-  // the pointer is used: Import replaces the dictionaries.
+  // Null if keys, or values, are no strings. REQUIRES: the strings mutex held, and still held
+  // wherever the pointer is used: Import replaces the dictionaries.
   StringKeys* key_texts() const { return key_texts_.get(); }
   StringKeys* value_texts() const { return value_texts_.get(); }
-  OperationGate* text_gate() { return &text_gate_; }
+  FairSharedMutex* strings_mutex() { return &strings_mutex_; }
 
-  // The rest wants the text gate held alone.
+  // The rest wants the strings mutex held alone.
 
   // Removes the texts of those keys that have no row. Where a shard can't say, they stay.
   void DropTextsWithoutRows(const int64_t* keys, size_t count);
@@ -156,7 +156,7 @@ class TableResource : public tensorflow::ResourceBase {
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
   std::vector<Table*> device_shards_;  // within those, where they are on a GPU
-  OperationGate text_gate_{LockRank::kTexts};
+  FairSharedMutex strings_mutex_{LockRank::kTexts};
   std::unique_ptr<StringKeys> key_texts_;
   std::unique_ptr<StringKeys> value_texts_;
   size_t value_texts_limit_ = kFewTexts;  // more than these, and the unused ones are looked for

@@ -26,9 +26,9 @@ TextAccess::TextAccess(TableResource* table, KeyUse use)
   // A table of strings as values takes others in with each write; one that evicts removes some.
   const bool is_alone = table->has_string_values() || table->evicts();
   if (use == KeyUse::kErase || (use == KeyUse::kWrite && is_alone)) {
-    alone_ = std::unique_lock<OperationGate>(*table->text_gate());
+    alone_ = std::unique_lock<FairSharedMutex>(*table->strings_mutex());
   } else {
-    shared_ = std::shared_lock<OperationGate>(*table->text_gate());
+    shared_ = std::shared_lock<FairSharedMutex>(*table->strings_mutex());
   }
 }
 
@@ -51,9 +51,9 @@ absl::Status TextAccess::Keys(const ExecContext& context, const TextBatch& texts
   // Where all texts are there, a write changes present rows alone, and many may do so at once.
   if (use_ != KeyUse::kWrite || all_there) return absl::OkStatus();
   if (!alone_.owns_lock()) {
-    // Between the two gates another operation may replace the dictionary.
+    // Between the two locks another operation may replace the dictionary.
     shared_.unlock();
-    alone_ = std::unique_lock<OperationGate>(*table_->text_gate());
+    alone_ = std::unique_lock<FairSharedMutex>(*table_->strings_mutex());
   }
   TF_RETURN_IF_ERROR(ToTensorFlow(touched_.Resize(texts.size)));
   return ToTensorFlow(

@@ -1,5 +1,5 @@
 // The texts of a table for the time of one operation: strings of tensors made numbers of the
-// table's dictionaries and back, under the text gate (table_resource.h).
+// table's dictionaries and back, under the strings mutex (table_resource.h).
 #ifndef TF_EMBED_CC_TF_TEXT_ACCESS_H_
 #define TF_EMBED_CC_TF_TEXT_ACCESS_H_
 
@@ -24,7 +24,7 @@ TextBatch TextsOf(const tensorflow::Tensor& tensor);
 
 class TextAccess {
  public:
-  // Enters the table's text gate, if it has one.
+  // Enters the table's strings mutex, if it has one.
   TextAccess(TableResource* table, KeyUse use);
   // Removes what the operation left without a row, and leaves.
   ~TextAccess();
@@ -42,8 +42,8 @@ class TextAccess {
  private:
   TableResource* const table_;
   const KeyUse use_;
-  std::shared_lock<OperationGate> shared_;
-  std::unique_lock<OperationGate> alone_;
+  std::shared_lock<FairSharedMutex> shared_;
+  std::unique_lock<FairSharedMutex> alone_;
   Buffer<int64_t> touched_;  // keys that may have no row in the end
   size_t num_touched_ = 0;
 };

@@ -17,11 +17,11 @@ bool HasRule(const TableResource& table, const RuleSlots& rule) {
 }
 
 absl::Status PauseWriters(const TableResource& table, HeldTables* paused) {
-  constexpr int kMostTries = 10000;
+  constexpr int kMaxTries = 10000;
   const std::vector<Table*> shards = table.shards();
   for (int tries = 1;; ++tries) {
     TF_RETURN_IF_ERROR(ToTensorFlow(paused->Take(shards.data(), shards.size(), Held::kPaused)));
-    if (tries == kMostTries || HasRule(table, shards[0]->rule())) return absl::OkStatus();
+    if (tries == kMaxTries || HasRule(table, shards[0]->rule())) return absl::OkStatus();
     paused->Release();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

@@ -3,7 +3,7 @@
 #define TF_EMBED_CC_TF_WHOLE_TABLE_H_
 
 #include "cc/core/files/table_meta.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_locks.h"
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
@@ -25,7 +25,7 @@ absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta
 absl::Status PolicyOf(TableResource* table, SavedPolicy* policy);
 
 // Rows beyond a shard's bound leave as they would have to when the next one comes. Of a table of
-// strings the text gate is held alone.
+// strings the strings mutex is held alone.
 absl::Status KeepBounds(const ExecContext& exec, TableResource* table);
 
 }  // namespace tf_embed

@@ -217,7 +217,7 @@ class ExportScoresOp : public TableOp {
           NarrowKeys(rows.keys.data(), rows.size, done, keys);
         }
         for (size_t i = 0; i < rows.size; ++i) {
-          RowStatistics::Word words[StatisticSet::kMost];
+          RowStatistics::Word words[StatisticSet::kMax];
           const uint64_t* const kept = rows.statistics.data() + i * set.size();
           std::copy(kept, kept + set.size(), words);
           *next++ = ShownScore(order_, RowStatistics(set, words), HashKey(rows.keys[i]));

@@ -122,7 +122,7 @@ class DistributionTest(tf.test.TestCase, parameterized.TestCase):
         distance = np.abs(expected - np.arange(0, count, count // 2000) / count).max()
         self.assertLess(distance, 2.3 / math.sqrt(count))  # Kolmogorov; 5e-5 of good samples fail
         correlations = np.corrcoef(np.concatenate([sample[:-1].T, sample[1:].T]))
-        np.fill_diagonal(correlations, 0.0)  # lanes, and neighbouring keys
+        np.fill_diagonal(correlations, 0.0)  # lanes, and adjacent keys
         self.assertLess(np.abs(correlations).max(), 5 / math.sqrt(len(sample)))
 
     def test_uniform(self):

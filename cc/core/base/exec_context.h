@@ -18,11 +18,11 @@ namespace tf_embed {
 struct Moment {
   uint64_t step = 0;
   uint64_t milliseconds = 0;
-  uint64_t epoch = 0;  // at most kMostEpoch
+  uint64_t epoch = 0;  // at most kMaxEpoch
 };
-inline constexpr uint64_t kMostEpoch = INT32_MAX;
+inline constexpr uint64_t kMaxEpoch = INT32_MAX;
 
-// What the caller of a verb holds of the table (HeldTables in table_gates.h), so that the verb does
+// What the caller of a verb holds of the table (HeldTables in table_locks.h), so that the verb does
 // not take it.
 enum class Held : uint8_t {
   kNothing,
@@ -64,7 +64,7 @@ struct ExecContext {
   // Calls `work(begin, end)` over disjoint ranges that make up [0, total), perhaps at once, and
   // returns when all are done. `cost` is the cost of one unit in nanoseconds, roughly. `work` holds
   // a reference (std::cref) wherever the core makes it: a lambda might need memory, and throw. It
-  // waits for no gate of a table (lock_order.h).
+  // waits for no lock of a table (lock_order.h).
   using Work = ParallelFor::Work;
   ParallelFor parallel_for;
 

@@ -25,9 +25,9 @@ namespace tf_embed {
 enum class LockRank : uint8_t {
   kSave,     // saving a variable to files
   kTexts,    // the dictionaries of a variable
-  kWriters,  // TableGates::writers, by the number of the table
-  kContent,  // TableGates::content, likewise
-  kPolicy,   // TableGates::policy, likewise
+  kWriters,  // TableLocks::writers, by the number of the table
+  kContent,  // TableLocks::content, likewise
+  kPolicy,   // TableLocks::policy, likewise
   kCounts,   // what an admission policy counts
   kStripe,   // a stripe of an index
   kStore,    // slabs and freed slots of a row store
@@ -57,7 +57,7 @@ class HeldLocks {
     }
   }
   void Add(LockRank rank, uint64_t number) {
-    if (size_ == kMost)
+    if (size_ == kMax)
       Die("holds more locks than are counted and takes", rank, number, "", rank, 0);
     locks_[size_++] = {rank, number};
   }
@@ -82,7 +82,7 @@ class HeldLocks {
   void EndWork() { --works_; }
 
  private:
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMax = 4096;
   struct Lock {
     LockRank rank;
     uint64_t number;
@@ -96,7 +96,7 @@ class HeldLocks {
     std::abort();
   }
 
-  Lock locks_[kMost];
+  Lock locks_[kMax];
   size_t size_ = 0;
   int works_ = 0;
 };

@@ -83,20 +83,20 @@ TF_EMBED_INLINE V LoadPack(const T* from) {
   return pack;
 }
 
-// Calls body(i, V()) for i from 0 to n in steps of the widest packs that fit, at most kMostBytes
+// Calls body(i, V()) for i from 0 to n in steps of the widest packs that fit, at most kMaxBytes
 // wide; V is T itself for what is left.
-template <size_t kMostBytes, typename T, typename Body>
+template <size_t kMaxBytes, typename T, typename Body>
 TF_EMBED_INLINE void ForEachPack(size_t n, const Body& body) {
   size_t i = 0;
-  if constexpr (kMostBytes >= 64) {
+  if constexpr (kMaxBytes >= 64) {
     using V = typename PackOf<T, 64>::Type;
     for (; i + 64 / sizeof(T) <= n; i += 64 / sizeof(T)) body(i, V{});
   }
-  if constexpr (kMostBytes >= 32) {
+  if constexpr (kMaxBytes >= 32) {
     using V = typename PackOf<T, 32>::Type;
     for (; i + 32 / sizeof(T) <= n; i += 32 / sizeof(T)) body(i, V{});
   }
-  if constexpr (kMostBytes >= 16) {
+  if constexpr (kMaxBytes >= 16) {
     using V = typename PackOf<T, 16>::Type;
     for (; i + 16 / sizeof(T) <= n; i += 16 / sizeof(T)) body(i, V{});
   }

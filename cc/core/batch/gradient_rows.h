@@ -34,8 +34,8 @@ struct GradientRows {
 
   // Asks for the first of the rows at `positions` [count]; a sum asks for the others.
   void Prefetch(const uint32_t* positions, size_t count) const {
-    constexpr size_t kMost = 2;
-    for (size_t k = 0; k < count && k < kMost; ++k) {
+    constexpr size_t kMax = 2;
+    for (size_t k = 0; k < count && k < kMax; ++k) {
       PrefetchRow<false>(reinterpret_cast<const char*>(Row(positions[k])), dim * sizeof(T));
     }
   }

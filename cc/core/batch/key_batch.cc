@@ -5,7 +5,7 @@
 
 namespace tf_embed {
 
-size_t KeyBatch::Places() const {
+size_t KeyBatch::NumPositions() const {
   if (positions == nullptr) return size;
   size_t places = 0;
   for (size_t i = 0; i < size; ++i) places = std::max<size_t>(places, size_t{positions[i]} + 1);

@@ -29,7 +29,7 @@ struct KeyBatch {
     return positions == nullptr ? i : positions[i];
   }
   // How long the arrays beside the batch are at least.
-  size_t Places() const;
+  size_t NumPositions() const;
 };
 inline constexpr size_t kMaxBatchSize = 0xffffffffu;
 Status CheckBatchSize(size_t size);

@@ -33,14 +33,14 @@ struct KeyGroup {
 
 class KeyGroups {
  public:
-  // Some neighbouring groups, a few hundred at a time.
+  // Some adjacent groups, a few hundred at a time.
   class Range {
    public:
     // Goes on to the next groups; false at the end.
     bool Next() {
       if (groups_->distinct()) return NextKeys();
       size_ = 0;
-      while (size_ + kTogether <= kMost && next_ < end_) NextPlaces();
+      while (size_ + kTogether <= kMax && next_ < end_) NextPlaces();
       return size_ > 0;
     }
     size_t size() const { return size_; }
@@ -48,7 +48,7 @@ class KeyGroups {
 
    private:
     friend class KeyGroups;
-    static constexpr size_t kMost = 512;
+    static constexpr size_t kMax = 512;
     static constexpr size_t kTogether = 64;
 
     Range(const KeyGroups* groups, size_t begin, size_t end)
@@ -80,7 +80,7 @@ class KeyGroups {
     bool NextKeys() {
       const KeyBatch& batch = groups_->batch_;
       size_ = 0;
-      for (; size_ < kMost && next_ < end_; ++next_) {
+      for (; size_ < kMax && next_ < end_; ++next_) {
         const size_t position = batch.Position(next_);
         if (groups_->skip_ != nullptr && groups_->skip_[position]) continue;
         own_positions_[size_] = static_cast<uint32_t>(position);
@@ -95,8 +95,8 @@ class KeyGroups {
     size_t next_;
     size_t end_;
     size_t size_ = 0;
-    KeyGroup some_[kMost];
-    uint32_t own_positions_[kMost];  // where keys are distinct
+    KeyGroup some_[kMax];
+    uint32_t own_positions_[kMax];  // where keys are distinct
   };
 
   explicit KeyGroups(Allocator* allocator)

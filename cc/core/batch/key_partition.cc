@@ -17,7 +17,7 @@ constexpr size_t kKeyCost = 5;  // ns
 int PartBits(size_t size) {
   if (size <= kSmallBatch) return 0;
   int bits = 0;
-  while (bits < KeyPartition::kMostPartBits && (size >> bits) > kPartSize) ++bits;
+  while (bits < KeyPartition::kMaxPartBits && (size >> bits) > kPartSize) ++bits;
   return bits;
 }
 
@@ -51,7 +51,7 @@ Status KeyPartition::Build(const ExecContext& context, const KeyBatch& batch, co
   };
 
   for_each_chunk([&](size_t chunk) {
-    uint32_t counts[kMostParts] = {};
+    uint32_t counts[kMaxParts] = {};
     for_each_key(chunk, [&](int64_t key, size_t) { ++counts[PartOf(key)]; });
     for (size_t part = 0; part < parts(); ++part) offsets_[part * chunks_ + chunk] = counts[part];
   });
@@ -63,7 +63,7 @@ Status KeyPartition::Build(const ExecContext& context, const KeyBatch& batch, co
   }
   offsets_[cells] = begin;
   for_each_chunk([&](size_t chunk) {
-    uint32_t next[kMostParts];
+    uint32_t next[kMaxParts];
     for (size_t part = 0; part < parts(); ++part) next[part] = offsets_[part * chunks_ + chunk];
     for_each_key(chunk, [&](int64_t key, size_t position) {
       records_[next[PartOf(key)]++] = KeyRecord{key, static_cast<uint32_t>(position)};

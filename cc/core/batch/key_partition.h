@@ -28,8 +28,8 @@ struct KeyRange {
 
 class KeyPartition {
  public:
-  static constexpr int kMostPartBits = 6;  // at most as many parts as a table's stripes
-  static constexpr size_t kMostParts = size_t{1} << kMostPartBits;
+  static constexpr int kMaxPartBits = 6;  // at most as many parts as a table's stripes
+  static constexpr size_t kMaxParts = size_t{1} << kMaxPartBits;
 
   explicit KeyPartition(Allocator* allocator) : records_(allocator), offsets_(allocator) {}
 
@@ -76,7 +76,7 @@ class KeyPartition {
    private:
     const KeyPartition& partition_;
     size_t next_ = 0;
-    uint32_t records_[kMostParts];  // of each part, the record that comes next
+    uint32_t records_[kMaxParts];  // of each part, the record that comes next
   };
 
  private:

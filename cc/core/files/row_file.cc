@@ -273,8 +273,8 @@ Status RowFileReader::Verify() {
     }
     Place place = {offset + sizeof(start), start.rows, start.payload_bytes,
                    ExtendCrc32c(0, &start, sizeof(start))};
-    constexpr size_t kLeast = sizeof(start) + sizeof(uint32_t) + sizeof(Footer);
-    if (left < kLeast || place.bytes > left - kLeast || place.rows == 0 ||
+    constexpr size_t kMin = sizeof(start) + sizeof(uint32_t) + sizeof(Footer);
+    if (left < kMin || place.bytes > left - kMin || place.rows == 0 ||
         place.rows > place.bytes / LeastRowBytes()) {
       return Damaged("the block at byte " + std::to_string(offset) + " has a wrong length");
     }

@@ -61,7 +61,7 @@ bool Scan(const std::string& text, RowManifest* manifest) {
               scanner.Take("\nrank ") && scanner.TakeNumber(&manifest->rank) &&
               scanner.Take(" of ") && scanner.TakeNumber(&manifest->processes) &&
               scanner.Take("\n") && manifest->rank < manifest->processes;
-  while (good && manifest->files.size() < RowManifest::kMostFiles && scanner.Take("file ")) {
+  while (good && manifest->files.size() < RowManifest::kMaxFiles && scanner.Take("file ")) {
     RowManifest::File file;
     good = scanner.TakeWord(&file.name) && file.name.find('/') == std::string::npos &&
            scanner.Take(" ") && scanner.TakeNumber(&file.bytes) && scanner.Take(" ") &&

@@ -26,8 +26,8 @@ namespace tf_embed {
 
 struct RowManifest {
   // One for each shard of a table, and how long a manifest of so many is at most.
-  static constexpr size_t kMostFiles = size_t{1} << 16;
-  static constexpr uint64_t kMostBytes = uint64_t{1} << 25;
+  static constexpr size_t kMaxFiles = size_t{1} << 16;
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 25;
 
   struct File {
     std::string name;  // in the manifest's own folder

@@ -23,14 +23,14 @@ namespace tf_embed {
 struct TableMeta {
   static constexpr int64_t kFormat = 2;
   static constexpr size_t kFixedNumbers = 9;
-  static constexpr size_t kMostNumbers = kFixedNumbers + 2 * RuleSlots::kMostGroups;
-  static constexpr int64_t kMostDim = INT32_MAX;
+  static constexpr size_t kMaxNumbers = kFixedNumbers + 2 * RuleSlots::kMaxGroups;
+  static constexpr int64_t kMaxDim = INT32_MAX;
   static constexpr int kTypeShift = 32;
 
   // The most slots of a row that an external rule may ask for, of any table: so what says that a
   // row has more is no rule, and nobody takes memory for it.
   static constexpr size_t MostSlots(size_t dim) {
-    return RuleSlots::kMostGroups * std::max<size_t>(dim, 4096);
+    return RuleSlots::kMaxGroups * std::max<size_t>(dim, 4096);
   }
 
   uint64_t seed = 0;
@@ -74,9 +74,9 @@ struct TableMeta {
     TF_EMBED_RETURN_IF_ERROR(
         check(numbers[5] >= 0 && numbers[5] <= static_cast<int64_t>(kLastDataType),
               "a known value type", 5));
-    TF_EMBED_RETURN_IF_ERROR(check(numbers[6] >= 1 && numbers[6] <= kMostDim, "a dim", 6));
+    TF_EMBED_RETURN_IF_ERROR(check(numbers[6] >= 1 && numbers[6] <= kMaxDim, "a dim", 6));
     TF_EMBED_RETURN_IF_ERROR(
-        check(groups >= 0 && groups <= static_cast<int64_t>(RuleSlots::kMostGroups),
+        check(groups >= 0 && groups <= static_cast<int64_t>(RuleSlots::kMaxGroups),
               "at most 16 slot groups", 8));
     if (count != kFixedNumbers + 2 * static_cast<size_t>(groups)) {
       return Damaged("two numbers for each slot group", "count", static_cast<int64_t>(count));

@@ -15,7 +15,7 @@
 // no batch for much more than its own keys. Growth moves no rows.
 //
 // Keys whose places collide without end (nobody's luck, but an attacker's work) make chains that go
-// on over neighbouring buckets. Spare buckets at the end of a stripe take what overflows there.
+// on over adjacent buckets. Spare buckets at the end of a stripe take what overflows there.
 // Growth for such chains stops at a load of 1/4; from there on chains lengthen.
 //
 // An erased key leaves an empty lane, and the mark that keys of its bucket may lie further on.

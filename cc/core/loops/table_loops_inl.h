@@ -50,7 +50,7 @@ TF_EMBED_INLINE uint32_t RowIdIn(const Bucket& bucket, int64_t key) {
 template <class Set>
 struct Loops {
   // A key on its way.
-  struct Flight {
+  struct InFlight {
     uint64_t hash;
     const Bucket* bucket;
     const char* row;  // null for an absent key
@@ -69,16 +69,16 @@ struct Loops {
     const size_t slot_bytes =
         kRowBytes > 0 || request.slots == nullptr ? 0 : rows.layout().slot_bytes;
     const size_t read_bytes = slot_bytes == 0 ? row_bytes : rows.layout().stride;
-    Flight ring[kRing];
+    InFlight ring[kRing];
 
-    const auto take_off = [&](size_t i) {
-      Flight& flight = ring[i % kRing];
+    const auto prefetch_bucket = [&](size_t i) {
+      InFlight& flight = ring[i % kRing];
       flight.hash = HashKey(keys[i]);
       flight.bucket = index.HomeOf(flight.hash);
       __builtin_prefetch(flight.bucket);
     };
     const auto probe = [&](size_t i) {
-      Flight& flight = ring[i % kRing];
+      InFlight& flight = ring[i % kRing];
       flight.row = nullptr;
       if (flight.bucket == nullptr) return;
       flight.word = flight.bucket->word.load(std::memory_order_acquire);
@@ -96,8 +96,8 @@ struct Loops {
       flight.row = rows.Row(row_id);
       PrefetchRow<false>(flight.row, read_bytes);
     };
-    const auto land = [&](size_t i) {
-      Flight& flight = ring[i % kRing];
+    const auto copy_row = [&](size_t i) {
+      InFlight& flight = ring[i % kRing];
       const size_t position = request.batch.Position(i);
       char* const out = request.weights + position * row_bytes;
       while (flight.row != nullptr) {
@@ -124,17 +124,17 @@ struct Loops {
     constexpr size_t kBetween = kBucketAhead - kRowAhead;
     const size_t count = end - begin;
     for (size_t i = 0; i < count && i < kBucketAhead; ++i) {
-      take_off(begin + i);
+      prefetch_bucket(begin + i);
       if (i >= kBetween) probe(begin + i - kBetween);
     }
     for (size_t i = begin + kBucketAhead; i < end; ++i) {
-      take_off(i);
+      prefetch_bucket(i);
       probe(i - kBetween);
-      land(i - kBucketAhead);
+      copy_row(i - kBucketAhead);
     }
     for (size_t i = count; i < count + kBucketAhead; ++i) {
       if (i >= kBetween && i - kBetween < count) probe(begin + i - kBetween);
-      if (i >= kBucketAhead) land(begin + i - kBucketAhead);
+      if (i >= kBucketAhead) copy_row(begin + i - kBucketAhead);
     }
   }
 

@@ -202,9 +202,9 @@ class Counts {
       ++keys_;
       return Status();
     }
-    constexpr uint32_t kMost = kNoRowId - 1;
+    constexpr uint32_t kMax = kNoRowId - 1;
     entry.bucket->row_ids[entry.bucket->FindLane(key)].store(
-        entry.row_id > kMost - by ? kMost : entry.row_id + by, std::memory_order_relaxed);
+        entry.row_id > kMax - by ? kMax : entry.row_id + by, std::memory_order_relaxed);
     return Status();
   }
 

@@ -49,7 +49,7 @@ struct OrderBase {
   }
   // An epoch above the low half, in which the number saturates; 63 bits.
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t InEpoch(uint64_t epoch, uint64_t number) {
-    return std::min(epoch, uint64_t{kMostEpoch}) << 32 | std::min(number, uint64_t{UINT32_MAX});
+    return std::min(epoch, uint64_t{kMaxEpoch}) << 32 | std::min(number, uint64_t{UINT32_MAX});
   }
 };
 

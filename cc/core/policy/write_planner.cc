@@ -10,8 +10,8 @@ namespace tf_embed {
 namespace {
 
 // A pass for victims takes at least so many, or one row in so many.
-constexpr size_t kLeastVictims = 1024;
-constexpr size_t kVictimsOneIn = 16;
+constexpr size_t kMinVictims = 1024;
+constexpr size_t kVictimsDivisor = 16;
 constexpr size_t kSampleOneIn = 32;
 
 // Some keys whose rows are about to leave, in the order in which they were chosen. A row may be in
@@ -19,13 +19,13 @@ constexpr size_t kSampleOneIn = 32;
 // behind the other.
 class ChosenKeys {
  public:
-  static constexpr size_t kMost = 512;
+  static constexpr size_t kMax = 512;
 
   ChosenKeys() { Clear(); }
 
   const int64_t* keys() const { return keys_; }
   size_t size() const { return size_; }
-  bool full() const { return size_ == kMost; }
+  bool full() const { return size_ == kMax; }
   void Clear() {
     size_ = 0;
     std::fill(std::begin(places_), std::end(places_), kFree);
@@ -45,22 +45,22 @@ class ChosenKeys {
   static constexpr uint16_t kFree = UINT16_MAX;
   static constexpr int kPlaceBits = 10;
   static constexpr size_t kPlaces = size_t{1} << kPlaceBits;
-  static_assert(kPlaces == 2 * kMost);
+  static_assert(kPlaces == 2 * kMax);
 
-  int64_t keys_[kMost];
+  int64_t keys_[kMax];
   size_t size_;
   uint16_t places_[kPlaces];  // of a hash table: indices of keys
 };
 
 // A key that wants to come, with the bits of its score.
-struct Newcomer {
+struct Candidate {
   uint64_t score;
   size_t number;  // in the order of the batch
   int64_t key;
   size_t position;
 
   // Highest scores first, and of equal ones the first in the batch.
-  friend bool operator<(const Newcomer& a, const Newcomer& b) {
+  friend bool operator<(const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.number < b.number;
   }
 };
@@ -83,7 +83,7 @@ Status WritePlanner::Run(const ExecContext& context, const KeyBatch& batch, Admi
 
 Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Admits admits,
                           const Survey& survey, WritePlan* plan) {
-  const size_t places = batch.Places();
+  const size_t places = batch.NumPositions();
   TF_EMBED_RETURN_IF_ERROR(plan->decisions.Resize(places));
   Decision* const decisions = plan->decisions.data();
   std::fill(decisions, decisions + places, Decision::kNothing);
@@ -180,18 +180,18 @@ Status WritePlanner::MakeRoom(const ExecContext& context, const WritePlan& plan,
   const size_t wanted = rows_.size() + coming - policy_.max_rows;
   if (plan.scores.size() == 0) return EvictLowest(context, wanted, nullptr, evicted);
   const size_t pressing = std::min(wanted, coming);
-  Buffer<Newcomer> newcomers(allocator_);
+  Buffer<Candidate> candidates(allocator_);
   Buffer<uint64_t> scores(allocator_);
-  TF_EMBED_RETURN_IF_ERROR(newcomers.Resize(coming));
+  TF_EMBED_RETURN_IF_ERROR(candidates.Resize(coming));
   TF_EMBED_RETURN_IF_ERROR(scores.Resize(coming));
   for (size_t i = 0; i < coming; ++i) {
-    newcomers[i] = {plan.scores[positions[i]], i, keys[i], positions[i]};
+    candidates[i] = {plan.scores[positions[i]], i, keys[i], positions[i]};
   }
-  std::sort(newcomers.data(), newcomers.data() + coming);
+  std::sort(candidates.data(), candidates.data() + coming);
   for (size_t i = 0; i < coming; ++i) {
-    scores[i] = newcomers[i].score;
-    positions[i] = newcomers[i].position;
-    keys[i] = newcomers[i].key;
+    scores[i] = candidates[i].score;
+    positions[i] = candidates[i].position;
+    keys[i] = candidates[i].key;
   }
   return EvictLowest(context, pressing, scores.data() + (coming - pressing), evicted);
 }
@@ -245,7 +245,7 @@ Status WritePlanner::EvictLowest(const ExecContext& context, size_t wanted, cons
 Status WritePlanner::FillVictims(const ExecContext& context, size_t wanted, bool* all) {
   const EvictionOrder order = policy_.eviction;
   const size_t size = rows_.size();
-  const size_t least = std::max({kLeastVictims, size / kVictimsOneIn, 2 * wanted});
+  const size_t least = std::max({kMinVictims, size / kVictimsDivisor, 2 * wanted});
   RankList ranks(allocator_);
   size_t below = 0;
   Rank limit = kHighestRank;
@@ -281,7 +281,7 @@ Status WritePlanner::NoteInserted(const KeyBatch& batch, const Moment& now, cons
     }
     return Status();
   }
-  RowStatistics::Word words[StatisticSet::kMost] = {};
+  RowStatistics::Word words[StatisticSet::kMax] = {};
   RowStatistics fresh(policy_.statistics, words);
   fresh.Begin(now);
   for (size_t i = 0; i < batch.size; ++i) {

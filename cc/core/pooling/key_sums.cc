@@ -19,10 +19,10 @@ constexpr size_t kBytesOfNanosecond = 8;
 // Keys whose first gradient is asked for ahead of the one that is summed.
 constexpr size_t kAhead = 8;
 constexpr size_t kLine = 64;
-constexpr size_t kMostLines = 8;
+constexpr size_t kMaxLines = 8;
 
 void Prefetch(const void* gradient, size_t bytes) {
-  const size_t end = std::min(bytes, kMostLines * kLine);
+  const size_t end = std::min(bytes, kMaxLines * kLine);
   for (size_t at = 0; at < end; at += kLine) {
     __builtin_prefetch(static_cast<const char*>(gradient) + at);
   }

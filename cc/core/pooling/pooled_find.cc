@@ -13,7 +13,7 @@
 #include "cc/core/rows/quantized_row.h"
 #include "cc/core/rows/row_copy.h"
 #include "cc/core/shards/shard_split.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_locks.h"
 
 namespace tf_embed {
 namespace {
@@ -21,8 +21,8 @@ namespace {
 // Bytes of rows that are found together, so few that they stay in the second cache, and the least
 // and most keys they may belong to.
 constexpr size_t kBlockBytes = size_t{64} << 10;
-constexpr size_t kLeastBlock = 16;
-constexpr size_t kMostBlock = 1024;
+constexpr size_t kMinBlock = 16;
+constexpr size_t kMaxBlock = 1024;
 // Rough costs in nanoseconds, by which a thread pool splits work.
 constexpr size_t kKeyCost = 50;
 constexpr size_t kBytesOfNanosecond = 8;
@@ -109,7 +109,7 @@ class BagPooler {
         loops_(LoopsOf(OptionsOf(find).instruction_set)),
         width_(OptionsOf(find).dim),
         dim_(width_ - WideRow<T>::kTail),
-        block_size_(std::clamp(kBlockBytes / (width_ * sizeof(T)), kLeastBlock, kMostBlock)),
+        block_size_(std::clamp(kBlockBytes / (width_ * sizeof(T)), kMinBlock, kMaxBlock)),
         // Else keys are looked up where they lie.
         gathers_(!bags_.in_order() || pooling_.padding != nullptr),
         serial_(serial),
@@ -134,11 +134,11 @@ class BagPooler {
 
   // Whether each of these bags has one key, whose row is the pooled one as it was found.
   bool AreRows(size_t begin, size_t end) const {
-    constexpr size_t kMostRows = UINT32_MAX / kMostBlock;  // from one pooled row to the next
+    constexpr size_t kMaxRows = UINT32_MAX / kMaxBlock;  // from one pooled row to the next
     if (!std::is_same_v<T, Compute> || of_weights_ != nullptr || weights_ != nullptr || gathers_ ||
         keys_.owners != nullptr || keys_.num_shards != 1 ||
         defaults_.kind == DefaultRows::Kind::kOneEach || stride_ % dim_ != 0 ||
-        stride_ / dim_ > kMostRows) {
+        stride_ / dim_ > kMaxRows) {
       return false;
     }
     const size_t first = bags_.begin(begin);
@@ -150,12 +150,12 @@ class BagPooler {
 
   Status FindRows(size_t begin, size_t end) {
     Buffer<uint32_t> positions(keys_.shards[0]->options().allocator);
-    TF_EMBED_RETURN_IF_ERROR(positions.Resize(std::min(end - begin, kMostBlock)));
+    TF_EMBED_RETURN_IF_ERROR(positions.Resize(std::min(end - begin, kMaxBlock)));
     for (size_t i = 0; i < positions.size(); ++i) {
       positions[i] = static_cast<uint32_t>(i * (stride_ / dim_));
     }
-    for (size_t bag = begin; bag < end; bag += kMostBlock) {
-      const KeyBatch batch{keys_.keys + bags_.begin(bag), std::min(end - bag, kMostBlock),
+    for (size_t bag = begin; bag < end; bag += kMaxBlock) {
+      const KeyBatch batch{keys_.keys + bags_.begin(bag), std::min(end - bag, kMaxBlock),
                            positions.data()};
       TF_EMBED_RETURN_IF_ERROR(
           keys_.shards[0]->Find(serial_, batch, defaults_, Pooled(bag), nullptr, {}));
@@ -340,7 +340,7 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
     num_tables += finds[i].keys.num_shards;
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
   }
-  // Threads of the pool must not wait for a table's gate, so all are held beforehand.
+  // Threads of the pool must not wait for a table's lock, so all are held beforehand.
   Allocator* const allocator = OptionsOf(finds[0]).allocator;
   Buffer<const Table*> tables(allocator);
   TF_EMBED_RETURN_IF_ERROR(tables.Resize(num_tables));

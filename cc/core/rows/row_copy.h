@@ -98,8 +98,8 @@ template <bool kToWrite = true>
 TF_EMBED_INLINE void PrefetchRow(const char* row, size_t bytes) {
   // Beyond a few lines the hardware's own prefetcher has seen the stream.
   constexpr size_t kLine = 64;
-  constexpr size_t kMostLines = 16;
-  const size_t end = bytes < kMostLines * kLine ? bytes : kMostLines * kLine;
+  constexpr size_t kMaxLines = 16;
+  const size_t end = bytes < kMaxLines * kLine ? bytes : kMaxLines * kLine;
   for (size_t offset = 0; offset < end; offset += kLine) {
     __builtin_prefetch(row + offset, kToWrite ? 1 : 0);
   }

@@ -51,11 +51,11 @@ inline constexpr NamedValue<Statistic> kStatisticNames[] = {
 
 class StatisticSet {
  public:
-  static constexpr size_t kMost = std::size(kAllStatistics);
+  static constexpr size_t kMax = std::size(kAllStatistics);
 
   constexpr StatisticSet() = default;
   static constexpr StatisticSet OfBits(uint8_t bits) {
-    return StatisticSet(bits & ((1 << kMost) - 1));
+    return StatisticSet(bits & ((1 << kMax) - 1));
   }
   constexpr StatisticSet With(Statistic statistic) const {
     return StatisticSet(bits_ | static_cast<uint8_t>(statistic));

@@ -21,7 +21,7 @@ constexpr size_t NumHyper() {
 }
 
 struct Rule {
-  static constexpr size_t kMostHyper = 16;
+  static constexpr size_t kMaxHyper = 16;
 
   RuleSlots slots;
   double learning_rate = 0.0;
@@ -29,7 +29,7 @@ struct Rule {
 
   // The hyper-parameters of the rule's own, in the order of its struct Hyper. All are doubles, as
   // they come in one vector; a count or a choice is a whole number.
-  double hyper[kMostHyper] = {};
+  double hyper[kMaxHyper] = {};
 
   int64_t step = 1;
 
@@ -59,7 +59,7 @@ struct Rule {
   template <class Hyper>
   static constexpr void CheckHyper() {
     static_assert(std::is_aggregate_v<Hyper> && std::is_trivially_copyable_v<Hyper> &&
-                      alignof(Hyper) <= alignof(double) && NumHyper<Hyper>() <= kMostHyper,
+                      alignof(Hyper) <= alignof(double) && NumHyper<Hyper>() <= kMaxHyper,
                   "hyper-parameters are a few doubles");
   }
 };

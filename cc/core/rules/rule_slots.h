@@ -38,12 +38,12 @@ struct SlotGroup {
 };
 
 struct RuleSlots {
-  static constexpr size_t kMostGroups = 16;
+  static constexpr size_t kMaxGroups = 16;
 
   RuleKind kind{};  // kNone
   uint64_t id = 0;  // kExternal: which optimizer; else 0
   uint32_t num_groups = 0;
-  SlotGroup groups[kMostGroups] = {};
+  SlotGroup groups[kMaxGroups] = {};
 
   size_t slots_per_row() const {
     size_t sum = 0;

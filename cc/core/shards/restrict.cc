@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "cc/core/policy/rank_list.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_locks.h"
 
 namespace tf_embed {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // A sample is of one row in so many.
 constexpr size_t kSampleOneIn = 32;
 // So many passes may find that all that were to leave have been used.
-constexpr int kMostInVain = 100;
+constexpr int kMaxInVain = 100;
 
 // REQUIRES: each has eviction().
 class Shards {
@@ -106,7 +106,7 @@ Status RestrictRows(const ExecContext& context, Table* const* shards, size_t num
     }
   }
   // Rows that readers use meanwhile stay, so others must go.
-  for (int in_vain = 0; size > num_reserved && in_vain < kMostInVain;) {
+  for (int in_vain = 0; size > num_reserved && in_vain < kMaxInVain;) {
     size_t gone = 0;
     Rank limit = kHighestRank;
     if (num_reserved > 0) TF_EMBED_RETURN_IF_ERROR(all.RankAt(size - num_reserved, size, &limit));

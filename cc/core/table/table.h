@@ -32,7 +32,7 @@
 #include "cc/core/rows/initializer.h"
 #include "cc/core/rows/whole_rows.h"
 #include "cc/core/rules/optimizer_rule.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/table/table_locks.h"
 #include "cc/core/table/table_stats.h"
 
 namespace tf_embed {
@@ -220,10 +220,10 @@ class Table {
   virtual TableStats Stats() const = 0;
 
   // What verbs hold, and a caller of many verbs takes beforehand (HeldTables).
-  virtual const TableGates& gates() const = 0;
+  virtual const TableLocks& locks() const = 0;
 
   // Frees memory that the table has outgrown, if no other verb is inside. Verbs that take their
-  // gates themselves need no such call after them.
+  // locks themselves need no such call after them.
   virtual void DropOutgrown() const {}
 };
 

@@ -20,15 +20,15 @@ class FailingMemory final : public DeviceMemory {
   void Free(void* memory, size_t bytes) override { allocator.Deallocate(memory, bytes); }
   Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
     if (copies_until_failure-- == 0) return Broken();
-    return HostAsDeviceMemory()->CopyIn(context, host, bytes, device);
+    return EmulatedDeviceMemory()->CopyIn(context, host, bytes, device);
   }
   Status CopyOut(const ExecContext& context, const void* device, size_t bytes,
                  void* host) override {
     if (copies_until_failure-- == 0) return Broken();
-    return HostAsDeviceMemory()->CopyOut(context, device, bytes, host);
+    return EmulatedDeviceMemory()->CopyOut(context, device, bytes, host);
   }
   Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override {
-    return HostAsDeviceMemory()->CopyWithin(context, from, bytes, to);
+    return EmulatedDeviceMemory()->CopyWithin(context, from, bytes, to);
   }
 
   FailingAllocator allocator;
@@ -45,7 +45,7 @@ class CopyingTableTest : public testing::Test {
     options.dim = kDim;
     options.policy.statistics = StatisticSet().With(Statistic::kScore);
     std::unique_ptr<Table> on_device;
-    EXPECT_TRUE(NewDeviceTableOnHost(options, DeviceOptions(), &on_device).ok());
+    EXPECT_TRUE(NewEmulatedDeviceTable(options, DeviceOptions(), &on_device).ok());
     table = NewCopyingTable(std::move(on_device), &memory);
     const std::vector<float> ones(3 * kDim, 1.0f);
     EXPECT_TRUE(table->InsertOrAssign(context, Batch{1, 2, 3}, ones.data(), {}).ok());
@@ -140,7 +140,7 @@ TEST(DeviceSplitMemory, ASplitSaysWhenTheDeviceHasNoMemoryForIt) {
   bool done = false;
   int64_t failure = 0;
   for (; !done; ++failure) {
-    const auto split = NewDeviceSplitOnHost(&allocator);
+    const auto split = NewEmulatedDeviceSplit(&allocator);
     allocator.FailAfter(failure);
     const Status status =
         split->Build(ExecContext::Serial(), keys.data(), keys.size(), owners.data(), 3, false);

@@ -159,7 +159,7 @@ TEST(DeviceKeySums, EachAllocationMayFail) {
         values.data(), DataType::kFloat, 3, &bags, {Combiner::kMean, nullptr, &kPadding}};
     std::vector<Half> found(101 * 3);
     allocator.FailAfter(failures, true);
-    const auto sums = NewDeviceKeySumsOnHost(&allocator);
+    const auto sums = NewEmulatedDeviceKeySums(&allocator);
     Status status = sums->Build(Threads(2), keys.data(), keys.size(), &kPadding);
     if (status.ok()) status = sums->WriteSums(of, DataType::kHalf, found.data());
     done = status.ok();

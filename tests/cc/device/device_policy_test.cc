@@ -4,7 +4,7 @@
 #include <set>
 
 #include "cc/device/device_table_inl.h"
-#include "cc/device/host_device.h"
+#include "cc/device/emulated_device.h"
 #include "tests/cc/support/failing_allocator.h"
 #include "tests/cc/support/lockstep_table.h"
 #include "tests/cc/support/policy_simulation.h"
@@ -17,10 +17,10 @@ TableKind OnHost(const DeviceOptions& device, Allocator* allocator = HostAllocat
     TableOptions options = given;
     options.allocator = allocator;
     std::unique_ptr<Table> table;
-    (void)NewDeviceTableOnHost(options, device, &table);
+    (void)NewEmulatedDeviceTable(options, device, &table);
     return table;
   };
-  return {"DeviceTableOnHost", create, true, true, true};
+  return {"EmulatedDeviceTable", create, true, true, true};
 }
 
 TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {
@@ -60,24 +60,26 @@ TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {
 }
 
 // Counts how often the host waits. What it is to hear comes when it has asked so often again.
-class WaitingDevice : public HostDevice {
+class WaitingDevice : public EmulatedDevice {
  public:
   explicit WaitingDevice(size_t* waits, int lateness = 0)
-      : HostDevice(HostAllocator()), waits_(waits), lateness_(lateness) {}
-  struct Order : HostDevice::Order {
-    explicit Order(const WaitingDevice& device) : HostDevice::Order(device) {}
+      : EmulatedDevice(HostAllocator()), waits_(waits), lateness_(lateness) {}
+  struct Order : EmulatedDevice::Order {
+    explicit Order(const WaitingDevice& device) : EmulatedDevice::Order(device) {}
   };
-  class Echo : public HostDevice::Echo {
+  class AsyncReadback : public EmulatedDevice::AsyncReadback {
    public:
-    explicit Echo(const WaitingDevice& device)
-        : HostDevice::Echo(device), lateness_(device.lateness_) {}
+    explicit AsyncReadback(const WaitingDevice& device)
+        : EmulatedDevice::AsyncReadback(device), lateness_(device.lateness_) {}
     bool Send(const WaitingDevice& device, const ExecContext& context, const void* from,
               size_t bytes) {
       if (to_come_ > 0) return --to_come_, false;
       to_come_ = lateness_;
-      return HostDevice::Echo::Send(device, context, from, bytes);
+      return EmulatedDevice::AsyncReadback::Send(device, context, from, bytes);
     }
-    const void* Arrived() const { return to_come_ > 0 ? nullptr : HostDevice::Echo::Arrived(); }
+    const void* Arrived() const {
+      return to_come_ > 0 ? nullptr : EmulatedDevice::AsyncReadback::Arrived();
+    }
 
    private:
     int lateness_;
@@ -85,7 +87,7 @@ class WaitingDevice : public HostDevice {
   };
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
     ++*waits_;
-    HostDevice::CopyOut(context, device, bytes, host);
+    EmulatedDevice::CopyOut(context, device, bytes, host);
   }
 
  private:
@@ -98,7 +100,7 @@ TEST(DevicePolicy, TheHostDoesNotWaitOnceATableIsFull) {
   DeviceOptions device;
   const auto create = [&](const TableOptions& options) {
     std::unique_ptr<Table> table;
-    (void)DeviceTable<WaitingDevice>::Create(options, device, WaitingDevice(&waits), &table);
+    (void)DeviceTableImpl<WaitingDevice>::Create(options, device, WaitingDevice(&waits), &table);
     return table;
   };
   RowPolicy expires = Bounded(1000, EvictionOrder::kLru);
@@ -132,8 +134,8 @@ TEST(DevicePolicy, TheHostDoesNotWaitForKeysThatAreThere) {
       TableOptions options;
       options.init_size = init_size;
       std::unique_ptr<Table> table;
-      ASSERT_TRUE(DeviceTable<WaitingDevice>::Create(options, DeviceOptions(),
-                                                     WaitingDevice(&waits, lateness), &table)
+      ASSERT_TRUE(DeviceTableImpl<WaitingDevice>::Create(options, DeviceOptions(),
+                                                         WaitingDevice(&waits, lateness), &table)
                       .ok());
       const std::vector<float> rows(kRows, 1.0f);
       const auto write = [&](int64_t first) {
@@ -167,10 +169,10 @@ TEST(DevicePolicy, ManyLanesDoWhatOneDoes) {
     return table;
   };
   for (const EvictionOrder order : kAllOrders) {
-    constexpr size_t kMostRows = 300;  // two neighbourhoods
+    constexpr size_t kMaxRows = 300;  // two eviction sets
     const TableKind kind{"LockstepTable", create, true, true, true};
-    Subject subject(kind, Bounded(kMostRows, order), ExecContext::Serial());
-    Simulation simulation(kind, kMostRows, order);
+    Subject subject(kind, Bounded(kMaxRows, order), ExecContext::Serial());
+    Simulation simulation(kind, kMaxRows, order);
     Random random(static_cast<uint64_t>(order));
     size_t refused = 0;
     for (int step = 0; step < 12; ++step) {

@@ -26,7 +26,7 @@ class DeviceTableTest : public testing::Test {
     DeviceOptions device;
     device.max_bytes = max_bytes;
     std::unique_ptr<Table> table;
-    EXPECT_TRUE(NewDeviceTableOnHost(options, device, &table).ok());
+    EXPECT_TRUE(NewEmulatedDeviceTable(options, device, &table).ok());
     return table;
   }
   Status Apply(Table* table, const Batch& batch) const {
@@ -48,9 +48,9 @@ class DeviceTableTest : public testing::Test {
 };
 
 TEST_F(DeviceTableTest, ABoundOnBytesHoldsAndTheLastNewKeysOfABatchStayAway) {
-  constexpr uint64_t kMostBytes = 200000;
+  constexpr uint64_t kMaxBytes = 200000;
   FailingAllocator allocator;
-  const auto table = NewTable(kMostBytes, &allocator);
+  const auto table = NewTable(kMaxBytes, &allocator);
   size_t wanted = 0, rows = 0;
   for (int64_t first = 0; first < 10000; first += 500) {
     Batch batch(KeysFrom(first, 500));
@@ -59,7 +59,7 @@ TEST_F(DeviceTableTest, ABoundOnBytesHoldsAndTheLastNewKeysOfABatchStayAway) {
     ASSERT_TRUE(Apply(table.get(), batch).ok());
     wanted += 500;
     const TableStats stats = table->Stats();
-    EXPECT_LE(allocator.live_bytes(), kMostBytes + 10000);
+    EXPECT_LE(allocator.live_bytes(), kMaxBytes + 10000);
     EXPECT_EQ(wanted, stats.rows + stats.refused);
     EXPECT_EQ(stats.rows, stats.admitted);
     EXPECT_GE(stats.rows, rows);
@@ -138,7 +138,7 @@ TEST_F(DeviceTableTest, PointersAreToTheRows) {
   Batch batch{-7, 999, 5, 1000, 5};
   batch.positions = {4, 3, 2, 1, 0};
   const void* found[5];
-  ASSERT_TRUE(static_cast<TableOnDevice*>(table.get())->FindPointers(context, batch, found).ok());
+  ASSERT_TRUE(static_cast<DeviceTable*>(table.get())->FindPointers(context, batch, found).ok());
   EXPECT_EQ(nullptr, found[4]);
   EXPECT_EQ(nullptr, found[1]);
   EXPECT_EQ(found[2], found[0]);

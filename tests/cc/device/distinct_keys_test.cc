@@ -12,15 +12,15 @@ class DistinctKeys : public testing::TestWithParam<bool> {
     const auto create = [this](const TableOptions& options) {
       std::unique_ptr<Table> table;
       (void)(lockstep ? NewLockstepTable(options, DeviceOptions(), &table)
-                      : NewDeviceTableOnHost(options, DeviceOptions(), &table));
+                      : NewEmulatedDeviceTable(options, DeviceOptions(), &table));
       return table;
     };
     const TableKind kind{"DeviceTable", create, true, true, true};
     const ExecContext context = lockstep ? ExecContext::Serial() : Threads(3);
-    told = std::make_unique<Subject>(kind, AllStatistics(), context);
-    untold = std::make_unique<Subject>(kind, AllStatistics(), context);
+    distinct = std::make_unique<Subject>(kind, AllStatistics(), context);
+    plain = std::make_unique<Subject>(kind, AllStatistics(), context);
   }
-  KeyBatch Told(const Batch& batch) const {
+  KeyBatch AsDistinct(const Batch& batch) const {
     KeyBatch keys = batch;
     keys.distinct = true;
     return keys;
@@ -28,21 +28,21 @@ class DistinctKeys : public testing::TestWithParam<bool> {
   // Runs a verb on both, and compares.
   template <typename Verb>
   void OnBoth(const Batch& batch, const Verb& verb) {
-    Subject::ExpectOk(verb(told.get(), Told(batch)));
-    Subject::ExpectOk(verb(untold.get(), batch));
-    ASSERT_EQ(untold->table->size(), told->table->size());
-    ASSERT_TRUE(untold->Rows() == told->Rows());
-    ASSERT_TRUE(untold->Slots() == told->Slots());
+    Subject::ExpectOk(verb(distinct.get(), AsDistinct(batch)));
+    Subject::ExpectOk(verb(plain.get(), batch));
+    ASSERT_EQ(plain->table->size(), distinct->table->size());
+    ASSERT_TRUE(plain->Rows() == distinct->Rows());
+    ASSERT_TRUE(plain->Slots() == distinct->Slots());
     for (const int64_t key : batch.keys) {
-      ASSERT_EQ(untold->StatisticsOf(key), told->StatisticsOf(key));
+      ASSERT_EQ(plain->StatisticsOf(key), distinct->StatisticsOf(key));
     }
-    told->NextStep();
-    untold->NextStep();
+    distinct->NextStep();
+    plain->NextStep();
   }
 
   const bool lockstep = GetParam();
-  std::unique_ptr<Subject> told;
-  std::unique_ptr<Subject> untold;
+  std::unique_ptr<Subject> distinct;
+  std::unique_ptr<Subject> plain;
 };
 
 TEST_P(DistinctKeys, EveryVerbDoesWhatItDoesUntold) {
@@ -87,11 +87,14 @@ TEST_P(DistinctKeys, WherePlacesAreOfOneKeyEachIsDealtWithByItself) {
   DefaultRows defaults{DefaultRows::Kind::kOneForAll, zeros.data()};
   std::vector<float> found(batch.size() * kDim);
   ASSERT_TRUE(
-      told->table->FindOrInsert(told->context, Told(batch), defaults, found.data(), nullptr).ok());
+      distinct->table
+          ->FindOrInsert(distinct->context, AsDistinct(batch), defaults, found.data(), nullptr)
+          .ok());
   EXPECT_EQ(zeros, found);
   for (int step = 0; step < 2; ++step) {
     ASSERT_TRUE(
-        told->table->Apply(told->context, Told(batch), gradients.data(), DataType::kFloat, rule)
+        distinct->table
+            ->Apply(distinct->context, AsDistinct(batch), gradients.data(), DataType::kFloat, rule)
             .ok());
   }
   std::map<int64_t, std::vector<float>> expected;
@@ -99,19 +102,20 @@ TEST_P(DistinctKeys, WherePlacesAreOfOneKeyEachIsDealtWithByItself) {
     std::vector<float>& row = expected.try_emplace(key, kDim, 0.0f).first->second;
     for (float& weight : row) weight += 2.0f;
   }
-  EXPECT_TRUE(expected == told->Rows());
-  EXPECT_EQ(expected.size(), told->table->size());
-  EXPECT_EQ(expected.size(), told->table->Stats().admitted);
+  EXPECT_TRUE(expected == distinct->Rows());
+  EXPECT_EQ(expected.size(), distinct->table->size());
+  EXPECT_EQ(expected.size(), distinct->table->Stats().admitted);
 }
 
 TEST_P(DistinctKeys, OfRowsOfOneKeyOneWins) {
   const Batch batch(std::vector<int64_t>(64, 7));
   const std::vector<float> rows(batch.size() * kDim, 3.0f);
-  ASSERT_TRUE(told->table->InsertOrAssign(told->context, Told(batch), rows.data(), {}).ok());
+  ASSERT_TRUE(
+      distinct->table->InsertOrAssign(distinct->context, AsDistinct(batch), rows.data(), {}).ok());
   EXPECT_EQ((std::map<int64_t, std::vector<float>>{{7, std::vector<float>(kDim, 3.0f)}}),
-            told->Rows());
-  ASSERT_TRUE(told->table->Erase(told->context, Told(batch)).ok());
-  EXPECT_EQ(0u, told->table->size());
+            distinct->Rows());
+  ASSERT_TRUE(distinct->table->Erase(distinct->context, AsDistinct(batch)).ok());
+  EXPECT_EQ(0u, distinct->table->size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, DistinctKeys, testing::Bool());

@@ -142,7 +142,7 @@ TEST(ScratchMemory, IsForOneLaunchOfAnApply) {
   options.dim = kDim;
   options.allocator = &allocator;
   std::unique_ptr<Table> table;
-  ASSERT_TRUE(NewDeviceTableOnHost(options, DeviceOptions(), &table).ok());
+  ASSERT_TRUE(NewEmulatedDeviceTable(options, DeviceOptions(), &table).ok());
   Random random(3);
   const std::vector<int64_t> keys = RandomKeys(kKeys, 0, 999, &random);
   const std::vector<size_t> begins(kKeys);

@@ -119,7 +119,7 @@ TEST_P(LargeBatch, BagsAreAsManyAsKeys) {
   find.pooled = pooled.get();
   find.stride = kDim;
   if (GetParam().on_device) {
-    const auto* const on_device = static_cast<const TableOnDevice*>(shard);
+    const auto* const on_device = static_cast<const DeviceTable*>(shard);
     ASSERT_TRUE(on_device->FindPooled(context, &find, 1).ok());
   } else {
     ASSERT_TRUE(FindPooled(context, &find, 1).ok());

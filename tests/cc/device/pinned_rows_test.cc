@@ -28,7 +28,7 @@ class PinnedRows : public testing::Test {
     const auto create = [this, options](TableOptions of_table) {
       of_table.allocator = &device;
       std::unique_ptr<Table> table;
-      (void)NewDeviceTableOnHost(of_table, options, &table, &pinned);
+      (void)NewEmulatedDeviceTable(of_table, options, &table, &pinned);
       return table;
     };
     return {"PinnedRows", create, true, true, true};

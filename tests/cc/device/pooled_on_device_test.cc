@@ -21,7 +21,7 @@ TableOptions OptionsFor(DataType type, size_t dim, uint64_t table_id = 11) {
   return options;
 }
 
-// A TableOnDevice.
+// A DeviceTable.
 std::unique_ptr<Table> NewTable(const DeviceKind& kind, const TableOptions& options) {
   std::unique_ptr<Table> table;
   EXPECT_TRUE(kind.new_table(options, DeviceOptions(), &table).ok());
@@ -52,7 +52,7 @@ class Pair {
     Assign(keys, RandomValues<T>(keys.size() * on_host_->options().dim, random));
   }
 
-  TableOnDevice* on_device() const { return static_cast<TableOnDevice*>(on_device_.get()); }
+  DeviceTable* on_device() const { return static_cast<DeviceTable*>(on_device_.get()); }
   Table* on_host() const { return on_host_.get(); }
 
  private:
@@ -502,7 +502,7 @@ TEST_P(PooledOnDevice, AWeightIsDividedByTheNumberOfKeysInItsBag) {
 }
 
 TEST_P(PooledOnDevice, EachAllocationMayFail) {
-  if (GetParam().memory != HostAsDeviceMemory()) {
+  if (GetParam().memory != EmulatedDeviceMemory()) {
     GTEST_SKIP() << "its memory has no allocator of the test's";
   }
   Random random(4);
@@ -510,7 +510,7 @@ TEST_P(PooledOnDevice, EachAllocationMayFail) {
   TableOptions options = OptionsFor(DataType::kHalf, 3);
   options.allocator = &allocator;
   const auto table = NewTable(GetParam(), options);
-  auto* const on_device = static_cast<TableOnDevice*>(table.get());
+  auto* const on_device = static_cast<DeviceTable*>(table.get());
   const std::vector<int64_t> keys = RandomKeys(60, -5, 25, &random);
   const std::vector<int64_t> splits = {0, 20, 40, 60};
   const std::vector<float> weights = RandomValues<float>(60, &random);

@@ -11,7 +11,7 @@
 #include "cc/device/device_key_sums_inl.h"
 #include "cc/device/device_split_inl.h"
 #include "cc/device/device_table_inl.h"
-#include "cc/device/host_device.h"
+#include "cc/device/emulated_device.h"
 
 namespace tf_embed {
 namespace {
@@ -122,13 +122,13 @@ class LockstepTile : public HostAtomics {
   size_t lane_;
 };
 
-class LockstepDevice : public HostDevice {
+class LockstepDevice : public EmulatedDevice {
  public:
   using Tile = LockstepTile;
-  struct Order : HostDevice::Order {
-    explicit Order(const LockstepDevice& device) : HostDevice::Order(device) {}
+  struct Order : EmulatedDevice::Order {
+    explicit Order(const LockstepDevice& device) : EmulatedDevice::Order(device) {}
   };
-  using HostDevice::HostDevice;
+  using EmulatedDevice::EmulatedDevice;
 
   template <class Kernel>
   void Launch(const ExecContext&, size_t count, size_t, const Kernel& kernel) const {
@@ -151,8 +151,8 @@ bool HasLockstep() {
 
 Status NewLockstepTable(const TableOptions& options, const DeviceOptions& device,
                         std::unique_ptr<Table>* table) {
-  return DeviceTable<LockstepDevice>::Create(options, device, LockstepDevice(options.allocator),
-                                             table);
+  return DeviceTableImpl<LockstepDevice>::Create(options, device, LockstepDevice(options.allocator),
+                                                 table);
 }
 
 std::unique_ptr<DeviceSplit> NewLockstepSplit() {

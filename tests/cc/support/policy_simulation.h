@@ -53,7 +53,7 @@ class Subject {
     ExpectOk(table->Find(look, batch, DefaultRows(), rows.data(), nullptr, {}));
   }
   std::vector<uint64_t> StatisticsOf(int64_t key) {
-    std::vector<uint64_t> words(StatisticSet::kMost);
+    std::vector<uint64_t> words(StatisticSet::kMax);
     bool exists;
     ExpectOk(table->eviction()->FindStatistics(context, Batch{key}, words.data(), &exists));
     if (!exists) return {};
@@ -61,7 +61,7 @@ class Subject {
     return words;
   }
   bool Has(int64_t key) {
-    uint64_t words[StatisticSet::kMost];
+    uint64_t words[StatisticSet::kMax];
     bool exists;
     ExpectOk(table->eviction()->FindStatistics(context, Batch{key}, words, &exists));
     return exists;
@@ -153,12 +153,12 @@ class Simulation {
     int64_t score;
     uint64_t epoch;
   };
-  // With `neighbourhood_bits`, victims are of the neighbourhoods of those for which they leave.
-  Simulation(size_t max_rows, EvictionOrder order, uint32_t neighbourhood_bits = 0)
-      : max_rows_(max_rows), order_(order), neighbourhood_bits_(neighbourhood_bits) {}
+  // With `eviction_set_bits`, victims are of the eviction sets of those for which they leave.
+  Simulation(size_t max_rows, EvictionOrder order, uint32_t eviction_set_bits = 0)
+      : max_rows_(max_rows), order_(order), eviction_set_bits_(eviction_set_bits) {}
   // What a table of the kind must hold.
   Simulation(const TableKind& kind, size_t max_rows, EvictionOrder order)
-      : Simulation(max_rows, order, kind.on_device ? NeighbourhoodBits(max_rows) : 0) {}
+      : Simulation(max_rows, order, kind.on_device ? EvictionSetBits(max_rows) : 0) {}
 
   // A write of a batch; returns how many of its keys were refused. Where it brings scores, one for
   // each key, a new row comes only in place of one of no higher score.
@@ -177,34 +177,34 @@ class Simulation {
     }
     const auto score_of = [&](int64_t key) { return scores.empty() ? 0 : scores.at(key); };
     const size_t room = max_rows_ - std::min(max_rows_, rows.size());
-    std::map<uint64_t, Newcomers> by_neighbourhood;
+    std::map<uint64_t, Candidates> by_eviction_set;
     for (size_t i = 0; i < absent.size(); ++i) {
-      Newcomers& newcomers = by_neighbourhood[NeighbourhoodOf(absent[i])];
-      newcomers.keys.push_back(absent[i]);
-      if (i < room) ++newcomers.coming;
+      Candidates& candidates = by_eviction_set[EvictionSetOf(absent[i])];
+      candidates.keys.push_back(absent[i]);
+      if (i < room) ++candidates.coming;
     }
     for (const auto& row : rows) {
       if (row.second.step == now.step) continue;
-      const auto found = by_neighbourhood.find(NeighbourhoodOf(row.first));
-      if (found == by_neighbourhood.end()) continue;
-      Newcomers& newcomers = found->second;
-      if (newcomers.coming == newcomers.keys.size()) continue;
-      newcomers.not_in_use.emplace_back(RankOf(row), row.first);
+      const auto found = by_eviction_set.find(EvictionSetOf(row.first));
+      if (found == by_eviction_set.end()) continue;
+      Candidates& candidates = found->second;
+      if (candidates.coming == candidates.keys.size()) continue;
+      candidates.not_in_use.emplace_back(RankOf(row), row.first);
     }
     size_t refused = 0;
-    for (auto& [number, newcomers] : by_neighbourhood) {
-      std::vector<int64_t>& keys = newcomers.keys;
+    for (auto& [number, candidates] : by_eviction_set) {
+      std::vector<int64_t>& keys = candidates.keys;
       std::stable_sort(keys.begin(), keys.end(),
                        [&](int64_t a, int64_t b) { return score_of(a) > score_of(b); });
-      std::sort(newcomers.not_in_use.begin(), newcomers.not_in_use.end());
-      for (const auto& [rank, key] : newcomers.not_in_use) {
-        if (newcomers.coming == keys.size()) break;
-        if (!scores.empty() && rows.at(key).score > score_of(keys[newcomers.coming])) break;
+      std::sort(candidates.not_in_use.begin(), candidates.not_in_use.end());
+      for (const auto& [rank, key] : candidates.not_in_use) {
+        if (candidates.coming == keys.size()) break;
+        if (!scores.empty() && rows.at(key).score > score_of(keys[candidates.coming])) break;
         rows.erase(key);
-        ++newcomers.coming;
+        ++candidates.coming;
       }
-      for (size_t i = 0; i < newcomers.coming; ++i) rows[keys[i]] = Fresh(now);
-      refused += keys.size() - newcomers.coming;
+      for (size_t i = 0; i < candidates.coming; ++i) rows[keys[i]] = Fresh(now);
+      refused += keys.size() - candidates.coming;
     }
     for (const auto& [key, score] : scores) {
       if (rows.count(key) > 0) rows[key].score = score;
@@ -248,19 +248,19 @@ class Simulation {
   std::map<int64_t, Row> rows;
 
  private:
-  struct Newcomers {
+  struct Candidates {
     std::vector<int64_t> keys;
     size_t coming = 0;
     std::vector<std::pair<Rank, int64_t>> not_in_use;  // who may leave for them
   };
 
-  uint64_t NeighbourhoodOf(int64_t key) const {
-    return neighbourhood_bits_ == 0 ? 0 : HashKey(key) >> (64 - neighbourhood_bits_);
+  uint64_t EvictionSetOf(int64_t key) const {
+    return eviction_set_bits_ == 0 ? 0 : HashKey(key) >> (64 - eviction_set_bits_);
   }
 
   size_t max_rows_;
   EvictionOrder order_;
-  uint32_t neighbourhood_bits_;
+  uint32_t eviction_set_bits_;
 };
 
 }  // namespace tf_embed

@@ -34,7 +34,7 @@ struct TableKind {
   std::function<std::unique_ptr<Table>(const TableOptions& options)> create;
   bool takes_threads = true;  // whether several may call verbs at once
   bool same_powers = true;    // whether x^y has the bits that it has on the host
-  bool on_device = false;     // where victims are chosen by neighbourhood
+  bool on_device = false;     // where victims are chosen by eviction set
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
@@ -67,10 +67,10 @@ inline std::vector<TableKind> AllTables() {
   std::vector<TableKind> kinds = HostTables();
   const auto create = [](const TableOptions& options) {
     std::unique_ptr<Table> table;
-    (void)NewDeviceTableOnHost(options, DeviceOptions(), &table);
+    (void)NewEmulatedDeviceTable(options, DeviceOptions(), &table);
     return table;
   };
-  kinds.push_back({"DeviceTableOnHost", create, true, true, /*on_device=*/true});
+  kinds.push_back({"EmulatedDeviceTable", create, true, true, /*on_device=*/true});
   return kinds;
 }
 

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "cc/core/base/operation_gate.h"
-#include "cc/core/table/table_gates.h"
+#include "cc/core/base/fair_shared_mutex.h"
+#include "cc/core/table/table_locks.h"
 #include "tests/cc/support/test_tables.h"
 
 namespace tf_embed {
@@ -26,14 +26,14 @@ class LockOrder : public testing::Test {
   OrderedMutex policy_{LockRank::kPolicy, 5};
   OrderedMutex later_policy_{LockRank::kPolicy, 6};
   OrderedMutex stripe_{LockRank::kStripe};
-  OperationGate content_{LockRank::kContent, 5};
+  FairSharedMutex content_{LockRank::kContent, 5};
 };
 
 using LockOrderDeathTest = LockOrder;
 
 TEST_F(LockOrder, TakesRisingRanksAndNumbers) {
   for (int i = 0; i < 2; ++i) {
-    std::shared_lock<OperationGate> content(content_);
+    std::shared_lock<FairSharedMutex> content(content_);
     const Lock policy(policy_);
     const Lock later(later_policy_);
     const Lock stripe(stripe_);
@@ -43,12 +43,12 @@ TEST_F(LockOrder, TakesRisingRanksAndNumbers) {
 TEST_F(LockOrder, LetsATryPassInAnyOrder) {
   const Lock stripe(stripe_);
   std::unique_lock<OrderedMutex> policy(policy_, std::try_to_lock);
-  std::unique_lock<OperationGate> content(content_, std::try_to_lock);
+  std::unique_lock<FairSharedMutex> content(content_, std::try_to_lock);
   EXPECT_TRUE(policy.owns_lock() && content.owns_lock());
 }
 
 TEST_F(LockOrder, LetsWorkOfAPoolTakeStripes) {
-  std::shared_lock<OperationGate> content(content_);
+  std::shared_lock<FairSharedMutex> content(content_);
   PoolOfThreads(2).Context().parallel_for(4, 1, [&](size_t, size_t) { const Lock l(stripe_); });
 }
 
@@ -63,14 +63,14 @@ TEST_F(LockOrderDeathTest, FindsAFallingNumber) {
 }
 
 TEST_F(LockOrderDeathTest, FindsAGateThatIsSharedTwice) {
-  std::shared_lock<OperationGate> content(content_);
-  EXPECT_DEATH(std::shared_lock<OperationGate>{content_}, "waits for rank 3 number 5");
+  std::shared_lock<FairSharedMutex> content(content_);
+  EXPECT_DEATH(std::shared_lock<FairSharedMutex>{content_}, "waits for rank 3 number 5");
 }
 
 TEST_F(LockOrderDeathTest, FindsAGateInWorkOfAPool) {
   const auto find_in_work = [&] {
     PoolOfThreads(2).Context().parallel_for(
-        4, 1, [&](size_t, size_t) { std::shared_lock<OperationGate> lock(content_); });
+        4, 1, [&](size_t, size_t) { std::shared_lock<FairSharedMutex> lock(content_); });
   };
   EXPECT_DEATH(find_in_work(), "in work of a parallel_for waits for rank 3");
 }

@@ -24,7 +24,7 @@ TableMeta Example() {
 }
 
 std::vector<int64_t> Encoded(const TableMeta& meta) {
-  std::vector<int64_t> numbers(TableMeta::kMostNumbers);
+  std::vector<int64_t> numbers(TableMeta::kMaxNumbers);
   meta.Encode(numbers.data());
   numbers.resize(meta.count());
   return numbers;

@@ -58,7 +58,7 @@ class MapRows final : public PlannedRows {
   }
 
   void Insert(int64_t key, const Moment& now) {
-    auto words = std::make_unique<RowStatistics::Word[]>(StatisticSet::kMost);
+    auto words = std::make_unique<RowStatistics::Word[]>(StatisticSet::kMax);
     RowStatistics(policy_.statistics, words.get()).Begin(now);
     rows[key] = std::move(words);
   }
@@ -220,8 +220,8 @@ TEST_F(WritePlannerTest, AFailureOfTheSinkIsTheWrites) {
 TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
   for (const EvictionOrder order :
        {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kTtl, EvictionOrder::kEpochLru}) {
-    constexpr size_t kMost = 3000;
-    Begin(Bounded(kMost, order));
+    constexpr size_t kMax = 3000;
+    Begin(Bounded(kMax, order));
     std::mt19937_64 random(static_cast<uint64_t>(order));
     for (int step = 0; step < 120; ++step) {
       std::vector<int64_t> keys;
@@ -240,7 +240,7 @@ TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
       const size_t size = rows_->size() + coming.size();
       std::set<int64_t> expected;
       for (const auto& [rank, key] : present) {
-        if (expected.size() + kMost >= size) break;
+        if (expected.size() + kMax >= size) break;
         expected.insert(key);
       }
       // A write that fails leaves rows that the queue has not heard of.
@@ -249,7 +249,7 @@ TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
       ASSERT_EQ(expected, std::set<int64_t>(rows_->removed.begin(), rows_->removed.end()))
           << "step " << step;
       if (write_fails_) continue;
-      ASSERT_EQ(std::min(size, kMost), rows_->size());
+      ASSERT_EQ(std::min(size, kMax), rows_->size());
     }
     EXPECT_LT(rows_->passes, 120) << "not a pass for each batch";
   }

@@ -54,10 +54,10 @@ TEST_P(EvictedRows, ABoundedTableGivesThemWhole) {
   RowPolicy policy = AllStatistics();
   policy.max_rows = kRows;
   Train(policy);
-  Batch newcomers(std::vector<int64_t>(700, 0));
-  std::iota(newcomers.keys.begin(), newcomers.keys.end(), 1 << 20);
-  subject_->Apply(newcomers);
-  ExpectLogged(kRows + newcomers.size() - subject_->table->size());
+  Batch candidates(std::vector<int64_t>(700, 0));
+  std::iota(candidates.keys.begin(), candidates.keys.end(), 1 << 20);
+  subject_->Apply(candidates);
+  ExpectLogged(kRows + candidates.size() - subject_->table->size());
   EXPECT_LT(500u, log_.evicted.size());
 }
 

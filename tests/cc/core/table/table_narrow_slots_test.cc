@@ -197,7 +197,7 @@ TEST(DeviceTable, RefusesNarrowSlotsByName) {
   options.name = "users";
   options.dim = 2;
   std::unique_ptr<Table> table;
-  ASSERT_TRUE(NewDeviceTableOnHost(options, DeviceOptions(), &table).ok());
+  ASSERT_TRUE(NewEmulatedDeviceTable(options, DeviceOptions(), &table).ok());
   Rule rule = MakeRule(RuleKind::kAdagrad, 2);
   rule.slots = Stored(rule.slots, {kHalf});
   const float gradient[] = {1, 2};

@@ -127,7 +127,7 @@ TEST_P(TableScores, ABoundedTableKeepsTheHighestOfAll) {
 }
 
 TEST(EpochScore, HalvesSaturate) {
-  RowStatistics::Word words[StatisticSet::kMost] = {};
+  RowStatistics::Word words[StatisticSet::kMax] = {};
   StatisticSet set = StatisticsOf(EvictionOrder::kEpochLru);
   set = set.With(StatisticsOf(EvictionOrder::kEpochLfu));
   RowStatistics row(set, words);

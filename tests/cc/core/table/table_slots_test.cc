@@ -148,7 +148,7 @@ TEST_P(TableSlots, ClearAndShrinkKeepTheRule) {
 
 TEST_P(TableSlots, AsManyGroupsAsARuleMayHave) {
   RuleSlots many = ExternalSlots(3, {});
-  for (size_t i = 0; i < RuleSlots::kMostGroups; ++i) many.AddGroup(i + 1, static_cast<double>(i));
+  for (size_t i = 0; i < RuleSlots::kMaxGroups; ++i) many.AddGroup(i + 1, static_cast<double>(i));
   ASSERT_TRUE(table->maintenance()->SetRule(many).ok());
   const std::vector<float> slots = Slots({1}, many);
   ASSERT_EQ(136u, slots.size());

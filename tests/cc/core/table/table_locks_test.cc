@@ -1,5 +1,5 @@
-// Gates of several tables, held by one caller.
-#include "cc/core/table/table_gates.h"
+// Locks of several tables, held by one caller.
+#include "cc/core/table/table_locks.h"
 
 #include <memory>
 
@@ -33,7 +33,7 @@ TEST_P(TableGatesTest, EachTableIsHeldOnceInTheOrderOfAll) {
     ASSERT_EQ(kTables, tables.size());
     for (size_t i = 0; i < kTables; ++i) EXPECT_EQ(tables_[i].get(), tables[i]);
   }
-  for (auto& table : tables_) EXPECT_TRUE(table->Clear().ok()) << "all gates are given back";
+  for (auto& table : tables_) EXPECT_TRUE(table->Clear().ok()) << "all locks are given back";
 }
 
 TEST_P(TableGatesTest, CallersInAnyOrderDoNotWaitForEachOther) {
@@ -74,7 +74,7 @@ TEST_P(TableGatesTest, WritesOfACallerThatHoldsTheTablesGoThrough) {
 TEST_P(TableGatesTest, AHeldTableKeepsItsRule) {
   const Table* const tables[] = {tables_[0].get()};
   ASSERT_TRUE(tables_[0]->maintenance()->SetRule(FusedSlots(RuleKind::kAdam, 1)).ok());
-  if (tables_[0]->gates().writes == TableGates::Writes::kAlone) return;  // nobody else is inside
+  if (tables_[0]->locks().writes == TableLocks::Writes::kAlone) return;  // nobody else is inside
   HeldTables held(HostAllocator());
   ASSERT_TRUE(held.Take(tables, 1, Held::kWriting).ok());
   const float gradient = 1.0f;
@@ -85,7 +85,7 @@ TEST_P(TableGatesTest, AHeldTableKeepsItsRule) {
                 .code());
 }
 
-// A pooled find whose pieces waited for a gate kept the threads of the pool from the verb that was
+// A pooled find whose pieces waited for a lock kept the threads of the pool from the verb that was
 // inside, which the one that waited to be alone waited for.
 TEST_P(TableGatesTest, PooledFindsGoOnBesideWritesAndClears) {
   PoolOfThreads pool(2);

@@ -1,7 +1,7 @@
 // A fair shared and exclusive lock: later readers can't starve a writer that waits, because all
 // pass a turnstile first, which the writer holds while it waits.
-#ifndef TF_EMBED_CC_CORE_BASE_OPERATION_GATE_H_
-#define TF_EMBED_CC_CORE_BASE_OPERATION_GATE_H_
+#ifndef TF_EMBED_CC_CORE_BASE_FAIR_SHARED_MUTEX_H_
+#define TF_EMBED_CC_CORE_BASE_FAIR_SHARED_MUTEX_H_
 
 #include <mutex>
 #include <shared_mutex>
@@ -10,9 +10,9 @@
 
 namespace tf_embed {
 
-class OperationGate {
+class FairSharedMutex {
  public:
-  explicit OperationGate(LockRank rank, uint64_t number = 0) : place_(rank, number) {}
+  explicit FairSharedMutex(LockRank rank, uint64_t number = 0) : place_(rank, number) {}
 
   void lock_shared() {
     place_.CheckWait();
@@ -54,4 +54,4 @@ class OperationGate {
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_CORE_BASE_OPERATION_GATE_H_
+#endif  // TF_EMBED_CC_CORE_BASE_FAIR_SHARED_MUTEX_H_

@@ -3,9 +3,9 @@
 //
 // A verb takes what it needs itself, unless the context says that the caller holds it already
 // (ExecContext::held). The caller must hold it wherever verbs run in the threads of a pool: such a
-// thread may not wait for a gate, because a verb inside may be waiting for the pool (lock_order.h).
-#ifndef TF_EMBED_CC_CORE_TABLE_TABLE_GATES_H_
-#define TF_EMBED_CC_CORE_TABLE_TABLE_GATES_H_
+// thread may not wait for a lock, because a verb inside may be waiting for the pool (lock_order.h).
+#ifndef TF_EMBED_CC_CORE_TABLE_TABLE_LOCKS_H_
+#define TF_EMBED_CC_CORE_TABLE_TABLE_LOCKS_H_
 
 #include <atomic>
 #include <cstddef>
@@ -15,32 +15,32 @@
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/exec_context.h"
+#include "cc/core/base/fair_shared_mutex.h"
 #include "cc/core/base/lock_order.h"
-#include "cc/core/base/operation_gate.h"
 #include "cc/core/base/status.h"
 
 namespace tf_embed {
 
 class Table;
 
-struct TableGates {
+struct TableLocks {
   // Whether verbs that write go one at a time.
   enum class Writes : uint8_t { kTogether, kAlone };
 
-  explicit TableGates(Writes writes)
+  explicit TableLocks(Writes writes)
       : number(NextNumber()),
         writes(writes),
         writers(LockRank::kWriters, number),
         content(LockRank::kContent, number),
         policy(LockRank::kPolicy, number) {}
 
-  // The order in which gates of one rank are taken: that in which the tables were made.
+  // The order in which locks of one rank are taken: that in which the tables were made.
   const uint64_t number;
   const Writes writes;
   // Shared by verbs that change the table; exclusive to who keeps them out.
-  mutable OperationGate writers;
+  mutable FairSharedMutex writers;
   // Shared by all verbs; exclusive to those that replace or rearrange everything.
-  mutable OperationGate content;
+  mutable FairSharedMutex content;
   // Of verbs that write, in a table that plans its writes.
   mutable OrderedMutex policy;
 
@@ -52,24 +52,24 @@ struct TableGates {
 };
 
 // A verb that reads.
-class ReadingGates {
+class ReadLocks {
  public:
-  ReadingGates(const TableGates& gates, const ExecContext& context) {
+  ReadLocks(const TableLocks& locks, const ExecContext& context) {
     if (context.held == Held::kContent || context.held == Held::kWriting) return;
-    content_ = std::shared_lock<OperationGate>(gates.content);
+    content_ = std::shared_lock<FairSharedMutex>(locks.content);
   }
 
  private:
-  std::shared_lock<OperationGate> content_;
+  std::shared_lock<FairSharedMutex> content_;
 };
 
 // A verb that writes, in a table where such verbs go together.
-class WritingGates {
+class WriteLocks {
  public:
-  WritingGates(const TableGates& gates, const ExecContext& context) {
+  WriteLocks(const TableLocks& locks, const ExecContext& context) {
     if (context.held == Held::kWriting) return;
-    if (context.held != Held::kPaused) writers_ = std::shared_lock<OperationGate>(gates.writers);
-    content_ = std::shared_lock<OperationGate>(gates.content);
+    if (context.held != Held::kPaused) writers_ = std::shared_lock<FairSharedMutex>(locks.writers);
+    content_ = std::shared_lock<FairSharedMutex>(locks.content);
   }
   void Release() {
     if (content_.owns_lock()) content_.unlock();
@@ -77,33 +77,33 @@ class WritingGates {
   }
 
  private:
-  std::shared_lock<OperationGate> writers_;
-  std::shared_lock<OperationGate> content_;
+  std::shared_lock<FairSharedMutex> writers_;
+  std::shared_lock<FairSharedMutex> content_;
 };
 
 // A verb that replaces the content, and waits until nobody is inside.
-class ReplacingGates {
+class ReplaceLocks {
  public:
-  ReplacingGates(const TableGates& gates, const ExecContext& context) {
-    if (context.held != Held::kPaused) writers_ = std::shared_lock<OperationGate>(gates.writers);
-    content_ = std::unique_lock<OperationGate>(gates.content);
+  ReplaceLocks(const TableLocks& locks, const ExecContext& context) {
+    if (context.held != Held::kPaused) writers_ = std::shared_lock<FairSharedMutex>(locks.writers);
+    content_ = std::unique_lock<FairSharedMutex>(locks.content);
   }
 
  private:
-  std::shared_lock<OperationGate> writers_;
-  std::unique_lock<OperationGate> content_;
+  std::shared_lock<FairSharedMutex> writers_;
+  std::unique_lock<FairSharedMutex> content_;
 };
 
 // A verb that keeps out those that write; readers go on.
-class PausingGates {
+class PauseLocks {
  public:
-  PausingGates(const TableGates& gates, const ExecContext& context) {
+  PauseLocks(const TableLocks& locks, const ExecContext& context) {
     if (context.held == Held::kPaused || context.held == Held::kWriting) return;
-    writers_ = std::unique_lock<OperationGate>(gates.writers);
+    writers_ = std::unique_lock<FairSharedMutex>(locks.writers);
   }
 
  private:
-  std::unique_lock<OperationGate> writers_;
+  std::unique_lock<FairSharedMutex> writers_;
 };
 
 // Several tables, held by one thread for the verbs that it calls or has called in the threads of a
@@ -115,7 +115,7 @@ class HeldTables {
   HeldTables(const HeldTables&) = delete;
   HeldTables& operator=(const HeldTables&) = delete;
 
-  // Takes the gates of tables, which may come more than once, in the order of all. REQUIRES: none
+  // Takes the locks of tables, which may come more than once, in the order of all. REQUIRES: none
   // are held.
   Status Take(const Table* const* tables, size_t count, Held held);
   void Release();
@@ -137,4 +137,4 @@ class HeldTables {
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_CORE_TABLE_TABLE_GATES_H_
+#endif  // TF_EMBED_CC_CORE_TABLE_TABLE_LOCKS_H_

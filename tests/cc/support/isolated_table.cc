@@ -1,4 +1,4 @@
-#include "tests/cc/support/apart_table.h"
+#include "tests/cc/support/isolated_table.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include "cc/device/device_key_sums_inl.h"
 #include "cc/device/device_split_inl.h"
 #include "cc/device/device_table_inl.h"
-#include "cc/device/host_device.h"
+#include "cc/device/emulated_device.h"
 
 namespace tf_embed {
 namespace {
@@ -25,9 +25,9 @@ void Say(const char (&text)[kSize]) {
 }
 
 void OnFault(int number, siginfo_t* info, void*) {
-  if (ApartMemory::Get()->IsDevices(info->si_addr)) {
+  if (IsolatedMemory::Get()->IsDevices(info->si_addr)) {
     Say("the host touched memory of the device\n");
-  } else if (ApartMemory::Get()->IsHosts(info->si_addr)) {
+  } else if (IsolatedMemory::Get()->IsHosts(info->si_addr)) {
     Say("a kernel touched memory of the host\n");
   }
   signal(number, SIG_DFL);  // the instruction runs once more
@@ -35,24 +35,24 @@ void OnFault(int number, siginfo_t* info, void*) {
 
 }  // namespace
 
-ApartMemory::Region::Region(ApartMemory* memory) : memory_(memory) {
+IsolatedMemory::Region::Region(IsolatedMemory* memory) : memory_(memory) {
   void* const base =
       mmap(nullptr, kReservedBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) std::abort();
   base_ = static_cast<char*>(base);
 }
 
-int ApartMemory::Region::ClassOf(size_t bytes) {
+int IsolatedMemory::Region::ClassOf(size_t bytes) {
   int bits = 7;
   while ((size_t{1} << bits) < bytes + kMarginBytes) ++bits;
   return bits;
 }
 
-void ApartMemory::Region::Fill(const Block& block) const {
+void IsolatedMemory::Region::Fill(const Block& block) const {
   std::memset(block.begin, kRubbish, block.bytes + kMarginBytes);
 }
 
-void ApartMemory::Region::Check(const Block& block) const {
+void IsolatedMemory::Region::Check(const Block& block) const {
   for (size_t i = 0; i < kMarginBytes; ++i) {
     if (block.begin[block.bytes + i] == static_cast<char>(kRubbish)) continue;
     std::fprintf(stderr, "somebody wrote beyond an array of %zu bytes\n", block.bytes);
@@ -60,7 +60,7 @@ void ApartMemory::Region::Check(const Block& block) const {
   }
 }
 
-void* ApartMemory::Region::Allocate(size_t bytes) {
+void* IsolatedMemory::Region::Allocate(size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(memory_->mutex_);
   const int bits = ClassOf(bytes);
   const size_t size = size_t{1} << bits;
@@ -85,14 +85,14 @@ void* ApartMemory::Region::Allocate(size_t bytes) {
   return block.begin;
 }
 
-void ApartMemory::Region::Deallocate(void* memory, size_t bytes) {
+void IsolatedMemory::Region::Deallocate(void* memory, size_t bytes) {
   std::lock_guard<std::recursive_mutex> lock(memory_->mutex_);
   freed_.push_back({static_cast<char*>(memory), bytes});
   if (--live_blocks_ == 0) Reset();
 }
 
 // Begins anew: the more was ever used, the longer it takes to open and close.
-void ApartMemory::Region::Reset() {
+void IsolatedMemory::Region::Reset() {
   const bool open = open_;
   Open(true);
   const size_t bytes = (used_ + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -103,7 +103,7 @@ void ApartMemory::Region::Reset() {
   open_ = open;
 }
 
-void ApartMemory::Region::Open(bool open) {
+void IsolatedMemory::Region::Open(bool open) {
   open_ = open;
   const size_t bytes = (used_ + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (bytes == 0) return;
@@ -121,7 +121,7 @@ void ApartMemory::Region::Open(bool open) {
   freed_.clear();
 }
 
-ApartMemory::ApartMemory() {
+IsolatedMemory::IsolatedMemory() {
   host_.Open(true);
   struct sigaction action = {};
   action.sa_sigaction = OnFault;
@@ -129,12 +129,12 @@ ApartMemory::ApartMemory() {
   sigaction(SIGSEGV, &action, nullptr);
 }
 
-ApartMemory* ApartMemory::Get() {
-  static ApartMemory* const memory = new ApartMemory();
+IsolatedMemory* IsolatedMemory::Get() {
+  static IsolatedMemory* const memory = new IsolatedMemory();
   return memory;
 }
 
-void ApartMemory::Set(Open open) {
+void IsolatedMemory::Set(Open open) {
   wanted_ = open;
   if (one_in_ > 1 && changes_++ % one_in_ >= 2) open = Open::kBoth;
   const bool device = open != Open::kHost, host = open != Open::kDevice;
@@ -143,30 +143,30 @@ void ApartMemory::Set(Open open) {
   open_ = open;
 }
 
-ApartMemory::Scope::Scope(ApartMemory* memory, Open open) : memory_(memory) {
+IsolatedMemory::Scope::Scope(IsolatedMemory* memory, Open open) : memory_(memory) {
   std::lock_guard<std::recursive_mutex> lock(memory_->mutex_);
   before_ = memory_->wanted_;
   memory_->Set(open);
 }
 
-ApartMemory::Scope::~Scope() {
+IsolatedMemory::Scope::~Scope() {
   std::lock_guard<std::recursive_mutex> lock(memory_->mutex_);
   memory_->Set(before_);
 }
 
-Status ApartMemory::CopyIn(const ExecContext&, const void* from, size_t bytes, void* to) {
+Status IsolatedMemory::CopyIn(const ExecContext&, const void* from, size_t bytes, void* to) {
   const Scope scope(this, Open::kBoth);
   std::memcpy(to, from, bytes);
   return Status();
 }
 
-Status ApartMemory::CopyOut(const ExecContext&, const void* from, size_t bytes, void* to) {
+Status IsolatedMemory::CopyOut(const ExecContext&, const void* from, size_t bytes, void* to) {
   const Scope scope(this, Open::kBoth);
   std::memcpy(to, from, bytes);
   return Status();
 }
 
-Status ApartMemory::CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) {
+Status IsolatedMemory::CopyWithin(const ExecContext&, const void* from, size_t bytes, void* to) {
   const Scope scope(this, Open::kDevice);
   std::memcpy(to, from, bytes);
   return Status();
@@ -174,67 +174,69 @@ Status ApartMemory::CopyWithin(const ExecContext&, const void* from, size_t byte
 
 namespace {
 
-class ApartDevice : public HostDevice {
+class IsolatedDevice : public EmulatedDevice {
  public:
-  using Tile = HostDevice::Tile;
-  using Scope = ApartMemory::Scope;
-  using Open = ApartMemory::Open;
-  struct Order : HostDevice::Order {
-    explicit Order(const ApartDevice& device) : HostDevice::Order(device) {}
+  using Tile = EmulatedDevice::Tile;
+  using Scope = IsolatedMemory::Scope;
+  using Open = IsolatedMemory::Open;
+  struct Order : EmulatedDevice::Order {
+    explicit Order(const IsolatedDevice& device) : EmulatedDevice::Order(device) {}
   };
 
-  ApartDevice() : HostDevice(ApartMemory::Get()->device()) {}
+  IsolatedDevice() : EmulatedDevice(IsolatedMemory::Get()->device()) {}
 
   Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
-    const Scope scope(ApartMemory::Get(), Open::kDevice);
-    return HostDevice::Group(context, batch, groups);
+    const Scope scope(IsolatedMemory::Get(), Open::kDevice);
+    return EmulatedDevice::Group(context, batch, groups);
   }
   void Fill(const ExecContext& context, void* to, int byte, size_t bytes) const {
-    const Scope scope(ApartMemory::Get(), Open::kDevice);
-    HostDevice::Fill(context, to, byte, bytes);
+    const Scope scope(IsolatedMemory::Get(), Open::kDevice);
+    EmulatedDevice::Fill(context, to, byte, bytes);
   }
   void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) const {
-    const Scope scope(ApartMemory::Get(), Open::kBoth);
-    HostDevice::CopyIn(context, host, bytes, device);
+    const Scope scope(IsolatedMemory::Get(), Open::kBoth);
+    EmulatedDevice::CopyIn(context, host, bytes, device);
   }
   void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
-    const Scope scope(ApartMemory::Get(), Open::kBoth);
-    HostDevice::CopyOut(context, device, bytes, host);
+    const Scope scope(IsolatedMemory::Get(), Open::kBoth);
+    EmulatedDevice::CopyOut(context, device, bytes, host);
   }
   void CopyLater(const ExecContext& context, const void* device, size_t bytes, void* host) const {
     CopyOut(context, device, bytes, host);
   }
   template <class Kernel>
   void Launch(const ExecContext& context, size_t count, size_t cost, const Kernel& kernel) const {
-    const Scope scope(ApartMemory::Get(), Open::kDevice);
-    HostDevice::Launch(context, count, cost, kernel);
+    const Scope scope(IsolatedMemory::Get(), Open::kDevice);
+    EmulatedDevice::Launch(context, count, cost, kernel);
   }
   Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {
-    const Scope scope(ApartMemory::Get(), Open::kDevice);
-    return HostDevice::RunningSum(context, numbers, count);
+    const Scope scope(IsolatedMemory::Get(), Open::kDevice);
+    return EmulatedDevice::RunningSum(context, numbers, count);
   }
   Status Sort(const ExecContext& context, const uint64_t* keys, const uint32_t* values,
               size_t count, int bits, uint64_t* sorted_keys, uint32_t* sorted_values) const {
-    const Scope scope(ApartMemory::Get(), Open::kDevice);
-    return HostDevice::Sort(context, keys, values, count, bits, sorted_keys, sorted_values);
+    const Scope scope(IsolatedMemory::Get(), Open::kDevice);
+    return EmulatedDevice::Sort(context, keys, values, count, bits, sorted_keys, sorted_values);
   }
 };
 
 }  // namespace
 
-Status NewApartTable(const TableOptions& options, const DeviceOptions& device,
-                     std::unique_ptr<Table>* table) {
+Status NewIsolatedTable(const TableOptions& options, const DeviceOptions& device,
+                        std::unique_ptr<Table>* table) {
   TableOptions on_host = options;
-  on_host.allocator = ApartMemory::Get()->host();
-  return DeviceTable<ApartDevice>::Create(on_host, device, ApartDevice(), table);
+  on_host.allocator = IsolatedMemory::Get()->host();
+  return DeviceTableImpl<IsolatedDevice>::Create(on_host, device, IsolatedDevice(), table);
 }
 
-std::unique_ptr<DeviceSplit> NewApartSplit() {
-  return std::make_unique<DeviceSplitOn<ApartDevice>>(ApartDevice(), ApartMemory::Get()->host());
+std::unique_ptr<DeviceSplit> NewIsolatedSplit() {
+  return std::make_unique<DeviceSplitOn<IsolatedDevice>>(IsolatedDevice(),
+                                                         IsolatedMemory::Get()->host());
 }
 
-std::unique_ptr<DeviceKeySums> NewApartKeySums() {
-  return std::make_unique<DeviceKeySumsOn<ApartDevice>>(ApartDevice(), ApartMemory::Get()->host());
+std::unique_ptr<DeviceKeySums> NewIsolatedKeySums() {
+  return std::make_unique<DeviceKeySumsOn<IsolatedDevice>>(IsolatedDevice(),
+                                                           IsolatedMemory::Get()->host());
 }
 
 }  // namespace tf_embed

@@ -4,8 +4,8 @@
 // does a write beyond the end of an array in either memory, when it is freed.
 //
 // What is open changes for the whole process, so only one thread at a time may call verbs.
-#ifndef TF_EMBED_TESTS_CC_SUPPORT_APART_TABLE_H_
-#define TF_EMBED_TESTS_CC_SUPPORT_APART_TABLE_H_
+#ifndef TF_EMBED_TESTS_CC_SUPPORT_ISOLATED_TABLE_H_
+#define TF_EMBED_TESTS_CC_SUPPORT_ISOLATED_TABLE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -21,19 +21,19 @@
 
 namespace tf_embed {
 
-class ApartMemory final : public DeviceMemory {
+class IsolatedMemory final : public DeviceMemory {
  public:
-  static ApartMemory* Get();  // the process's
+  static IsolatedMemory* Get();  // the process's
 
   // Whose memory may be touched.
   enum class Open : uint8_t { kHost, kDevice, kBoth };
   class Scope {
    public:
-    Scope(ApartMemory* memory, Open open);
+    Scope(IsolatedMemory* memory, Open open);
     ~Scope();
 
    private:
-    ApartMemory* memory_;
+    IsolatedMemory* memory_;
     Open before_;
   };
 
@@ -57,7 +57,7 @@ class ApartMemory final : public DeviceMemory {
   // takes time, so blocks are filled and looked at when the region is opened anyhow.
   class Region final : public Allocator {
    public:
-    explicit Region(ApartMemory* memory);
+    explicit Region(IsolatedMemory* memory);
     void* Allocate(size_t bytes) override;
     void Deallocate(void* memory, size_t bytes) override;
     bool Has(const void* address) const {
@@ -79,7 +79,7 @@ class ApartMemory final : public DeviceMemory {
     void Check(const Block& block) const;
     void Reset();
 
-    ApartMemory* memory_;
+    IsolatedMemory* memory_;
     char* base_;
     size_t used_ = 0;
     size_t live_blocks_ = 0;
@@ -89,7 +89,7 @@ class ApartMemory final : public DeviceMemory {
     std::vector<Block> freed_;
   };
 
-  ApartMemory();
+  IsolatedMemory();
   void Set(Open open);
 
   std::recursive_mutex mutex_;
@@ -101,11 +101,11 @@ class ApartMemory final : public DeviceMemory {
   Region host_{this};
 };
 
-Status NewApartTable(const TableOptions& options, const DeviceOptions& device,
-                     std::unique_ptr<Table>* table);
-std::unique_ptr<DeviceSplit> NewApartSplit();
-std::unique_ptr<DeviceKeySums> NewApartKeySums();
+Status NewIsolatedTable(const TableOptions& options, const DeviceOptions& device,
+                        std::unique_ptr<Table>* table);
+std::unique_ptr<DeviceSplit> NewIsolatedSplit();
+std::unique_ptr<DeviceKeySums> NewIsolatedKeySums();
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_TESTS_CC_SUPPORT_APART_TABLE_H_
+#endif  // TF_EMBED_TESTS_CC_SUPPORT_ISOLATED_TABLE_H_

@@ -1,6 +1,6 @@
-// That an ApartTable tells when host and device touch each other's memory, and does what any table
-// does where they don't.
-#include "tests/cc/support/apart_table.h"
+// That an IsolatedTable tells when host and device touch each other's memory, and does what any
+// table does where they don't.
+#include "tests/cc/support/isolated_table.h"
 
 #include <utility>
 
@@ -9,10 +9,10 @@
 namespace tf_embed {
 namespace {
 
-class ApartMemoryTest : public testing::Test {
+class IsolatedMemoryTest : public testing::Test {
  protected:
-  using Scope = ApartMemory::Scope;
-  using Open = ApartMemory::Open;
+  using Scope = IsolatedMemory::Scope;
+  using Open = IsolatedMemory::Open;
 
   static volatile char* Touch(void* memory) {
     volatile char* const byte = static_cast<char*>(memory);
@@ -20,18 +20,18 @@ class ApartMemoryTest : public testing::Test {
     return byte;
   }
 
-  ApartMemory* const memory = ApartMemory::Get();
+  IsolatedMemory* const memory = IsolatedMemory::Get();
   void* const on_device = memory->Allocate(100);
   void* const on_host = memory->host()->Allocate(100);
 };
 
-TEST_F(ApartMemoryTest, EachSideMayTouchItsOwn) {
+TEST_F(IsolatedMemoryTest, EachSideMayTouchItsOwn) {
   Touch(on_host);
   const Scope scope(memory, Open::kDevice);
   Touch(on_device);
 }
 
-TEST_F(ApartMemoryTest, CopiesMayTouchBoth) {
+TEST_F(IsolatedMemoryTest, CopiesMayTouchBoth) {
   const ExecContext context = ExecContext::Serial();
   const char text[] = "rows";
   char back[sizeof(text)];
@@ -42,11 +42,11 @@ TEST_F(ApartMemoryTest, CopiesMayTouchBoth) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-TEST_F(ApartMemoryTest, AHostThatTouchesMemoryOfTheDeviceEnds) {
+TEST_F(IsolatedMemoryTest, AHostThatTouchesMemoryOfTheDeviceEnds) {
   EXPECT_DEATH(Touch(on_device), "the host touched memory of the device");
 }
 
-TEST_F(ApartMemoryTest, AKernelThatTouchesMemoryOfTheHostEnds) {
+TEST_F(IsolatedMemoryTest, AKernelThatTouchesMemoryOfTheHostEnds) {
   EXPECT_DEATH(
       {
         const Scope scope(memory, Open::kDevice);
@@ -55,7 +55,7 @@ TEST_F(ApartMemoryTest, AKernelThatTouchesMemoryOfTheHostEnds) {
       "a kernel touched memory of the host");
 }
 
-TEST_F(ApartMemoryTest, AWriteBeyondAnArrayEnds) {
+TEST_F(IsolatedMemoryTest, AWriteBeyondAnArrayEnds) {
   EXPECT_DEATH(
       {
         {
@@ -69,9 +69,9 @@ TEST_F(ApartMemoryTest, AWriteBeyondAnArrayEnds) {
 }
 
 // What a verb does to arrays that nobody copied.
-TEST_F(ApartMemoryTest, AVerbThatGetsTheHostsArraysEnds) {
+TEST_F(IsolatedMemoryTest, AVerbThatGetsTheHostsArraysEnds) {
   std::unique_ptr<Table> table;
-  ASSERT_TRUE(NewApartTable(TableOptions(), DeviceOptions(), &table).ok());
+  ASSERT_TRUE(NewIsolatedTable(TableOptions(), DeviceOptions(), &table).ok());
   auto* const keys = static_cast<int64_t*>(on_host);
   keys[0] = 5;
   float row;

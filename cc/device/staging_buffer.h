@@ -1,8 +1,8 @@
 // What a verb copies to a device beside its arrays: some small arrays, laid out one behind the
 // other in words on the host, so that one copy takes them all. The place of each in device memory
 // is known before.
-#ifndef TF_EMBED_CC_DEVICE_DEVICE_WORDS_H_
-#define TF_EMBED_CC_DEVICE_DEVICE_WORDS_H_
+#ifndef TF_EMBED_CC_DEVICE_STAGING_BUFFER_H_
+#define TF_EMBED_CC_DEVICE_STAGING_BUFFER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,9 +18,9 @@
 namespace tf_embed {
 
 template <class Device>
-class DeviceWords {
+class StagingBuffer {
  public:
-  DeviceWords(const Device& device, const ExecContext& context, Allocator* host)
+  StagingBuffer(const Device& device, const ExecContext& context, Allocator* host)
       : device_(device), context_(context), own_(host), array_(device, context) {}
 
   static size_t For(size_t bytes) { return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t); }
@@ -64,4 +64,4 @@ class DeviceWords {
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_DEVICE_DEVICE_WORDS_H_
+#endif  // TF_EMBED_CC_DEVICE_STAGING_BUFFER_H_

@@ -7,7 +7,8 @@
 //     Order                       the verbs of one table among streams: reads together, writes
 //                                 alone
 //     Groups, NewGroups, Group    the distinct keys of a batch, and where they stand
-//     Echo                        what the host hears of the device's memory without a wait; this
+//     AsyncReadback                        what the host hears of the device's memory without a
+//     wait; this
 //                                 one's copies by CopyLater
 //     Allocate, Free, Fill, CopyIn, CopyOut
 //     AllocateLasting             what Free frees as well, for the table itself: Allocate is for a
@@ -21,8 +22,8 @@
 //     Check                       the first failure of what was launched
 // all on the stream of the caller's context, and in its order, of which CopyOut waits; and
 //     Wait                        until all that was launched on any stream is done
-#ifndef TF_EMBED_CC_DEVICE_HOST_DEVICE_H_
-#define TF_EMBED_CC_DEVICE_HOST_DEVICE_H_
+#ifndef TF_EMBED_CC_DEVICE_EMULATED_DEVICE_H_
+#define TF_EMBED_CC_DEVICE_EMULATED_DEVICE_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -38,13 +39,13 @@
 
 namespace tf_embed {
 
-class HostDevice {
+class EmulatedDevice {
  public:
   using Tile = SingleTile;
 
-  // Verbs of a table on the host keep each other out by its gates.
+  // Verbs of a table on the host keep each other out by its locks.
   struct Order {
-    explicit Order(const HostDevice&) {}
+    explicit Order(const EmulatedDevice&) {}
     void BeginRead(const ExecContext&) {}
     void EndRead(const ExecContext&) {}
     void BeginWrite(const ExecContext&) {}
@@ -52,9 +53,9 @@ class HostDevice {
   };
 
   // See CudaDevice; here it comes at once.
-  class Echo {
+  class AsyncReadback {
    public:
-    explicit Echo(const HostDevice&) {}
+    explicit AsyncReadback(const EmulatedDevice&) {}
     template <class Device>
     bool Send(const Device& device, const ExecContext& context, const void* from, size_t bytes) {
       device.CopyLater(context, from, bytes, bytes_);
@@ -74,13 +75,13 @@ class HostDevice {
     GroupsView view() const { return {groups_.data(), &size_}; }
 
    private:
-    friend class HostDevice;
+    friend class EmulatedDevice;
     KeyGroups keys_;
     Buffer<DeviceGroup> groups_;
     uint32_t size_ = 0;
   };
 
-  explicit HostDevice(Allocator* allocator, Allocator* pinned = nullptr)
+  explicit EmulatedDevice(Allocator* allocator, Allocator* pinned = nullptr)
       : allocator_(allocator), pinned_(pinned == nullptr ? allocator : pinned) {}
 
   Groups NewGroups() const { return Groups(allocator_); }
@@ -137,7 +138,7 @@ class HostDevice {
   }
 
   void CopyLater(const ExecContext& context, const void* device, size_t bytes, void* host) const {
-    HostDevice::CopyOut(context, device, bytes, host);
+    EmulatedDevice::CopyOut(context, device, bytes, host);
   }
 
   // `cost`: of one i in nanoseconds, roughly.
@@ -187,4 +188,4 @@ class HostDevice {
 
 }  // namespace tf_embed
 
-#endif  // TF_EMBED_CC_DEVICE_HOST_DEVICE_H_
+#endif  // TF_EMBED_CC_DEVICE_EMULATED_DEVICE_H_

@@ -1,0 +1,56 @@
+// What the host knows of the number of rows of a table on a device, without asking it: a number
+// that they can't exceed. For who writes.
+#ifndef TF_EMBED_CC_DEVICE_ROW_COUNT_BOUND_H_
+#define TF_EMBED_CC_DEVICE_ROW_COUNT_BOUND_H_
+
+#include <cstdint>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/device/device_rows.h"
+
+namespace tf_embed {
+
+template <class Device>
+class RowCountBound {
+ public:
+  explicit RowCountBound(const Device& device) : readback_(device) {}
+
+  uint64_t most() const { return most_; }
+
+  // There are at most so many, and no write is under way.
+  void Set(uint64_t most) { most_ = most; }
+
+  // A write of so many keys comes, and leaves at most `most` rows.
+  void Reserve(uint64_t keys, uint64_t most) {
+    reserved_ += keys;
+    most_ = most;
+  }
+
+  // Has the device tell their number when it comes there, behind the writes so far; what arrived
+  // before is taken into account first.
+  void RequestUpdate(const Device& device, const ExecContext& context, const TableCounts* counts) {
+    Poll();
+    if (readback_.Send(device, context, counts, sizeof(*counts))) requested_at_ = reserved_;
+  }
+
+  // Takes into account what has arrived; false if that is nothing new.
+  bool Poll() {
+    const void* const arrived = readback_.Arrived();
+    if (arrived == nullptr) return false;
+    const uint64_t bound =
+        static_cast<const TableCounts*>(arrived)->rows() + (reserved_ - requested_at_);
+    if (bound >= most_) return false;
+    most_ = bound;
+    return true;
+  }
+
+ private:
+  typename Device::AsyncReadback readback_;
+  uint64_t most_ = 0;
+  uint64_t reserved_ = 0;  // keys, of all writes
+  uint64_t requested_at_ = 0;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_ROW_COUNT_BOUND_H_

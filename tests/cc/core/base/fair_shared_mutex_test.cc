@@ -1,0 +1,74 @@
+#include "cc/core/base/fair_shared_mutex.h"
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+TEST(FairSharedMutex, LetsManyInAtOnce) {
+  FairSharedMutex mutex(LockRank::kTexts);
+  std::atomic<int> inside{0};
+  InThreads(3, [&](size_t) {
+    std::shared_lock<FairSharedMutex> lock(mutex);
+    ++inside;
+    while (inside < 3) std::this_thread::yield();  // each waits inside for all others
+  });
+  EXPECT_EQ(3, inside);
+}
+
+TEST(FairSharedMutex, LetsOneInAlone) {
+  FairSharedMutex mutex(LockRank::kTexts);
+  int64_t count = 0;  // not atomic: the mutex is what guards it
+  std::atomic<int> inside{0};
+  InThreads(4, [&](size_t thread) {
+    for (int i = 0; i < 2000; ++i) {
+      if (thread % 2 == 0) {
+        std::unique_lock<FairSharedMutex> lock(mutex);
+        ++count;
+        EXPECT_EQ(0, inside);
+      } else {
+        std::shared_lock<FairSharedMutex> lock(mutex);
+        ++inside;
+        EXPECT_GE(count, 0);
+        --inside;
+      }
+    }
+  });
+  EXPECT_EQ(4000, count);
+}
+
+// With a plain reader-preferring lock the lone one would wait as long as others come.
+TEST(FairSharedMutex, ALoneWaiterIsNotOvertakenForEver) {
+  FairSharedMutex mutex(LockRank::kTexts);
+  std::atomic<bool> stop{false};
+  InThreads(4, [&](size_t thread) {
+    if (thread > 0) {
+      while (!stop) {
+        std::shared_lock<FairSharedMutex> lock(mutex);
+        std::this_thread::yield();
+      }
+    } else {
+      for (int i = 0; i < 200; ++i) std::unique_lock<FairSharedMutex> lock(mutex);
+      stop = true;
+    }
+  });
+}
+
+TEST(FairSharedMutex, TryLockGivesUpWhileOthersAreInside) {
+  FairSharedMutex mutex(LockRank::kTexts);
+  mutex.lock_shared();
+  EXPECT_FALSE(mutex.try_lock());
+  mutex.unlock_shared();
+  EXPECT_TRUE(mutex.try_lock());
+  InThreads(1, [&](size_t) { EXPECT_FALSE(mutex.try_lock()); });
+  mutex.unlock();
+  EXPECT_TRUE(mutex.try_lock());
+  mutex.unlock();
+}
+
+}  // namespace
+}  // namespace tf_embed
