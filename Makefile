@@ -150,9 +150,10 @@ test-gpu: configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:host_gpu.so
 	CUDA_VISIBLE_DEVICES= TF_EMBED_HOST_FOR_GPU=1 \
 	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/host_gpu.so" \
-	    $(VENV)/bin/pytest $(PYTEST_ARGS) tests/python/gpu_tables_test.py tests/python/gpu_bags_test.py \
-	    tests/python/gpu_storage_test.py tests/python/variable_test.py \
-	    tests/python/table_batch_steps_test.py tests/python/pooled_lookups_test.py
+	    $(VENV)/bin/pytest $(PYTEST_ARGS) \
+	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_storage_test.py \
+	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
+	        variable/variable_test.py variable/pooled_lookups_test.py)
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
@@ -172,7 +173,7 @@ wheel-tf216: $(OLD_VENV)/.ready | system
 .PHONY: test-tf216
 test-tf216: wheel-tf216
 	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow" \
-	    $(CURDIR)/tests/python
+	    $(CURDIR)/tests
 
 # TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which
 # setuptools 81 has no more.
@@ -188,8 +189,8 @@ $(TFRA_VENV)/.ready: | system
 test-tfra: $(TFRA_VENV)/.ready
 	@mkdir -p build/tfra216
 	$(TFRA_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
-	cd build/tfra216 && $(CURDIR)/$(TFRA_VENV)/bin/pytest $(CURDIR)/tests/python/beside_tfra_test.py \
-	    $(CURDIR)/tests/python/beside_tfra_defects_test.py
+	cd build/tfra216 && $(CURDIR)/$(TFRA_VENV)/bin/pytest $(CURDIR)/tests/tfra/beside_tfra_test.py \
+	    $(CURDIR)/tests/tfra/beside_tfra_defects_test.py
 
 .PHONY: sanitize
 sanitize: configured

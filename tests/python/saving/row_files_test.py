@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from dtype_pairs_test import KEYS, VALUES, as_dict, rows_of
+from dtype_pairs import KEYS, VALUES, as_dict, rows_of
 from reference import SEED
 
 import tf_embed

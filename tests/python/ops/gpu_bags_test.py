@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from gpu_tables_test import CPU, DIM, GPU, NEEDS_GPU, rows_of
+from gpus import CPU, DIM, GPU, NEEDS_GPU, rows_of
 from reference import SEED
 from table_batch_steps_test import Bags, apply, make_tables
 from table_batch_steps_test import rows_of as table_rows

@@ -105,7 +105,7 @@ def by_fbgemm(folder: str, settings: dict[str, Any], arrays: dict[str, Any]) -> 
         settings[key] = value.get_config() if hasattr(value, "get_config") else value
     given, found = pathlib.Path(folder) / "given.npz", pathlib.Path(folder) / "found.npz"
     np.savez(given, settings=json.dumps(settings), **arrays)
-    script = pathlib.Path(__file__).with_name("fbgemm_steps.py")
+    script = pathlib.Path(__file__).parents[1] / "support" / "fbgemm_steps.py"
     subprocess.run([str(PYTHON), str(script), str(given), str(found)], check=True)
     return np.load(found)
 

@@ -1,6 +1,6 @@
 """Saves and loads rows in an object store, s3:// by tensorflow-io: a program that a test runs.
 
-    python tests/python/object_store.py s3://bucket
+    python tests/support/object_store.py s3://bucket
 
 The server and its credentials are in the environment, as tensorflow-io reads them. Ends without
 TensorFlow's farewell, for tensorflow-io's file systems abort in theirs once they were used: "pure

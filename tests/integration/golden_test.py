@@ -1,4 +1,4 @@
-"""What every supported TensorFlow has saved is read by the one at hand: golden/write_golden.py."""
+"""Reads what every supported TensorFlow has saved: see tests/support/write_golden.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+import write_golden
 from absl.testing import parameterized
-from golden import write_golden
 
 VERSIONS = ("2.16.2", "2.21.0")
 OTHER_SEEDS = {"wrapped": 1, "own": 2}

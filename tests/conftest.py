@@ -16,14 +16,8 @@ from reference import SEED
 
 import tf_embed
 
-# Programs that tests run, with command-line flags of their own.
-collect_ignore = [
-    "fbgemm_steps.py",
-    "golden/write_golden.py",
-    "killed_saves.py",
-    "killed_training.py",
-    "object_store.py",
-]
+# Helpers, and programs with command-line flags of their own.
+collect_ignore = ["campaigns", "cc", "support", "tables"]
 
 # Two logical CPUs for the tests of replicas; it must be said before TensorFlow starts.
 tf.config.set_logical_device_configuration(

@@ -18,8 +18,8 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-TESTS = pathlib.Path(__file__).resolve().parent
-EXAMPLES = TESTS.parents[1] / "examples"
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+EXAMPLES = TESTS.parent / "examples"
 STEPS = 40  # killed_training.py says so; a checkpoint every 10
 
 
@@ -88,7 +88,7 @@ class KilledTrainingTest(tf.test.TestCase, parameterized.TestCase):
         for plan in plans:
             plan.update(door=door, tables=tables)
         runner = subprocess.run(
-            [sys.executable, TESTS / "killed_training.py"],
+            [sys.executable, TESTS / "support" / "killed_training.py"],
             env=environment(),
             input=json.dumps(plans),
             capture_output=True,

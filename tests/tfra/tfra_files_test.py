@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from dtype_pairs_test import as_dict
+from dtype_pairs import as_dict
 
 import tf_embed
 
 # Written by TFRA 0.8.1 on TensorFlow 2.16.2: a variable "user/emb" with two shards, saved as by
 # process 0 and by process 1 of two. Row i of these keys is [3i, 3i + 1, 3i + 2] / 4.
-GOLDEN = pathlib.Path(__file__).resolve().parent / "golden" / "tfra"
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "tfra"
 KEYS = (0, 1, -7, 2**40, -(2**63), 2**63 - 1, 12)
 ROWS = {key: [(3 * i + j) / 4 for j in range(3)] for i, key in enumerate(KEYS)}
 

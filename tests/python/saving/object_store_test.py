@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-PROGRAM = pathlib.Path(__file__).with_name("object_store.py")
+PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "support" / "object_store.py"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",

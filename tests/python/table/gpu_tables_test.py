@@ -13,24 +13,16 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from gpus import CPU, DIM, GPU, NEEDS_GPU, rows_of
 from reference import SEED
 
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
-from tf_embed.ops import table_ops
 
-GPU, CPU = "/GPU:0", "/CPU:0"
-DIM = 5
 KEYS = np.array([3, -1, 7, 3, 2**62, 0, -(2**63)])
 
-NEEDS_GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="TensorFlow has no GPU"),
-    pytest.mark.skipif(not table_ops.has_gpu_tables(), reason="this build has no GPU support"),
-]
 pytestmark = NEEDS_GPU
 
 
@@ -42,11 +34,6 @@ def pair(**options: object) -> tuple[tf_embed.Variable, tf_embed.Variable]:
         "initializer": keras.initializers.RandomNormal(seed=1),
     } | options
     return tf_embed.Variable(devices=GPU, **options), tf_embed.Variable(devices=CPU, **options)
-
-
-def rows_of(variable: tf_embed.Variable) -> dict[int, list[float]]:
-    keys, rows = variable.export()
-    return dict(zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True))
 
 
 def training(
