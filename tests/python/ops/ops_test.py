@@ -153,14 +153,6 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(exists, [False] + [True] * (len(keys) - 1))
         self.assertEqual(table.size(), len(keys) - 1)
 
-    @parameterized.parameters(1, 3, 8, 101, 1024, 4096)
-    def test_any_dim_is_served(self, dim):
-        table = RawTable(dim)
-        rows = np.random.default_rng(SEED).normal(size=(17, dim)).astype(np.float32)
-        table.assign(range(17), rows)
-        self.assertAllEqual(table.find(range(17))[0], rows)
-        self.assertAllEqual(table.content()[1], rows)
-
     @parameterized.parameters(((),), ((0,),), ((3,),), ((2, 3),), ((2, 0, 3),), ((1, 2, 1, 3),))
     def test_keys_have_any_rank(self, shape):
         table = RawTable(2)
@@ -171,12 +163,6 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(values, rows)
         self.assertAllEqual(exists, np.ones(shape, bool))
         self.assertEqual(values.shape, (*shape, 2))
-
-    def test_find_changes_nothing(self):
-        table = RawTable()
-        table.find([1, 2, 3])
-        self.assertEqual(table.size(), 0)
-        self.assertAllEqual(table.find([1])[1], [False])
 
     def test_the_last_of_equal_keys_is_assigned_however_many_threads_work(self):
         rng = np.random.default_rng(SEED)
@@ -217,21 +203,6 @@ class FindAndAssignTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class UpdateTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters("float32", "float64", "int8", "int64")
-    def test_accum_has_four_cases(self, value_dtype):
-        table = RawTable(1, value_dtype=value_dtype)
-        table.assign([1, 2], [[10], [20]])
-        table.accum([1, 2, 3, 4], [[1], [1], [1], [1]], [True, False, True, False])
-        self.assertAllEqual(table.find([1, 2])[0], [[11], [20]])
-        self.assertAllEqual(table.find([3, 4])[1], [False, True])
-        self.assertAllEqual(table.find([4])[0], [[1]])
-
-    def test_accum_adds_every_delta_of_equal_keys(self):
-        table = RawTable(1)
-        table.assign([1], [[1.0]])
-        table.accum(np.ones(5000), np.ones([5000, 1]), np.ones(5000, bool))
-        self.assertAllEqual(table.find([1])[0], [[5001.0]])
-
     @parameterized.parameters(*RULES)
     def test_apply_equals_the_reference(self, rule):
         rng = np.random.default_rng(SEED)
@@ -244,17 +215,6 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         every = range(-20, 20)
         self.assertAllClose(table.find(every)[0], oracle.find(every)[0], rtol=2e-5, atol=2e-6)
         self.assertAllEqual(table.find(every)[1], oracle.find(every)[1])
-
-    @parameterized.product(rule=tuple(RULES), value_dtype=FLOATING)
-    def test_apply_sums_duplicate_keys_before_the_rule(self, rule, value_dtype):
-        once, twice = RawTable(value_dtype=value_dtype), RawTable(value_dtype=value_dtype)
-        for step in (1, 2):
-            once.apply([1, 2], [[3, 3], [1, 2]], rule, step=step)
-            twice.apply([1, 2, 1], [[1, 2], [1, 2], [2, 1]], rule, step=step)
-        self.assertAllEqual(twice.find([1, 2])[0], once.find([1, 2])[0])
-        self.assertAllEqual(
-            *(sorted(map(tuple, table.export()[2].numpy())) for table in (once, twice))
-        )
 
     @parameterized.parameters("float16", "bfloat16")
     def test_slots_of_narrow_rows_are_float32(self, value_dtype):
@@ -334,18 +294,6 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         table.assign([1], [[0.0]])
         keys, _, slots = table.export()[:3]
         self.assertAllClose(slots.numpy()[keys.numpy() == 1], [[0.1]])
-
-    def test_clear_and_shrink_leave_a_table_that_works(self):
-        table = RawTable(1, num_shards=2)
-        table.assign(range(1000), np.arange(1000)[:, None])
-        table.erase(range(10, 1000))
-        table_ops.shrink(table.handle)
-        self.assertAllEqual(table.content()[0], range(10))
-        self.assertAllEqual(table.find(range(10))[0], np.arange(10)[:, None])
-        table_ops.clear(table.handle)
-        self.assertEqual(table.size(), 0)
-        table.assign([5], [[6]])
-        self.assertAllEqual(table.find([5])[0], [[6]])
 
 
 class WholeTableTest(tf.test.TestCase, parameterized.TestCase):
