@@ -6,7 +6,9 @@ Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SE
 from __future__ import annotations
 
 import gc
+import inspect
 import zlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,15 +34,23 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # tf.test.TestCase has a method of this name that is no test.
     items[:] = [item for item in items if not item.name.startswith("test_session")]
+    grids: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not _is_in_sample(item):
+        if item.get_closest_marker("sampled"):
+            grids.setdefault((item.cls, inspect.unwrap(item.function)), []).append(item)
+    for grid in grids.values():
+        for item in _not_drawn(grid):
             item.add_marker(pytest.mark.slow)
 
 
-def _is_in_sample(item: pytest.Item) -> bool:
-    """Whether it is one of the third of a grid of cases that is drawn, by SEED."""
-    name = item.nodeid.rpartition("/")[2]
-    return zlib.crc32(f"{SEED} {name}".encode()) % 3 == 0
+def _not_drawn(grid: list[pytest.Item]) -> list[pytest.Item]:
+    """All cases of a test but a fifth, and at least one, that SEED draws."""
+
+    def chance(item: pytest.Item) -> int:
+        name = item.nodeid.rpartition("/")[2]
+        return zlib.crc32(f"{SEED} {name}".encode())
+
+    return sorted(grid, key=chance)[max(1, round(len(grid) / 5)) :]
 
 
 def pytest_collection_finish() -> None:

@@ -81,6 +81,7 @@ class HostileCallsTest(absltest.TestCase):
         status, said = run()
         self.assertEqual(status, 0, said)
 
+    @pytest.mark.slow
     def test_planted_defects_are_found(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "planted.py"

@@ -72,6 +72,7 @@ def losses_in(log: pathlib.Path) -> dict[int, str]:
 class KilledTrainingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("loop", "wrapper"), ("fit", "own"))
     @pytest.mark.smoke
+    @pytest.mark.sampled
     def test_resumed_training_equals_unbroken_training(self, door, tables):
         self.check(door, tables, (BETWEEN_STEPS, WHILE_SAVING))
 

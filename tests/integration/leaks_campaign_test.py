@@ -16,12 +16,14 @@ def leaks(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=1800)
 
 
+@pytest.mark.slow
 def test_cheap_loops_keep_no_memory():
     done = leaks("--cycles=200", "--kinds=variables,graph")
     assert done.returncode == 0, done.stdout
     assert "2 loops" in done.stdout and "0 failures" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_planted_leak_is_found():
     done = leaks("--cycles=200", "--kinds=graph", "--plant=8192")
     assert done.returncode == 1, done.stdout

@@ -16,6 +16,7 @@ def stress(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_nothing_goes_wrong_in_tables_of_each_kind():
     done = stress("--seconds=60")
     assert done.returncode == 0, done.stdout
@@ -32,6 +33,7 @@ def test_nothing_goes_wrong_in_tables_of_each_kind():
         ("error", "must have the shape of the keys"),
     ],
 )
+@pytest.mark.sampled
 def test_what_is_planted_is_found(plant: str, report: str):
     done = stress("--kinds=plain", "--seconds=20", "--stall=2", f"--plant={plant}")
     assert done.returncode == 1, done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -40,6 +41,7 @@ class QuantizedRowsTest(tf.test.TestCase, parameterized.TestCase):
         scale=[1e-3, 1.0, 300.0],
         offset=[0.0, -5.0],
     )
+    @pytest.mark.sampled
     def test_are_those_of_the_definition_and_come_back(self, dtype, dim, scale, offset):
         rng = np.random.default_rng(dim)
         weights = tf.cast(offset + scale * rng.normal(size=[50, dim]), dtype)

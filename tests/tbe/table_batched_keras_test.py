@@ -391,6 +391,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*SAVED, None)
     @pytest.mark.smoke
+    @pytest.mark.sampled
     def test_checkpoints(self, case):
         def carry(model: Any, make: Any) -> Any:
             other = make()

@@ -117,6 +117,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.check(case, "own", "float32", shards=3)
 
     @parameterized.product(case=KINDS, dtype=("float64", "float16"))
+    @pytest.mark.sampled
     def test_so_are_those_of_other_types(self, case, dtype):
         self.check(case, "wrapper", dtype)
 
@@ -151,6 +152,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup(KEYS), before)
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.sampled
     def test_weight_decay_can_be_excluded(self, case):
         chosen = CASES[case]
         if not getattr(chosen.make(), "decay", 0.0):
@@ -208,6 +210,7 @@ class DenseTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(dense, oracle.weights, **CLOSE)
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.sampled
     def test_shapes_of_any_rank_are_rows_of_the_first_axis(self, case):
         rng = np.random.default_rng(SEED)
         rows = rng.normal(size=(ROWS, 2, 3)).astype(np.float32)

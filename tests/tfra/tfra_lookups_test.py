@@ -275,6 +275,7 @@ class PooledIdsTest(tf.test.TestCase, parameterized.TestCase):
         shape=[(4, 3), (2, 3, 4), (1, 2, 2, 5)],
     )
     @pytest.mark.smoke
+    @pytest.mark.sampled
     def test_safe_rows_of_any_rank_and_gradients(self, combiner, default_id, weighted, shape):
         rng = np.random.default_rng(5)
         v, dense = pair(rng)

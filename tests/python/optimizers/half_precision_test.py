@@ -269,6 +269,7 @@ class PoliciesTest(tf.test.TestCase, parameterized.TestCase):
         value_dtype=(*NARROW, "float32"),
         combiner=(None, "sum", "mean"),
     )
+    @pytest.mark.sampled
     def test_a_layer_gives_the_compute_dtype_and_trains_its_rows(
         self, policy, value_dtype, combiner
     ):
@@ -289,6 +290,7 @@ class PoliciesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(trained, np.repeat((1.0 - 0.5 * counts)[:, np.newaxis], DIM, 1))
 
     @parameterized.parameters("bfloat16", "mixed_bfloat16")
+    @pytest.mark.sampled
     def test_a_model_of_such_a_policy_learns(self, policy):
         keras.config.set_dtype_policy(policy)
         rng = np.random.default_rng(SEED)

@@ -65,6 +65,7 @@ class PlacesTest(tf.test.TestCase, parameterized.TestCase):
         place=("for_loop", "cond_one_branch", "vectorized_map", "function_in_cond", "twice"),
         key_dtype=("int32", "uint64", "uint32"),
     )
+    @pytest.mark.sampled
     def test_keys_of_every_dtype_leave_loops_and_conditions_whole(self, place, key_dtype):
         self.check(place, "inside", key_dtype=key_dtype)
 

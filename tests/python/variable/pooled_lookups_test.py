@@ -164,6 +164,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         combiner=COMBINERS, container=CONTAINERS, weighted=(False, True), padding_id=(None, 3)
     )
+    @pytest.mark.sampled
     def test_a_pooled_lookup_is_the_unfused_one(self, combiner, container, weighted, padding_id):
         self.check(layer_of(combiner, padding_id=padding_id), container, weighted)
 

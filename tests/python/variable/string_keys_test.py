@@ -271,6 +271,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ManyTest(tf.test.TestCase, parameterized.TestCase):
+    @pytest.mark.slow
     def test_a_million_random_unicode_strings_are_kept_exactly(self):
         texts = unicode_texts(1_000_000)
         self.assertGreater(len(texts), 1_000_000)
