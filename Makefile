@@ -55,8 +55,9 @@ endef
 help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
-	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
-	@echo 'make test-slow   the Python tests that make test leaves out'
+	@echo 'make test-quick  the smoke tests of each room, 2 minutes'
+	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF), 10 minutes on 2 cores'
+	@echo 'make test-slow   the Python tests that make test leaves out, nightly'
 	@echo 'make test-gpu    tests of tables on a GPU, with the host for a GPU; a part of make test'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
@@ -110,6 +111,10 @@ examples: library $(VENV)/.demo
 	$(VENV)/bin/python examples/stream_parquet.py
 	$(VENV)/bin/python examples/kill_and_resume.py
 	$(VENV)/bin/python examples/movielens.py $(if $(DATA),--data="$(DATA)")
+
+.PHONY: test-quick
+test-quick: library $(VENV)/.ready
+	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow"
 
 .PHONY: test
 test: configured library $(VENV)/.ready
