@@ -55,8 +55,9 @@ endef
 help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
-	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
-	@echo 'make test-slow   the Python tests that make test leaves out'
+	@echo 'make test-quick  the smoke tests of each room, 2 minutes'
+	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF), 10 minutes on 2 cores'
+	@echo 'make test-slow   the Python tests that make test leaves out, nightly'
 	@echo 'make test-gpu    tests of tables on a GPU, with the host for a GPU; a part of make test'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
@@ -111,6 +112,10 @@ examples: library $(VENV)/.demo
 	$(VENV)/bin/python examples/kill_and_resume.py
 	$(VENV)/bin/python examples/movielens.py $(if $(DATA),--data="$(DATA)")
 
+.PHONY: test-quick
+test-quick: library $(VENV)/.ready
+	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow"
+
 .PHONY: test
 test: configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/...
@@ -150,9 +155,10 @@ test-gpu: configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
 	CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
 	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/fake_gpu_plugin.so" \
-	    $(VENV)/bin/pytest $(PYTEST_ARGS) tests/python/gpu_tables_test.py tests/python/gpu_bags_test.py \
-	    tests/python/gpu_storage_test.py tests/python/variable_test.py \
-	    tests/python/table_batch_steps_test.py tests/python/pooled_lookups_test.py
+	    $(VENV)/bin/pytest $(PYTEST_ARGS) \
+	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_storage_test.py \
+	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
+	        variable/variable_test.py variable/pooled_lookups_test.py)
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
@@ -172,7 +178,7 @@ wheel-tf216: $(OLD_VENV)/.ready | system
 .PHONY: test-tf216
 test-tf216: wheel-tf216
 	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow" \
-	    $(CURDIR)/tests/python
+	    $(CURDIR)/tests
 
 # TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which
 # setuptools 81 has no more.
@@ -188,8 +194,8 @@ $(TFRA_VENV)/.ready: | system
 test-tfra: $(TFRA_VENV)/.ready
 	@mkdir -p build/tfra216
 	$(TFRA_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
-	cd build/tfra216 && $(CURDIR)/$(TFRA_VENV)/bin/pytest $(CURDIR)/tests/python/beside_tfra_test.py \
-	    $(CURDIR)/tests/python/beside_tfra_defects_test.py
+	cd build/tfra216 && $(CURDIR)/$(TFRA_VENV)/bin/pytest $(CURDIR)/tests/tfra/beside_tfra_test.py \
+	    $(CURDIR)/tests/tfra/beside_tfra_defects_test.py
 
 .PHONY: sanitize
 sanitize: configured

@@ -21,7 +21,7 @@ refused.
     saves_a_model            the code of tf.saved_model.save  it asks for the tensors of a
                                                               checkpoint, and wants no slots
 
-All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests/python:
+All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
 optimizer_corners_test.py for optimizers, door_cases.py for what is saved, saving_test.py for .h5,
 checkpoints_test.py for models that are loaded, serving_test.py for tf.saved_model.save.
 """

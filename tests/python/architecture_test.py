@@ -2,7 +2,7 @@
 
 The order of the rooms is the architecture: a lower room knows nothing of the rooms above it, and
 within a room no modules import each other in a circle. A new room needs a place in PYTHON_ROOMS or
-CC_ROOMS before this test passes.
+CC_ROOMS before this test passes. The folders of tests are those of the rooms.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from absl.testing import absltest, parameterized
 
@@ -57,6 +57,11 @@ CC_ROOMS = {
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
 SYSTEM_HEADERS = {"fcntl.h", "immintrin.h", "sched.h", "stddef.h", "stdint.h", "unistd.h"}
 SYSTEM_FOLDERS = ("sys/",)
+
+# Folders of tests/ with tests of Python. The folders of tests/python are rooms.
+TEST_FOLDERS = ("integration", "python", "tbe", "tfra")
+# Folders of tests/ with other modules: helpers, campaigns, and programs that write tables of docs/.
+OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "examples", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
@@ -166,6 +171,23 @@ def cc_violations(source: str, room: str, path: str) -> list[str]:
     return found
 
 
+def misplaced_tests(paths: Iterable[str]) -> list[str]:
+    """What is wrong with the places of modules in tests/, a sentence each."""
+    rooms = {name for name in PYTHON_ROOMS if (ROOT / "tf_embed" / name).is_dir()}
+    folders = {*TEST_FOLDERS, *(f"python/{room}" for room in rooms)}
+    found = []
+    for path in map(pathlib.PurePath, paths):
+        folder, is_test = str(path.parent), path.stem.endswith("_test")
+        if str(path) == "conftest.py" or path.parts[0] in OTHER_TEST_FOLDERS:
+            if folder == "support" and is_test:
+                found.append(f"tests/{path} is a test in the folder of helpers")
+        elif not is_test:
+            found.append(f"tests/{path} is a helper outside of tests/support")
+        elif folder not in folders:
+            found.append(f"tests/{path} is in a folder that mirrors no room")
+    return found
+
+
 class TreeTest(absltest.TestCase):
     """The tree as it is."""
 
@@ -196,6 +218,16 @@ class TreeTest(absltest.TestCase):
         }
         self.assertGreater(sum(map(len, imports.values())), 100)
         self.assertEmpty(circle(imports))
+
+    def test_tests_are_in_the_folders_of_their_rooms(self):
+        paths = [str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("*.py")]
+        self.assertNotEmpty(paths)
+        self.assertEmpty(misplaced_tests(paths), "\n".join(misplaced_tests(paths)))
+
+    def test_no_two_modules_of_tests_have_one_name(self):
+        # Each is imported by its name alone.
+        names = [path.name for path in (ROOT / "tests").rglob("*.py")]
+        self.assertLen(set(names), len(names))
 
     def test_cc_includes_stay_within_their_room(self):
         found, files = [], []
@@ -285,6 +317,27 @@ class PlantedTest(parameterized.TestCase):
     def test_the_package_may_import_everything(self):
         source = "from tf_embed.layers import DynamicEmbedding\nfrom . import tfra"
         self.assertEmpty(python_violations(source, "tf_embed", is_package=True))
+
+    @parameterized.parameters(
+        "places.py",
+        "places_test.py",
+        "python/places.py",
+        "python/ops/places.py",
+        "python/places/places_test.py",
+        "python/arguments/arguments_test.py",
+        "python/ops/lookups/places_test.py",
+        "tbe/optimizers/places_test.py",
+        "lookups/places_test.py",
+        "support/places_test.py",
+    )
+    def test_a_misplaced_test_is_found(self, path):
+        self.assertLen(misplaced_tests([path]), 1)
+
+    def test_a_test_in_its_folder_passes(self):
+        paths = ("conftest.py", "python/import_test.py", "python/ops/ops_test.py")
+        paths += ("tbe/adam_test.py", "integration/golden_test.py", "support/places.py")
+        paths += ("campaigns/leaks.py", "cc/device/device_table_c_test.py")
+        self.assertEmpty(misplaced_tests(paths))
 
     @parameterized.parameters(
         ("core/base", '#include "tensorflow/core/framework/op.h"'),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 import keras
 import tensorflow as tf
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import optimizer_cases as cases
 
 HEAD = """# Optimizers
@@ -39,7 +39,7 @@ Where a step touches some rows, right is the Keras optimizer on a dense variable
 slots, weight decay and moving averages of other rows stand still, norms are of the touched rows.
 A NaN or infinite gradient changes touched rows as Keras changes that variable, clipped or not, and
 leaves other rows finite; those of a dense variable of all rows may turn NaN.
-`tests/python/every_optimizer_test.py` holds that, half precision and float64.
+`tests/python/optimizers/every_optimizer_test.py` holds that, half precision and float64.
 
 Printed by `{command}` on {date}: TensorFlow {tensorflow}, Keras {keras}, Python {python}, CPU.
 """

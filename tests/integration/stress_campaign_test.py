@@ -1,0 +1,40 @@
+"""The stress of all operations at once finds nothing, and finds what is planted."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+STRESS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "stress.py"
+
+
+def stress(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(STRESS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.slow
+def test_nothing_goes_wrong_in_tables_of_each_kind():
+    done = stress("--seconds=60")
+    assert done.returncode == 0, done.stdout
+    assert "10 kinds of tables" in done.stdout and "0 failures" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("plant", "report"),
+    [
+        ("crash", "ended with -6"),
+        ("hang", "no call for 2.0 s"),
+        ("lost", "own rows: wrote"),
+        ("torn", "a torn row"),
+        ("error", "must have the shape of the keys"),
+    ],
+)
+@pytest.mark.sampled
+def test_what_is_planted_is_found(plant: str, report: str):
+    done = stress("--kinds=plain", "--seconds=20", "--stall=2", f"--plant={plant}")
+    assert done.returncode == 1, done.stdout
+    assert report in done.stdout
