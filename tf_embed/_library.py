@@ -7,11 +7,14 @@ registers the ops whose names begin with TfEmbed, and no more.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import os
 import pathlib
 import re
 import types
+from typing import Any
 
 LIBRARY_NAME = "_tf_embed.so"
 BUILD_INFO_NAME = "_tf_embed.json"
@@ -120,6 +123,7 @@ def check_library(folder: pathlib.Path, version: str) -> pathlib.Path:
     return library
 
 
+@functools.cache
 def load() -> types.ModuleType:
     """Checks the environment and loads the op library.
 
@@ -140,3 +144,20 @@ def load() -> types.ModuleType:
             f"TensorFlow {tf.__version__} can't load tf_embed's op library: build tf_embed again "
             f"in this environment. Received: {error.message}"
         ) from error
+
+
+@functools.cache
+def vocabulary() -> dict[str, Any]:
+    """The names that the op library and Python have in common.
+
+    Returns:
+        "rules": A dict from the name of each fused rule to a dict of "hyper", the names of its
+        hyper-parameters behind the learning rate and Keras's weight decay, in their order;
+        "wide_slots", the number of its slots of each weight; and "row_slots", of each row.
+    """
+    # Before anything else: TensorFlow takes as the library's ops those that loading registers.
+    load()
+    library = ctypes.CDLL(os.fspath(pathlib.Path(__file__).parent / LIBRARY_NAME))
+    library.TfEmbedVocabulary.restype = ctypes.c_char_p
+    names: dict[str, Any] = json.loads(library.TfEmbedVocabulary())
+    return names

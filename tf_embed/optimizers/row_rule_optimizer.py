@@ -1,7 +1,7 @@
 """`RowRuleOptimizer`: what the optimizers of FBGEMM's table-batched embeddings have in common.
 
 Each is a rule on rows: what one step does to a row's weights and slots by the row's gradient, and
-to nothing else. In a table the rule is cc/core/rules/row_rule.h; here the same formulas stand in
+to nothing else. In a table the rule is one of cc/core/rules; here the same formulas stand in
 TensorFlow's ops, for dense variables, whose first axis are rows. Rows that the sparse gradient of a
 dense variable leaves out are not touched, as in a table.
 """
@@ -76,7 +76,7 @@ def _rule_of(optimizer: RowRuleOptimizer) -> rules.FusedRule:
         for slot in optimizer.slots
     )
 
-    def numbers(weight_decay: bool, max_counter: Any) -> list[Any]:
+    def numbers(weight_decay: bool, max_counter: Any) -> dict[str, Any]:
         decay = optimizer.number("weight_decay") if weight_decay else 0.0
         return optimizer.hyper(decay, max_counter)
 
@@ -137,7 +137,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
     @property
     @abc.abstractmethod
     def rule(self) -> str:
-        """The rule's name in a table; one of TfEmbedApply."""
+        """The rule's name in a table; one of cc/core/rules/rule_list.h."""
 
     @property
     def adjustable(self) -> tuple[str, ...]:
@@ -187,8 +187,8 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         setattr(self, "decay" if name == "weight_decay" else name, value)
 
     @abc.abstractmethod
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
-        """Its hyper-parameters behind the learning rate and Keras's weight decay.
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
+        """The hyper-parameters of the rule's own, by the names that the rule has for them.
 
         Args:
             decay: The weight decay, 0 where it does not apply.

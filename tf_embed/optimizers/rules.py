@@ -8,13 +8,13 @@ Keras would give a dense variable. Classes of RowRuleOptimizer register themselv
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import _library, arguments
 from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 
 
@@ -36,15 +36,15 @@ class FusedRule(NamedTuple):
     """The rule that an optimizer is in a table.
 
     Attributes:
-        name: One of TfEmbedApply's rules.
+        name: One of cc/core/rules/rule_list.h.
         slots: In the order in which they lie in a row: wide ones first.
-        numbers: Gives the hyper-parameters behind the learning rate and Keras's weight decay. Takes
-            whether weight decay applies, and the largest count of all rows plus 1 or None.
+        numbers: Gives the hyper-parameters of the rule's own, by name. Takes whether weight decay
+            applies, and the largest count of all rows plus 1 or None.
     """
 
     name: str
     slots: tuple[RuleSlot, ...] = ()
-    numbers: Callable[[bool, Any], list[Any]] = lambda *_: []
+    numbers: Callable[[bool, Any], Mapping[str, Any]] = lambda *_: {}
 
 
 _RULES: dict[type, Callable[[Any], FusedRule]] = {}
@@ -69,7 +69,7 @@ def _wide(*names: str, first: float = 0.0) -> tuple[RuleSlot, ...]:
 def _sgd(optimizer: Any) -> FusedRule:
     if not optimizer.momentum:
         return FusedRule("sgd")
-    numbers = [optimizer.momentum, float(optimizer.nesterov)]
+    numbers = {"momentum": optimizer.momentum, "nesterov": float(optimizer.nesterov)}
     return FusedRule("momentum", _wide("momentum"), lambda *_: numbers)
 
 
@@ -82,26 +82,39 @@ def _rmsprop(optimizer: Any) -> FusedRule:
         slots.append("momentum")
     if optimizer.centered:
         slots.append("average_gradient")
-    numbers = [optimizer.rho, optimizer.momentum, optimizer.epsilon]
+    numbers = {
+        "rho": optimizer.rho,
+        "momentum": optimizer.momentum,
+        "epsilon": optimizer.epsilon,
+    }
     return FusedRule(name, _wide(*slots), lambda *_: numbers)
 
 
 def _adagrad(optimizer: Any) -> FusedRule:
     first = float(optimizer.initial_accumulator_value)
-    numbers = [first, optimizer.epsilon]
+    numbers = {"initial_accumulator_value": first, "epsilon": optimizer.epsilon}
     return FusedRule("adagrad", _wide("accumulator", first=first), lambda *_: numbers)
 
 
 def _rowwise_adagrad(optimizer: Any) -> FusedRule:
     first = float(optimizer.initial_accumulator_value)
-    none = [0.0, 0.0, 0.0]  # neither decay of the rule's own nor a bound of norms
-    numbers = [first, optimizer.epsilon, *none]
+    numbers = {
+        "initial_accumulator_value": first,
+        "epsilon": optimizer.epsilon,
+        "decay": 0.0,  # of the rule's own
+        "decay_mode": 0.0,
+        "max_norm": 0.0,
+    }
     slots = (RuleSlot("accumulator", False, first),)
     return FusedRule("rowwise_adagrad", slots, lambda *_: numbers)
 
 
 def _adam(optimizer: Any) -> FusedRule:
-    numbers = [optimizer.beta_1, optimizer.beta_2, optimizer.epsilon]
+    numbers = {
+        "beta_1": optimizer.beta_1,
+        "beta_2": optimizer.beta_2,
+        "epsilon": optimizer.epsilon,
+    }
     if optimizer.amsgrad:
         slots = _wide("momentum", "velocity", "velocity_hat")
         return FusedRule("adam_amsgrad", slots, lambda *_: numbers)
@@ -110,14 +123,14 @@ def _adam(optimizer: Any) -> FusedRule:
 
 def _ftrl(optimizer: Any) -> FusedRule:
     first = float(optimizer.initial_accumulator_value)
-    numbers = [
-        first,
-        optimizer.learning_rate_power,
-        optimizer.l1_regularization_strength,
-        optimizer.l2_regularization_strength,
-        optimizer.l2_shrinkage_regularization_strength,
-        optimizer.beta,
-    ]
+    numbers = {
+        "initial_accumulator_value": first,
+        "learning_rate_power": optimizer.learning_rate_power,
+        "l1": optimizer.l1_regularization_strength,
+        "l2": optimizer.l2_regularization_strength,
+        "l2_shrinkage": optimizer.l2_shrinkage_regularization_strength,
+        "beta": optimizer.beta,
+    }
     return FusedRule("ftrl", _wide("accumulator", "linear", first=first), lambda *_: numbers)
 
 
@@ -152,15 +165,37 @@ def step_variable(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
     return next(one for one in optimizer.variables if one.name == "iteration")
 
 
+def _rule_of(optimizer: keras.optimizers.Optimizer) -> FusedRule:
+    """The rule of an optimizer whose class is registered.
+
+    Raises:
+        ValueError: The op library has no such rule, or it keeps other slots.
+    """
+    rule = _RULES[type(optimizer)](optimizer)
+    known = _library.vocabulary()["rules"]
+    if rule.name not in known:
+        raise ValueError(
+            f"The rule of {type(optimizer).__name__} must be one of {', '.join(known)}. Received: "
+            f"{rule.name!r}"
+        )
+    are_wide = [slot.is_wide for slot in rule.slots]
+    wanted = [True] * known[rule.name]["wide_slots"] + [False] * known[rule.name]["row_slots"]
+    if are_wide != wanted:
+        raise ValueError(
+            f"The slots of the rule {rule.name!r} must be {known[rule.name]['wide_slots']} wide "
+            f"ones, then {known[rule.name]['row_slots']} of a row. Received: {rule.slots}"
+        )
+    return rule
+
+
 def fused_rule(optimizer: keras.optimizers.Optimizer) -> str | None:
     """Name of the rule that an optimizer is, or None."""
-    rule_of = _RULES.get(type(optimizer))
-    return None if rule_of is None else rule_of(optimizer).name
+    return _rule_of(optimizer).name if type(optimizer) in _RULES else None
 
 
 def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[str, int, float]]:
     """Name, number in a row and initial value of each slot of an optimizer's fused rule."""
-    slots = _RULES[type(optimizer)](optimizer).slots
+    slots = _rule_of(optimizer).slots
     return [(slot.name, dim if slot.is_wide else 1, slot.initial_value) for slot in slots]
 
 
@@ -177,10 +212,21 @@ def hyper_parameters(
 
     Returns:
         A float64 vector.
+
+    Raises:
+        ValueError: The rule has a hyper-parameter that the optimizer does not give, or it gives
+            another one.
     """
     learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
     decay = optimizer.weight_decay if weight_decay else None
-    rule = _RULES[type(optimizer)](optimizer)
-    numbers = [learning_rate, decay or 0.0, *rule.numbers(weight_decay, max_counter)]
+    rule = _rule_of(optimizer)
+    names = _library.vocabulary()["rules"][rule.name]["hyper"]
+    by_name = rule.numbers(weight_decay, max_counter)
+    if set(by_name) != set(names):
+        raise ValueError(
+            f"The hyper-parameters of the rule {rule.name!r} must be {', '.join(names) or 'none'}. "
+            f"Received: {', '.join(by_name) or 'none'}"
+        )
+    numbers = [learning_rate, decay or 0.0, *(by_name[name] for name in names)]
     # tf.cast would make float32 of a Python number on the way.
     return tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])

@@ -52,9 +52,9 @@ class SGD(RowRuleOptimizer):
         super().__init__(learning_rate, name, None, **kwargs)
         self.refuse("weight_decay", decay or 0.0, 0.0)
 
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         """See RowRuleOptimizer."""
-        return []
+        return {}
 
     def step_rows(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""
@@ -110,9 +110,9 @@ class Adagrad(RowRuleOptimizer):
         """See RowRuleOptimizer."""
         return ("eps",)
 
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         """See RowRuleOptimizer."""
-        return [self.number("eps")]
+        return {"epsilon": self.number("eps")}
 
     def step_rows(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""
@@ -179,9 +179,14 @@ class RowwiseAdagradFamily(RowRuleOptimizer):
         """See RowRuleOptimizer."""
         return ("eps", "weight_decay") if self.decays else ("eps",)
 
-    def common_hyper(self, decay: Any) -> list[Any]:
-        """What all of its rules have."""
-        return [self.number("eps"), decay, float(self.weight_decay_mode), self.max_norm]
+    def common_hyper(self, decay: Any) -> dict[str, Any]:
+        """The hyper-parameters that all of its rules have."""
+        return {
+            "epsilon": self.number("eps"),
+            "decay": decay,
+            "decay_mode": float(self.weight_decay_mode),
+            "max_norm": self.max_norm,
+        }
 
     def step_rows(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""
@@ -362,29 +367,31 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
             return "rowwise_adagrad_counter"
         return "rowwise_adagrad" + "_global" * (self.global_weight_decay is not None)
 
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         """See RowRuleOptimizer."""
         common = self.common_hyper(decay)
         if self.counting is None and self.global_weight_decay is None:
-            eps, *others = common
-            return [0.0, eps, *others]
+            return {"initial_accumulator_value": 0.0, **common}
         if self.global_weight_decay is not None:
-            start_iter = float(self.global_weight_decay.start_iter)
-            return [*common, start_iter, self.number("lower_bound")]
+            return {
+                **common,
+                "start_step": float(self.global_weight_decay.start_iter),
+                "lower_bound": self.number("lower_bound"),
+            }
         counter = self.counter_based_regularization or CounterBasedRegularizationDefinition()
         clip = self.cowclip_regularization or CowClipDefinition()
-        return [
-            *common,
-            float(self.counting.counter_weight_decay_mode),
-            float(self.counting.counter_halflife),
-            float(counter.adjustment_iter),
-            counter.adjustment_ub,
-            float(counter.learning_rate_mode),
-            self._tail_threshold(max_counter),
-            1.0 if max_counter is None else max_counter,
-            clip.weight_norm_coefficient,
-            clip.lower_bound,
-        ]
+        return {
+            **common,
+            "counter_decay_mode": float(self.counting.counter_weight_decay_mode),
+            "counter_half_life": float(self.counting.counter_halflife),
+            "adjustment_step": float(counter.adjustment_iter),
+            "adjustment_bound": counter.adjustment_ub,
+            "counter_rate_mode": float(counter.learning_rate_mode),
+            "tail_threshold": self._tail_threshold(max_counter),
+            "max_counter": 1.0 if max_counter is None else max_counter,
+            "norm_coefficient": clip.weight_norm_coefficient,
+            "lower_bound": clip.lower_bound,
+        }
 
     @property
     def decays_gradient(self) -> bool:

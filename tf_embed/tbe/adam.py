@@ -54,10 +54,15 @@ class _RowAdam(RowRuleOptimizer):
         moments = (Slot("exp_avg", is_wide=True), Slot("exp_avg_sq", is_wide=not self._is_partial))
         return (*moments, Slot("row_counter", is_wide=False)) if self._counts else moments
 
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         """See RowRuleOptimizer."""
         del max_counter
-        return [self.number("eps"), decay, self.number("beta1"), self.number("beta2")]
+        return {
+            "epsilon": self.number("eps"),
+            "decay": decay,
+            "beta_1": self.number("beta1"),
+            "beta_2": self.number("beta2"),
+        }
 
     def step_rows(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""
@@ -312,10 +317,10 @@ class LARS(RowRuleOptimizer):
         """The momentum."""
         return (Slot("momentum", is_wide=True),)
 
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         """See RowRuleOptimizer."""
         del max_counter
-        return [self.momentum, decay, self.eta]
+        return {"momentum": self.momentum, "decay": decay, "eta": self.eta}
 
     def step_rows(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""

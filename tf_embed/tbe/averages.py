@@ -92,18 +92,18 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
         average = Slot("sparse_ema", is_wide=True, starts_at_weights=self.starts_at_weights)
         return (average, Slot("sum", is_wide=False))
 
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         """See RowRuleOptimizer."""
         mode = self.ensemble_mode
-        return [
-            *self.common_hyper(decay),
-            float("nan") if self.starts_at_weights else 0.0,
-            float(int(mode.step_ema)),
-            float(int(mode.step_swap)),
-            float(int(mode.step_start)),
-            mode.step_ema_coef,
-            float(self.keeps_average),
-        ]
+        return {
+            **self.common_hyper(decay),
+            "initial_average": float("nan") if self.starts_at_weights else 0.0,
+            "average_every": float(int(mode.step_ema)),
+            "swap_every": float(int(mode.step_swap)),
+            "average_start": float(int(mode.step_start)),
+            "average_coefficient": mode.step_ema_coef,
+            "keeps_average": float(self.keeps_average),
+        }
 
     def pass_over(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""
@@ -187,15 +187,15 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
                 f"Received: {name!r} with {dim}"
             )
 
-    def hyper(self, decay: Any, max_counter: Any) -> list[Any]:
+    def hyper(self, decay: Any, max_counter: Any) -> dict[str, Any]:
         """See RowRuleOptimizer."""
         mode = self.emainplace_mode
-        return [
-            *self.common_hyper(decay),
-            float(int(mode.step_ema)),
-            float(int(mode.step_start)),
-            mode.step_ema_coef,
-        ]
+        return {
+            **self.common_hyper(decay),
+            "average_every": float(int(mode.step_ema)),
+            "average_start": float(int(mode.step_start)),
+            "average_coefficient": mode.step_ema_coef,
+        }
 
     def pass_over(self, rows: Rows) -> Rows:
         """See RowRuleOptimizer."""

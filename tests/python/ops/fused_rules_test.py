@@ -13,7 +13,9 @@ from absl.testing import parameterized
 from ops_test import NO_OWNERS, RawTable
 from reference import SEED
 
+from tf_embed import _library
 from tf_embed.ops import table_ops
+from tf_embed.optimizers import rules
 
 STEPS, ROWS, DIM = 20, 6, 5
 
@@ -148,6 +150,60 @@ class FusedRulesTest(tf.test.TestCase, parameterized.TestCase):
         found = tf.cast(table.find(np.arange(ROWS))[0], tf.float32)
         tolerance = STEPS * (2.0**-11 if value_dtype == "float16" else 2.0**-8)
         self.assertAllClose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
+    def optimizer_of(self, rule: rules.FusedRule) -> Any:
+        """An optimizer of a class of its own, registered as a rule."""
+
+        class Registered(keras.optimizers.SGD):
+            pass
+
+        rules.register(Registered, lambda _: rule)
+        return Registered(0.5)
+
+    def test_the_library_says_what_a_rule_has(self):
+        known = _library.vocabulary()["rules"]
+        self.assertEqual(known["sgd"], {"hyper": [], "wide_slots": 0, "row_slots": 0})
+        adam = {"hyper": ["beta_1", "beta_2", "epsilon"], "wide_slots": 2, "row_slots": 0}
+        self.assertEqual(known["adam"], adam)
+        self.assertEqual(known["ensemble_rowwise_adagrad"]["wide_slots"], 1)
+        self.assertEqual(known["ensemble_rowwise_adagrad"]["row_slots"], 1)
+        self.assertNotIn("external", known)
+
+    def test_numbers_go_to_the_place_of_their_name(self):
+        numbers = {"epsilon": 0.25, "beta_2": 0.75, "beta_1": 0.5}
+        slots = (rules.RuleSlot("m"), rules.RuleSlot("v"))
+        optimizer = self.optimizer_of(rules.FusedRule("adam", slots, lambda *_: numbers))
+        hyper = rules.hyper_parameters(optimizer, weight_decay=True)
+        self.assertAllEqual(hyper, [0.5, 0.0, 0.5, 0.75, 0.25])
+
+    def test_an_unknown_rule_is_refused_by_name(self):
+        optimizer = self.optimizer_of(rules.FusedRule("adamm"))
+        with self.assertRaisesRegex(ValueError, "must be one of sgd, .*Received: 'adamm'"):
+            rules.fused_rule(optimizer)
+
+    @parameterized.parameters(
+        ((),),
+        ((rules.RuleSlot("m"),),),
+        ((rules.RuleSlot("m"), rules.RuleSlot("v", is_wide=False)),),
+        ((rules.RuleSlot("m"), rules.RuleSlot("v"), rules.RuleSlot("v_hat")),),
+    )
+    def test_other_slots_than_the_rules_are_refused(self, slots):
+        optimizer = self.optimizer_of(rules.FusedRule("adam", slots))
+        with self.assertRaisesRegex(ValueError, "'adam' must be 2 wide ones, then 0 of a row"):
+            rules.fused_slots(optimizer, DIM)
+
+    @parameterized.parameters(
+        ({"momentum": 0.9},),
+        ({"momentum": 0.9, "nesterov": 0.0, "decay": 0.0},),
+        ({"momentum": 0.9, "nesterow": 0.0},),
+    )
+    def test_other_numbers_than_the_rules_are_refused(self, numbers):
+        rule = rules.FusedRule("momentum", (rules.RuleSlot("m"),), lambda *_: numbers)
+        optimizer = self.optimizer_of(rule)
+        with self.assertRaisesRegex(ValueError, "'momentum' must be momentum, nesterov. Received"):
+            rules.hyper_parameters(optimizer, weight_decay=False)
 
 
 class GradientDtypeTest(tf.test.TestCase, parameterized.TestCase):
