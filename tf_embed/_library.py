@@ -151,9 +151,14 @@ def vocabulary() -> dict[str, Any]:
     """The names that the op library and Python have in common.
 
     Returns:
+        "combiners": The names of those that lookups take.
+        "eviction_orders": A dict from the name of each order to the statistics that it goes by.
+        "key_types": The names of dtypes.
         "rules": A dict from the name of each fused rule to a dict of "hyper", the names of its
         hyper-parameters behind the learning rate and Keras's weight decay, in their order;
         "wide_slots", the number of its slots of each weight; and "row_slots", of each row.
+        "statistics": A dict from the name of each to the bit by which ops name it, in their order.
+        "stats": The names of the numbers of `TfEmbedStats`, in their order.
     """
     # Before anything else: TensorFlow takes as the library's ops those that loading registers.
     load()

@@ -18,7 +18,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-KEY_DTYPES = (tf.int64, tf.int32, tf.uint64, tf.uint32, tf.string)
+from tf_embed import _library
+
+KEY_DTYPES = tuple(tf.as_dtype(name) for name in _library.vocabulary()["key_types"])
+COMBINERS: tuple[str, ...] = tuple(_library.vocabulary()["combiners"])
 VALUE_DTYPES = (
     tf.float32,
     tf.float16,

@@ -1,10 +1,15 @@
 // The names that the engine and Python have in common, as JSON. `_library.vocabulary()` reads it.
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cc/core/policy/eviction_order.h"
+#include "cc/core/pooling/bags.h"
 #include "cc/core/rules/rule_list.h"
+#include "cc/core/table/table_stats.h"
+#include "cc/ops/key_types.h"
 
 namespace tf_embed {
 namespace {
@@ -37,11 +42,58 @@ std::string Rules() {
   return Object(rules);
 }
 
+template <typename Enum, size_t kCount>
+std::string Names(const NamedValue<Enum> (&list)[kCount]) {
+  std::vector<std::string_view> names;
+  for (const NamedValue<Enum>& known : list) names.push_back(known.name);
+  return List(names);
+}
+
+// Of each order, the statistics that it goes by.
+std::string EvictionOrders() {
+  std::vector<std::pair<std::string_view, std::string>> orders;
+  for (const NamedValue<EvictionOrder>& order : kEvictionOrderNames) {
+    std::vector<std::string_view> statistics;
+    for (const NamedValue<Statistic>& statistic : kStatisticNames) {
+      if (StatisticsOf(order.value).Has(statistic.value)) statistics.push_back(statistic.name);
+    }
+    orders.emplace_back(order.name, List(statistics));
+  }
+  return Object(orders);
+}
+
+// Of each statistic, its bit.
+std::string Statistics() {
+  std::vector<std::pair<std::string_view, std::string>> statistics;
+  for (const NamedValue<Statistic>& statistic : kStatisticNames) {
+    statistics.emplace_back(statistic.name, std::to_string(static_cast<int>(statistic.value)));
+  }
+  return Object(statistics);
+}
+
+std::string Stats() {
+  std::vector<std::string_view> names;
+  for (const TableStat& stat : kTableStats) names.push_back(stat.name);
+  return List(names);
+}
+
+std::string KeyTypes() {
+  return List(std::vector<std::string_view>(std::begin(kKeyTypeNames), std::end(kKeyTypeNames)));
+}
+
+std::string Vocabulary() {
+  return Object({{"combiners", Names(kCombinerNames)},
+                 {"eviction_orders", EvictionOrders()},
+                 {"key_types", KeyTypes()},
+                 {"rules", Rules()},
+                 {"statistics", Statistics()},
+                 {"stats", Stats()}});
+}
+
 }  // namespace
 }  // namespace tf_embed
 
 extern "C" __attribute__((visibility("default"))) const char* TfEmbedVocabulary() {
-  static const std::string* const json =
-      new std::string(tf_embed::Object({{"rules", tf_embed::Rules()}}));
+  static const std::string* const json = new std::string(tf_embed::Vocabulary());
   return json->c_str();
 }

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tf_embed import arguments
-from tf_embed.layers.pooling import COMBINERS, Embedder
+from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.table.creators import KVCreator
 from tf_embed.table.policies import TablePolicy
@@ -137,7 +137,7 @@ class DynamicEmbedding(TableLayer):
             name=name,
             **kwargs,
         )
-        self.combiner = arguments.one_of(combiner, COMBINERS, "combiner", or_none=True)
+        self.combiner = arguments.one_of(combiner, arguments.COMBINERS, "combiner", or_none=True)
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks ids up.

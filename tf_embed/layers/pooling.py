@@ -17,8 +17,6 @@ import tensorflow as tf
 from tf_embed import arguments
 from tf_embed.ops import table_ops
 
-COMBINERS = ("sum", "mean", "sqrtn")
-
 
 @dataclasses.dataclass(frozen=True)
 class Embedder:

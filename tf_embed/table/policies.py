@@ -13,20 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import _library, arguments
 
 # What a table can keep of the use of each row, 8 bytes each, and the bits by which ops name it.
-STATISTICS = {"last_step": 1, "last_time_ms": 2, "count": 4, "score": 8, "last_epoch": 16}
+STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
 
 # Which of these an order goes by.
-ORDERS = {
-    "lru": ("last_step",),
-    "lfu": ("last_step", "count"),
-    "ttl": ("last_step", "last_time_ms"),
-    "score": ("score",),
-    "epoch_lru": ("last_step", "last_epoch"),
-    "epoch_lfu": ("last_step", "count", "last_epoch"),
-}
+ORDERS = {name: tuple(kept) for name, kept in _library.vocabulary()["eviction_orders"].items()}
 
 # No machine has memory for so many, and sums of such numbers stay in 64 bits.
 MOST_ROWS = 2**60

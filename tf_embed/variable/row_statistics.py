@@ -6,32 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import _library, arguments
 from tf_embed.ops import policy_ops
 from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table import Table
 from tf_embed.variable.row_arguments import RowArguments
 
 # The vector that the table gives, in its order.
-_COUNTS = (
-    "rows",
-    "payload_bytes",
-    "index_bytes",
-    "slack_bytes",
-    "admission_bytes",
-    "undrained",
-    "index_places",
-    "probed_keys",
-    "probed_buckets",
-    "admitted",
-    "held_back",
-    "refused",
-    "evicted",
-    "expired",
-    "hits",
-    "misses",
-    "pinned_bytes",
-)
+_COUNTS = _library.vocabulary()["stats"]
 
 
 class RowStatistics:
@@ -52,7 +34,8 @@ class RowStatistics:
         eager = tf.executing_eagerly()
         numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
         counts = dict(zip(_COUNTS, numbers, strict=True))
-        places, probed, read = (counts.pop(one) for one in _COUNTS[6:9])
+        of_index = ("index_places", "probed_keys", "probed_buckets")
+        places, probed, read = (counts.pop(one) for one in of_index)
         return {
             **counts,
             "load": _ratio(counts["rows"], places),

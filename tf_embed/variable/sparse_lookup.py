@@ -17,8 +17,6 @@ from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.lookup import Params, clipped, table_and_anchor, token_of
 
-COMBINERS = ("sum", "mean", "sqrtn")
-
 
 def embedding_lookup_sparse(
     params: Params,
@@ -72,7 +70,7 @@ def embedding_lookup_sparse(
     table, anchor = table_and_anchor(params)
     with arguments.scope(name, "embedding_lookup_sparse"):
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
-        arguments.one_of(combiner, COMBINERS, "combiner")
+        arguments.one_of(combiner, arguments.COMBINERS, "combiner")
         pooled = _pool(table, anchor, bagged, combiner, max_norm, training)
         pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
     return (pooled, anchor) if arguments.flag(return_trainable, "return_trainable") else pooled
@@ -130,7 +128,7 @@ def safe_embedding_lookup_sparse(
     table, anchor = table_and_anchor(embedding_weights, "embedding_weights")
     with arguments.scope(name, "safe_embedding_lookup_sparse"):
         bagged = _bagged(sparse_ids, sparse_weights, table, ("sparse_ids", "sparse_weights"))
-        if arguments.one_of(combiner, COMBINERS, "combiner") != "sum":
+        if arguments.one_of(combiner, arguments.COMBINERS, "combiner") != "sum":
             bagged = bagged.with_positive_weights()
         if default_id is not None:
             default_key = arguments.tensor_of(

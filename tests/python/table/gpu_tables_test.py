@@ -1,7 +1,8 @@
 """Tables on a GPU: the same rows as on the CPU, to and fro, and what a GPU can't have.
 
 `make test-gpu` runs this, and tests that know nothing of GPUs, with a device that calls itself a
-GPU and is the host; see tests/cc/gpu/fake_gpu_plugin.cc. Elsewhere it wants a GPU and a build for it.
+GPU and is the host; see tests/cc/gpu/fake_gpu_plugin.cc. Elsewhere it wants a GPU and a build for
+it.
 """
 
 from __future__ import annotations

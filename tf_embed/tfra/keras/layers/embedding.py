@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import arguments
-from tf_embed.layers.pooling import COMBINERS, Embedder
+from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
 from tf_embed.ops.table_ops import compute_dtype
 from tf_embed.table.policies import MOST_ROWS, TablePolicy
@@ -226,7 +226,7 @@ class Embedding(TableLayer):
 
     def _fused_combiner(self) -> str | None:
         """The combiner, if the table can pool by it as it looks rows up."""
-        is_fused = self.max_norm is None and self.combiner in COMBINERS
+        is_fused = self.max_norm is None and self.combiner in arguments.COMBINERS
         return str(self.combiner) if is_fused else None
 
     def _reduced(
