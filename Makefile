@@ -237,11 +237,11 @@ bench-tbe: bench-environments
 .PHONY: tables
 tables: $(VENV)/.ready wheel-tf216
 	$(VENV)/bin/python tests/tables/optimizers.py --write docs/optimizers.md
-	$(VENV)/bin/python tests/tables/doors.py --json build/doors/$(TF).json
-	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/python $(CURDIR)/tests/tables/doors.py \
-	    --json $(CURDIR)/build/doors/$(OLD_TF).json
-	$(VENV)/bin/python tests/tables/doors.py --write docs/doors.md \
-	    --merge build/doors/$(TF).json build/doors/$(OLD_TF).json
+	$(VENV)/bin/python tests/tables/save_paths.py --json build/save_paths/$(TF).json
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/python $(CURDIR)/tests/tables/save_paths.py \
+	    --json $(CURDIR)/build/save_paths/$(OLD_TF).json
+	$(VENV)/bin/python tests/tables/save_paths.py --write docs/save_paths.md \
+	    --merge build/save_paths/$(TF).json build/save_paths/$(OLD_TF).json
 
 # What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
 .PHONY: cuda cuda-benchmark cuda-library cuda-test

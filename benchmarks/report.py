@@ -12,7 +12,7 @@ from rows import Row
 
 # A load average of 1.5 is the benchmark's own thread and half a core for others. Others' share is
 # measured itself, since the benchmark's own load is now one core, now two.
-MOST_OTHERS = 0.5
+MAX_OTHERS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _figure(goal: Goal, rows: Sequence[Row], failure: str) -> Figure:
         return Figure(goal, value, failure)
     if value is None:
         return Figure(goal, None, "not measured")
-    if others > MOST_OTHERS:
+    if others > MAX_OTHERS:
         return Figure(goal, value, f"other work kept {others:.2f} cores busy")
     return Figure(goal, value)
 

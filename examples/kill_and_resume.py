@@ -41,7 +41,7 @@ _KILLS = flags.DEFINE_integer(
     "kills", 3, "Number of children to kill each way.", lower_bound=1, upper_bound=9
 )
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", "build/kill_and_resume", "Folder for checkpoints.")
-_CHILD = flags.DEFINE_list("child", None, "For a child: door and tables, see `train`.")
+_CHILD = flags.DEFINE_list("child", None, "For a child: method and tables, see `train`.")
 
 STEPS, SAVE_STEPS = 200, 10
 TABLES = ("user", "item")
@@ -159,11 +159,11 @@ def state_of(model: keras.Model) -> dict[str, np.ndarray]:
     return state
 
 
-def train(door: str, tables: str, folder: pathlib.Path, report: Report) -> None:
+def train(method: str, tables: str, folder: pathlib.Path, report: Report) -> None:
     """Trains to the end, from the last checkpoint in `folder` if there is one.
 
     Args:
-        door: "loop" or "fit".
+        method: "loop" or "fit".
         tables: "wrapper" or "own".
         folder: for checkpoints, and for end.npz with the state at the end.
         report: called after each step.
@@ -171,7 +171,7 @@ def train(door: str, tables: str, folder: pathlib.Path, report: Report) -> None:
     tf.config.experimental.enable_op_determinism()  # the same sums in the same order
     folder.mkdir(parents=True, exist_ok=True)
     model = make_model(tables)
-    {"loop": train_in_loop, "fit": train_by_fit}[door](model, folder, report)
+    {"loop": train_in_loop, "fit": train_by_fit}[method](model, folder, report)
     np.savez(folder / "end.npz", **state_of(model))
 
 
@@ -179,10 +179,10 @@ def train(door: str, tables: str, folder: pathlib.Path, report: Report) -> None:
 
 
 def run_child(
-    door: str, tables: str, folder: pathlib.Path, kill_after: int | None = None
+    method: str, tables: str, folder: pathlib.Path, kill_after: int | None = None
 ) -> dict[int, float]:
     """Runs a child to its end, or until `kill_after` steps; the losses that it reported."""
-    command = [sys.executable, __file__, f"--child={door},{tables}", f"--output_dir={folder}"]
+    command = [sys.executable, __file__, f"--child={method},{tables}", f"--output_dir={folder}"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     losses: dict[int, float] = {}
     for line in child.stdout:
@@ -211,17 +211,17 @@ def require_same_state(unbroken: pathlib.Path, resumed: pathlib.Path) -> None:
         print(f"  the same: {STEPS} losses, {rows:,} rows with their slots, the dense weights")
 
 
-def compare(door: str, tables: str, output_dir: pathlib.Path) -> None:
-    unbroken, resumed = output_dir / f"{door}_unbroken", output_dir / f"{door}_resumed"
+def compare(method: str, tables: str, output_dir: pathlib.Path) -> None:
+    unbroken, resumed = output_dir / f"{method}_unbroken", output_dir / f"{method}_resumed"
     for folder in (unbroken, resumed):
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"{door}\n  unbroken", flush=True)
-    losses = run_child(door, tables, unbroken)
+    print(f"{method}\n  unbroken", flush=True)
+    losses = run_child(method, tables, unbroken)
     require(list(losses) == list(range(1, STEPS + 1)), "the unbroken run left steps out.")
     for number in range(_KILLS.value + 1):
         last = number == _KILLS.value
         kill_after = None if last else random.randrange(SAVE_STEPS, STEPS // (_KILLS.value + 1))
-        some = run_child(door, tables, resumed, kill_after)
+        some = run_child(method, tables, resumed, kill_after)
         end = "and came to its end" if last else "and was killed"
         print(f"  a child made steps {min(some)} to {max(some)} {end}", flush=True)
         for step, loss in some.items():

@@ -35,10 +35,10 @@ VALUE_DTYPES = (
 )
 
 
-MOST_DIM = 2**31 - 1  # as files have it
+MAX_DIM = 2**31 - 1  # as files have it
 
 # Names go into messages, files and checkpoints.
-MOST_NAME_BYTES = 1024
+MAX_NAME_BYTES = 1024
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 200
@@ -104,7 +104,7 @@ def flag(value: Any, argument: str) -> bool:
 
 
 def name_of(value: Any, argument: str = "name") -> str:
-    """A name: text without control characters, of at most `MOST_NAME_BYTES` in UTF-8.
+    """A name: text without control characters, of at most `MAX_NAME_BYTES` in UTF-8.
 
     Raises:
         TypeError: It is no str, or empty.
@@ -118,9 +118,9 @@ def name_of(value: Any, argument: str = "name") -> str:
         size = len(value.encode())
     except UnicodeEncodeError:
         size = 0
-    if not 0 < size <= MOST_NAME_BYTES:
+    if not 0 < size <= MAX_NAME_BYTES:
         raise ValueError(
-            f"`{argument}` must be at most {MOST_NAME_BYTES} bytes of UTF-8. Received: "
+            f"`{argument}` must be at most {MAX_NAME_BYTES} bytes of UTF-8. Received: "
             f"{argument}={shown(value)} of {len(value)} characters"
         )
     if any(unicodedata.category(one) == "Cc" for one in value):

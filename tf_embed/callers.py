@@ -22,8 +22,8 @@ refused.
                                                               checkpoint, and wants no slots
 
 All were seen to hold in Keras 3.15 with TensorFlow 2.16 and 2.21. Their tests, in tests:
-optimizer_corners_test.py for optimizers, door_cases.py for what is saved, saving_test.py for .h5,
-checkpoints_test.py for models that are loaded, serving_test.py for tf.saved_model.save.
+optimizer_corners_test.py for optimizers, save_path_cases.py for what is saved, saving_test.py for
+.h5, checkpoints_test.py for models that are loaded, serving_test.py for tf.saved_model.save.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ CALLS_IN_BLOCK = 50
 # Of 100 calls, so many are right, and so many have nothing right about them.
 RIGHT, RANDOM = 15, 15
 
-MOST_AXES = 253  # of tf.reshape
+MAX_AXES = 253  # of tf.reshape
 SHAPES: tuple[tuple[int, ...], ...] = (
     (),
     (0,),
@@ -47,7 +47,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (2**31, 0),
     (2**40, 0, 2**40),
     (1,) * 9,
-    (1,) * MOST_AXES,
+    (1,) * MAX_AXES,
 )
 NUMBERS = (
     *(0, 1, -1, 2, -2, 3, 5, 8, 17, 64, 127, 128, 255, 4096),
@@ -211,9 +211,9 @@ class Block(RightCalls):
         size = value.shape.num_elements()
         kind = draw.randrange(4)
         if kind == 0 and size:  # the same numbers in another shape
-            shapes = [(size,), (size, 1), (1, size), (1,) * (MOST_AXES - 1) + (size,), (1, size, 1)]
+            shapes = [(size,), (size, 1), (1, size), (1,) * (MAX_AXES - 1) + (size,), (1, size, 1)]
             value = tf.reshape(value, draw_one(draw, shapes))
-            return value[tf.newaxis] if draw.randrange(2) else value  # an axis more than MOST_AXES
+            return value[tf.newaxis] if draw.randrange(2) else value  # an axis more than MAX_AXES
         if kind == 1 and size and value.dtype != tf.string:  # some numbers are others
             numbers = tf.reshape(value, [-1]).numpy().tolist()
             for _ in range(draw.randint(1, 3)):
@@ -242,7 +242,7 @@ class Block(RightCalls):
                 self.others[0].resource_handle,
                 self.others[1].handle,
                 tf.reshape(one, [1]),
-                tf.reshape(one, (1,) * MOST_AXES),
+                tf.reshape(one, (1,) * MAX_AXES),
                 tf.stack(handles[:2]),
                 tf.stack(handles)[:0],
             ),

@@ -169,7 +169,7 @@ class ReportTest(parameterized.TestCase):
         self.assertEqual(figure(name, [row({name: value})]).verdict, verdict)
 
     def test_a_row_taken_beside_other_work_is_not_judged(self):
-        busy = Load(average=1.0, others=report.MOST_OTHERS + 0.01)
+        busy = Load(average=1.0, others=report.MAX_OTHERS + 0.01)
         rows = [row({"lookup_vs_tfra": 9.0}, busy), row({"lookup_vs_tfra": 9.5})]
         found = figure("lookup_vs_tfra", rows)
         self.assertEqual(found.verdict, "not judged")

@@ -73,21 +73,21 @@ class KilledTrainingTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("loop", "wrapper"), ("fit", "own"))
     @pytest.mark.smoke
     @pytest.mark.sampled
-    def test_resumed_training_equals_unbroken_training(self, door, tables):
-        self.check(door, tables, (BETWEEN_STEPS, WHILE_SAVING))
+    def test_resumed_training_equals_unbroken_training(self, method, tables):
+        self.check(method, tables, (BETWEEN_STEPS, WHILE_SAVING))
 
-    @parameterized.product(door=("loop", "fit"), tables=("wrapper", "own"))
+    @parameterized.product(method=("loop", "fit"), tables=("wrapper", "own"))
     @pytest.mark.slow
-    def test_it_may_be_killed_at_any_moment_and_many_times(self, door, tables):
-        self.check(door, tables, DEATHS)
+    def test_it_may_be_killed_at_any_moment_and_many_times(self, method, tables):
+        self.check(method, tables, DEATHS)
 
-    def check(self, door: str, tables: str, deaths: tuple[Death, ...]) -> None:
+    def check(self, method: str, tables: str, deaths: tuple[Death, ...]) -> None:
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
         plans = [self.plan(folder, "unbroken", "unbroken.log")]
         for number, death in enumerate((*deaths, Death())):
             plans.append(self.plan(folder, "resumed", f"resumed{number}.log", death))
         for plan in plans:
-            plan.update(door=door, tables=tables)
+            plan.update(method=method, tables=tables)
         runner = subprocess.run(
             [sys.executable, TESTS / "support" / "killed_training.py"],
             env=environment(),

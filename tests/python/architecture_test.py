@@ -66,7 +66,7 @@ OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "examples", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
 # A longer file is looked at: it is split if it has two purposes, or it is named here with a reason.
-MOST_LINES = 600
+MAX_LINES = 600
 LONGER = {
     "tf_embed/tbe/table_batched.py": "the public methods of the layer, with their docstrings",
     "tf_embed/variable/variable.py": "the public methods of Variable, with their docstrings",
@@ -144,17 +144,17 @@ def wrong_lengths(lines: dict[str, int], longer: dict[str, str]) -> list[str]:
 
     Args:
         lines: The number of lines of each file.
-        longer: The files that may be longer than MOST_LINES, with a reason each.
+        longer: The files that may be longer than MAX_LINES, with a reason each.
     """
     found = [
         f"{path} has {count} lines: split it, or give LONGER a reason"
         for path, count in lines.items()
-        if count > MOST_LINES and not longer.get(path)
+        if count > MAX_LINES and not longer.get(path)
     ]
     return found + [
         f"{path} has {lines.get(path, 0)} lines: LONGER must not name it"
         for path in longer
-        if lines.get(path, 0) <= MOST_LINES
+        if lines.get(path, 0) <= MAX_LINES
     ]
 
 

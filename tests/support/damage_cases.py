@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import door_models as doors
 import keras
 import numpy as np
+import save_path_models as models
 import tensorflow as tf
-from door_cases import plain
+from save_path_cases import plain
 
 FORMATS = ("`m.weights.h5`", "`m.keras`", "`tf.train.Checkpoint`")
 
@@ -44,7 +44,7 @@ def _flip(part: int) -> Callable[..., None]:
     """Flips a bit of the keys, rows or slots, wherever they are in the file."""
 
     def harm(path: pathlib.Path, model: keras.Model) -> None:
-        table = doors.layer_of(model).variable.table
+        table = models.layer_of(model).variable.table
         wanted = table.export()[part].numpy().tobytes()
         whole = bytearray(path.read_bytes())
         place = whole.index(wanted) + len(wanted) // 2
@@ -85,14 +85,14 @@ def outcome(kind: str, harm: str, way: str) -> str:
     action, options = HARMS[harm]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = doors.trained(way)
+        model = models.trained(way)
         action(_save(model, kind, pathlib.Path(folder)), model)
-        other = doors.trained(way, seed=2, **options)
-        before = doors.content(other)
+        other = models.trained(way, seed=2, **options)
+        before = models.content(other)
         try:
             _load(other, kind, pathlib.Path(folder))
         except Exception as error:
-            same = all(map(np.array_equal, before, doors.content(other)))
+            same = all(map(np.array_equal, before, models.content(other)))
             sentence = f"{type(error).__name__}: {plain(error, folder)}"
             return f"raises: {sentence}" if same else f"WRONG: the table was changed. {sentence}"
     return "WRONG: it was read"

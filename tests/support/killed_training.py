@@ -4,7 +4,7 @@ It reads a JSON list of plans and makes them true one after the other, each in a
 The processes are forked when TensorFlow is imported and before it has run anything, which spares
 each of them the import. A plan has
 
-    door, tables, folder: see `kill_and_resume.train`.
+    method, tables, folder: see `kill_and_resume.train`.
     log: the file for a line a step.
     kill_at: the step after which it dies by SIGKILL; 0 for never.
     cut_at: the step after which no file may become longer than `most_bytes`; 0 for never. The
@@ -41,7 +41,7 @@ def child(plan: dict[str, Any]) -> None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (plan["most_bytes"], plan["most_bytes"]))
 
         folder = pathlib.Path(plan["folder"])
-        kill_and_resume.train(plan["door"], plan["tables"], folder, report)
+        kill_and_resume.train(plan["method"], plan["tables"], folder, report)
 
 
 def ended_by(plan: dict[str, Any]) -> int:

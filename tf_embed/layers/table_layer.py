@@ -20,7 +20,7 @@ from tf_embed.saving import stored_rows
 from tf_embed.table.creators import policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
-from tf_embed.table.policies import MOST_ROWS, TablePolicy
+from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import GpuStorage
@@ -70,7 +70,7 @@ class TableLayer(keras.layers.Layer):
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
-        self.dim = arguments.positive_int(dim, "dim", most=arguments.MOST_DIM)
+        self.dim = arguments.positive_int(dim, "dim", most=arguments.MAX_DIM)
         self.key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype").name
         self.value_dtype = arguments.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype").name
         self.initializer = with_own_seed(deserialized(initializer, "initializer"))
@@ -95,7 +95,7 @@ class TableLayer(keras.layers.Layer):
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
         storage_of(self.kv_creator, self.storage)
-        self.init_size = arguments.positive_int(init_size, "init_size", least=0, most=MOST_ROWS)
+        self.init_size = arguments.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
         self.bp_v2 = arguments.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
         self.checkpoint = arguments.flag(checkpoint, "checkpoint")

@@ -28,7 +28,7 @@ from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 # number. No optimizer starts from these.
 _PROBE = (0.7310585786, -1.3132616875)
 
-_MOST_SLOTS = 16  # variables; a row of a table has no more groups of slots
+_MAX_SLOTS = 16  # variables; a row of a table has no more groups of slots
 
 # Those whose steps were tried, and need not be traced for each table to see whether they can be.
 _TRIED = (
@@ -189,11 +189,11 @@ class RowOptimizer:
                     f"built on a number of rows that is open. {type(error).__name__}: {error}"
                 ) from error
             slots = copied.__dict__.get("_row_slots", [])
-            if len(slots) > _MOST_SLOTS:
+            if len(slots) > _MAX_SLOTS:
                 raise ValueError(
                     f"Dynamic tables can't be trained by {_name(type(optimizer))}: it has "
                     f"{len(slots)} variables for each of the model's, and rows keep at most "
-                    f"{_MOST_SLOTS}."
+                    f"{_MAX_SLOTS}."
                 )
             follows = isinstance(copied.learning_rate, keras.Variable)
             self._copy = _Copy(copied, rows, slots, follows)

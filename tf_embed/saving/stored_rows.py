@@ -30,7 +30,7 @@ _STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
 _KIND = "kind"
 _CHECKSUM = "checksum"
 # An array may be so many times as long as what HDF5 stores of it; its filters do less than that.
-_MOST_EXPANSION = 2_000
+_MAX_EXPANSION = 2_000
 
 
 def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _array_in(store: Any, name: str) -> np.ndarray:
     value = store[name]
     if hasattr(value, "id") and hasattr(value.id, "get_storage_size"):  # an h5py.Dataset
         size, stored = math.prod(value.shape) * value.dtype.itemsize, value.id.get_storage_size()
-        if size > _MOST_EXPANSION * stored:
+        if size > _MAX_EXPANSION * stored:
             raise ValueError(f"{name!r} is of {size} bytes, and {stored} are in the file")
     return np.asarray(value)
 

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import arguments
-from tf_embed.table.policies import MOST_ROWS, SavedArguments, TablePolicy
+from tf_embed.table.policies import MAX_ROWS, SavedArguments, TablePolicy
 from tf_embed.table.storage import GpuStorage
 
 
@@ -157,9 +157,9 @@ class HkvHashTableConfig(SavedArguments):
     def __post_init__(self) -> None:
         least = 1
         if self.init_capacity is not None:
-            least = arguments.positive_int(self.init_capacity, "init_capacity", most=MOST_ROWS)
+            least = arguments.positive_int(self.init_capacity, "init_capacity", most=MAX_ROWS)
         if self.max_capacity is not None:
-            arguments.positive_int(self.max_capacity, "max_capacity", least=least, most=MOST_ROWS)
+            arguments.positive_int(self.max_capacity, "max_capacity", least=least, most=MAX_ROWS)
         arguments.positive_int(self.max_hbm_for_values, "max_hbm_for_values", least=0)
         most = max(HkvEvictStrategy)
         number = arguments.positive_int(self.evict_strategy, "evict_strategy", least=0, most=most)

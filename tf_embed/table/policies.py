@@ -22,9 +22,9 @@ STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
 ORDERS = {name: tuple(kept) for name, kept in _library.vocabulary()["eviction_orders"].items()}
 
 # No machine has memory for so many, and sums of such numbers stay in 64 bits.
-MOST_ROWS = 2**60
-_MOST_COUNT = 2**32 - 1
-_MOST_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
+MAX_ROWS = 2**60
+_MAX_COUNT = 2**32 - 1
+_MAX_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +73,9 @@ class CounterAdmission(SavedArguments):
     max_keys: int | None = None
 
     def __post_init__(self) -> None:
-        arguments.positive_int(self.n, "n", most=_MOST_COUNT)
+        arguments.positive_int(self.n, "n", most=_MAX_COUNT)
         if self.max_keys is not None:
-            arguments.positive_int(self.max_keys, "max_keys", most=MOST_ROWS)
+            arguments.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def attributes(self) -> dict[str, Any]:
         """As the op that makes a table takes it."""
@@ -117,7 +117,7 @@ class BloomAdmission(SavedArguments):
     max_keys: int | None = None
 
     def __post_init__(self) -> None:
-        arguments.positive_int(self.n, "n", most=_MOST_BLOOM_COUNT)
+        arguments.positive_int(self.n, "n", most=_MAX_BLOOM_COUNT)
         _check_number(self.error_rate, "error_rate")
         if not 1e-9 <= self.error_rate <= 0.5:
             raise ValueError(
@@ -125,7 +125,7 @@ class BloomAdmission(SavedArguments):
                 f"{arguments.shown(self.error_rate)}"
             )
         if self.max_keys is not None:
-            arguments.positive_int(self.max_keys, "max_keys", most=MOST_ROWS)
+            arguments.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def attributes(self) -> dict[str, Any]:
         """As the op that makes a table takes it."""
@@ -199,7 +199,7 @@ class TablePolicy(SavedArguments):
 
     def __post_init__(self) -> None:
         if self.max_rows is not None:
-            arguments.positive_int(self.max_rows, "max_rows", most=MOST_ROWS)
+            arguments.positive_int(self.max_rows, "max_rows", most=MAX_ROWS)
         if self.eviction is not None:
             arguments.one_of(self.eviction, ORDERS, "eviction", or_none=True)
         if self.max_rows is not None and self.eviction is None:

@@ -61,7 +61,7 @@ class TableSpec:
                 )
         return cls(
             rows=None if rows is None else arguments.positive_int(rows, argument),
-            dim=arguments.positive_int(dim, argument, most=arguments.MOST_DIM),
+            dim=arguments.positive_int(dim, argument, most=arguments.MAX_DIM),
             location=location,
             device=device,
         )

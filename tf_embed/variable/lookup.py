@@ -16,7 +16,7 @@ from tf_embed.variable.variable import Variable
 Params: TypeAlias = Any
 
 # Rows are multiplied with it, and their squares summed, in float32.
-MOST_NORM = 1e19
+MAX_NORM = 1e19
 
 
 def embedding_lookup(
@@ -210,7 +210,7 @@ def norm_of(max_norm: Any) -> Any:
     if max_norm is None:
         return None
     if not tf.is_tensor(max_norm):
-        return arguments.positive_number(max_norm, "max_norm", most=MOST_NORM)
+        return arguments.positive_number(max_norm, "max_norm", most=MAX_NORM)
     dense = isinstance(max_norm, (tf.Tensor, tf.Variable))
     if not dense or not (max_norm.dtype.is_floating or max_norm.dtype.is_integer):
         raise TypeError(

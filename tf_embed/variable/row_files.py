@@ -18,7 +18,7 @@ from tf_embed.table.table import Table
 
 DIRPATH_VARIABLE = "TFRA_SAVED_KV"
 DEFAULT_BUFFER_BYTES = 4194304
-MOST_BUFFER_BYTES = 2**30
+MAX_BUFFER_BYTES = 2**30
 
 
 class RowFiles:
@@ -52,7 +52,7 @@ class RowFiles:
                 f"and takes the place of an earlier one. Received: append_to_file={append_to_file}"
             )
         place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
-        buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MOST_BUFFER_BYTES)
+        buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         if file_name_list is None and not self._is_named:
             _check_nameless(self._table, dirpath, proc_rank)
         with arguments.scope(name, "save_to_file_system"):
@@ -74,7 +74,7 @@ class RowFiles:
     ) -> tf.Operation | None:
         """See `Variable.load_from_file_system`."""
         place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
-        arguments.positive_int(buffer_size, "buffer_size", most=MOST_BUFFER_BYTES)
+        arguments.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         with arguments.scope(name, "load_from_file_system"):
             return self._load(place, whole=arguments.flag(load_entire_dir, "load_entire_dir"))
 
@@ -90,7 +90,7 @@ class RowFiles:
                 "TFRA's files hold no strings, only where they were in memory. Received: "
                 f"{options.name!r} with {options.kind}"
             )
-        buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MOST_BUFFER_BYTES)
+        buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         row_bytes = options.dim * options.value_dtype.size
         files = tfra_files.find(
             arguments.path_of(dirpath, "dirpath"),

@@ -12,7 +12,7 @@ from tf_embed import arguments
 from tf_embed.table.creators import KVCreator, policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
-from tf_embed.table.policies import MOST_ROWS, TablePolicy
+from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies, notes_updates
 from tf_embed.table.shard import Shard
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
@@ -135,13 +135,13 @@ class Variable(tf.Module):
         arguments.function_of(partitioner, "partitioner")
         key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
         value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
-        dim = arguments.positive_int(dim, "dim", most=arguments.MOST_DIM)
+        dim = arguments.positive_int(dim, "dim", most=arguments.MAX_DIM)
         check_strategy(key_dtype)
         policy = policy_of(kv_creator, policy)
         storage = storage_of(kv_creator, storage)
         names = device_names(devices, key_dtype, value_dtype)
         check_policies(policy, restrict_policy, len(names))
-        init_size = arguments.positive_int(init_size, "init_size", least=0, most=MOST_ROWS)
+        init_size = arguments.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
         init_size = init_size or default_init_size()
         if kv_creator is not None and kv_creator.init_size is not None:
             init_size = kv_creator.init_size

@@ -1,4 +1,4 @@
-"""Policies in Keras models, and through every door that rows are saved by."""
+"""Policies in Keras models, and through every save path that rows are saved by."""
 
 from __future__ import annotations
 
@@ -91,18 +91,18 @@ def deep_copied(model: keras.Model, folder: str) -> keras.Model:
     return copy.deepcopy(model)
 
 
-class DoorsTest(tf.test.TestCase, parameterized.TestCase):
+class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
     def folder(self) -> str:
         return tempfile.mkdtemp(dir=self.get_temp_dir())
 
     @parameterized.parameters(
         checkpointed, as_keras_file, as_weights_file, set_weights, deep_copied
     )
-    def test_statistics_and_counts_go_through(self, door: Callable[..., keras.Model]):
+    def test_statistics_and_counts_go_through(self, save_path: Callable[..., keras.Model]):
         model = trained()
         wanted = uses(table_of(model))
         self.assertEqual({key: use[-1] for key, use in wanted.items()}, {1: 3, 2: 2, 3: 2, 4: 1})
-        other = door(model, self.folder())
+        other = save_path(model, self.folder())
         v = table_of(other)
         self.assertEqual(uses(v), wanted)
         self.assertEqual(v.policy, POLICY)
@@ -117,9 +117,9 @@ class DoorsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(v.row_statistics([8])["last_step"][0], wanted[1][0])
 
     @parameterized.parameters("saved_model", "export")
-    def test_a_served_model_has_the_rows_and_changes_nothing(self, door):
+    def test_a_served_model_has_the_rows_and_changes_nothing(self, save_path):
         model, folder = trained(), self.folder()
-        if door == "export":
+        if save_path == "export":
             model.export(folder, verbose=False)
             loaded = tf.saved_model.load(folder)
             serve = loaded.serve

@@ -17,7 +17,7 @@ from tf_embed import _library
 
 RAW = _library.load()
 NOT_SCALARS: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (0, 3), (1, 1))
-MOST_AXES = 254
+MAX_AXES = 254
 # Of tables "0" and "1" of dim 2: two bags of the first, one of the other.
 BATCH: dict[str, Any] = {
     "indices": [1, 2, 3],
@@ -30,7 +30,7 @@ def int64(values: Any) -> tf.Tensor:
     return tf.constant(values, tf.int64)
 
 
-def many_axes(count: int = MOST_AXES) -> tf.Tensor:
+def many_axes(count: int = MAX_AXES) -> tf.Tensor:
     """A tensor of one key."""
     tensor = tf.ones([1] * 250, tf.int64)
     while tensor.shape.rank < count:

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+from control_flow_cases import PLACES
 from optimizer_cases import KINDS
-from places import PLACES
 from reference import SEED
 
 import tf_embed

@@ -11,10 +11,10 @@ import pathlib
 import tempfile
 from typing import Any
 
-import door_models
 import keras
 import numpy as np
 import pytest
+import save_path_models
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
@@ -253,22 +253,22 @@ class ListTest(CheckpointTestCase):
     @parameterized.parameters("wrapper", "own")
     @pytest.mark.smoke
     def test_tables_of_layers_in_lists_and_dicts_are_carried(self, way):
-        model, other = (door_models.trained(way, "list", seed) for seed in (1, 2))
+        model, other = (save_path_models.trained(way, "list", seed) for seed in (1, 2))
         other.train_on_batch(IDS, np.ones(20))
         path = tf.train.Checkpoint(model=model).save(self.folder() + "/c")
         tf.train.Checkpoint(model=other).restore(path).assert_consumed()
-        self.assertTrue(all(door_models.kept(model, other).values()))
+        self.assertTrue(all(save_path_models.kept(model, other).values()))
 
     def test_they_are_restored_when_the_wrapper_is_built(self):
         model, other = (
-            door_models.trained("wrapper", "list"),
-            door_models.untrained("wrapper", "list", 2),
+            save_path_models.trained("wrapper", "list"),
+            save_path_models.untrained("wrapper", "list", 2),
         )
         path = tf.train.Checkpoint(model=model).save(self.folder() + "/c")
         status = tf.train.Checkpoint(model=other).restore(path)
         other.optimizer.build(other.trainable_variables)
         status.assert_consumed()
-        self.assertTrue(all(door_models.kept(model, other).values()))
+        self.assertTrue(all(save_path_models.kept(model, other).values()))
 
     def test_a_variable_that_checkpoints_leave_out_is_left_out_here_too(self):
         v = tf_embed.Variable(dim=1, checkpoint=False)

@@ -23,7 +23,7 @@ CREDENTIALS = {
     "S3_USE_HTTPS": "0",
     "S3_VERIFY_SSL": "0",
 }
-MOST_SECONDS = 60
+MAX_SECONDS = 60
 
 # tensorflow-io's libraries load with one TensorFlow only; its Python imports with any.
 if not tf.__version__.startswith("2.16."):
@@ -51,7 +51,7 @@ def server() -> Iterator[str]:
     )
     try:
         request = urllib.request.Request(f"http://127.0.0.1:{port}/rows", method="PUT")
-        for _ in range(10 * MOST_SECONDS):
+        for _ in range(10 * MAX_SECONDS):
             try:
                 urllib.request.urlopen(request).close()
                 break

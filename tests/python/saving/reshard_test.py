@@ -1,4 +1,4 @@
-"""Rows, slots and statistics from one shard to three to two, through each door that saves them."""
+"""Rows, slots and statistics from one shard to three to two, by each save path that has them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from places import DIM, IDS, PLACES, ROWS, STEPS, VOCABULARY, Cell, Dense, Dynamic, loss_of
+from control_flow_cases import (
+    DIM,
+    IDS,
+    PLACES,
+    ROWS,
+    STEPS,
+    VOCABULARY,
+    Cell,
+    Dense,
+    Dynamic,
+    loss_of,
+)
 from reference import SEED
 
 import tf_embed
@@ -47,7 +58,7 @@ def oracle(place: str) -> tuple[np.ndarray, np.ndarray]:
     return loss.numpy(), gradient.numpy()
 
 
-class PlacesTest(tf.test.TestCase, parameterized.TestCase):
+class ControlFlowTest(tf.test.TestCase, parameterized.TestCase):
     def check(self, place: str, way: str, **options: Any) -> None:
         loss, gradient = loss_and_gradient(Dynamic(**options), PLACES[place], way)
         wanted_loss, wanted = oracle(place)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from places import DIM, PLACES
+from control_flow_cases import DIM, PLACES
 from reference import SEED
 
 import tf_embed

@@ -1,4 +1,4 @@
-"""Tables of strings: each verb against a dict, and every door, also where 64 bits collide."""
+"""Tables of strings: each verb against a dict, and every save path, also where 64 bits collide."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from places import DIM, IDS, PLACES
+from control_flow_cases import DIM, IDS, PLACES
 from reference import SEED
 
 import tf_embed
@@ -476,7 +476,7 @@ np.save(sys.argv[3], served.serve(texts).numpy())
 """
 
 
-class DoorsTest(tf.test.TestCase, parameterized.TestCase):
+class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
     def trained(self) -> keras.Model:
         model = model_of_strings()
         model.fit(TEXTS, tf.constant([[1.0], [0.0], [2.0]]), epochs=2, verbose=0)
@@ -496,22 +496,22 @@ class DoorsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("checkpoint", "keras", "weights", "get_weights")
     @pytest.mark.smoke
-    def test_strings_go_through(self, door):
+    def test_strings_go_through(self, save_path):
         model = self.trained()
         folder = tempfile.mkdtemp()
         other = model_of_strings()
-        if door == "checkpoint":
+        if save_path == "checkpoint":
             path = tf.train.Checkpoint(model=model).write(f"{folder}/saved")
             tf.train.Checkpoint(model=other).read(path)
-        elif door == "keras":
+        elif save_path == "keras":
             model.save(f"{folder}/model.keras")
             other = keras.models.load_model(f"{folder}/model.keras")
-        elif door == "weights":
+        elif save_path == "weights":
             model.save_weights(f"{folder}/model.weights.h5")
             other.load_weights(f"{folder}/model.weights.h5")
         else:
             other.set_weights(model.get_weights())
-        self.check_same(model, other, with_slots=door != "get_weights")
+        self.check_same(model, other, with_slots=save_path != "get_weights")
 
     def test_an_empty_table_is_saved(self):
         folder = tempfile.mkdtemp()

@@ -6,13 +6,13 @@ import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
+import control_flow_cases
 import keras
 import numpy as np
-import places
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from places import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
+from control_flow_cases import DIM, IDS, PLACES, VOCABULARY, Dense, Dynamic, loss_of
 from reference import SEED
 
 import tf_embed
@@ -43,14 +43,14 @@ def persistent_tape(place: Any) -> Any:
 
 def upstream_gradients(embed: Any) -> Any:
     with tf.GradientTape() as tape:
-        rows = places.for_loop(embed, tf.constant(IDS))
+        rows = control_flow_cases.for_loop(embed, tf.constant(IDS))
     upstream = tf.reshape(tf.range(9.0), [3, DIM])
     return embed.matrix(tape.gradient(rows, embed.source, output_gradients=upstream))
 
 
 def unconnected_as_zero(embed: Any) -> Any:
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.sin(places.for_loop(embed, tf.constant(IDS))))
+        loss = tf.reduce_sum(tf.sin(control_flow_cases.for_loop(embed, tf.constant(IDS))))
     return embed.matrix(tape.gradient(loss, embed.source, unconnected_gradients="zero"))
 
 
@@ -154,9 +154,9 @@ def of_each_line(mapped: Any) -> Any:
 
 TAPES: dict[str, Callable[[Any], Any]] = {
     "persistent": persistent_tape(PLACES["plain"]),
-    "persistent_over_a_condition": persistent_tape(places.cond),
+    "persistent_over_a_condition": persistent_tape(control_flow_cases.cond),
     "watching_what_it_is_told": lambda embed: gradient_of(
-        embed, IN_ORDER, places.scan, watch_accessed_variables=False
+        embed, IN_ORDER, control_flow_cases.scan, watch_accessed_variables=False
     ),
     "upstream_gradients": upstream_gradients,
     "unconnected_as_zero": unconnected_as_zero,
@@ -165,7 +165,7 @@ TAPES: dict[str, Callable[[Any], Any]] = {
     "second_gradient_of_a_function": second_gradient(in_a_function),
     "in_each_iteration": in_each_iteration(gradient_of),
     "in_each_iteration_around_a_loop": in_each_iteration(
-        lambda embed, line: gradient_of(embed, line, places.map_fn)
+        lambda embed, line: gradient_of(embed, line, control_flow_cases.map_fn)
     ),
     "in_each_iteration_around_a_condition": in_each_iteration(
         lambda embed, line: gradient_of(embed, line, if_it_starts_with_zero)
@@ -182,7 +182,9 @@ TAPES: dict[str, Callable[[Any], Any]] = {
     "jacobian_of_weights_in_a_loop": jacobian_of_weights(False),
     "jacobian_of_rows": jacobian_of_rows,
     "forward_gradient_of_weights": forward_gradient_of_weights(PLACES["plain"]),
-    "forward_gradient_of_weights_over_a_loop": forward_gradient_of_weights(places.map_fn),
+    "forward_gradient_of_weights_over_a_loop": forward_gradient_of_weights(
+        control_flow_cases.map_fn
+    ),
 }
 
 
@@ -239,7 +241,7 @@ def recomputed(recompute: Any) -> Any:
 
 def function_in_a_loop(ids: Any) -> Any:
     return lambda embed: (
-        gradient(embed, lambda embed, ids: places.map_fn(tf.function(embed), ids), ids)
+        gradient(embed, lambda embed, ids: control_flow_cases.map_fn(tf.function(embed), ids), ids)
         + tf.zeros([])
     )
 
@@ -254,7 +256,7 @@ def map_in_vectorized_map(embed: Any) -> Any:
     return gradient(
         embed,
         lambda embed, ids: tf.vectorized_map(
-            lambda line: places.map_fn(embed, line), ids, warn=False
+            lambda line: control_flow_cases.map_fn(embed, line), ids, warn=False
         ),
     )
 
@@ -268,7 +270,7 @@ def forward_gradient(embed: Any) -> Any:
 ANY = (TypeError, ValueError, tf.errors.InvalidArgumentError)
 REFUSED: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "norm": (norm(PLACES["plain"]), TypeError, OURS),
-    "norm_of_a_loop": (norm(places.for_loop), ANY, f"{OURS}|{NO_DENSE_FORM}"),
+    "norm_of_a_loop": (norm(control_flow_cases.for_loop), ANY, f"{OURS}|{NO_DENSE_FORM}"),
     "norm_of_two_lookups": (norm(PLACES["twice"]), ANY, NO_DENSE_FORM),
     "jacobian": (jacobian(PLACES["plain"]), TypeError, OURS),
     "jacobian_in_a_loop": (jacobian(PLACES["plain"], False), TypeError, OURS),
@@ -285,11 +287,15 @@ REFUSED_IN_GRAPHS: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     # For these keys, -1, nothing but the number of rows tells TensorFlow that something is wrong.
     "function_in_a_loop_of_negative_keys": (function_in_a_loop(IDS * 0), ANY, NO_DENSE_FORM),
     "persistent_tape_over_a_loop": (
-        persistent_tape(places.for_loop),
+        persistent_tape(control_flow_cases.for_loop),
         ValueError,
         NO_HANDLE_DATA,
     ),
-    "second_gradient_over_a_loop": (second_gradient(places.map_fn), ValueError, NO_HANDLE_DATA),
+    "second_gradient_over_a_loop": (
+        second_gradient(control_flow_cases.map_fn),
+        ValueError,
+        NO_HANDLE_DATA,
+    ),
     "second_gradient_over_a_condition": (
         second_gradient(
             lambda embed, ids: tf.cond(ids[0, 0] == 0, lambda: embed(ids), lambda: embed(ids[:1]))
@@ -339,7 +345,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         @tf.function
         def step() -> None:
             with tf.GradientTape() as tape:
-                rows = places.map_fn(tf.function(embed), tf.constant(IDS))
+                rows = control_flow_cases.map_fn(tf.function(embed), tf.constant(IDS))
                 loss = tf.reduce_sum(rows)
             optimizer.apply(tape.gradient(loss, variables), variables)
 

@@ -12,12 +12,12 @@ from tf_embed import arguments
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
 from tf_embed.ops.table_ops import compute_dtype
-from tf_embed.table.policies import MOST_ROWS, TablePolicy
+from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.sharding import PartitionFn
 from tf_embed.table.storage import GpuStorage
 from tf_embed.tfra.keras.layers.reduction import combiner_of, reduce_bags
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.lookup import MOST_NORM, clipped
+from tf_embed.variable.lookup import MAX_NORM, clipped
 from tf_embed.variable.variable import Variable
 
 
@@ -115,7 +115,7 @@ class Embedding(TableLayer):
             value_dtype = arguments.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
             kwargs["dtype"] = value_dtype.name
         super().__init__(
-            arguments.positive_int(embedding_size, "embedding_size", most=arguments.MOST_DIM),
+            arguments.positive_int(embedding_size, "embedding_size", most=arguments.MAX_DIM),
             key_dtype,
             value_dtype,
             keras.initializers.RandomNormal() if initializer is None else initializer,
@@ -125,7 +125,7 @@ class Embedding(TableLayer):
             partitioner=partitioner,
             restrict_policy=restrict_policy,
             init_size=arguments.positive_int(
-                init_capacity, "init_capacity", least=0, most=MOST_ROWS
+                init_capacity, "init_capacity", least=0, most=MAX_ROWS
             ),
             kv_creator=kv_creator,
             bp_v2=bp_v2,
@@ -142,7 +142,7 @@ class Embedding(TableLayer):
         self.with_unique = arguments.flag(with_unique, "with_unique")
         self.short_file_name = arguments.flag(short_file_name, "short_file_name")
         if max_norm is not None:
-            max_norm = arguments.positive_number(max_norm, "max_norm", most=MOST_NORM)
+            max_norm = arguments.positive_number(max_norm, "max_norm", most=MAX_NORM)
         self.max_norm = max_norm
         self.keep_distribution = arguments.flag(keep_distribution, "keep_distribution")
         if not isinstance(distribute_strategy, (tf.distribute.Strategy, type(None))):

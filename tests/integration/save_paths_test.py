@@ -1,4 +1,4 @@
-"""What tests/tables/doors.py says can be wrong: planted losses are found."""
+"""What tests/tables/save_paths.py says can be wrong: planted losses are found."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import sys
 from typing import Any
 
 import damage_cases
-import door_cases
-import door_models
+import save_path_cases
+import save_path_models
 import tensorflow as tf
 from absl.testing import parameterized
-from door_cases import Door
-from door_models import ASPECTS
+from save_path_cases import SavePath
+from save_path_models import ASPECTS
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tables"))
-import doors
+import save_paths
 
 
 def lost(way: str, folder: Any) -> Any:
-    return door_models.trained(way), door_models.untrained(way, seed=2)
+    return save_path_models.trained(way), save_path_models.untrained(way, seed=2)
 
 
 def whole(way: str, folder: Any) -> Any:
-    model = door_models.trained(way)
+    model = save_path_models.trained(way)
     return model, model
 
 
@@ -31,30 +31,32 @@ def failing(way: str, folder: Any) -> Any:
     raise KeyError("something else")
 
 
-class DoorsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*door_models.WAYS)
+class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*save_path_models.WAYS)
     def test_what_is_lost_is_wrong(self, way):
-        cells = door_cases.outcome(Door("lost", lost), way)
+        cells = save_path_cases.outcome(SavePath("lost", lost), way)
         self.assertEqual(cells, dict.fromkeys(ASPECTS, "WRONG: lost"))
 
     def test_what_is_kept_is_kept(self):
-        cells = door_cases.outcome(Door("whole", whole), "own")
+        cells = save_path_cases.outcome(SavePath("whole", whole), "own")
         self.assertEqual(cells, dict.fromkeys(ASPECTS, "kept"))
 
     def test_what_a_door_lacks_is_said(self):
         lacks = {"slots": "not carried: ..."}
         self.assertEqual(
-            door_cases.outcome(Door("lost", lost, lacks), "own")["slots"], lacks["slots"]
+            save_path_cases.outcome(SavePath("lost", lost, lacks), "own")["slots"], lacks["slots"]
         )
-        self.assertEqual(door_cases.outcome(Door("whole", whole, lacks), "own")["slots"], "kept")
+        self.assertEqual(
+            save_path_cases.outcome(SavePath("whole", whole, lacks), "own")["slots"], "kept"
+        )
 
     def test_an_error_must_be_the_one_that_is_said(self):
         for raises in ((), "another"):
-            cells = door_cases.outcome(Door("failing", failing, raises=raises), "own")
+            cells = save_path_cases.outcome(SavePath("failing", failing, raises=raises), "own")
             self.assertEqual(cells["rows"], "WRONG: 'something else'")
-        cells = door_cases.outcome(Door("failing", failing, raises="'something"), "own")
+        cells = save_path_cases.outcome(SavePath("failing", failing, raises="'something"), "own")
         self.assertEqual(cells["rows"], "raises: 'something else'")
-        cells = door_cases.outcome(Door("whole", whole, raises="'something"), "own")
+        cells = save_path_cases.outcome(SavePath("whole", whole, raises="'something"), "own")
         self.assertEqual(cells["rows"], "WRONG: does not raise")
 
     def test_a_file_that_is_not_harmed_is_wrongly_read(self):
@@ -69,17 +71,22 @@ class DoorsTest(tf.test.TestCase, parameterized.TestCase):
     def test_cells_that_differ_say_where_and_what_is_wrong_is_counted(self):
         def run(version: str, own: str) -> dict[str, Any]:
             answers = {"wrapper": {"rows": "kept"}, "own": {"rows": own}}
-            return {"versions": version, "date": "today", "doors": {"a door": answers}, "harms": {}}
+            return {
+                "versions": version,
+                "date": "today",
+                "save_paths": {"a save path": answers},
+                "harms": {},
+            }
 
         same = [run("A, x", "kept"), run("B, x", "kept")]
-        self.assertIn("| a door | kept |", doors.text_of(same))
-        self.assertEmpty(doors.wrong_in(same))
+        self.assertIn("| a save path | kept |", save_paths.text_of(same))
+        self.assertEmpty(save_paths.wrong_in(same))
         other = [run("A, x", "kept"), run("B, x", "WRONG: lost")]
-        self.assertIn("wrapper, own on A: kept; own on B: WRONG: lost", doors.text_of(other))
-        self.assertLen(doors.wrong_in(other), 1)
+        self.assertIn("wrapper, own on A: kept; own on B: WRONG: lost", save_paths.text_of(other))
+        self.assertLen(save_paths.wrong_in(other), 1)
         raising = [run("A, x", "raises: No 123456."), run("B, x", "raises: No 654321.")]
-        self.assertIn("wrapper: kept; own: raises (1)", doors.text_of(raising))
-        self.assertIn("1. No ....", doors.text_of(raising))
+        self.assertIn("wrapper: kept; own: raises (1)", save_paths.text_of(raising))
+        self.assertIn("1. No ....", save_paths.text_of(raising))
 
 
 if __name__ == "__main__":

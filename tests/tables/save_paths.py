@@ -1,13 +1,13 @@
-"""Every door times what should come through it, and damaged files: prints docs/doors.md.
+"""Every save path times what should come through it, and damaged files: prints docs/save_paths.md.
 
-Each cell is "kept", or what a door does not carry by its nature, or the sentence with which it
+Each cell is "kept", or what a save path does not carry by its nature, or the sentence with which it
 raises. Anything else is WRONG, is said on standard error, and makes the exit status 1. A run is of
 the TensorFlow at hand; runs of several are put into one table.
 
 Example:
-    python tests/tables/doors.py --json build/doors/2.21.0.json
-    python tests/tables/doors.py --merge build/doors/*.json --write docs/doors.md
-    python tests/tables/doors.py --door EarlyStopping
+    python tests/tables/save_paths.py --json build/save_paths/2.21.0.json
+    python tests/tables/save_paths.py --merge build/save_paths/*.json --write docs/save_paths.md
+    python tests/tables/save_paths.py --path EarlyStopping
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
-HEAD = """# Doors
+HEAD = """# Save paths
 
 Every way in which a trained model is saved, copied or taken up again. For each, a model is trained,
-goes through the door, and what comes out is compared with it, to the last bit: its *rows*, their
-optimizer *slots*, the *statistics* of their use by which policies go, the optimizer's *step*, and
-the initial rows of *unknown ids*, that no table has seen. Where the door leads into a model made
-beforehand, that one has other rows and another seed until then. A cell holds for a table of its own
-optimizer and for one under `tf_embed.DynamicEmbeddingOptimizer`, and for all these runs:
+goes through the save path, and what comes out is compared with it, to the last bit: its *rows*,
+their optimizer *slots*, the *statistics* of their use by which policies go, the optimizer's *step*,
+and the initial rows of *unknown ids*, that no table has seen. If the save path leads into a model
+made beforehand, that one has other rows and another seed until then. A cell holds for a table of its
+own optimizer and for one under `tf_embed.DynamicEmbeddingOptimizer`, and for all these runs:
 
 {runs}
 
@@ -52,44 +52,46 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=pathlib.Path, help="write the run here")
     parser.add_argument("--merge", type=pathlib.Path, nargs="+", help="read runs, and run nothing")
     parser.add_argument("--write", type=pathlib.Path, help="write the table here too")
-    parser.add_argument("--door", help="only doors whose name has this")
+    parser.add_argument("--path", help="only save paths whose name has this")
     return parser.parse_args()
 
 
 def run(part: str) -> dict[str, Any]:
-    """Tries all doors and damages with the TensorFlow at hand.
+    """Tries all save paths and damages with the TensorFlow at hand.
 
     Args:
-        part: What the name of a door must have.
+        part: What the name of a save path must have.
 
     Returns:
-        Versions, and what every door and damage gave each way.
+        Versions, and what every save path and damage gave each way.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import damage_cases
-    import door_cases
-    import door_models
     import keras
+    import save_path_cases
+    import save_path_models
     import tensorflow as tf
 
-    doors: dict[str, dict[str, dict[str, str]]] = {}
-    for door in door_cases.DOORS:
-        if part in door.name:
-            doors[door.name] = {way: door_cases.outcome(door, way) for way in door_models.WAYS}
-            print(door.name, file=sys.stderr, flush=True)
+    tried: dict[str, dict[str, dict[str, str]]] = {}
+    for save_path in save_path_cases.SAVE_PATHS:
+        if part in save_path.name:
+            tried[save_path.name] = {
+                way: save_path_cases.outcome(save_path, way) for way in save_path_models.WAYS
+            }
+            print(save_path.name, file=sys.stderr, flush=True)
     harms: dict[str, dict[str, dict[str, str]]] = {}
     for harm in damage_cases.HARMS:
         if not part or part in harm:
             harms[harm] = {
                 way: {kind: damage_cases.outcome(kind, harm, way) for kind in damage_cases.FORMATS}
-                for way in door_models.WAYS
+                for way in save_path_models.WAYS
             }
             print(harm, file=sys.stderr, flush=True)
     versions = f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
     return {
         "versions": f"{versions}, Python {platform.python_version()}",
         "date": datetime.date.today().isoformat(),
-        "doors": doors,
+        "save_paths": tried,
         "harms": harms,
     }
 
@@ -158,7 +160,7 @@ def text_of(runs: list[dict[str, Any]]) -> str:
         command="make tables",
         runs="\n".join(f"- {one['versions']}, on {one['date']}" for one in runs),
     )
-    for title, part, head in (("door", "doors", ""), ("harm", "harms", HARM)):
+    for title, part, head in (("save path", "save_paths", ""), ("harm", "harms", HARM)):
         if runs[0][part]:
             first = next(iter(next(iter(runs[0][part].values())).values()))
             text += head + table(title, runs, part, first, said)
@@ -170,7 +172,7 @@ def wrong_in(runs: list[dict[str, Any]]) -> list[str]:
     return [
         f"{one['versions']}: {name}, {way}, {column}: {what}"
         for one in runs
-        for part in ("doors", "harms")
+        for part in ("save_paths", "harms")
         for name, ways in one[part].items()
         for way, answer in ways.items()
         for column, what in answer.items()
@@ -183,10 +185,10 @@ def main() -> int:
     arguments = _arguments()
     if arguments.merge:
         runs = [json.loads(path.read_text()) for path in arguments.merge]
-        if any(one["doors"].keys() != runs[0]["doors"].keys() for one in runs):
-            raise SystemExit("The runs are of different doors: make all of them again.")
+        if any(one["save_paths"].keys() != runs[0]["save_paths"].keys() for one in runs):
+            raise SystemExit("The runs are of different save paths: make all of them again.")
     else:
-        runs = [run(arguments.door or "")]
+        runs = [run(arguments.path or "")]
     wrong = wrong_in(runs)
     if wrong:
         print(f"{len(wrong)} cells are WRONG:", *wrong, sep="\n", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Every door through which a trained model is saved, copied or taken up again, tried.
+"""Every save path through which a trained model is saved, copied or taken up again, tried.
 
-A door takes a trained model and gives another one, which should be as the first. `outcome` says
-what of it is: each of ASPECTS is "kept", or what the door is known not to carry, or the sentence
-with which it raises. tests/tables/doors.py prints all of them as a table.
+A save path takes a trained model and gives another one, which should be as the first. `outcome`
+says what of it is: each of ASPECTS is "kept", or what the save path is known not to carry, or the
+sentence with which it raises. tests/tables/save_paths.py prints all of them as a table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from door_models import (
+from save_path_models import (
     ASPECTS,
     FIT,
     IDS,
@@ -48,14 +48,14 @@ from tf_embed.layers import DynamicEmbedding
 
 
 @dataclasses.dataclass(frozen=True)
-class Door:
-    """A door.
+class SavePath:
+    """A save path.
 
     Attributes:
         name: What a user writes.
         run: Called with a way and a folder; gives two models that should be alike, or which
             aspects are.
-        lacks: What the door does not carry by its nature, by aspect.
+        lacks: What the save path does not carry by its nature, by aspect.
         raises: What the sentence begins with, where it is refused.
     """
 
@@ -65,25 +65,25 @@ class Door:
     raises: str | tuple[str, ...] = ()
 
 
-def outcome(door: Door, way: str) -> dict[str, str]:
-    """What of a model comes through a door, by aspect; a text that begins with WRONG is a bug."""
+def outcome(save_path: SavePath, way: str) -> dict[str, str]:
+    """What of a model a save path keeps, by aspect; a text that begins with WRONG is a bug."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            alike = door.run(way, pathlib.Path(folder))
+            alike = save_path.run(way, pathlib.Path(folder))
             if not isinstance(alike, dict):
                 alike = kept(*alike)
         except Exception as error:
             sentence = plain(error, folder)
-            refused = bool(door.raises) and sentence.startswith(door.raises)
+            refused = bool(save_path.raises) and sentence.startswith(save_path.raises)
             return dict.fromkeys(
                 ASPECTS, f"raises: {sentence}" if refused else f"WRONG: {sentence}"
             )
-    if door.raises:
+    if save_path.raises:
         return dict.fromkeys(ASPECTS, "WRONG: does not raise")
     cells = {}
     for aspect in ASPECTS:
-        cells[aspect] = "kept" if alike.get(aspect) else door.lacks.get(aspect, "WRONG: lost")
+        cells[aspect] = "kept" if alike.get(aspect) else save_path.lacks.get(aspect, "WRONG: lost")
     return cells
 
 
@@ -96,7 +96,7 @@ def plain(error: Exception, folder: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\[Op:.*", "", text).strip()
 
 
-# The doors. Each begins with a trained model; what reads has another seed until it has read.
+# The save paths. Each begins with a trained model; what reads has another seed until it has read.
 
 
 def keras_file(kind: str) -> Callable[..., Any]:
@@ -117,9 +117,9 @@ def keras_file_in_a_new_process(way: str, folder: pathlib.Path) -> Any:
         import keras, numpy as np, tf_embed
         for kind in sys.argv[1:]:
             if kind == "subclassed":
-                import door_models  # its class is registered by whoever wrote it
+                import save_path_models  # its class is registered by whoever wrote it
             model = keras.models.load_model(f"{kind}.keras")
-            layer = door_models.layer_of(model) if kind == "list" else model.get_layer("mine")
+            layer = save_path_models.layer_of(model) if kind == "list" else model.get_layer("mine")
             keys, rows, slots, _, uses, _ = layer.variable.table.export()
             step = int((layer.optimizer or model.optimizer).iterations)
             unknown = layer.variable.lookup(np.arange(1000, 1060).reshape(20, 3))
@@ -442,51 +442,55 @@ _SERVING = dict.fromkeys(
     ("slots", "statistics", "step"), "not carried: What is served is not trained."
 )
 
-DOORS = (
-    *(Door(f"`model.save('m.keras')`, {kind}", keras_file(kind)) for kind in KINDS),
-    Door(
+SAVE_PATHS = (
+    *(SavePath(f"`model.save('m.keras')`, {kind}", keras_file(kind)) for kind in KINDS),
+    SavePath(
         "`m.keras` of each kind, in a process that only imports tf_embed",
         keras_file_in_a_new_process,
     ),
-    Door("`load_model('m.keras', compile=False)`, `compile`", keras_file_without_optimizer, _NEW),
-    Door("`save_model(model, folder, zipped=False)`", keras_folder),
-    Door("`save_weights('m.weights.h5')`", weights_file()),
-    Door("`m.weights.h5` into a model that made no step", weights_file(built=False)),
-    Door("`m.weights.h5` into 3 shards", weights_file(shards=3)),
-    Door("`load_weights('m.keras')`", weights_file("m.keras")),
-    Door(
+    SavePath(
+        "`load_model('m.keras', compile=False)`, `compile`", keras_file_without_optimizer, _NEW
+    ),
+    SavePath("`save_model(model, folder, zipped=False)`", keras_folder),
+    SavePath("`save_weights('m.weights.h5')`", weights_file()),
+    SavePath("`m.weights.h5` into a model that made no step", weights_file(built=False)),
+    SavePath("`m.weights.h5` into 3 shards", weights_file(shards=3)),
+    SavePath("`load_weights('m.keras')`", weights_file("m.keras")),
+    SavePath(
         "`save_weights('m.weights.json', max_shard_size=...)`",
         weights_file("m.weights.json", max_shard_size=0.9 / 1024**2),
     ),
-    Door("`load_weights(..., skip_mismatch=True)`", skip_mismatch),
-    Door(
+    SavePath("`load_weights(..., skip_mismatch=True)`", skip_mismatch),
+    SavePath(
         "`KerasFileEditor(...).save(...)`",
         file_editor,
     ),
-    Door(
+    SavePath(
         "`model.save('m.h5')`, the old format", old_h5, raises="The rows of 'mine' can't be saved"
     ),
-    Door("`get_weights`, `set_weights`", weights(), _WEIGHTS),
-    Door("the same, pickled", weights(lambda one: pickle.loads(pickle.dumps(one))), _WEIGHTS),
-    Door("the same, through `np.array`", weights(np.array), raises="The rows of 'mine' are not in"),
-    Door("`clone_model`, `set_weights`", clone, _WEIGHTS),
-    Door("`variable.assign(other_variable)` for all", assign_variables, _WEIGHTS),
-    Door(
+    SavePath("`get_weights`, `set_weights`", weights(), _WEIGHTS),
+    SavePath("the same, pickled", weights(lambda one: pickle.loads(pickle.dumps(one))), _WEIGHTS),
+    SavePath(
+        "the same, through `np.array`", weights(np.array), raises="The rows of 'mine' are not in"
+    ),
+    SavePath("`clone_model`, `set_weights`", clone, _WEIGHTS),
+    SavePath("`variable.assign(other_variable)` for all", assign_variables, _WEIGHTS),
+    SavePath(
         "`get_state_tree('numpy_array')`, `set_state_tree`",
         state_tree("numpy_array"),
         raises="`get_state_tree` does not carry",
     ),
-    Door(
+    SavePath(
         "`get_state_tree()`, `set_state_tree`",
         state_tree("backend_tensor"),
         raises="The rows of 'mine' are not in",
     ),
-    Door("`EarlyStopping(restore_best_weights=True)`", early_stopping, _WEIGHTS),
-    Door("`BackupAndRestore`", backup_and_restore),
-    Door("`ModelCheckpoint('m.keras')`", model_checkpoint("m.keras")),
-    Door("`ModelCheckpoint('m.weights.h5')`", model_checkpoint("m.weights.h5")),
-    Door("`OrbaxCheckpoint`", orbax, raises="`get_state_tree` does not carry"),
-    Door(
+    SavePath("`EarlyStopping(restore_best_weights=True)`", early_stopping, _WEIGHTS),
+    SavePath("`BackupAndRestore`", backup_and_restore),
+    SavePath("`ModelCheckpoint('m.keras')`", model_checkpoint("m.keras")),
+    SavePath("`ModelCheckpoint('m.weights.h5')`", model_checkpoint("m.weights.h5")),
+    SavePath("`OrbaxCheckpoint`", orbax, raises="`get_state_tree` does not carry"),
+    SavePath(
         "`SwapEMAWeights`",
         swap_ema,
         raises=(
@@ -494,20 +498,20 @@ DOORS = (
             "The optimizer 'adam' must not use use_ema",
         ),
     ),
-    Door("`pickle`", pickled),
-    Door("`copy.deepcopy`", deep_copied),
-    *(Door(f"`tf.train.Checkpoint`, {kind}", checkpoint(kind)) for kind in KINDS),
-    Door("`tf.train.Checkpoint`, 1 to 3 to 2 shards", checkpoint("functional", 3, 2)),
-    Door("`tf.train.Checkpoint` before the layer is built", deferred_checkpoint),
-    Door("`tf.train.CheckpointManager`", checkpoint_manager),
-    Door(
+    SavePath("`pickle`", pickled),
+    SavePath("`copy.deepcopy`", deep_copied),
+    *(SavePath(f"`tf.train.Checkpoint`, {kind}", checkpoint(kind)) for kind in KINDS),
+    SavePath("`tf.train.Checkpoint`, 1 to 3 to 2 shards", checkpoint("functional", 3, 2)),
+    SavePath("`tf.train.Checkpoint` before the layer is built", deferred_checkpoint),
+    SavePath("`tf.train.CheckpointManager`", checkpoint_manager),
+    SavePath(
         "`tf.train.CheckpointOptions(enable_async=True)`",
         asynchronous_checkpoint,
         raises="The table of 'mine' can't be saved by an async",
     ),
-    Door("`model.export`", exported(), _SERVING),
-    Door("`model.export`, loaded twice", exported(times=2), _SERVING),
-    Door("`model.export`, `TFSMLayer`", exported(layer=True), _SERVING),
-    Door("`tf.saved_model.save`", saved_model(checkpointed=False), _SERVING),
-    Door("checkpoint of a loaded SavedModel", saved_model(checkpointed=True), _SERVING),
+    SavePath("`model.export`", exported(), _SERVING),
+    SavePath("`model.export`, loaded twice", exported(times=2), _SERVING),
+    SavePath("`model.export`, `TFSMLayer`", exported(layer=True), _SERVING),
+    SavePath("`tf.saved_model.save`", saved_model(checkpointed=False), _SERVING),
+    SavePath("checkpoint of a loaded SavedModel", saved_model(checkpointed=True), _SERVING),
 )

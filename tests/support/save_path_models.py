@@ -1,4 +1,4 @@
-"""The models that go through doors, and what of one model another has.
+"""The models that go through save paths, and what of one model another has.
 
 They look three ids up in one table, which keeps statistics of their use. Of another seed, ids that
 were never seen have other rows.
@@ -25,7 +25,7 @@ UNKNOWN = np.arange(1000, 1060).reshape(20, 3)
 FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
 
-@keras.saving.register_keras_serializable(package="door_cases")
+@keras.saving.register_keras_serializable(package="save_path_cases")
 class Subclassed(keras.Model):
     """A subclassed model; its class is registered, which is its author's matter."""
 
@@ -42,7 +42,7 @@ class Subclassed(keras.Model):
         return {**super().get_config(), "way": self.way, "seed": self.seed}
 
 
-@keras.saving.register_keras_serializable(package="door_cases")
+@keras.saving.register_keras_serializable(package="save_path_cases")
 class Listed(Subclassed):
     """One with its table in a dict of a list, where Keras does not look for a checkpoint."""
 
