@@ -43,7 +43,7 @@ CORE_WINGS = (
     *("loops", "table", "shards", "pooling", "files"),
 )
 
-# What a room of cc/ may include besides the standard library. No other may include cc/ops.
+# What a room of cc/ may include besides the standard library. Of cc/ops, others may include the types of keys.
 CC_ROOMS = {
     **{
         f"core/{wing}": tuple(f"cc/core/{lower}/" for lower in CORE_WINGS[: level + 1])
@@ -51,8 +51,16 @@ CC_ROOMS = {
     },
     "host": ("cc/core/", "cc/host/"),
     "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
-    "ops": ("absl/", "cc/core/rules/", "cc/ops/", "tensorflow/"),
-    "tf": ("absl/", "cc/core/", "cc/device/", "cc/host/", "cc/tf/", "tensorflow/", "tsl/", "xla/"),
+    "stores": ("cc/core/", "cc/device/", "cc/host/", "cc/stores/"),
+    # Of the core, the lists of names.
+    "ops": (
+        *("absl/", "cc/core/policy/eviction_order.h", "cc/core/pooling/bags.h"),
+        *("cc/core/rules/", "cc/core/table/table_stats.h", "cc/ops/", "tensorflow/"),
+    ),
+    "tf": (
+        *("absl/", "cc/core/", "cc/device/", "cc/ops/key_types.h", "cc/stores/", "cc/tf/"),
+        *("tensorflow/", "tsl/", "xla/"),
+    ),
 }
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
 SYSTEM_HEADERS = {"fcntl.h", "immintrin.h", "sched.h", "stddef.h", "stdint.h", "unistd.h"}
