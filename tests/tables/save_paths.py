@@ -31,8 +31,8 @@ Every way in which a trained model is saved, copied or taken up again. For each,
 goes through the save path, and what comes out is compared with it, to the last bit: its *rows*,
 their optimizer *slots*, the *statistics* of their use by which policies go, the optimizer's *step*,
 and the initial rows of *unknown ids*, that no table has seen. If the save path leads into a model
-made beforehand, that one has other rows and another seed until then. A cell holds for a table of
-its own optimizer and for one under `tf_embed.DynamicEmbeddingOptimizer`, and for all these runs:
+made beforehand, that one has other rows and another seed until then. A cell holds for a table
+of its own optimizer and for one under `tf_embed.DynamicEmbeddingOptimizer`, and for all these runs:
 
 {runs}
 
