@@ -43,7 +43,8 @@ CORE_WINGS = (
     *("loops", "table", "shards", "pooling", "files"),
 )
 
-# What a room of cc/ may include besides the standard library. Of cc/ops, others may include the types of keys.
+# What a room of cc/ may include besides the standard library. Of cc/ops, others may include
+# the list of key types.
 CC_ROOMS = {
     **{
         f"core/{wing}": tuple(f"cc/core/{lower}/" for lower in CORE_WINGS[: level + 1])
