@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` do all the set-up: system packages (Debian, as root), an environment
 # in .venv, the op library. PYTHON, BAZEL, CC, NVCC, TF_EMBED_CUDA and TF_EMBED_CACHE are as in
 # configure.sh.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Finds Python with TensorFlow, Bazel and a C++ compiler, and writes what the build must know to
 # .bazelrc.generated. Asks nothing; what is wrong or missing is said in one sentence.
 #

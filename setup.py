@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the package and, through Bazel, its op library.
 
     pip install .                                 with or without --no-build-isolation

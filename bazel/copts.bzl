@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiler options of every C++ target."""
 
 # No contraction: a row's initial value must have the same bits on every instruction set.

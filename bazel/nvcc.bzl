@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles CUDA with the nvcc that configure.sh found."""
 
 load("@cuda//:nvcc.bzl", "NVCC_VERSION")

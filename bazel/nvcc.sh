@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # nvcc.sh NVCC SOURCE OBJECT HEADERS UNUSED OPTION...
 #
 # Compiles SOURCE, and writes to UNUSED those of the paths in HEADERS that it does not include, by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorFlow and CUDA as they are installed, and GoogleTest's sources as the system has them."""
 
 _TENSORFLOW_BUILD = """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """C++ tests, one target a file."""
 
 load("//bazel:copts.bzl", "TF_EMBED_COPTS")

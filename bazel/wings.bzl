@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wings of cc/core: one library each."""
 
 load("//bazel:copts.bzl", "TF_EMBED_COPTS")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picture of the figures: how far each is from its goal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What device_table_benchmark.cu runs on: a GPU where nvcc compiles it, else the host in its place,
 // by which the program can be tried where there is no GPU; times of the host say nothing.
 #ifndef TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast a DeviceTable is, key by key and in a step of training.
 //
 //     device_table_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]

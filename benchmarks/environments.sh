@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes the environments of the benchmarks, once, and installs what is in the tree now.
 #
 #   benchmarks/environments.sh peers    .venv/bench216: TensorFlow and TFRA, which needs that TensorFlow

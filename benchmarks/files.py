@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves a table as files and loads it, in a process of its own.
 
     python benchmarks/files.py ROWS DIM [FOLDER]

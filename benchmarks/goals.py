@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tf_embed is after, in one table."""
 
 from __future__ import annotations

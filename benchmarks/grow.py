@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grows one table from empty, in a process of its own, without making room beforehand.
 
     python benchmarks/grow.py tf_embed|TFRA KEYS DIM [--warm < NEEDS]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times the growth of a table from nothing, by upserts of new keys without a reserve, and what
 // memory it takes; then the growth of its index alone.
 //

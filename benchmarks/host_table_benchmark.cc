@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times the verbs of HostTable beside two floors, in turn, each on fresh batches of its own:
 //   gather          the same rows copied from an array by known numbers
 //   gather + line   the same, where each number is read from a random cache line of an index, by

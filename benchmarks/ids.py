@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of ids: which of a table's keys a step asks for."""
 
 from __future__ import annotations

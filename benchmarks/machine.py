@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine: what it is, what else runs on it, how much memory a process holds. Linux only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An op that does nothing but what every op does: it has the inputs and the outputs of a lookup,
 // and allocates its outputs, in which it writes nothing.
 #include "tensorflow/core/framework/common_shape_fns.h"

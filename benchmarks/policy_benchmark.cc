@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times training steps on a stream of ids that drifts, with a table that is bounded to a tenth of
 // the ids and with one that is not; and says how often the ids of a batch were there.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread pool of the benchmarks of the core.
 #ifndef TF_EMBED_BENCHMARKS_POOL_H_
 #define TF_EMBED_BENCHMARKS_POOL_H_

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From rows to figures: which goals are reached, and which can't be judged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restricts one table to half of its rows, in a process of its own.
 
     python benchmarks/restrict.py tf_embed|TFRA frequency|timestamp KEYS DIM

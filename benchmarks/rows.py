@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a measurement leaves behind: a row of the table of results."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizers of the benchmarks of the core.
 #ifndef TF_EMBED_BENCHMARKS_RULE_H_
 #define TF_EMBED_BENCHMARKS_RULE_H_

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the benchmarks and reports.
 
     .venv/bench216/bin/python benchmarks/run.py [--quick] [--sections lookup,adam] [--write]

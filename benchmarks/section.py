@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures one part of one section, in a process of its own.
 
     python benchmarks/section.py lookup 1e6 [--quick]

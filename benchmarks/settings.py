@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How thoroughly to measure, and where the built things lie."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times several implementations on the same work, side by side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that the host of a virtual machine has given already.
 
 The host provides a page when it is first touched, which takes up to 3 ms a MiB, far longer than

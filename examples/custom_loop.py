@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training loop of one's own: two tables, ids that come and go, accumulation, checkpoints.
 
     python examples/custom_loop.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hash table in the memory of a GPU, driven from PyTorch, CuPy or NumPy without TensorFlow.
 
 `make cuda-library` builds the library with nvcc. Arrays are tensors of PyTorch or CuPy on the

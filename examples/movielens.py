@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many stars will this user give that film? Matrix factorization without declaring any id.
 
     python examples/movielens.py                 # downloads MovieLens 100K from GroupLens

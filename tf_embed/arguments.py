@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user passes, made into tensors of the table's types, or refused with one sentence.
 
 Tensors must have the right dtype already: a cast that nobody asked for loses keys. NumPy arrays

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Questions about the caller, which Keras and TensorFlow do not answer through their public API.
 
 Every place of tf_embed that looks at frames is here. Each answer only refuses something that would

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frozen dataclasses of settings that Keras saves, and checks of what they hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM in its own process, told what to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM's table-batched embedding on a CPU: an array of rows, and a step fused with its gradient.
 
 A program of its own, since torch and TensorFlow are in different environments. It reads commands

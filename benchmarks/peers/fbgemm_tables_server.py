@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many tables of FBGEMM's on a CPU: one pooled forward, and a backward that steps all of them.
 
 A program of its own, as `fbgemm_server.py`. Arguments: optimizer, tables, rows a table, dim, bags.

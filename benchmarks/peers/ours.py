@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tf_embed, as a user writes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorFlow Recommenders Addons, dynamic_embedding.
 
 Its optimizer takes those of tf_keras, or TensorFlow's own old Keras, which is used here: importing

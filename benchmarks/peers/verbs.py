@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verbs that TFRA and tf_embed write alike, as functions of a graph."""
 
 from __future__ import annotations

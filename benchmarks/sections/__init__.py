@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is measured: a module for each section, whose `rows` measures one part of it.
 
 Each part has a process of its own. No import here, so that whoever starts them needs no TensorFlow.

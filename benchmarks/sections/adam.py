@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adam steps beside TFRA's optimizer, and beside the leanest flow of TFRA's ops."""
 
 from __future__ import annotations

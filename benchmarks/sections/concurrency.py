@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two readers beside an updater, in threads: how many rows they read, and whether one is torn."""
 
 from __future__ import annotations

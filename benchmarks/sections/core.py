@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine without TensorFlow, beside the floor of any hash table.
 
 The floor is measured in the same run: rows gathered from an array, and one random line of an index

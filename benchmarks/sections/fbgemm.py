@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps and forward beside FBGEMM's on a CPU, which has arrays and no hashing, and no Adam."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Growing to 10^7 keys from empty: time, the worst batch, memory at the peak."""
 
 from __future__ import annotations

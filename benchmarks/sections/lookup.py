@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookup, upsert and accum beside TFRA's, in graphs of one process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of a table beyond keys, weights and slots, while it grows past 10^6 keys."""
 
 from __future__ import annotations

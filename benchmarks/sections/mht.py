@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookup and insert beside TensorFlow's MutableHashTable."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of optimizers beside TFRA's. A part is an optimizer; Adam has a section of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies: restricting a table beside TFRA, bounded tables, and keys that wait for their rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bags of ids pooled by their sum, and an Adam step, beside TFRA's embedding_lookup_sparse."""
 
 from __future__ import annotations

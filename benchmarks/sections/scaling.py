@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cost per id from 10^4 to 10^7 keys and from 1k to 1M ids, beside a gather from an array."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small batches: eager lookups, and what an op costs in a graph beside one that does nothing."""
 
 from __future__ import annotations

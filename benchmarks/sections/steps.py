@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of an optimizer, for the sections that differ by which: forward, backward and update.
 
 What the loss hands back is a tensor made beforehand, so that only the embedding's work is timed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of many tables by one layer, beside FBGEMM's table-batched embedding on a CPU.
 
 A part is a configuration, what the tables are, and an optimizer: "26x2048x1x64 arrays SGD" is 26

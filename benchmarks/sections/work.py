@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What sections share: tables filled with keys, batches drawn, a measurement made a row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bags in device memory: which keys of a batch make each, and what counts in it.
 #ifndef TF_EMBED_CC_DEVICE_BAGS_VIEW_H_
 #define TF_EMBED_CC_DEVICE_BAGS_VIEW_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table of a device for callers whose arrays are on the host: each verb copies them to the
 // device's memory and back. So whatever has its arrays on the host needs to know nothing of GPUs.
 #ifndef TF_EMBED_CC_DEVICE_COPYING_TABLE_H_

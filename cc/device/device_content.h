@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a DeviceTable: an index, slabs of rows, and what new rows begin as. Whoever calls
 // has the order of the table: nobody else writes, and where something is freed nobody else reads.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_CONTENT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index of a table in device memory, from keys to numbers of rows: an array of buckets of one
 // 128-byte line, in which a key is looked for from its home on.
 //

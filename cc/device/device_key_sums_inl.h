@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceKeySums on a device. Equal keys are brought together as for a write; a running sum over the
 // first places of each, in the order of the batch, numbers them; and a tile sums the gradients of
 // one key in the order of the batch, reading those of bags where they lie.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the rows of a table in device memory lie. A row holds all that belongs to a key:
 //
 //     | weights | pad to 8 | slots | pad to 8 | statistics: 64-bit words | pad to 16 |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory that the rows of a DeviceTable lie in: the device's, and beyond a bound pinned memory
 // of the host.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_SLABS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spreads a batch in the memory of a device over the shards that a variable has there: ShardSplit,
 // by the same rule and in the same order, where the host can't read the keys.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_SPLIT_H_

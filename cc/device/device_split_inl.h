@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceSplit on a device: a stable sort of the batch's places by shard, so that the outcome
 // depends on no order of tiles.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_SPLIT_INL_H_

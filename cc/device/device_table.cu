@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceTable on an NVIDIA GPU: what EmulatedDevice is on the host. The only file that nvcc
 // compiles; `make cuda` does. With --fmad=false, or initial rows would differ from the CPU's in
 // their last bits; no fast math.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes tables whose rows are in the memory of a device: an NVIDIA GPU, or the host in its place.
 // The arrays of a batch (keys, positions, rows, gradients, flags, defaults) are then in memory that
 // the device reads and writes, and are ready on the stream of the ExecContext; what is exported is

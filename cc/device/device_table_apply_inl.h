@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a DeviceTable that runs optimizers. Included by device_table_inl.h.
 //
 // The sum of a key's gradients, and where weights are narrow the row that is computed in, stand in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/device/device_table_c.h"
 
 #include <exception>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A DeviceTable by C functions: for Python beside PyTorch or CuPy, and whatever else can call C.
  *
  * Arrays of a batch (keys, weights, gradients, flags) are in memory that the table's device reads

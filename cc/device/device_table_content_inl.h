@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a DeviceTable does to its content as a whole. The end of device_table_inl.h includes it.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_CONTENT_INL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table in the memory of a device.
 //
 // A find: one launch; a tile of lanes looks its key up (device_index.h) and copies the row. A

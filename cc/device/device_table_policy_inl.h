@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How rows of a DeviceTable come and leave by its policy. The end of device_table_inl.h includes
 // it.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_POLICY_INL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a DeviceTable that works on bags: pooled finds in many tables at once, and steps by
 // the gradients of pooled rows. Included by device_table_inl.h.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches whose keys are said to be distinct (KeyBatch::distinct): each key is a group by itself,
 // and none is looked for by a sort. But nothing may depend on the word being true: on a device
 // equal keys would be dealt with at once, and of an absent one two rows be made. So each key claims

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device that is the host: its memory is the table's allocator, a launch runs its kernel on the
 // caller's threads, and nothing is asynchronous. With it a machine without a GPU runs, and the
 // tests and the sanitizers check, every line of a DeviceTable but those of device_table.cu.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <memory>
 
 #include "cc/device/device_key_sums_inl.h"

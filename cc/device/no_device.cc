@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stands in for device_table.cu where it was not compiled.
 #include "cc/device/copying_table.h"
 #include "cc/device/device_key_sums.h"

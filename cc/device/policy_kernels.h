@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How rows come to a bounded table and leave it, as row_kernels.h.
 //
 // Who leaves is decided by eviction set: the keys whose hashes begin with the same bits, 128 to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bags in device memory: finds that pool rows as they find them, those of many tables in one launch
 // with a tile for each bag; and what the gradients of pooled rows are to the keys of the bags. Sums
 // are taken in the order of a bag's keys, as cc/core/pooling/pooled_find.h has it.

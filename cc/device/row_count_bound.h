@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host knows of the number of rows of a table on a device, without asking it: a number
 // that they can't exceed. For who writes.
 #ifndef TF_EMBED_CC_DEVICE_ROW_COUNT_BOUND_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a table in device memory does to rows, key by key: a kernel a verb. Each is called for all
 // i of a launch, in any order, many at once, by all lanes of a tile. tile.h has the rules.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of rules on rows in device memory, run by the lanes of a tile on the columns of a row. The
 // sums and their order are those of table_loops_inl.h, so rows have the same bits as on the host,
 // except for rules that take powers.

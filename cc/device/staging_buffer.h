@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a verb copies to a device beside its arrays: some small arrays, laid out one behind the
 // other in words on the host, so that one copy takes them all. The place of each in device memory
 // is known before.

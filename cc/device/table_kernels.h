@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a table in device memory does to all of its rows, and to the statistics of some. As in
 // row_kernels.h; those "for each place" run over the places of an index.
 #ifndef TF_EMBED_CC_DEVICE_TABLE_KERNELS_H_

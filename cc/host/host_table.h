@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table in the memory of the host: a StripedIndex from keys to row ids, and a RowStore of rows.
 //
 // A find:  hash -> bucket (one cache line) -> row id -> row. The keys of a batch go through these

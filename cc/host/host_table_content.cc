@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What HostTable does to its content as a whole. The verbs on rows are in host_table.cc.
 #include <algorithm>
 #include <cstring>

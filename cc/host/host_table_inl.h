@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops that the files of HostTable share.
 #ifndef TF_EMBED_CC_HOST_HOST_TABLE_INL_H_
 #define TF_EMBED_CC_HOST_HOST_TABLE_INL_H_

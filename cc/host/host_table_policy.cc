@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How rows come and leave by a HostTable's policy. The verbs on rows are in host_table.cc.
 #include <algorithm>
 #include <cassert>

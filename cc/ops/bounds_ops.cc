@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check of a batch of bags before it is looked up in arrays of rows.
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"

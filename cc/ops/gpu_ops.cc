@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Python asks about GPUs.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"

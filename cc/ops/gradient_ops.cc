@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How gradients of rows leave loops and conditions, where TensorFlow would add them up as dense
 // tensors of the anchor's shape, which has no rows.
 //

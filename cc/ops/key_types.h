@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The types of keys. Attributes of ops, kernels, files and Python take them from this list.
 #ifndef TF_EMBED_CC_OPS_KEY_TYPES_H_
 #define TF_EMBED_CC_OPS_KEY_TYPES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shapes with one axis more, which shape functions may not make of everything: TensorFlow ends the
 // process over a shape that no tensor has.
 #ifndef TF_EMBED_CC_OPS_LONGER_SHAPE_H_

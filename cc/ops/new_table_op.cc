@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The op that makes a table in eager execution.
 
 #include "absl/status/status.h"

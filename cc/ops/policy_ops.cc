@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops of rows that come and go. The policy itself is in the attributes of TfEmbedTable; common
 // inputs as in table_ops.cc.
 #include "absl/status/status.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pooled lookups, and the ops of their gradients.
 //
 //     keys --TfEmbedFindPooled--> a row for each bag

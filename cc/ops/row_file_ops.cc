@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops that save rows as files and load them.
 #include "cc/ops/key_types.h"
 #include "tensorflow/core/framework/common_shape_fns.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The op that checks sparse ids.
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pooled lookup in many tables at once, and the ops of its gradients. These go one of two ways:
 // SumByKeyTables gives each table its own, for whatever trains it; or PackBatch hands the batch on
 // as it is, and ApplyTables trains all tables by it in one step, so that no gradient of a key is

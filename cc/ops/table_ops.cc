@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The op set of a table. One set serves every store and every device: key type, value type and
 // dim are run-time values of the handle, so nothing here is repeated for a dtype.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How steps that read rows, compute outside of the table and write rows back exclude each other.
 //
 //   TfEmbedTakeTurn --> turn ... TfEmbedFindSlots ... TfEmbedAssignSlots ... TfEmbedEndTurn

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the store that options ask for: the one place that knows all of them. A new store is a room
 // of its own, a field of StorageOptions if it has options, and a line in NewStore.
 #ifndef TF_EMBED_CC_STORES_NEW_STORE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorFlow's file systems behind the core's streams: local folders, and whatever else has a
 // scheme that TensorFlow knows, such as gs:// or, once tensorflow-io is imported, s3://.
 #ifndef TF_EMBED_CC_TF_FILE_SYSTEM_H_

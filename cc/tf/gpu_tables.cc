@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/tf/gpu_tables.h"
 
 #include "cc/tf/settings.h"

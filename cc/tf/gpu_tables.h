@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables on the GPUs of TensorFlow.
 //
 // An op that is registered for a GPU has its arrays in the GPU's memory (HostMemory says which are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops that carry gradients of rows through loops and conditions; see row_gradients.h.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops that bring saved rows back: OpenSavedRows finds and checks them and makes the table
 // ready, SavedKeys tells whose rows a block has, for who must choose, and LoadSavedRows takes them
 // in.

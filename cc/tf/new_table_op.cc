@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a table in eager execution.
 //
 // TensorFlow keeps an eager kernel for each set of attributes, for ever. So whatever differs from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registers kernels for GPUs.
 //
 //     const OnGpu<EraseOp> erase("TfEmbedErase", {"table", "owners"}, KeyTypes::kWide);

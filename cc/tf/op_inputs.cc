@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/tf/op_inputs.h"
 
 #include "tensorflow/core/framework/resource_mgr.h"

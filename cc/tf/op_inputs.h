@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each kernel asks of its inputs and attributes before it reads them. An eager op is given
 // tensors of any shape, and TensorFlow ends the process where one is read as a scalar that is none,
 // or where a shape gets more elements or axes than a tensor can have.

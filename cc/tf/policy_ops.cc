@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs of rows that come and go: Restrict, DrainEvicted, RowStatistics, SetScores, SetClock.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/tf/pooling_inputs.h"
 
 #include "cc/tf/op_inputs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What pooled lookups and their gradients share: attributes and inputs that say which keys make a
 // bag, see cc/ops/pooling_ops.cc.
 #ifndef TF_EMBED_CC_TF_POOLING_INPUTS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of some rows of one table, as a value that flows through a graph in a variant.
 //
 // A loop of TensorFlow adds up the gradients of its iterations, and a condition gives zeros for the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the attributes by which ops name a rule, and its hyper-parameters.
 #ifndef TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_
 #define TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_

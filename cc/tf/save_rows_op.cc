@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SaveRows: a variable's rows go to files, of one moment, and replace those of an earlier save.
 //
 // Files of rows have names that no other save has. When all of them are there, and on the disk, the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A save of a variable: where its files are, which of them a process takes, and their rows.
 #ifndef TF_EMBED_CC_TF_SAVED_ROWS_H_
 #define TF_EMBED_CC_TF_SAVED_ROWS_H_

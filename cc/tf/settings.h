@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The settings of a table that an op is to make: attributes of that op, or scalar inputs of the
 // same names.
 #ifndef TF_EMBED_CC_TF_SETTINGS_H_

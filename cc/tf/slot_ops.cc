@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops of a rule that runs outside of the table: FindSlots and AssignSlots give and take whole
 // rows, RowsOfOtherRule says what a rule would replace. ReadSlots shows the slots of any rule, and
 // AssignSlots writes those of a fused one too. LargestSlot is one of them, for a rule that counts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks sparse ids, for those of TensorFlow's ops that take any numbers and end the process where
 // they make a tensor of a negative size, or write elsewhere.
 #include <cstdint>

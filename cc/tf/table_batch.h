@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch of bags whose keys are of many tables, as the ops of cc/ops/table_batch_ops.cc take it:
 // out of their inputs, or out of the words that one of them has packed it in.
 #ifndef TF_EMBED_CC_TF_TABLE_BATCH_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of the gradient of a pooled lookup in many tables: SumByKeyTables makes that of the
 // tables of it, for others to train them; ApplyTables trains them by it, in the form that PackBatch
 // has given its batch.

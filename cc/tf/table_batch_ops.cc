@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FindPooledTables, a pooled lookup in many tables at once, and WeightGradientsOfTables, the
 // gradient of its weights.
 #include <algorithm>

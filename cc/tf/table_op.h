@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the kernels share: each unpacks tensors, calls one verb on each shard, and returns the
 // status.
 #ifndef TF_EMBED_CC_TF_TABLE_OP_H_

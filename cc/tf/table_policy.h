@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // By which rows of a variable come and leave, as its handle op says it, and what its shards share
 // for that: the clock, and the log of rows that left.
 #ifndef TF_EMBED_CC_TF_TABLE_POLICY_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a table handle points to: the shards of one variable, what they share for rows that come and
 // go and, where keys or values are strings, the dictionaries between them and the 64-bit numbers
 // that the shards hold.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts of a table for the time of one operation: strings of tensors made numbers of the
 // table's dictionaries and back, under the strings mutex (table_resource.h).
 #ifndef TF_EMBED_CC_TF_TEXT_ACCESS_H_

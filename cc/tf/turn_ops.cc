@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops by which steps that read rows and write them back take turns on a table.
 #include <atomic>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs that change rows: InsertOrAssign, Accum, Apply, Erase.
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"

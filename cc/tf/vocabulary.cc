@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names that the engine and Python have in common, as JSON. `_library.vocabulary()` reads it.
 #include <iterator>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ops that save and restore whole tables share.
 #ifndef TF_EMBED_CC_TF_WHOLE_TABLE_H_
 #define TF_EMBED_CC_TF_WHOLE_TABLE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs on a table as a whole: Clear, Shrink, Size, Export, ExportScores, Import.
 #include <algorithm>
 #include <cstring>

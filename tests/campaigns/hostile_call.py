@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a public name is called with hostile values, and the variable that most calls need."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls every public name of tf_embed with hostile values. A program.
 
     hostile_calls.py [--names=upsert,lookup] [--every=N] [--seed=S] [--show=taken]

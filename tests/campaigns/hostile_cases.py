@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public names of tf_embed, with the kind of each argument and good values for the others."""
 
 from __future__ import annotations

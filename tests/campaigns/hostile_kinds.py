@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kinds of arguments of tf_embed: what each takes of the hostile values, and why."""
 
 from __future__ import annotations

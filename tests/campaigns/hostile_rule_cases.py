@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of `tf_embed.optimizers` and `tf_embed.tbe`; see `hostile_cases`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile values, and the kinds of arguments that get them.
 
 Every value goes to every argument. A kind of argument lists the values that it takes, each with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wrapper's steps, with the kind of each argument; see `hostile_cases`."""
 
 from __future__ import annotations

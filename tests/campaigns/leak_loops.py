@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loops of the leak campaign: a function for each, which sets it up and gives one cycle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory over many cycles of making, using and dropping what the library has.
 
     python tests/campaigns/leaks.py [--cycles=300] [--kinds=variables,files]

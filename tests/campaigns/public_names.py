@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every public function, class and method of tf_embed, by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Right calls of the raw ops of bags, of gradients, of many tables and of files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of raw ops, drawn by number: right ones, and what they become with wrong arguments.
 
 A call is a function of a seed and its number alone, so each can be made again. Calls come in

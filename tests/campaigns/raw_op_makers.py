@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Right calls of raw ops: what a campaign begins with before it makes arguments wrong."""
 
 from __future__ import annotations

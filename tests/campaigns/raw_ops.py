@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random calls of every raw op, to find those that end the process or never return.
 
     python tests/campaigns/raw_ops.py [--calls=500] [--seed=1] [--processes=1] [--limit=120]

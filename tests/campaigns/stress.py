@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All operations of a Variable at once, for minutes, over tables of each kind.
 
     python tests/campaigns/stress.py [--seconds=60] [--kinds=plain,lfu] [--threads=5] [--seed=1]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmarks' own arithmetic: rounds, ratios, and what is judged. No peer is needed here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stream that never ends: ids drift, and a bounded table keeps up within its bound."""
 
 from __future__ import annotations

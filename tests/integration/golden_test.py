@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what every supported TensorFlow has saved: see tests/support/write_golden.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile values for every argument of every public name; see tests/campaigns/hostile_calls.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training that is killed and resumed gives, bit for bit, what unbroken training gives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The campaign that looks for leaks finds none, and finds one that is planted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/migrating_from_tfra.md, line by line: what it names is there and runs, or is not there."""
 
 from __future__ import annotations

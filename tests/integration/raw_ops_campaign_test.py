@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random calls of all raw ops: none ends the process; and what does is found and told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests/tables/save_paths.py says can be wrong: planted losses are found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SavedModels: exported, saved, loaded, saved again, and served by a process that only imports us.
 
 The processes are dear, so all that is served elsewhere is saved first and served by one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stress of all operations at once finds nothing, and finds what is planted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads every import and every include, and fails where one points upward.
 
 The order of the rooms is the architecture: a lower room knows nothing of the rooms above it, and
@@ -74,6 +75,7 @@ OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "examples", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
 # A longer file is looked at: it is split if it has two purposes, or it is named here with a reason.
 MAX_LINES = 600
 LONGER = {
@@ -146,6 +148,20 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
         return []
 
     return next((found for module in sorted(imports) if (found := walk(module, []))), [])
+
+
+def source_files() -> Iterator[pathlib.Path]:
+    """All files of code."""
+    for folder in SOURCE_FOLDERS:
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in SOURCE_SUFFIXES:
+                yield path
+
+
+def names_licence(source: str) -> bool:
+    """Whether the first line, or the second behind a shebang, says what the licence is."""
+    lines = [line for line in source.splitlines()[:2] if not line.startswith("#!")]
+    return lines[:1] in ([f"# {LICENCE}"], [f"// {LICENCE}"])
 
 
 def wrong_lengths(lines: dict[str, int], longer: dict[str, str]) -> list[str]:
@@ -257,13 +273,15 @@ class TreeTest(absltest.TestCase):
 
     def test_each_long_file_has_a_reason(self):
         lines = {
-            str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-            for folder in SOURCE_FOLDERS
-            for path in (ROOT / folder).rglob("*")
-            if path.suffix in SOURCE_SUFFIXES
+            str(path.relative_to(ROOT)): len(path.read_text().splitlines()) - 1  # the licence
+            for path in source_files()
         }
         found = wrong_lengths(lines, LONGER)
         self.assertEmpty(found, "\n".join(found))
+
+    def test_each_file_names_its_licence(self):
+        found = [path for path in source_files() if not names_licence(path.read_text())]
+        self.assertEmpty(found, "\n".join(map(str, found)))
 
 
 class PlantedTest(parameterized.TestCase):
@@ -322,6 +340,12 @@ class PlantedTest(parameterized.TestCase):
     )
     def test_a_good_length_passes(self, lines, longer):
         self.assertEmpty(wrong_lengths(lines, longer))
+
+    def test_a_licence_is_found_where_it_belongs(self):
+        self.assertTrue(names_licence(f"// {LICENCE}\n\n"))
+        self.assertTrue(names_licence(f"#!/usr/bin/env bash\n# {LICENCE}\n"))
+        for source in ("", "#!/usr/bin/env bash\n", f"x = 1\n# {LICENCE}\n", "# Apache-2.0\n"):
+            self.assertFalse(names_licence(source), source)
 
     def test_the_package_may_import_everything(self):
         source = "from tf_embed.layers import DynamicEmbedding\nfrom . import tfra"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """configure.sh: which CUDA it finds, and what it says of one that does not serve.
 
 Bazel and nvcc are programs of the tests; TensorFlow and the C++ compiler are the machine's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importing tf_embed: what it leaves alone, and what it says where something does not fit."""
 
 from __future__ import annotations

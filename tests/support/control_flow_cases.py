@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places where a lookup can stand, and two embeddings to put there: a dense one and a dynamic one.
 
 A *place* is a function of an embedding and ids that gives rows.

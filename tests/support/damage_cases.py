@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are damaged or of another kind of table, and what is said of them.
 
 For each format of FORMATS and each of HARMS a trained model reads such a file. It must raise, and

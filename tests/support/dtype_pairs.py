@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys of every key dtype, random rows of every value dtype, and the rows of a table as a dict."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of FBGEMM's table-batched embedding on the CPU, for tbe_fbgemm_test.py.
 
 Runs in an environment of FBGEMM's. Reads from an .npz file the arguments of the layer (`settings`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves a variable in children that die while they save. A program.
 
     killed_saves.py cut|kill FOLDER

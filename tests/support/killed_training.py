@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains examples/kill_and_resume.py in children that die when a plan says so. A program.
 
 It reads a JSON list of plans and makes them true one after the other, each in a process of its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves and loads rows in an object store, s3:// by tensorflow-io: a program that a test runs.
 
     python tests/support/object_store.py s3://bucket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every optimizer, every option, both ways to train a table, and what comes out.
 
 `check` gives the one kind of answer there is: the largest difference from the oracle, or the

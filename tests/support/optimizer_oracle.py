@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oracle of training: what a Keras optimizer does to the rows of tables.
 
 A table is right where its rows equal those of the Keras optimizer itself on a dense variable of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a table's policy does, said with dicts: the oracle of the tests of policies.
 
 Everything is as `tf_embed.TablePolicy` documents it.

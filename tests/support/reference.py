@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oracle: what a table is, in a dict and NumPy, and what optimizers and initializers do.
 
 Nothing here is taken from tf_embed. The optimizers are Keras's formulas on the rows of a step

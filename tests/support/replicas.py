@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two replicas of the tests, on two logical CPUs."""
 
 from __future__ import annotations

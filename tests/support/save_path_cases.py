@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every save path through which a trained model is saved, copied or taken up again, tried.
 
 A save path takes a trained model and gives another one, which should be as the first. `outcome`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models that go through save paths, and what of one model another has.
 
 They look three ids up in one table, which keeps statistics of their use. Of another seed, ids that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables, features and batches for the tests of the table-batched layer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oracle of the table-batched layer: lookups of features in tables, in NumPy and float64.
 
 Nothing here is taken from tf_embed or FBGEMM. The rules that train rows are those of tbe_oracle.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM's optimizers in every mode, each beside its oracle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oracle of FBGEMM's optimizers: an array of rows and the formulas, in NumPy and float64.
 
 Nothing here is taken from tf_embed or FBGEMM. `Oracle` trains an array whose rows are all there

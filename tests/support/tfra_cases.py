@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers with known rows, ids in containers, and the oracle for `tf_embed.tfra.keras`."""
 
 from __future__ import annotations

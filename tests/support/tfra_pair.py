@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TFRA 0.8.1, where it is installed, and pairs of variables: one of TFRA, and tf_embed's beside it.
 
 Whoever imports this without TFRA is skipped. Importing TFRA changes Keras, so its tests want a

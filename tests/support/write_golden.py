@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the files that golden_test.py reads, with the TensorFlow at hand, into a .zip of its name.
 
 They are written once for each supported TensorFlow, and read by all. What is saved today must be

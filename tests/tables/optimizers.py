@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every Keras optimizer times every option, against Keras itself: prints docs/optimizers.md.
 
 Each cell is "equal", or the number of the sentence with which the case is refused when the

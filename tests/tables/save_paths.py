@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every save path times what should come through it, and damaged files: prints docs/save_paths.md.
 
 Each cell is "kept", or what a save path does not carry by its nature, or the sentence with which it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows in bytes, against their layout written down with NumPy, and pooled lookups in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table-batched layers in Keras models: fit, functional inputs, saving, replicas."""
 
 from __future__ import annotations

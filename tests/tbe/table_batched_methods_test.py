@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a table-batched layer has beside its lookup."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table-batched layer equals its oracle whatever tables, features and bags it gets."""
 
 from __future__ import annotations

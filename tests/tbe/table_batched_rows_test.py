@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a table-batched layer that are not what they were stored as: decayed, or bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizer states of table-batched layers in float16 and bfloat16, against an oracle in NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups of the table-batched layer, against an oracle in NumPy: inputs, pooling, layouts."""
 
 from __future__ import annotations

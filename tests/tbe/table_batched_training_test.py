@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training of table-batched layers: each optimizer and mode against an oracle in NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views of a table-batched layer's weights and optimizer states: what they read and write."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Side by side with FBGEMM's own code, where its CPU wheel is right.
 
 Optional: TF_EMBED_FBGEMM_PYTHON is the Python of an environment that has FBGEMM, such as the one

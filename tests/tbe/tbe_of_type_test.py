@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every one of FBGEMM's optimizers by its type, with every setting: taken over, or refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM's optimizers in tables and on dense variables, against an array of rows in NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What TFRA 0.8.1 does wrong, beside what tf_embed does; a TFRA that were mended would be noticed.
 
 Each test has the wrong answer of the one and the right one of the other. What is compared here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tf_embed beside TFRA 0.8.1: the same calls with the same random inputs give the same results.
 
 Where they do not, TFRA is wrong or leaves the result open; `beside_tfra_defects_test.py` has these.

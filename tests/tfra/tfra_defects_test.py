@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What TFRA does wrong, and tf_embed right; where no other test has it already.
 
 `beside_tfra_defects_test.py` shows the wrong answers of TFRA itself, where it is installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables that TFRA saved, read from its files."""
 
 from __future__ import annotations

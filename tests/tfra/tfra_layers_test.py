@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers of `tf_embed.tfra.keras.layers`: arguments, rows and dtypes.
 
 Each defect that TensorFlow Recommenders Addons 0.8.1 has in its layers is a test, here or in the

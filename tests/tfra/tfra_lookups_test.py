@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lookups that code written for TFRA calls, against TensorFlow's on a dense variable."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models with the layers of `tf_embed.tfra.keras`, through every way to save them."""
 
 from __future__ import annotations

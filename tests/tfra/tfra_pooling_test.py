@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SquashedEmbedding` and `FieldWiseEmbedding`, against dense rows that TensorFlow reduces."""
 
 from __future__ import annotations

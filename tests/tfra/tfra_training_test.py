@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers of `tf_embed.tfra.keras.layers` in training, against dense layers of Keras."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variables by name, what stands for them on a tape, and what optimizers keep beside rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ids that a model declared ragged or sparse, and gets dense.
 
 `model.export` makes a signature for dense ids of them, for TensorFlow's signatures are of tensors.

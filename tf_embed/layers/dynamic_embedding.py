@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`DynamicEmbedding`: keras.layers.Embedding without a vocabulary."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ids, as a user has them, made into keys, as a table has them.
 
 Strings are keys as they are. A cast of TensorFlow wraps numbers that do not fit, and two ids would

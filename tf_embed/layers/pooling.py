@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From ids in any container to rows, one for each id or pooled over the last axis.
 
 A *bag* is the ids along the last axis: a line of a dense tensor, the innermost list of a ragged

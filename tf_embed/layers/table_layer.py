@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableLayer`: a Keras layer that owns a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gradient of a lookup.
 
 For the anchor, the variable that stands for a table on a gradient tape, it is a tf.IndexedSlices of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops of rows that come and go, typed. The inputs that all share are those of `ops.py`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gradient of a pooled lookup, and that of its gradient.
 
 For the token of the lookup it is one of distinct keys and the sums of their gradients, read bag by

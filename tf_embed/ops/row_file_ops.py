@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops that save a table's rows as files and load them, typed. Inputs as in `ops.py`."""
 
 from __future__ import annotations

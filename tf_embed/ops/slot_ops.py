@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops that see an optimizer's slots, typed; what `ops.py` has is here alike."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pooled lookup in many tables by one op, and its gradient by another.
 
 All bags of a batch stand in one line: bag b holds indices offsets[b] up to offsets[b + 1].

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops of a table, typed.
 
 One function an op. Nothing is checked here that an op checks itself; what a user may get wrong

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers: the wrapper for a model's, and a rule that Keras lacks."""
 
 from tf_embed.optimizers.dynamic_embedding_optimizer import DynamicEmbeddingOptimizer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One optimizer for the dense variables and the dynamic tables of a model."""
 
 from __future__ import annotations

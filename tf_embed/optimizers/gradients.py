@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Keras optimizers do to gradients before the rule, done to gradients of rows.
 
 All of it is defined on the gradient of the variable, so gradients of equal keys are summed first.

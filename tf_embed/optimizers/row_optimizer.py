@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any Keras optimizer on the rows of a table: the general way to train, beside the fused rules.
 
 A copy of the optimizer is built on variables whose first dimension is open. At each step they take

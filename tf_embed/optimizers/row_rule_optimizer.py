@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RowRuleOptimizer`: what the optimizers of FBGEMM's table-batched embeddings have in common.
 
 Each is a rule on rows: what one step does to a row's weights and slots by the row's gradient, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row-wise Adagrad, which Keras lacks."""
 
 from __future__ import annotations

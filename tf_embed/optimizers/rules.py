@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keras optimizers as fused rules.
 
 The rules run in the table, on the weights and slots of a row at once. This file says which rule

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the wrapper's steps are called with: gradients, variables, losses and tapes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gradients of tables at one step of an optimizer of several tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableTrainer`: one Keras optimizer training one table.
 
 A step, in the order that Keras has for a dense variable: the loss scale is taken off; gradients

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows in checkpoints, Keras files and row files."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Keras's `get_weights` gives for a table: an empty array that carries the rows.
 
 Keras asks each weight for its value as a NumPy array, and hands arrays of the same shapes back in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables in the files of Keras, .keras and .weights.h5.
 
 Keras gives an object a mapping from names to arrays, its store, to write what it has. A table

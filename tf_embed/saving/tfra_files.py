@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the files that TFRA's `save_to_file_system` writes, so that users can bring their tables.
 
 TensorFlow Recommenders Addons 0.8.1 writes two files for each shard, `-keys` and `-values`: the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `Variable(kv_creator=...)` takes: TFRA's words for the store of a table, and its eviction.
 
 There is one store, on the CPU and on a GPU, and it keeps to every strategy. So a creator says what

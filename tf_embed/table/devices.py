@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where tables are: on the CPU, or on a GPU of a build that has GPU support."""
 
 from __future__ import annotations

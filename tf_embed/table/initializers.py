@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The initial row of a key.
 
 A Keras initializer draws a tensor for a whole batch, so what a key gets would depend on the batch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TablePolicy`: which rows come, which stay and which leave.
 
 The table itself goes by it, in C++; here a policy is said, checked and saved in configs.

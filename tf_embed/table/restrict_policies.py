@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restriction, as TFRA has it: a policy, made for a variable, that cuts it down on demand.
 
 `TimestampRestrictPolicy` and `FrequencyRestrictPolicy` go by what the table itself keeps beside its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Shard`: one shard of a table, to look at."""
 
 from __future__ import annotations

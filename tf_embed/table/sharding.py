@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shard that owns a key."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SlotVariable`: what an optimizer keeps beside the rows of a table, to look at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`GpuStorage`: in which memory, and in how much of it, the rows of a table on a GPU are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of one variable: a resource that holds every shard, its verbs, and how it is saved.
 
 All shards are in one resource because that is what TensorFlow saves well: a SavedModel is written

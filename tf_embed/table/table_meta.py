@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The description of a table in a save: its kind, and the numbers of table_meta.h."""
 
 from __future__ import annotations

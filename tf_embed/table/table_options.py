@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableOptions`: what a table is, as the op that makes one takes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM's table-batched embeddings (TBE) for Keras 3.
 
 TableBatchedEmbeddingBags   many tables in one layer, in three calls a step; under FBGEMM's name

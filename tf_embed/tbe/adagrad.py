@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM's SGD, and its Adagrad by weight and by row."""
 
 from __future__ import annotations

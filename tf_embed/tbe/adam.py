@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM's Adam, LAMB and LARS, with one moment for each weight or for each row."""
 
 from __future__ import annotations

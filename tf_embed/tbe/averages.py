@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FBGEMM's row-wise Adagrads that average weights: at some steps they change all rows."""
 
 from __future__ import annotations

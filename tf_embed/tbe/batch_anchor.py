@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Keras variable that stands for all tables of a layer that one optimizer trains at once.
 
 Its gradient is no sum of rows. It is the batch itself, as one vector of integers, and the gradient

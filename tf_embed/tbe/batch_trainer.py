@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BatchTrainer`: one optimizer of FBGEMM's training many tables, one op a step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BoundsCheck`: ids out of bounds, padding and malformed offsets of a batch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The optimizer of an OptimType and FBGEMM's settings: what a table-batched layer trains by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`HyperParameters`: the hyper-parameters of a layer's own optimizer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what a table-batched layer is called with to one batch of bags.
 
 A batch has its bags feature by feature: those of the first feature, then those of the second. Bag b

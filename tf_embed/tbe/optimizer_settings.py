@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the optimizers of FBGEMM's table-batched embeddings are set by, under FBGEMM's names."""
 
 from __future__ import annotations

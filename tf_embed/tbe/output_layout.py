@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OutputLayout`: where the rows of bags stand in a table-batched layer's output."""
 
 from __future__ import annotations

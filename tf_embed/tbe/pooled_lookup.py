@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PooledLookup`: one lookup in all tables of a table-batched layer."""
 
 from __future__ import annotations

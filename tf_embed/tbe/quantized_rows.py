@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of weights in bytes, as FBGEMM's of `SparseType.INT8`.
 
 A row of `dim` weights is `dim + 8` bytes: a code from 0 to 255 for each weight, then a scale and a

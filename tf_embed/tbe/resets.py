@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RowResets`: rows of a table-batched layer's tables that are set back."""
 
 from __future__ import annotations

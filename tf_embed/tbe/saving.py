@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TablesSaver`: the tables of a table-batched layer in Keras's files."""
 
 from __future__ import annotations

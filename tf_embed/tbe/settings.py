@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the arguments of a table-batched layer may be, and which have no effect."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableBatchedEmbeddingBags`: FBGEMM's table-batched embeddings as a Keras layer."""
 
 from __future__ import annotations

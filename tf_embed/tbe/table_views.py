@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableViews`: weights and optimizer states of a table-batched layer's tables."""
 
 from __future__ import annotations

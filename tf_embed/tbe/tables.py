@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of a table-batched layer, and what describes one."""
 
 from __future__ import annotations

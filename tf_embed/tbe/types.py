@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What FBGEMM's table-batched embeddings are described by, under FBGEMM's names.
 
 What is cached has no effect while all rows of a layer lie in one memory: these settings are taken

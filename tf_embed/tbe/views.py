@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RowsView`: weights of a table, or a state of its optimizer, as an array that takes writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorFlow Recommenders Addons' `dynamic_embedding`, for Keras 3.
 
 Code that says `de = tfra.dynamic_embedding` migrates by one import: `from tf_embed import tfra as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What TFRA's `dynamic_embedding.data_flow` has: names of TensorFlow's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TFRA's switch between graphs that train and graphs that serve. Here it switches nothing.
 
 TFRA reads it when a graph is built, because its training lookups write to variables and can't be

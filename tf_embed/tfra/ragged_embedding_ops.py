@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups of ragged ids, as TFRA's `dynamic_embedding.ragged_embedding_ops` has them.
 
 They are `tf_embed.embedding_lookup_sparse` and `tf_embed.safe_embedding_lookup_sparse`, which take

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups through a `ShadowVariable`, as TFRA's `dynamic_embedding.shadow_ops` has them.
 
 They are `tf_embed.embedding_lookup` with the gradient going to the shadow variable.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ShadowVariable`: what code written for TFRA takes gradients of."""
 
 from __future__ import annotations

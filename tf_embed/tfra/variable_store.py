@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`get_variable`: variables by name, as TFRA has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Keras variable that stands for a table where Keras wants a variable.
 
 It has the shape (0, dim), so it counts no parameters and saves nothing. Its value goes into each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where and how large a new `Variable` may be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Eviction`: rows that leave a table by its policy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups that take part in gradients."""
 
 from __future__ import annotations

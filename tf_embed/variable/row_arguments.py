@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RowArguments`: keys and rows that a user gives, as tensors."""
 
 from __future__ import annotations

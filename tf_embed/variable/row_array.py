@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RowArray`: a `Variable` whose keys are row numbers."""
 
 from __future__ import annotations

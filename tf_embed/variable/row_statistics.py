@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RowStatistics`: counts of a table, and of the use of its rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups of sparse and ragged ids that give one row for each bag of them.
 
 Both containers are brought to one form, `_Bagged`: ids, and the number of the bag of each.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableTraining`: a table as optimizers train it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Variable`: a dynamic embedding table as a TensorFlow object."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0

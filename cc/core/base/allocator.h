@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the engine's memory comes from: rows, index and scratch. A seam for tests that make
 // allocations fail, and for memory of other kinds later. Thread-safe.
 #ifndef TF_EMBED_CC_CORE_BASE_ALLOCATOR_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a caller gives to each verb: the threads that it may run on (the core makes none), the
 // moment it runs at, and whether it is a part of training.
 #ifndef TF_EMBED_CC_CORE_BASE_EXEC_CONTEXT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fair shared and exclusive lock: later readers can't starve a writer that waits, because all
 // pass a turnstile first, which the writer holds while it waits.
 #ifndef TF_EMBED_CC_CORE_BASE_FAIR_SHARED_MUTEX_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first failure of work that runs in many threads.
 #ifndef TF_EMBED_CC_CORE_BASE_FIRST_FAILURE_H_
 #define TF_EMBED_CC_CORE_BASE_FIRST_FAILURE_H_

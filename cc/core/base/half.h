@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // float16 and bfloat16 as storage: converted by bit operations, so that every machine rounds alike
 // (to nearest, ties to even) and no compiler support is needed. Arithmetic happens in float.
 #ifndef TF_EMBED_CC_CORE_BASE_HALF_H_

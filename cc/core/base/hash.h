@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One hash serves the whole engine: the stripe comes from its high bits, the bucket from its low
 // ones, so the two choices are independent.
 #ifndef TF_EMBED_CC_CORE_BASE_HASH_H_

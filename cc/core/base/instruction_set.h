@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instruction sets that inner loops are compiled for. One library serves all machines: which
 // loops run is decided when a table is made.
 #ifndef TF_EMBED_CC_CORE_BASE_INSTRUCTION_SET_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which one thread may take locks, and its check.
 //
 // A thread takes locks by rising rank, and those of one rank by rising number. The ranks up to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of the values of an enumeration: what ops and Python call them.
 #ifndef TF_EMBED_CC_CORE_BASE_NAMES_H_
 #define TF_EMBED_CC_CORE_BASE_NAMES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Marks for functions that the host compiler and nvcc both compile.
 #ifndef TF_EMBED_CC_CORE_BASE_PLATFORM_H_
 #define TF_EMBED_CC_CORE_BASE_PLATFORM_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A number that nobody outside of the process knows.
 #ifndef TF_EMBED_CC_CORE_BASE_PROCESS_SALT_H_
 #define TF_EMBED_CC_CORE_BASE_PROCESS_SALT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The result of whatever can fail. The core throws nothing and knows no other status type, so that
 // it can stand beside any framework.
 #ifndef TF_EMBED_CC_CORE_BASE_STATUS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lock that is handed on in the order in which it was asked for. Waiting blocks no thread: a
 // waiter leaves a function, which is called once the turn is its own.
 //

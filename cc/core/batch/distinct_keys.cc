@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/core/batch/distinct_keys.h"
 
 #include <algorithm>

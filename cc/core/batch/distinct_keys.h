@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the equal keys of one part of a batch: an optimizer's rule sees a key once a step.
 #ifndef TF_EMBED_CC_CORE_BATCH_DISTINCT_KEYS_H_
 #define TF_EMBED_CC_CORE_BATCH_DISTINCT_KEYS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of a batch's places, with their type.
 #ifndef TF_EMBED_CC_CORE_BATCH_GRADIENT_ROWS_H_
 #define TF_EMBED_CC_CORE_BATCH_GRADIENT_ROWS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The distinct keys of a batch, each with the places where it stands, in the order in which they
 // first come. Verbs that write go through a batch in this order: what comes beside its keys (rows,
 // gradients) is then read nearly in the order of memory, and a key is dealt with once, by one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Splits a batch of keys by the high bits of their hashes. Equal keys, and all keys of one stripe
 // of a table, meet in one part, in the order of the batch. So each part can find its equal keys
 // alone, many parts at once, and what is found is the same for any number of threads.

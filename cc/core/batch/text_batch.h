@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Texts, byte strings of any content, as a batch brings them, and their hash.
 #ifndef TF_EMBED_CC_CORE_BATCH_TEXT_BATCH_H_
 #define TF_EMBED_CC_CORE_BATCH_TEXT_BATCH_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where files are written to and read from. The core knows no file system: kernels put
 // TensorFlow's behind these, tests put memory.
 #ifndef TF_EMBED_CC_CORE_FILES_BYTE_STREAM_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32C, the checksum by Castagnoli's polynomial (Castagnoli, Braeuer and Herrmann, "Optimization
 // of cyclic redundancy-check codes with 24 and 32 parity bits", 1993). It finds all errors of up to
 // 32 bits in a row, and x86-64 has an instruction for it.

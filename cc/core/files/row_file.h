@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a table as a file, and the only place that knows its bytes. A save of a variable has one
 // such file for each shard; row_manifest.h says which files make a save.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one process has saved of a variable: a small file of text, written when all files of rows
 // are there, and the only one whose name is the same in each save. Who reads a save begins here;
 // files of rows that no manifest names are none.

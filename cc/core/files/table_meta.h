@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a table is besides its rows, as it stands in a checkpoint: a vector of int64 numbers.
 //
 //     | format = 2 | seed | table id | rule kind | rule id | value type | dim | slots of a row |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bucket is one cache line: five keys, their row numbers, and a word that is lock, version and
 // marks at once.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for the arrays of an index: blocks cut one behind the other out of regions, which are
 // mapped on huge pages.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a table in memory, by row id. Rows lie in slabs and never move while they live:
 // the store grows by a slab at a time. The first slab is small and each next one is twice as large,
 // up to about 16 MiB of weights, from where on all are alike; so a small table is small, and a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A dictionary between texts and 64-bit keys, so that a table of 64-bit keys can be one of strings.
 // Exact: texts that collide in 64 bits have different keys.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of a rule on rows of a table, whatever types weights and slots are: those of float16 and
 // bfloat16 are widened for the step and rounded once after it, weights to nearest or by noise,
 // slots to nearest.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums the gradients of equal keys in the order of the batch.
 #ifndef TF_EMBED_CC_CORE_LOOPS_SUM_ROWS_H_
 #define TF_EMBED_CC_CORE_LOOPS_SUM_ROWS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops in which a table in memory spends its time, compiled once for each instruction set.
 // What they compute does not depend on the set, to the last bit.
 //

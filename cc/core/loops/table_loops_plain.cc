@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/core/loops/table_loops_inl.h"
 #include "cc/core/loops/table_loops_sets.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops of each instruction set. A machine that lacks a set must not call into its loops.
 #ifndef TF_EMBED_CC_CORE_LOOPS_TABLE_LOOPS_SETS_H_
 #define TF_EMBED_CC_CORE_LOOPS_TABLE_LOOPS_SETS_H_

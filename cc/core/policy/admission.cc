@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/core/policy/admission.h"
 
 #include <algorithm>

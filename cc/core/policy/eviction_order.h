@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which row of a bounded table leaves first. An order is one struct and one line of the list below;
 // names in ops and Python, the statistics that a table keeps for it, and the dispatch on host and
 // device come from these.

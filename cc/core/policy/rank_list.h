@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks of rows, a growing array.
 #ifndef TF_EMBED_CC_CORE_POLICY_RANK_LIST_H_
 #define TF_EMBED_CC_CORE_POLICY_RANK_LIST_H_

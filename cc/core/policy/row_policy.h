@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules by which rows come and leave. They go by the statistics of rows (row_statistics.h).
 #ifndef TF_EMBED_CC_CORE_POLICY_ROW_POLICY_H_
 #define TF_EMBED_CC_CORE_POLICY_ROW_POLICY_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows that leave next, lowest rank first.
 //
 // To look for the lowest row of all at each insert would cost a pass over the table. So one pass

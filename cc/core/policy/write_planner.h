@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans the writes of a table whose policy bounds, admits or expires rows: which absent keys of a
 // batch get rows, and which rows leave for them.
 //

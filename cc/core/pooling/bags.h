@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bags: runs of a batch's keys whose rows are pooled into one, and what pooling is.
 //
 //     pooled row of a bag = (sum of weight x row over its keys) / divisor

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients that are summed by key, on the host (key_sums.h) and on devices.
 #ifndef TF_EMBED_CC_CORE_POOLING_KEY_GRADIENTS_H_
 #define TF_EMBED_CC_CORE_POOLING_KEY_GRADIENTS_H_

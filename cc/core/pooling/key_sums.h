@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The distinct keys of a batch and the sums of their gradients: what an optimizer's step on a table
 // is made of, as arrays. The gradients may be those of bags, and are then read bag by bag: those of
 // single keys never exist.

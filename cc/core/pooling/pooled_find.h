@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A find that pools rows as it finds them, so that the rows of all keys never exist together.
 #ifndef TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_
 #define TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_

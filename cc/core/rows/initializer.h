@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The initial row of a key is a pure function of (seed, table, key): the same on any shard, tier,
 // device, batch, order and restart, to the last bit. Hence
 //   - a counter-based generator: lane j of a row is the j-th number of a SplitMix64 stream that

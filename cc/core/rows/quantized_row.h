@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of weights in bytes, as FBGEMM's of INT8: each weight is a number from 0 to 255 on a scale
 // of the row's own.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows are read while they may be written. The reader notices afterwards, by the version word of
 // the row's bucket, and reads again; but in C++ a plain copy that meets a writer is undefined even
 // when its result is thrown away. So every access to the bytes of a row that others can see goes

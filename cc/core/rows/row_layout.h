@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The byte picture of a row, and the only place where offsets in it are computed.
 //
 //     | weights: dim x value type | pad to 8 | slots: slots_per_row x slot type | pad to 16 |

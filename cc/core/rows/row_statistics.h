@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The statistics of a row: what a table keeps about its use.
 //
 // Statistics are 64-bit words that lie beside the rows, by row id; a table has those that its

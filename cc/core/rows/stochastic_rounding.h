@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stochastic rounding to float16 and bfloat16: up or down with the probability by which the mean of
 // the result is the value, so that many small steps are not lost one by one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The slots of a row as they lie in it. A group may be narrower there than what rules compute in,
 // to save memory: a step widens it, and rounds it once to the nearest when all is done, as it does
 // with weights of such types. Nothing is lost on the way out and back in, so what leaves a table

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows outside of a table: key, weights, slots and statistics of each. An export gives them, and so
 // does an eviction.
 #ifndef TF_EMBED_CC_CORE_ROWS_WHOLE_ROWS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of Keras's optimizers, and FBGEMM's exact Adagrad. rule_unit.h has the words.
 #ifndef TF_EMBED_CC_CORE_RULES_KERAS_RULES_H_
 #define TF_EMBED_CC_CORE_RULES_KERAS_RULES_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rule of an optimizer for one step: its kind, its slots and its numbers.
 //
 // rule_unit.h says how a rule is declared, rule_list.h lists them all.

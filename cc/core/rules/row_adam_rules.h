@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FBGEMM's Adam, LAMB and LARS, on sums of equal keys' gradients. Epsilon is outside of the root.
 // rule_unit.h has the words.
 #ifndef TF_EMBED_CC_CORE_RULES_ROW_ADAM_RULES_H_

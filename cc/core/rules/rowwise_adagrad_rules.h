@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FBGEMM's row-wise Adagrad in all its forms, on sums of equal keys' gradients. Epsilon is outside
 // of the root. rule_unit.h has the words.
 #ifndef TF_EMBED_CC_CORE_RULES_ROWWISE_ADAGRAD_RULES_H_

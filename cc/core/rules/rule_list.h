@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of the rules that run in a table. All that goes by rule comes from it: numbers in
 // checkpoints, names in ops and Python, slots, hyper-parameters, and the dispatch of steps.
 #ifndef TF_EMBED_CC_CORE_RULES_RULE_LIST_H_

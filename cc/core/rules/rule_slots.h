@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a row keeps for the rule that trains its table: slots, in groups. A group is what the rule
 // has one variable for, such as Adam's m; its slots have one initial value in a new row.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Restriction: the rows of lowest rank leave until a number is left, exactly so many in all shards
 // together.
 #ifndef TF_EMBED_CC_CORE_SHARDS_RESTRICT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spreads a batch over the shards of a variable: each shard gets the keys that it owns, in the
 // order of the batch, with their positions, and reads and writes the batch's rows in place.
 #ifndef TF_EMBED_CC_CORE_SHARDS_SHARD_SPLIT_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // THE SEAM. A Table maps 64-bit keys to rows; every store, in memory, on a device, on disk, tiered
 // or sharded, is one. Above it stand ops that unpack tensors, call one verb and hand on the Status;
 // below it, one class a store. tests/cc/core/table/table_contract_test.cc says what each must do.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The locks of a table that a verb holds from its beginning to its end, and how a caller takes
 // those of several tables for many verbs.
 //

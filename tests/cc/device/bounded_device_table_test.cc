@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a bounded DeviceTable does beyond what the tests of policies ask of every table.
 #include <set>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is made beside a batch on a device, and what happens where the device has no memory for it:
 // copies of arrays of the host, and the parts of shards.
 #include "cc/device/copying_table.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Distinct keys and the sums of their gradients on a device, beside those of KeySums on the host.
 #include "cc/device/device_key_sums.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a bounded DeviceTable does that only the host in a device's place can show: memory that
 // ends, what the host must not ask for, and many lanes.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches in a device's memory spread over shards: as on the host, and into tables there.
 #include "cc/device/device_split.h"
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # A line for each operation and part of a step; none of them zero, and new keys do come.
 set -e
 "$1" --keys=500 --capacity=2000 --dims=8,32 --loads=0.5,1 --rounds=1 --ids=100 > "$TEST_TMPDIR/out"

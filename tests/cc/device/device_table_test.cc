@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a DeviceTable does beyond what every Table must do: the bound on its bytes, keys that come
 // and go in a small index, what it refuses; and that many lanes do what one does.
 #include "cc/device/device_table.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches whose keys are said to be distinct, rightly and wrongly, on one lane and on many.
 #include "tests/cc/support/lockstep_table.h"
 #include "tests/cc/support/policy_simulation.h"

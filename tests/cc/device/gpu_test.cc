@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suites of the contract and of policies on a GPU, and what only a GPU can show. `make
 // cuda-test` builds the program with nvcc and g++; it needs neither TensorFlow nor Bazel. Where
 // there is no GPU it says so and exits with 77, the code by which Automake and Meson know a test

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // That an IsolatedTable tells when host and device touch each other's memory, and does what any
 // table does where they don't.
 #include "tests/cc/support/isolated_table.h"

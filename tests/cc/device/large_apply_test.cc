@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps of more keys than one launch takes: as on the host, in scratch memory for one launch. And
 // batches of which half is one key.
 #include <algorithm>

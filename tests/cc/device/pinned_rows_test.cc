@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device tables whose rows are in pinned memory of the host, all of them or those beyond a bound.
 #include "cc/device/device_table.h"
 #include "tests/cc/support/checked_table.h"

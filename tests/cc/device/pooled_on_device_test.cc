@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pooled finds and steps by bags on a device, beside those of the same tables on the host.
 #include <limits>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device of TensorFlow that calls itself a GPU and is the host: a plugin, which TensorFlow loads
 // where TF_PLUGGABLE_DEVICE_LIBRARY_PATH says so. With it, and with TF_EMBED_EMULATE_GPU=1, tables
 // are on "/GPU:0" on any machine: where tensors and ops are placed and copied, and which of their

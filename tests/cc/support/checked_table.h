@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table and its oracle side by side: each verb runs on both, and what it gives must be the same
 // to the last bit, unless the table has trained with powers whose bits are others (TableKind).
 // ExpectSame compares all they hold.

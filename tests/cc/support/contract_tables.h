@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the suites of the contract and of policies run on. A program defines which: the everyday
 // tests all that this machine has (contract_tables_on_host.cc), `make cuda-test` what a GPU has
 // (gpu_test.cc).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A DeviceTable on the host whose memory is apart from the host's, as a GPU's is: outside of
 // launches and copies device memory can't be touched, and within launches what the host got from
 // its allocator can't be. Whoever does ends the process, and the message says on which side. So

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/cc/support/lockstep_table.h"
 
 #include <ucontext.h>

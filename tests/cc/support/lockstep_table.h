@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A DeviceTable on the host whose tiles have as many lanes as a GPU's. The lanes of a tile take
 // turns, from one call that all lanes make to the next, first in one order and then in the other; a
 // lane that reads what another has not written yet reads something else in one of the two, and a

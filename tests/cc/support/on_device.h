@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An array in the memory of a device, for tests.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_ON_DEVICE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_ON_DEVICE_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of policies share: a table with a clock, and a simulation of what a bounded one
 // must hold.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of cc/core/rows/quantized_row.h for tests.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_QUANTIZED_ROWS_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_QUANTIZED_ROWS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of FBGEMM on one row, from the definitions, lane by lane.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_REFERENCE_ROW_RULES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_REFERENCE_ROW_RULES_H_

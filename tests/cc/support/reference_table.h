@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle: a std::map from keys to rows, one thread, nothing clever. Verbs go over a batch key
 // by key, in its order. Sums and rules are computed in the compute type and in the order of
 // operations of the formulas, so that results are compared bit for bit.

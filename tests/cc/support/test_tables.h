@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of the core share: the tables under test, thread pools, batches, values.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tf_embed.layers.DynamicEmbedding` as a Keras layer; its ids and bags are in pooling_test.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Keras user does around `fit`: options, callbacks, schedules, freezing, mixed precision."""
 
 from __future__ import annotations

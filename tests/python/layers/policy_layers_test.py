@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies in Keras models, and through every save path that rows are saved by."""
 
 from __future__ import annotations

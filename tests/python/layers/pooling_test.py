@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ids in every container, padding, masks, and rows pooled over bags."""
 
 from __future__ import annotations

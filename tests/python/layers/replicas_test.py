@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tf.distribute: two replicas on two logical CPUs train a table as one does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole models, trained in every way that Keras has, against models with dense embeddings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """get_weights and set_weights, and what Keras makes of them: rows go along, or it raises."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused rules against Keras itself: its optimizers on a dense variable of the same rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bags, of one table and of many, on a GPU: rows and gradients as on the CPU.
 
 Run as gpu_tables_test.py is.

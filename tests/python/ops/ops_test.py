@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops of a table, each against the dict of reference.py."""
 
 from __future__ import annotations

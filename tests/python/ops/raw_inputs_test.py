@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Raw ops that are given tensors of shapes that no caller of ours gives: refused, by name.
 
 TensorFlow ends the process where a kernel reads a tensor as a scalar that is none, or makes a shape

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The value that carries gradients of rows out of loops: its sum, its zero, its bytes."""
 
 from __future__ import annotations

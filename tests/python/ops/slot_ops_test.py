@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops by which an optimizer outside of the table reads and writes whole rows."""
 
 from __future__ import annotations

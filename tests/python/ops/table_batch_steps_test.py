@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many tables trained by one op, against each trained by its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pooled lookup in many tables by one op, against a lookup in each."""
 
 from __future__ import annotations

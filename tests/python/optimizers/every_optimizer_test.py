@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every optimizer and option on tables, against Keras on dense variables of the touched rows.
 
 tests/tables/optimizers.py has the whole matrix; here are every optimizer, every option, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of float16 and bfloat16: stored narrow, summed and trained in float32.
 
 The oracle of a step is a Keras optimizer on float32 variables that are rounded after each step. A

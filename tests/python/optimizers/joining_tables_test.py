@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables that come after an optimizer was built, and optimizers that come after their tables."""
 
 from __future__ import annotations

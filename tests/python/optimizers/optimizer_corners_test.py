@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where training could go wrong in silence: users' own optimizers, freezing, gaps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an optimizer keeps besides the rows and slots of a table, in every way of saving."""
 
 from __future__ import annotations

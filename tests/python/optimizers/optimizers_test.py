@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules on rows against Keras on dense variables, and against lazy NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the steps of DynamicEmbeddingOptimizer may be called with."""
 
 from __future__ import annotations

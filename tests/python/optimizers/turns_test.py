@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps that read rows, compute outside of the table and write rows back take turns on it."""
 
 from __future__ import annotations

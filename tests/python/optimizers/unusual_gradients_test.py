@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients that are infinite, NaN, or too large to be squared, clipped as Keras clips them; and
 those of keys that a table can't have.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tf.train.Checkpoint where it is not plain: kept by a manager, deferred, damaged, of SavedModels.
 
 Plain ones are in saving_test.py.

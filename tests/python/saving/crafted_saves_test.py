@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves that claim far more than they hold: called damaged, before memory is taken for it.
 
 Every checksum in them is right.

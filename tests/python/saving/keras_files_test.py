@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keras's files, .keras and .weights.h5, whole, damaged, edited and in pieces."""
 
 from __future__ import annotations

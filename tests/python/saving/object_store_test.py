@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows in an object store, against a server on this machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows, slots and statistics from one shard to three to two, by each save path that has them."""
 
 from __future__ import annotations

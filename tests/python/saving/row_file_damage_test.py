@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves that are damaged, foreign or cut off: refused by name, and the table stays as it was."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows saved as files and loaded: dtypes, shards, processes, policies, moments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints and Keras files. SavedModels and fresh processes are in serving_test.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TFRA's creators: what a variable and a layer make of them."""
 
 from __future__ import annotations

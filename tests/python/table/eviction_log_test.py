@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log of evicted rows loses none and makes none up."""
 
 from __future__ import annotations

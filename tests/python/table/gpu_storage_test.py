@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`GpuStorage`: what it takes; and on a GPU, in which memory rows are and what becomes of the rest.
 
 The tests of tables on a GPU run as those of gpu_tables_test.py do.

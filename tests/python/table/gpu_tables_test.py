@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables on a GPU: the same rows as on the CPU, to and fro, and what a GPU can't have.
 
 `make test-gpu` runs this, and tests that know nothing of GPUs, with a device that calls itself a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The initial rows of keys: their bits, their distributions, and what else may give rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table policies: each table does, step by step, what the dicts of policy_oracle.py do."""
 
 from __future__ import annotations

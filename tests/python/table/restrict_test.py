@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restriction by policies as TFRA has them, the table's own and users'."""
 
 from __future__ import annotations

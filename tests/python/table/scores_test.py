@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Epochs, and scores of a user's own, as HierarchicalKV has them: against policy_oracle.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which shard owns a key, and that nobody can tell from the rows."""
 
 from __future__ import annotations

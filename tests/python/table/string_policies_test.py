@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies of tables of strings: a row and its text come and go together."""
 
 from __future__ import annotations

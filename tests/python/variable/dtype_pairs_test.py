@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every key dtype with every value dtype: each verb against a dict, and saved and restored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups and steps of more than 2^31 values, where 32-bit arithmetic ends.
 
 They want 10 GiB of memory, so they are run by hand. large_batch_test.cc has tables of so many.

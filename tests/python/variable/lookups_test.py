@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups wherever TensorFlow and Keras let one stand, against a dense embedding in the same place.
 
 The gradient must be that of the dense embedding, whatever stands around the lookup and wherever the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pooled lookups, sums by key and unique rows, against the same made of TensorFlow's ops.
 
 The oracle looks up a row for each id and pools the rows; see `unfused`. Sums of a few numbers in

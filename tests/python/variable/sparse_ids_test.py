@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sparse ids whose dense_shape is negative, or does not hold them: refused at every entrance."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tapes of every kind around lookups: as around a dense embedding, or refused in one error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tf_embed.Variable`: what the documentation of its verbs says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of TensorFlow Recommenders Addons' `dynamic_embedding.keras`, for Keras 3.
 
     layers      Embedding (BasicEmbedding), SquashedEmbedding, FieldWiseEmbedding,

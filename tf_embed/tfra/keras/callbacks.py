@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Callbacks by the names of TensorFlow Recommenders Addons.
 
 Its `DEHvdBroadcastGlobalVariablesCallback` is about Horovod and has no counterpart.

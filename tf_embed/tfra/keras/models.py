@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`save_model` and `load_model`, which hand on to Keras and to tf.saved_model."""
 
 from __future__ import annotations

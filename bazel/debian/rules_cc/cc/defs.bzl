@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands in for rules_cc: Debian's is newer than Debian's Bazel. Hands on the native rules."""
 
 cc_binary = native.cc_binary

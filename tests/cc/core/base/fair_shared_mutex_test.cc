@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/core/base/fair_shared_mutex.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check of the order of locks finds each kind of violation, and nothing else.
 #include "cc/core/base/lock_order.h"
 

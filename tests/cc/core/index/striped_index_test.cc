@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index alone, above all with keys that an adversary would send: their hashes are chosen, and
 // the keys found by running the hash backwards.
 #include "cc/core/index/striped_index.h"

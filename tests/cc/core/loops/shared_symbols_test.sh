@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The files that are compiled for an instruction set share no function with others: the linker would
 # keep one copy, perhaps theirs, and an old machine would run it.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All instruction sets compute the same bits, in every loop, at every length.
 #include "cc/core/loops/table_loops.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A WritePlanner without a table: rows are statistics in a map.
 #include "cc/core/policy/write_planner.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/core/pooling/key_sums.h"
 
 #include <map>

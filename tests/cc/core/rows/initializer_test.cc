@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Initial rows: exact mathematics against 50-digit values (mpmath), distributions by statistics,
 // and the bits of a few rows, which may never change: saved models depend on them.
 #include "cc/core/rows/initializer.h"

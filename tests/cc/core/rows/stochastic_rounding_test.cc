@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stochastic rounding against its definition, in double: a value goes to one of its two neighbours,
 // to the upper one with the probability that is the value's part of the way there.
 #include "cc/core/rows/stochastic_rounding.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of rules: numbers and names that files and models depend on, and what follows from it.
 #include "cc/core/rules/rule_list.h"
 

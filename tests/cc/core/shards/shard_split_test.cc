@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cc/core/shards/shard_split.h"
 
 #include "tests/cc/support/test_tables.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every allocation of every verb fails once, first each alone, then it and all later ones; those of
 // the table's Allocator and those of operator new. Then a process without memory in earnest.
 #include <sys/resource.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sink gets whole rows: what an export of the same rows gave before they left.
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that leave by a policy while other verbs write, remove and use rows.
 #include <atomic>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which keys get rows by an admission, and who learns of the rows that leave.
 #include <map>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads in one table. Rows carry a pattern, the same number in every lane, that tells their
 // key and how often they were written: a row put together from two writings shows.
 #include <map>

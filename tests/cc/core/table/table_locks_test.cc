@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Locks of several tables, held by one caller.
 #include "cc/core/table/table_locks.h"
 

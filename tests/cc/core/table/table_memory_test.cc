@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What memory tables take while they grow, and give back.
 #include <chrono>
 #include <functional>

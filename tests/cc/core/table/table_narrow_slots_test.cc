@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a table must do whose rows hold slots of float16 and bfloat16: all as one that computes with
 // wide slots and rounds them, to the nearest, after each step and each assignment.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every Table must do with all of its rows at the end of a step, and what it says of them.
 #include <cmath>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How rows come and leave by a table's policy: against a simulation of the same rules.
 #include <algorithm>
 #include <map>

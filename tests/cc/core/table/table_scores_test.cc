@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores that come with the rows, and scores that are epochs: against the same simulation as other
 // policies.
 #include <map>

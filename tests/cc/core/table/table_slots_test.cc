@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every Table must do with the slots of its rows, for rules that run outside of it: found and
 // assigned beside the weights, and refused where the table's rule is another by then.
 #include <cmath>

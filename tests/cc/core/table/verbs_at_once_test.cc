@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All verbs of a table at once, in threads that share a pool, for tables of each policy and type.
 // `bazel test --config=locks` checks the order of locks meanwhile.
 #include <array>

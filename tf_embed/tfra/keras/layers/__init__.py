@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Embedding layers by the names and arguments of TensorFlow Recommenders Addons."""
 
 from tf_embed.tfra.keras.layers.embedding import BasicEmbedding, Embedding

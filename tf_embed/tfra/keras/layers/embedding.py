@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Embedding`: the layer of TensorFlow Recommenders Addons, on Keras 3."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ids as examples, each a bag of all the ids that it has.
 
 An *example* is a place along the first axis; ids of one axis are one example. Further axes are made

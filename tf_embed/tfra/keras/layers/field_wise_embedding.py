@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FieldWiseEmbedding`: the ids of each field of an example make one row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LayerNormalization`: Keras's own, for ragged inputs as well."""
 
 from __future__ import annotations

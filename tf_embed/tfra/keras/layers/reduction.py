@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a bag made into one, by a name or by a function.
 
 Sums, means and sqrtn of rows as they lie are the table's own work, which makes no array of all
