@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+# System packages, Python environments and the op library. The Makefile includes this.
+
+TF := 2.21.0
+VENV := .venv/tf221
+OLD_TF := 2.16.2
+OLD_VENV := .venv/tf216
+TFRA_VENV := .venv/tfra216
+
+# The first Python that TensorFlow $(TF) and $(OLD_TF) both have wheels for, and that can make an
+# environment.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
+    $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
+        2>/dev/null && echo $$python && break; done)
+BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
+PYTEST_WORKERS ?= -n 2 --dist worksteal
+PYTEST_ARGS ?= $(PYTEST_WORKERS) -m "not slow"
+export BAZEL
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+# Debian's Bazel, unless there is another one already.
+BAZEL_PACKAGES := bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
+OTHER_BAZEL = $(if $(wildcard /usr/share/bazel/A-server.jar),,$(filter /%,$(BAZEL)))
+PACKAGES = g++ libgtest-dev python3 python3-venv $(if $(OTHER_BAZEL),,$(BAZEL_PACKAGES))
+
+# $(call packages,NAMES): installs what Debian's dpkg does not have. Elsewhere configure.sh says
+# what is missing.
+define packages
+@if command -v dpkg-query apt-get >/dev/null; then \
+  missing=; \
+  for name in $(1); do \
+    dpkg-query -W -f '$${db:Status-Status}\n' $$name 2>/dev/null | grep -qx installed || \
+        missing="$$missing $$name"; \
+  done; \
+  if [ -n "$$missing" ] && [ "$$(id -u)" != 0 ]; then \
+    echo "Packages are missing: run as root: apt-get install$$missing" >&2; exit 1; \
+  elif [ -n "$$missing" ]; then \
+    export DEBIAN_FRONTEND=noninteractive; \
+    apt-get update -q </dev/null && apt-get install -qy --no-install-recommends $$missing </dev/null; \
+  fi; \
+fi
+endef
+
+# $(call environment,FOLDER,VERSION): an environment with a TensorFlow and what setup.py needs.
+define environment
+@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+$(PYTHON) -m venv $(1)
+$(1)/bin/python -m pip install -q --upgrade pip "setuptools>=77" wheel
+$(1)/bin/python -m pip install -q tensorflow-cpu==$(2)
+@touch $@
+endef
+
+.PHONY: system
+system:
+	$(call packages,$(PACKAGES))
+
+$(VENV)/.tensorflow: | system
+	$(call environment,$(VENV),$(TF))
+
+.PHONY: library
+library: $(VENV)/.tensorflow | system
+	@$(VENV)/bin/python setup.py -q build_library
+
+# Bazel's tests need no TensorFlow, only configure.sh's answers.
+.PHONY: configured
+configured: $(VENV)/.tensorflow | system
+	@PYTHON=$(VENV)/bin/python ./configure.sh
+
+$(VENV)/.ready: pyproject.toml setup.py $(VENV)/.tensorflow | library
+	$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.ready
+	$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[demo]'
+	@touch $@

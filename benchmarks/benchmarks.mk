@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# tf_embed beside its peers. The Makefile includes this.
+
+# The peers are installed once, what is in the tree each time.
+.PHONY: bench-environments
+bench-environments: | system
+	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	PYTHON="$(PYTHON)" benchmarks/environments.sh peers
+	PYTHON= benchmarks/environments.sh ours
+
+.PHONY: bench bench-quick
+bench bench-quick: bench-environments
+	.venv/bench216/bin/python benchmarks/run.py $(if $(filter %-quick,$@),--quick) \
+	    $(if $(SECTIONS),--sections=$(SECTIONS))
+
+.PHONY: bench-tbe
+bench-tbe: bench-environments
+	.venv/bench216/bin/python benchmarks/run.py --quick --sections=tbe

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# The tests, by tier, and what stands beside them. The Makefile includes this.
+
+.PHONY: test-quick
+test-quick: library $(VENV)/.ready
+	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow"
+
+.PHONY: test
+test: configured library $(VENV)/.ready
+	$(BAZEL) test //tests/cc/...
+	$(VENV)/bin/pytest $(PYTEST_ARGS)
+	$(MAKE) test-gpu test-locks
+
+# The package with a library that checks the order of locks, for the CPU alone: nvcc does not get
+# the options of the other compiler.
+LOCKS := build/locks
+.PHONY: test-locks
+test-locks: configured $(VENV)/.ready
+	$(BAZEL) test --config=locks //tests/cc/...
+	@mkdir -p $(LOCKS)
+	@PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(LOCKS)/bazelrc
+	$(BAZEL) --bazelrc=$(LOCKS)/bazelrc build --config=locks //:_tf_embed.so
+	@rm -rf $(LOCKS)/tf_embed && cp -r tf_embed $(LOCKS)/
+	@cp -f "$$($(BAZEL) info bazel-bin)/_tf_embed.so" $(LOCKS)/tf_embed/
+	PYTHONPATH=$(LOCKS) $(VENV)/bin/python tests/campaigns/stress.py $(STRESS_ARGS)
+
+# Each prints its figures and fails on what it finds.
+.PHONY: campaigns
+campaigns: library $(VENV)/.ready
+	$(MAKE) test-locks STRESS_ARGS=--seconds=600
+	$(VENV)/bin/python tests/campaigns/stress.py --seconds=1800
+	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
+	$(VENV)/bin/python tests/campaigns/hostile_calls.py
+	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000
+
+.PHONY: test-slow
+test-slow: library $(VENV)/.ready
+	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m slow
+
+# Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/fake_gpu_plugin.cc. The files after
+# those of GPUs know nothing of them.
+.PHONY: test-gpu
+test-gpu: configured library $(VENV)/.ready
+	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
+	CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
+	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/fake_gpu_plugin.so" \
+	    $(VENV)/bin/pytest $(PYTEST_ARGS) \
+	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_storage_test.py \
+	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
+	        variable/variable_test.py variable/pooled_lookups_test.py)
+
+$(OLD_VENV)/.tensorflow: | system
+	$(call environment,$(OLD_VENV),$(OLD_TF))
+
+$(OLD_VENV)/.ready: $(OLD_VENV)/.tensorflow
+	$(OLD_VENV)/bin/python -m pip install -q hypothesis pytest pytest-xdist \
+	    tensorflow-io==0.37.1 "moto[server]"
+	@touch $@
+
+# The wheel is installed, not the tree: the library in the tree is built for $(TF). What uses it starts
+# in a folder of its own, so that the tree's package is not found there either.
+.PHONY: wheel-tf216
+wheel-tf216: $(OLD_VENV)/.ready | system
+	@mkdir -p build/tf216
+	$(OLD_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+
+.PHONY: test-tf216
+test-tf216: wheel-tf216
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow" \
+	    $(CURDIR)/tests
+
+# TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which
+# setuptools 81 has no more.
+$(TFRA_VENV)/.ready: | system
+	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(PYTHON) -m venv $(TFRA_VENV)
+	$(TFRA_VENV)/bin/python -m pip install -q --upgrade pip "setuptools>=77,<81" wheel
+	$(TFRA_VENV)/bin/python -m pip install -q pytest tensorflow==$(OLD_TF) tf_keras==2.16.0 \
+	    tensorflow-recommenders-addons==0.8.1
+	@touch $@
+
+.PHONY: test-tfra
+test-tfra: $(TFRA_VENV)/.ready
+	@mkdir -p build/tfra216
+	$(TFRA_VENV)/bin/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+	cd build/tfra216 && $(CURDIR)/$(TFRA_VENV)/bin/pytest $(CURDIR)/tests/tfra/beside_tfra_test.py \
+	    $(CURDIR)/tests/tfra/beside_tfra_defects_test.py
+
+.PHONY: sanitize
+sanitize: configured
+	$(BAZEL) test --config=asan //tests/cc/...
+	$(BAZEL) test --config=tsan //tests/cc/...
+
+.PHONY: tables
+tables: $(VENV)/.ready wheel-tf216
+	$(VENV)/bin/python tests/tables/optimizers.py --write docs/optimizers.md
+	$(VENV)/bin/python tests/tables/save_paths.py --json build/save_paths/$(TF).json
+	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/python $(CURDIR)/tests/tables/save_paths.py \
+	    --json $(CURDIR)/build/save_paths/$(OLD_TF).json
+	$(VENV)/bin/python tests/tables/save_paths.py --write docs/save_paths.md \
+	    --merge build/save_paths/$(TF).json build/save_paths/$(OLD_TF).json
