@@ -54,6 +54,14 @@ class DocumentationTest(tf.test.TestCase):
             ],
         )
 
+    def test_settings_are_fixed_when_the_layer_is_made(self):
+        layer = TableBatchedEmbeddingBags([(3, 8)])
+        with self.assertRaisesRegex(AttributeError, "`output_dtype` of .* Received: output_dtype="):
+            layer.output_dtype = tbe.SparseType.FP16
+        self.assertEqual(layer.output_dtype, tbe.SparseType.FP32)
+        layer.trainable = False
+        self.assertFalse(layer.trainable)
+
     def test_arguments_and_defaults_are_fbgemms_in_its_order(self):
         parameters = inspect.signature(TableBatchedEmbeddingBags.__init__).parameters
         fp32 = tbe.SparseType.FP32

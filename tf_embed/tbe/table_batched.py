@@ -58,6 +58,15 @@ from tf_embed.tbe.types import (
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
 
+# Attributes that can't be assigned once a layer is made.
+_FIXED = frozenset(
+    {
+        *("bounds_check_mode", "feature_names", "feature_table_map", "max_gradient"),
+        *("optimizer_type", "output_dtype", "padding_id", "pooling_mode", "settings"),
+        *("stochastic_rounding", "table_names", "weights_precision"),
+    }
+)
+
 _COMBINERS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean", PoolingMode.NONE: "sum"}
 
 
@@ -357,6 +366,16 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         with keras.name_scope(self.name):
             self._make_tables()
         self._make_parts()
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The parts have taken these: another value would say what the layer does not do.
+        if name in _FIXED and getattr(self, "_is_made", False):
+            raise AttributeError(
+                f"`{name}` of {self.name!r} is fixed when the layer is made: make another layer. "
+                f"Received: {name}={arguments.shown(value)}"
+            )
+        super().__setattr__(name, value)
 
     def build(self, input_shape: Any = None) -> None:
         """Does nothing: the layer has its tables from the start."""
