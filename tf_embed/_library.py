@@ -160,10 +160,20 @@ def vocabulary() -> dict[str, Any]:
         "wide_slots", the number of its slots of each weight; and "row_slots", of each row.
         "statistics": A dict from the name of each to the bit by which ops name it, in their order.
         "stats": The names of the numbers of `TfEmbedStats`, in their order.
+
+    Raises:
+        ImportError: The library was built from older sources.
     """
     # Before anything else: TensorFlow takes as the library's ops those that loading registers.
     load()
     library = ctypes.CDLL(os.fspath(pathlib.Path(__file__).parent / LIBRARY_NAME))
-    library.TfEmbedVocabulary.restype = ctypes.c_char_p
-    names: dict[str, Any] = json.loads(library.TfEmbedVocabulary())
+    try:
+        vocabulary_of_library = library.TfEmbedVocabulary
+    except AttributeError as error:
+        raise ImportError(
+            f"tf_embed's op library is older than its Python code: build {LIBRARY_NAME} again, "
+            "with `pip install .` in tf_embed's source folder, or `make library` there."
+        ) from error
+    vocabulary_of_library.restype = ctypes.c_char_p
+    names: dict[str, Any] = json.loads(vocabulary_of_library())
     return names

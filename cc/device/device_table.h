@@ -36,7 +36,7 @@ struct DeviceOptions {
 // Who leaves a bounded table is decided by eviction set: of 2^EvictionSetBits(bound) that there
 // are, a key's is given by as many of the highest bits of its hash. A new key that finds the table
 // full takes the place of the lowest row of its eviction set that is not used in the present step;
-// where there is none, it is refused. A eviction set of a full table has at least so many rows in
+// where there is none, it is refused. An eviction set of a full table has at least so many rows in
 // the mean, so the row that leaves is the lowest of 128 to 255, or of all where the bound is lower
 // than 256. On the host it is the lowest of all.
 inline constexpr uint64_t kMinEvictionSetRows = 128;

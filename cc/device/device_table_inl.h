@@ -166,7 +166,7 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
    public:
     Writing(const DeviceTableImpl* table, const ExecContext& context)
         : table_(table), context_(context), pausing_(table->locks_, context) {
-      if (context.held != Held::kWriting) gate_ = Alone(table->locks_.content);
+      if (context.held != Held::kWriting) content_lock_ = Alone(table->locks_.content);
       table_->order_.BeginWrite(context_);
     }
     ~Writing() { table_->order_.EndWrite(context_); }
@@ -175,7 +175,7 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
     const DeviceTableImpl* table_;
     const ExecContext& context_;
     const PauseLocks pausing_;
-    Alone gate_;
+    Alone content_lock_;
   };
 
   class ReadingMany;  // device_table_pooled_inl.h
@@ -199,6 +199,27 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
     Array<uint32_t> members;
     Array<uint32_t> late;
     Array<uint64_t> counters;  // of the late ones, of groups
+  };
+
+  // Room in device memory for whole rows, and the way of such to the host.
+  struct WholeRowArrays {
+    WholeRowArrays(const Device& device, const ExecContext& context)
+        : keys(device, context),
+          weights(device, context),
+          slots(device, context),
+          statistics(device, context) {}
+    Status Make(size_t rows, const DeviceRowLayout& layout) {
+      TF_EMBED_RETURN_IF_ERROR(keys.Make(rows));
+      TF_EMBED_RETURN_IF_ERROR(weights.Make(rows * layout.weight_bytes));
+      TF_EMBED_RETURN_IF_ERROR(slots.Make(rows * layout.slot_bytes));
+      return statistics.Make(rows * layout.statistics);
+    }
+    WholeRowsView view() { return {keys.data(), weights.data(), slots.data(), statistics.data()}; }
+
+    Array<int64_t> keys;
+    Array<char> weights;
+    Array<char> slots;
+    Array<uint64_t> statistics;
   };
 
   // How a write treats its batch.
@@ -225,27 +246,7 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
     return view;
   }
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
-  // Room in device memory for whole rows, and the way of such to the host.
-  struct WholeRowArrays {
-    WholeRowArrays(const Device& device, const ExecContext& context)
-        : keys(device, context),
-          weights(device, context),
-          slots(device, context),
-          statistics(device, context) {}
-    Status Make(size_t rows, const DeviceRowLayout& layout) {
-      TF_EMBED_RETURN_IF_ERROR(keys.Make(rows));
-      TF_EMBED_RETURN_IF_ERROR(weights.Make(rows * layout.weight_bytes));
-      TF_EMBED_RETURN_IF_ERROR(slots.Make(rows * layout.slot_bytes));
-      return statistics.Make(rows * layout.statistics);
-    }
-    WholeRowsView view() { return {keys.data(), weights.data(), slots.data(), statistics.data()}; }
-
-    Array<int64_t> keys;
-    Array<char> weights;
-    Array<char> slots;
-    Array<uint64_t> statistics;
-  };
-  // Copies them out; `rows` has room. Comes before a Check.
+  // Copies whole rows out; `rows` has room. Comes before a Check.
   void CopyOut(const ExecContext& context, const WholeRowArrays& arrays, size_t count,
                WholeRows* rows) const;
 

@@ -8,8 +8,7 @@
 //     Order                       the verbs of one table among streams: reads together, writes
 //                                 alone
 //     Groups, NewGroups, Group    the distinct keys of a batch, and where they stand
-//     AsyncReadback                        what the host hears of the device's memory without a
-//     wait; this
+//     AsyncReadback               what the host learns of the device's memory without a wait; this
 //                                 one's copies by CopyLater
 //     Allocate, Free, Fill, CopyIn, CopyOut
 //     AllocateLasting             what Free frees as well, for the table itself: Allocate is for a

@@ -4,7 +4,7 @@
 // Who leaves is decided by eviction set: the keys whose hashes begin with the same bits, 128 to
 // 255 of a full table, or all of a smaller one. A new key that finds the table full takes the place
 // of the lowest row of its eviction set that is not used in the present step. So no pass over the
-// table is ever needed, and a tile that has a eviction set to itself decides without a lock, the
+// table is ever needed, and a tile that has an eviction set to itself decides without a lock, the
 // same in every order of tiles. HierarchicalKV does likewise, with 128 places.
 //
 // A planned write: SurveyKernel looks each distinct key up, notes the uses and marks who wants to
@@ -292,7 +292,7 @@ struct ChooseVictimsKernel {
     }
   };
 
-  // The lowest row of a eviction set that may leave, above the one before if there is one.
+  // The lowest row of an eviction set that may leave, above the one before if there is one.
   template <class Tile>
   TF_EMBED_DEVICE Victim LowestAbove(const Tile& tile, uint64_t number,
                                      const Victim& before) const {

@@ -81,8 +81,6 @@ struct HashRange {
   }
 };
 
-// For each bucket from `first` on, the keys whose home it is and whose hashes are in the range. The
-// arrays have room for all of them; those that are null only count.
 // Where whole rows go to, one behind the other.
 struct WholeRowsView {
   int64_t* keys = nullptr;
@@ -105,6 +103,8 @@ struct WholeRowsView {
   }
 };
 
+// For each bucket from `first` on, the keys whose home it is and whose hashes are in the range.
+// `rows` has room for all of them.
 struct ExportKernel {
   TableView table;
   uint64_t first;
@@ -176,8 +176,8 @@ struct AssignStatisticsKernel {
     if (row == kNoRow || tile.lane() != 0) return;
     const DeviceStatistics<Tile> present{table.statistics, table.StatisticsOf(table.Row(row))};
     const uint64_t* const words = statistics + batch.Last(group) * set.size();
-    for (unsigned bit = 1; bit <= static_cast<unsigned>(Statistic::kEpoch); bit *= 2) {
-      const Statistic statistic = static_cast<Statistic>(bit);
+    for (size_t i = 0; i < StatisticSet::kMax; ++i) {
+      const Statistic statistic = static_cast<Statistic>(1u << i);
       if (set.Has(statistic)) present.Set(statistic, words[set.IndexOf(statistic)]);
     }
   }

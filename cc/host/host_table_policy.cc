@@ -18,10 +18,6 @@ namespace {
 // Rough costs in nanoseconds, by which a thread pool splits work.
 constexpr size_t kSurveyCost = 60;
 constexpr size_t kRankCost = 8;
-// A pass for victims takes at least so many, or one row in so many.
-constexpr size_t kMinVictims = 1024;
-constexpr size_t kVictimsDivisor = 16;
-constexpr size_t kSampleOneIn = 32;
 // Buckets that are searched for expired rows for each key of a batch that is new: with at least
 // one key in each the table is gone through once while half of it comes.
 constexpr size_t kBucketsOfNewKey = 2;

@@ -181,6 +181,7 @@ class LoadSavedRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    if (table->statistics().size() > 0) TF_RETURN_IF_ERROR(table->CheckEviction());
     SavedRows* saved;
     size_t number;
     std::shared_ptr<const RowBlock> block;
@@ -226,7 +227,6 @@ class LoadSavedRowsOp : public TableOp {
       TF_RETURN_IF_ERROR(
           ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
       if (table->statistics().size() > 0) {
-        TF_RETURN_IF_ERROR(table->CheckEviction());
         TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(i)->eviction()->AssignStatistics(
             exec, batch, header.statistics, block->statistics)));
       }

@@ -44,8 +44,8 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
   }
   statistics = StatisticSet::OfBits(static_cast<uint8_t>(statistic_bits));
   if (statistic_bits != statistics.bits()) {
-    return InvalidArgumentError("`statistics` must be from 0 to 31. Received: ", statistic_bits,
-                                ".");
+    return InvalidArgumentError("`statistics` must be from 0 to ", (1 << StatisticSet::kMax) - 1,
+                                ". Received: ", statistic_bits, ".");
   }
   if (max_rows > 0 && max_rows < num_shards) {
     return InvalidArgumentError("`max_rows` must be at least one row for each of ", num_shards,

@@ -75,6 +75,7 @@ OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 
 SOURCE_FOLDERS = ("bazel", "benchmarks", "cc", "examples", "tests", "tf_embed")
 SOURCE_SUFFIXES = {".bzl", ".cc", ".cu", ".h", ".py"}
+DEVICE_MAKEFILE = ROOT / "cc" / "device" / "Makefile"
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 # A longer file is looked at: it is split if it has two purposes, or it is named here with a reason.
 MAX_LINES = 600
@@ -278,6 +279,13 @@ class TreeTest(absltest.TestCase):
         }
         found = wrong_lengths(lines, LONGER)
         self.assertEmpty(found, "\n".join(found))
+
+    def test_each_object_of_the_gpu_programs_has_a_source(self):
+        objects = re.findall(r"\(CUDA_OUT\)/(\w+(?:/\w+)+)\.o", DEVICE_MAKEFILE.read_text())
+        self.assertNotEmpty(objects)
+        for name in objects:
+            sources = [ROOT / f"{name}{suffix}" for suffix in (".cc", ".cu")]
+            self.assertTrue(any(source.is_file() for source in sources), name)
 
     def test_each_file_names_its_licence(self):
         found = [path for path in source_files() if not names_licence(path.read_text())]

@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import unittest.mock
 
 import pytest
 import tensorflow as tf
@@ -178,6 +179,13 @@ class VersionTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_library_of_unknown_origin_is_refused(self, information):
         with self.assertRaisesRegex(ImportError, "does not say which TensorFlow.*build tf_embed"):
             _library.check_library(self.folder(True, information), "2.21.0")
+
+    def test_a_library_of_older_sources_says_how_to_build_it(self):
+        with (
+            unittest.mock.patch("ctypes.CDLL", return_value=object()),
+            self.assertRaisesRegex(ImportError, "older than its Python code: build .* again, with"),
+        ):
+            _library.vocabulary.__wrapped__()
 
 
 if __name__ == "__main__":

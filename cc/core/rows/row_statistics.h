@@ -44,6 +44,16 @@ inline constexpr Statistic kAllStatistics[] = {
     TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
 #undef TF_EMBED_STATISTIC
 };
+static_assert(std::size(kAllStatistics) <= 8, "a set of them has eight bits");
+constexpr bool BitsAreInOrder() {
+  unsigned bit = 1;
+  for (const Statistic statistic : kAllStatistics) {
+    if (static_cast<unsigned>(statistic) != bit) return false;
+    bit *= 2;
+  }
+  return true;
+}
+static_assert(BitsAreInOrder(), "1, 2, 4, ...: a word's place is the number of bits below its own");
 inline constexpr NamedValue<Statistic> kStatisticNames[] = {
 #define TF_EMBED_STATISTIC(enumerator, bit, name) {name, Statistic::enumerator},
     TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
@@ -78,7 +88,9 @@ class StatisticSet {
  private:
   explicit constexpr StatisticSet(int bits) : bits_(static_cast<uint8_t>(bits)) {}
   static constexpr size_t BitsIn(unsigned bits) {
-    return (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3 & 1) + (bits >> 4 & 1);
+    unsigned sum = 0;
+    for (size_t i = 0; i < kMax; ++i) sum += bits >> i & 1;
+    return sum;
   }
   uint8_t bits_ = 0;
 };
