@@ -217,18 +217,6 @@ double DeviceTableImpl<Device>::LargestSlot(const ExecContext& context, const Ru
 }
 
 template <class Device>
-void DeviceTableImpl<Device>::CopyOut(const ExecContext& context, const WholeRowArrays& arrays,
-                                      size_t count, WholeRows* rows) const {
-  const DeviceRowLayout& layout = content_->layout();
-  device_.CopyOut(context, arrays.keys.data(), count * sizeof(int64_t), rows->keys.data());
-  device_.CopyOut(context, arrays.weights.data(), count * layout.weight_bytes,
-                  rows->weights.data());
-  device_.CopyOut(context, arrays.slots.data(), count * layout.slot_bytes, rows->slots.data());
-  device_.CopyOut(context, arrays.statistics.data(), count * layout.statistics * sizeof(uint64_t),
-                  rows->statistics.data());
-}
-
-template <class Device>
 Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* cursor,
                                             WholeRows* rows) const {
   const ExecContext context = ExecContext::Serial();
@@ -269,14 +257,12 @@ Status DeviceTableImpl<Device>::ExportBatch(size_t max_rows, ExportCursor* curso
     size = count();
     for (; size > max_rows && buckets > 1; size = count()) buckets /= 2;
   }
-  WholeRowArrays arrays(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(arrays.Make(size, layout));
-  TF_EMBED_RETURN_IF_ERROR(
-      rows->Resize(size, layout.weight_bytes, layout.slot_bytes, layout.statistics));
+  WholeRowArrays<Device> arrays(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(arrays.Make(size, layout, rows));
   if (size > 0) {
     kernel.rows = arrays.view();
     count();
-    CopyOut(context, arrays, size, rows);
+    arrays.CopyOut(size, layout, rows);
   }
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   rows->size = size;

@@ -49,8 +49,8 @@
 #include "cc/core/table/table_locks.h"
 #include "cc/device/device_content.h"
 #include "cc/device/device_table.h"
+#include "cc/device/device_write_planner.h"
 #include "cc/device/distinct_kernels.h"
-#include "cc/device/policy_kernels.h"
 #include "cc/device/pooled_kernels.h"
 #include "cc/device/row_kernels.h"
 #include "cc/device/rule_kernels.h"
@@ -130,8 +130,6 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
   static constexpr size_t kRowCost = 100;
   static constexpr size_t kPlaceCost = 5;
   static constexpr uint64_t kSampledPlaces = 7 * 1024;
-  // So many buckets are looked through at a time for rows that a sink must learn of.
-  static constexpr uint64_t kBucketsTogether = uint64_t{1} << 14;
   // So many batches ahead the host sees to it that it need not wait for want of room; and so many
   // times in vain it waits, before it makes more than is needed.
   static constexpr uint64_t kAhead = 8;
@@ -201,27 +199,6 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
     Array<uint64_t> counters;  // of the late ones, of groups
   };
 
-  // Room in device memory for whole rows, and the way of such to the host.
-  struct WholeRowArrays {
-    WholeRowArrays(const Device& device, const ExecContext& context)
-        : keys(device, context),
-          weights(device, context),
-          slots(device, context),
-          statistics(device, context) {}
-    Status Make(size_t rows, const DeviceRowLayout& layout) {
-      TF_EMBED_RETURN_IF_ERROR(keys.Make(rows));
-      TF_EMBED_RETURN_IF_ERROR(weights.Make(rows * layout.weight_bytes));
-      TF_EMBED_RETURN_IF_ERROR(slots.Make(rows * layout.slot_bytes));
-      return statistics.Make(rows * layout.statistics);
-    }
-    WholeRowsView view() { return {keys.data(), weights.data(), slots.data(), statistics.data()}; }
-
-    Array<int64_t> keys;
-    Array<char> weights;
-    Array<char> slots;
-    Array<uint64_t> statistics;
-  };
-
   // How a write treats its batch.
   struct WriteOptions {
     const bool* exists = nullptr;  // ProbeKernel
@@ -246,10 +223,6 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
     return view;
   }
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
-  // Copies whole rows out; `rows` has room. Comes before a Check.
-  void CopyOut(const ExecContext& context, const WholeRowArrays& arrays, size_t count,
-               WholeRows* rows) const;
-
   template <class Verb>
   void LaunchSums(const ExecContext& context, const GroupsView& groups, size_t first, size_t count,
                   const Verb& verb) const;
@@ -281,37 +254,10 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
     if (!has_room && !content_->full()) content_->RequestRowCount(context);
     return Status();
   }
-  // The policy's part of a write, in device_table_policy_inl.h. Looks the keys up, as SurveyKernel
-  // does, takes expired rows out, asks the admission, and makes `wanted` a running sum.
-  Status Survey(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
-                const WriteOptions& write, uint32_t* rows, uint32_t* wanted);
-  // Takes the marks of those keys away that are not admitted. Waits for the device.
-  Status Admit(const ExecContext& context, const KeyBatch& batch, Admits admits, uint32_t* wanted);
-  // Keys of a batch on the host, and marks of places in its order.
-  struct AdmissionCandidates {
-    explicit AdmissionCandidates(Allocator* allocator) : keys(allocator), marks(allocator) {}
-    Buffer<int64_t> keys;
-    Buffer<uint32_t> marks;
-
-    Status Resize(size_t size) {
-      TF_EMBED_RETURN_IF_ERROR(keys.Resize(size));
-      return marks.Resize(size + 1);
-    }
-  };
-  // Tells the admission which keys get rows. Waits for the device.
-  Status ForgetAdmitted(const ExecContext& context, const KeyBatch& batch, const NewRows& coming,
-                        AdmissionCandidates* candidates);
-  // Of those that want to come, marks those that may in `coming`, made a running sum, and takes the
-  // rows out that leave for them.
-  Status Choose(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
-                const NewRows& wanted, uint32_t* coming);
-  // Takes the rows at `places` [count] out, of which some are kNoPlace, and counts them in `left`.
-  // A sink learns of them before, for which this waits for the device.
-  Status Evict(const ExecContext& context, const uint64_t* places, size_t count, uint64_t* left);
-  Status TellSink(const ExecContext& context, const uint64_t* places, size_t count);
-  // The same of all rows that `kernel` finds, which goes over the buckets from kernel.first on.
-  template <class Kernel>
-  Status EvictFound(const ExecContext& context, Kernel kernel, uint64_t* left);
+  DeviceWritePlanner<Device> PlannerOf(const ExecContext& context) {
+    return {context,        device_,  options_.policy, options_.allocator,
+            content_.get(), tallies_, &held_back_};
+  }
   // Runs a verb of row_kernels.h on the distinct keys of a batch. For whoever writes.
   template <class Verb>
   Status Write(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
@@ -493,8 +439,10 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(rows.Make(batch.size));
   TF_EMBED_RETURN_IF_ERROR(wanted.MakeZeros(batch.size + 1));
   const BatchView view(batch);
+  DeviceWritePlanner<Device> planner = PlannerOf(context);
   if (planned) {
-    TF_EMBED_RETURN_IF_ERROR(Survey(context, batch, groups, write, rows.data(), wanted.data()));
+    TF_EMBED_RETURN_IF_ERROR(
+        planner.Survey(batch, groups, write.exists, write.admits, rows.data(), wanted.data()));
   } else {
     device_.Launch(
         context, batch.size, kFindCost,
@@ -504,17 +452,16 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   bool all;
   TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size, &all));
   NewRows coming{wanted.data(), content_->room()};
-  AdmissionCandidates candidates(
-      options_.allocator);  // before a row leaves: from there on nothing may fail
-  if (planned && policy.admission != nullptr)
-    TF_EMBED_RETURN_IF_ERROR(candidates.Resize(batch.size));
+  if (planned && policy.admission != nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(planner.ReserveCandidates(batch.size));
+  }
   if (planned && policy.max_rows > 0 && !all) {
     TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
-    TF_EMBED_RETURN_IF_ERROR(Choose(context, batch, groups, coming, chosen.data()));
+    TF_EMBED_RETURN_IF_ERROR(planner.Choose(batch, groups, coming, chosen.data()));
     coming.marks = chosen.data();
   }
   if (planned && policy.admission != nullptr) {
-    TF_EMBED_RETURN_IF_ERROR(ForgetAdmitted(context, batch, coming, &candidates));
+    TF_EMBED_RETURN_IF_ERROR(planner.ForgetAdmitted(batch, coming));
   }
   const TableView table = View();
   const bool uses = write.uses && !planned && content_->layout().statistics > 0;
