@@ -170,8 +170,9 @@ struct TableCounts {
 // What has happened to a table since it was made.
 struct TableTallies {
   static constexpr size_t kMissCounters = 64;  // by hash, or all would wait for one
-  struct alignas(128) Counter {                // a line of a GPU each, for the same reason
+  struct Counter {                             // a line of a GPU each, for the same reason
     uint64_t count = 0;
+    char rest_of_line[128 - sizeof(uint64_t)] = {};
   };
 
   uint64_t admitted = 0;

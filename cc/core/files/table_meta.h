@@ -92,8 +92,9 @@ struct TableMeta {
     for (size_t place = kFixedNumbers; place < count; place += 2) {
       const int64_t width = numbers[place] & INT32_MAX;
       const int64_t type = numbers[place] >> kTypeShift;
-      TF_EMBED_RETURN_IF_ERROR(check(numbers[place] == (type << kTypeShift) + width && width >= 1 &&
-                                         type >= 0 && type <= static_cast<int64_t>(kLastSlotType),
+      TF_EMBED_RETURN_IF_ERROR(check(numbers[place] == type * (int64_t{1} << kTypeShift) + width &&
+                                         width >= 1 && type >= 0 &&
+                                         type <= static_cast<int64_t>(kLastSlotType),
                                      "a width and a known type of a slot group", place));
       double initial_value;
       std::memcpy(&initial_value, &numbers[place + 1], sizeof(initial_value));
