@@ -10,8 +10,8 @@ include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk
 help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
-	@echo 'make test-quick  the smoke tests of each room, 2 minutes'
-	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF), 10 minutes on 2 cores'
+	@echo 'make test-quick  the smoke tests of each room'
+	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
 	@echo 'make test-slow   the Python tests that make test leaves out, nightly'
 	@echo 'make test-gpu    tests of tables on a GPU, with the host for a GPU; a part of make test'
 	@echo 'make test-tf216  build for TensorFlow $(OLD_TF) and run the smoke tests there'
