@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows below a cache. A TieredTable keeps the rows that it works on in a table, its cache, and all
+// others in a BackingStore, which computes nothing: it takes whole rows and gives them back.
+//
+// A row of the store is *cold* if the cache has no copy of it, and *shared* if the cache has one
+// with the same content. A copy that changes is the only one from then on: the cache's owner erases
+// the row here. So a key that is here and in the cache is shared, and a shared row that leaves the
+// cache need not be written again.
+//
+// Rows have weights and slots, the latter of the compute type. They have no statistics.
+//
+// Thread safety: any thread may call any verb at any time. The keys of a call are distinct.
+#ifndef TF_EMBED_CC_CORE_TABLE_BACKING_STORE_H_
+#define TF_EMBED_CC_CORE_TABLE_BACKING_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/core/base/status.h"
+#include "cc/core/rows/whole_rows.h"
+#include "cc/core/rules/rule_slots.h"
+#include "cc/core/table/table.h"
+
+namespace tf_embed {
+
+struct BackingStoreStats {
+  uint64_t rows = 0;             // cold and shared ones
+  uint64_t shared_rows = 0;      // those in the cache as well
+  uint64_t index_bytes = 0;      // of memory
+  uint64_t buffer_bytes = 0;     // of memory, for rows that wait to be written
+  uint64_t live_bytes = 0;       // of rows that are here, on the medium or waiting
+  uint64_t disk_bytes = 0;       // of the medium, garbage included
+  uint64_t rows_read = 0;        // rows that Get gave
+  uint64_t bytes_read = 0;       // from the medium, for Get
+  uint64_t rows_written = 0;     // rows that Put took
+  uint64_t bytes_written = 0;    // to the medium, for Put
+  uint64_t compacted_bytes = 0;  // read and written by compaction
+  uint64_t read_requests = 0;    // blocks that Get asked the medium for
+  uint64_t max_queue_depth = 0;  // the most requests that were under way at once
+};
+
+class BackingStore {
+ public:
+  virtual ~BackingStore() = default;
+
+  virtual size_t size() const = 0;
+  virtual size_t shared() const = 0;
+
+  // Tells which keys are here, in `exists` [count].
+  virtual void Contains(const int64_t* keys, size_t count, bool* exists) const = 0;
+
+  // What becomes of the rows that Get copies.
+  enum class After : uint8_t {
+    kCold,    // they stay as they are
+    kShared,  // they are shared from now on: the caller puts them in the cache
+  };
+  // Copies the rows of those keys that are here to `rows`, in any order, and leaves out the others.
+  // On failure no row has become shared.
+  virtual Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
+                     WholeRows* rows) = 0;
+
+  // Takes rows, which are cold then; a row of a key that is here is replaced. On failure some of
+  // them may be here, each of them whole; the caller keeps its copies and may put them again.
+  virtual Status Put(const ExecContext& context, const WholeRows& rows) = 0;
+
+  // The cache has dropped its unchanged copies of shared rows: they are cold now. Keys that are
+  // not here are passed over.
+  virtual void Unshare(const int64_t* keys, size_t count) = 0;
+
+  // Removes keys. Absent ones are no error. Can't fail.
+  virtual void Erase(const int64_t* keys, size_t count) = 0;
+
+  // Puts some cold rows in `rows`, in an unspecified order, and moves the cursor. About `max_rows`.
+  // Each key comes once while no row comes, leaves or changes between cold and shared.
+  virtual Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
+
+  // Rows have the slots of another rule from now on, which are initial ones, as
+  // TableMaintenance::SetRule has it. Only shared and cold rows of the store are meant.
+  virtual Status SetRule(const RuleSlots& rule) = 0;
+
+  // Removes all keys and gives the space back.
+  virtual Status Clear() = 0;
+
+  // Gives back the space of rows that were erased or replaced, as much as there is.
+  virtual Status Compact(const ExecContext& context) = 0;
+
+  virtual BackingStoreStats Stats() const = 0;
+
+  // The store, for messages: "the folder '/mnt/rows/items-0'".
+  virtual const std::string& name() const = 0;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_TABLE_BACKING_STORE_H_
