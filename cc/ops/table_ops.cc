@@ -105,10 +105,13 @@ REGISTER_OP("TfEmbedTable")
     .Attr("admission_max_keys: int >= 0 = 0")
     .Attr("statistics: int >= 0 = 0")
     .Attr("log_evicted: bool = false")
-    .Attr("max_gpu_bytes: int >= -1 = -1")
-    .Attr("max_gpu_row_bytes: int >= -1 = -1")
-    .Attr("max_pinned_bytes: int >= -1 = 0")
+    .Attr("gpu_total_bytes: int >= -1 = -1")
+    .Attr("gpu_bytes: int >= -1 = -1")
+    .Attr("host_bytes: int >= -1 = 0")
     .Attr("evict_by_bytes: bool = false")
+    .Attr("path: string = ''")
+    .Attr("disk_bytes: int >= -1 = -1")
+    .Attr("keep_leftovers: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -141,13 +144,37 @@ admission_max_keys: How many keys wait at most, those that came last; 0 for all.
 statistics: What is kept of the use of each row besides what the rest needs, a sum of 1 for the last
   step, 2 for the last time, 4 for the number of steps, 8 for the score, 16 for the latest epoch.
 log_evicted: Whether rows that leave by this policy are kept for TfEmbedDrainEvicted.
-max_gpu_bytes: Of a table on a GPU, all shards together, what index and rows may take of its memory;
-  -1 for no bound.
-max_gpu_row_bytes: What rows alone may take of it; -1 for no bound.
-max_pinned_bytes: What those rows may take of the host's memory that find none there; -1 for no
-  bound.
+gpu_total_bytes: Of a table on a GPU, all shards together, the bytes of its memory for index and
+  rows; -1 for no bound.
+gpu_bytes: The bytes of it for rows alone; -1 for no bound.
+host_bytes: The bytes of the host's memory for rows: of a table on a GPU, those that find no room
+  there; of a table with a `path`, those in the cache. -1 for no bound.
 evict_by_bytes: Whether rows leave, by `eviction`, for those that these bounds leave no room for, also
   without max_rows; else these are refused.
+path: A folder on disk, in which the table has a folder of its own for the rows that find no room in
+  the host's memory; empty for a table without such rows.
+disk_bytes: The bytes of files there; -1 for no bound.
+keep_leftovers: Whether files that a process left there when it ended are renamed and not removed.
+)doc");
+
+REGISTER_OP("TfEmbedPrefetch")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Input("owners: int32")
+    .Attr(kKeyDtype)
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(ScalarHandle(c));
+      return c->WithRank(c->input(2), 1, &unused);
+    })
+    .Doc(R"doc(
+Brings rows that are on disk to the table's cache, where they count as used in the present step. No
+row changes. As many as half of the cache takes; a table without a disk has nothing to bring.
+
+table: The table.
+keys: Keys; absent ones are passed over.
+owners: The shard of each key, or none to let the table choose.
 )doc");
 
 REGISTER_OP("TfEmbedFind")

@@ -4,7 +4,9 @@
 #ifndef TF_EMBED_CC_STORES_NEW_STORE_H_
 #define TF_EMBED_CC_STORES_NEW_STORE_H_
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "cc/core/base/status.h"
 #include "cc/core/table/table.h"
@@ -13,10 +15,21 @@
 
 namespace tf_embed {
 
+// Rows in host memory over rows on disk.
+struct DiskTierOptions {
+  std::string path;                   // where tables have their folders; "": no tiers
+  std::string name;                   // of the shard, for its folder
+  uint64_t cache_bytes = UINT64_MAX;  // of rows in host memory
+  uint64_t disk_bytes = UINT64_MAX;   // of the folder
+  // What a process that has died left in the folder is kept, under another name.
+  bool keep_leftovers = false;
+};
+
 // Where the rows of one shard are.
 struct StorageOptions {
   bool on_device = false;  // on a GPU, with these options; else in host memory
   DeviceOptions device;
+  DiskTierOptions tiers;
 };
 
 struct Store {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/tf/gpu_tables.h"
 
-#include "cc/tf/settings.h"
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
@@ -28,26 +27,6 @@ bool HasGpuTables() { return NumGpus() > 0 || EmulatesDevice(); }
 int GpuOf(tf::OpKernelConstruction* construction) {
   const auto* const info = construction->device()->tensorflow_accelerator_device_info();
   return info != nullptr ? info->gpu_id : construction->device()->parsed_name().id;
-}
-
-absl::Status GpuStorage::Read(const Settings& settings) {
-  TF_RETURN_IF_ERROR(settings.GetNumber("max_gpu_bytes", -1, &max_bytes));
-  TF_RETURN_IF_ERROR(settings.GetNumber("max_gpu_row_bytes", -1, &max_row_bytes));
-  TF_RETURN_IF_ERROR(settings.GetNumber("max_pinned_bytes", -1, &max_pinned_bytes));
-  return settings.Get("evict_by_bytes", &evict_by_bytes);
-}
-
-StorageOptions GpuStorage::ForShard(int64_t num_shards, int gpu) const {
-  const auto part = [num_shards](int64_t bytes) {
-    return bytes < 0 ? UINT64_MAX : static_cast<uint64_t>(bytes / num_shards);
-  };
-  StorageOptions options;
-  options.on_device = gpu >= 0;
-  options.device.device = gpu;
-  options.device.max_bytes = part(max_bytes);
-  options.device.max_row_bytes = part(max_row_bytes);
-  options.device.max_host_bytes = part(max_pinned_bytes);
-  return options;
 }
 
 absl::Status WithMemoryAdvice(absl::Status status) {

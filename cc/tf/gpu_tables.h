@@ -24,27 +24,11 @@
 
 namespace tf_embed {
 
-class Settings;
-
 // Whether tables can be on GPUs: as this library was built, and by what CUDA finds on this machine.
 bool HasGpuTables();
 
 // The number, among those of the machine, of the GPU that an op is made for.
 int GpuOf(tensorflow::OpKernelConstruction* construction);
-
-// The settings of a table about its memory on a GPU: bytes of all shards
-// together, -1 for no bound.
-struct GpuStorage {
-  int64_t max_bytes = -1;
-  int64_t max_row_bytes = -1;
-  int64_t max_pinned_bytes = 0;
-  bool evict_by_bytes = false;
-
-  absl::Status Read(const Settings& settings);
-
-  // Those of one shard of so many, on that GPU, or with -1 on the host.
-  StorageOptions ForShard(int64_t num_shards, int gpu) const;
-};
 
 // What TableResource::device_shard gives.
 inline DeviceTable* OnDevice(Table* device_shard) {

@@ -15,6 +15,7 @@
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/settings.h"
+#include "cc/tf/storage_settings.h"
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -36,7 +37,7 @@ class NewTableOp : public tf::OpKernel {
     const InputSettings settings(context);
     TableResource::Signature signature = signature_;
     TableOptions options;
-    GpuStorage storage;
+    StorageSettings storage;
     OP_REQUIRES_OK(context, signature.policy.Read(settings, signature.num_shards));
     OP_REQUIRES_OK(context, ReadOptions(context, settings, &options));
     OP_REQUIRES_OK(context, storage.Read(settings));
@@ -91,10 +92,13 @@ const OnGpu<NewTableOp> on_gpu("TfEmbedNewTable", {"label",
                                                    "admission_max_keys",
                                                    "statistics",
                                                    "log_evicted",
-                                                   "max_gpu_bytes",
-                                                   "max_gpu_row_bytes",
-                                                   "max_pinned_bytes",
+                                                   "gpu_total_bytes",
+                                                   "gpu_bytes",
+                                                   "host_bytes",
                                                    "evict_by_bytes",
+                                                   "path",
+                                                   "disk_bytes",
+                                                   "keep_leftovers",
                                                    "table"});
 
 }  // namespace

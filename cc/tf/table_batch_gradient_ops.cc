@@ -238,7 +238,11 @@ class ApplyTablesOp : public TableBatchOp {
       now.now = steps[i].now();
       return Apply(now, keys[i], rules[i], tables[i]->shard(0));
     };
+    const bool has_tiers = std::any_of(tables.begin(), tables.end(), [](const auto& table) {
+      return table->shard(0)->tiers() != nullptr;
+    });
     if (!WorksOnManyAtOnce()) return ForEachTable(exec, num_keys, kApplyCost, apply);
+    if (has_tiers) return ForEachInTurn(tables.size(), exec, apply);  // a held table moves no rows
     std::vector<const Table*> shards;
     for (size_t i = 0; i < tables.size(); ++i) {
       Table* const shard = tables[i]->shard(0);
@@ -256,9 +260,12 @@ class ApplyTablesOp : public TableBatchOp {
     }
     // A table that comes twice is trained by one thread at a time.
     held.Release();
-    for (size_t i = 0; i < tables.size(); ++i) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(apply(exec, i)));
-    }
+    return ForEachInTurn(tables.size(), exec, apply);
+  }
+
+  template <typename Apply>
+  static absl::Status ForEachInTurn(size_t count, const ExecContext& exec, const Apply& apply) {
+    for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(ToTensorFlow(apply(exec, i)));
     return absl::OkStatus();
   }
 

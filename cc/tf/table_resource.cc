@@ -15,6 +15,7 @@
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/settings.h"
+#include "cc/tf/storage_settings.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
 namespace tf_embed {
@@ -91,7 +92,7 @@ class TableHandleOp : public tf::OpKernel {
 
   TableResource::Signature signature_;
   TableOptions options_;
-  GpuStorage storage_;
+  StorageSettings storage_;
   int gpu_ = -1;
   std::mutex mutex_;
   tf::core::RefCountPtr<TableResource> table_;
@@ -231,7 +232,8 @@ absl::Status TableResource::NewOptions(const Signature& signature, std::string n
 }
 
 absl::Status TableResource::Create(const Signature& signature, const TableOptions& options,
-                                   const GpuStorage& storage, int gpu, TableResource** resource) {
+                                   const StorageSettings& storage, int gpu,
+                                   TableResource** resource) {
   const double index_bytes = static_cast<double>(options.init_size) *
                              static_cast<double>(signature.num_shards) * StripedIndex::kBytesPerKey;
   if (index_bytes > static_cast<double>(PhysicalMemoryBytes())) {
@@ -256,14 +258,17 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
       shard_options.policy.max_rows = SIZE_MAX;
     }
     Store store;
-    const Status status =
-        NewStore(shard_options, storage.ForShard(signature.num_shards, gpu), &store);
+    StorageOptions shard_storage;
+    TF_RETURN_IF_ERROR(
+        storage.ForShard(options.name, shard, signature.num_shards, gpu, &shard_storage));
+    const absl::Status status = ToTensorFlow(NewStore(shard_options, shard_storage, &store));
     if (gpu >= 0) {
-      TF_RETURN_IF_ERROR(WithMemoryAdvice(ToTensorFlow(status)));
+      TF_RETURN_IF_ERROR(WithMemoryAdvice(status));
       created->device_shards_.push_back(store.on_device);
-    } else if (!status.ok()) {
+    } else if (absl::IsResourceExhausted(status) && storage.path.empty()) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }
+    TF_RETURN_IF_ERROR(status);
     created->shards_.push_back(std::move(store.table));
   }
   const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* texts) {

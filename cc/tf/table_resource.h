@@ -52,7 +52,7 @@ absl::Status ReadNumbers(const std::string& text, const char* attribute,
 absl::Status NewInitializer(const std::string& kind, std::vector<double> numbers, int64_t dim,
                             int64_t seed, int64_t table_id, RowInitializer* initializer);
 
-struct GpuStorage;  // gpu_tables.h
+struct StorageSettings;
 
 class TableResource : public tensorflow::ResourceBase {
  public:
@@ -79,7 +79,7 @@ class TableResource : public tensorflow::ResourceBase {
 
   // Creates the tables, on the GPU of that number, or with -1 on the host.
   static absl::Status Create(const Signature& signature, const TableOptions& options,
-                             const GpuStorage& storage, int gpu, TableResource** resource);
+                             const StorageSettings& storage, int gpu, TableResource** resource);
 
   const Signature& signature() const { return signature_; }
   const std::string& name() const { return shards_.front()->options().name; }

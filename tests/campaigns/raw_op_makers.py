@@ -207,10 +207,13 @@ class RowCalls:
             "admission_max_keys": draw.randrange(9),
             "statistics": draw.randrange(32),
             "log_evicted": bool(draw.randrange(2)),
-            "max_gpu_bytes": -1,
-            "max_gpu_row_bytes": -1,
-            "max_pinned_bytes": 0,
+            "gpu_total_bytes": -1,
+            "gpu_bytes": -1,
+            "host_bytes": 0,
             "evict_by_bytes": False,
+            "path": "",
+            "disk_bytes": -1,
+            "keep_leftovers": False,
         }
 
     def right_new_table(self, draw: random.Random) -> Arguments:

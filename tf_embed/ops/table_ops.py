@@ -127,10 +127,13 @@ _NO_POLICY = {
     "log_evicted": False,
 }
 _NO_STORAGE = {
-    "max_gpu_bytes": -1,
-    "max_gpu_row_bytes": -1,
-    "max_pinned_bytes": 0,
+    "gpu_total_bytes": -1,
+    "gpu_bytes": -1,
+    "host_bytes": 0,
     "evict_by_bytes": False,
+    "path": "",
+    "disk_bytes": -1,
+    "keep_leftovers": False,
 }
 
 

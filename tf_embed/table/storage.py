@@ -77,8 +77,8 @@ class GpuStorage(Definition):
     def attributes(self) -> dict[str, int]:
         """As the op that makes a table takes it."""
         bounds: dict[str, Any] = {
-            "max_gpu_bytes": self.max_bytes,
-            "max_gpu_row_bytes": self.max_row_bytes,
-            "max_pinned_bytes": self.max_host_bytes,
+            "gpu_total_bytes": self.max_bytes,
+            "gpu_bytes": self.max_row_bytes,
+            "host_bytes": self.max_host_bytes,
         }
         return {name: _NO_BOUND if one is None else int(one) for name, one in bounds.items()}

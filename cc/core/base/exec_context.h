@@ -38,14 +38,25 @@ class ParallelFor {
   using Work = std::function<void(size_t begin, size_t end)>;
   using Function = std::function<void(size_t total, size_t cost, const Work& work)>;
 
+  // In the calling thread, which waits for no other.
+  static ParallelFor Serial() {
+    ParallelFor serial;
+    serial.function_ = [](size_t total, size_t, const Work& work) {
+      if (total > 0) work(0, total);
+    };
+    serial.waits_ = false;
+    return serial;
+  }
+
   ParallelFor& operator=(Function function) {
     function_ = std::move(function);
+    waits_ = true;
     return *this;
   }
 
   void operator()(size_t total, size_t cost, const Work& work) const {
 #if defined(TF_EMBED_CHECK_LOCKS)
-    HeldLocks::OfThread().CheckParallelFor();
+    if (waits_) HeldLocks::OfThread().CheckParallelFor();
     const auto checked = [&work](size_t begin, size_t end) {
       HeldLocks::OfThread().BeginWork();
       work(begin, end);
@@ -59,6 +70,7 @@ class ParallelFor {
 
  private:
   Function function_;
+  bool waits_ = true;  // for threads of a pool
 };
 
 struct ExecContext {
@@ -87,16 +99,14 @@ struct ExecContext {
   // Everything in the calling thread.
   static ExecContext Serial() {
     ExecContext context;
-    context.parallel_for = [](size_t total, size_t, const Work& work) {
-      if (total > 0) work(0, total);
-    };
+    context.parallel_for = ParallelFor::Serial();
     return context;
   }
 
   // The same moment and purpose, in the calling thread.
   ExecContext InSerial() const {
     ExecContext context = *this;
-    context.parallel_for = Serial().parallel_for;
+    context.parallel_for = ParallelFor::Serial();
     return context;
   }
   // The same, of verbs whose caller holds the table.

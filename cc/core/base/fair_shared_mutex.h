@@ -23,6 +23,13 @@ class FairSharedMutex {
     }
     place_.Taken();
   }
+  // Fails also if another thread is about to come in.
+  bool try_lock_shared() {
+    std::unique_lock<std::mutex> pass(turnstile_, std::try_to_lock);
+    if (!pass.owns_lock() || !inside_.try_lock_shared()) return false;
+    place_.Taken();
+    return true;
+  }
   void unlock_shared() {
     place_.GivenBack();
     inside_.unlock_shared();

@@ -29,6 +29,7 @@ enum class LockRank : uint8_t {
   kWriters,  // TableLocks::writers, by the number of the table
   kContent,  // TableLocks::content, likewise
   kPolicy,   // TableLocks::policy, likewise
+  kTier,     // rows on their way up from one tier to the next
   kCounts,   // what an admission policy counts
   kStripe,   // a stripe of an index
   kStore,    // slabs and freed slots of a row store

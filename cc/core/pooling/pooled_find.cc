@@ -327,6 +327,23 @@ Status CheckPooledFind(const PooledFind& find) {
 
 namespace {
 
+// Rows that a part of training finds in a lower tier come up. A held table moves no rows, so that
+// comes first; what is not up by then is read where it is.
+Status BringUp(const ExecContext& context, const PooledFind* finds, size_t count) {
+  if (!context.training) return Status();
+  for (size_t i = 0; i < count; ++i) {
+    const ShardedKeys& keys = finds[i].keys;
+    if (keys.num_shards == 0 || keys.shards[0]->tiers() == nullptr) continue;
+    ShardSplit split(OptionsOf(finds[i]).allocator);
+    TF_EMBED_RETURN_IF_ERROR(split.Build(keys.keys, finds[i].bags->num_keys(), keys.owners,
+                                         keys.num_shards, keys.unsigned_keys));
+    for (size_t shard = 0; shard < keys.num_shards; ++shard) {
+      TF_EMBED_RETURN_IF_ERROR(keys.shards[shard]->tiers()->Prefetch(context, split.shard(shard)));
+    }
+  }
+  return Status();
+}
+
 // Pools the bags of all batches, or where there are `of_weights`, finds the gradients of weights.
 Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
            void* const* of_weights) {
@@ -341,6 +358,7 @@ Status Run(const ExecContext& context, const PooledFind* finds, size_t count,
     num_tables += finds[i].keys.num_shards;
     cost = std::max(cost, kKeyCost + options.dim * SizeOf(options.value_type) / kBytesOfNanosecond);
   }
+  TF_EMBED_RETURN_IF_ERROR(BringUp(context, finds, count));
   // Threads of the pool must not wait for a table's lock, so all are held beforehand.
   Allocator* const allocator = OptionsOf(finds[0]).allocator;
   Buffer<const Table*> tables(allocator);

@@ -69,7 +69,8 @@ class BackingStore {
   // not here are passed over.
   virtual void Unshare(const int64_t* keys, size_t count) = 0;
 
-  // Removes keys. Absent ones are no error. Can't fail.
+  // Removes keys. Absent ones are no error, and a key may come twice. Can't fail. Is called for all
+  // keys of each batch while rows are shared, so an absent key must cost no more than a look.
   virtual void Erase(const int64_t* keys, size_t count) = 0;
 
   // Puts some cold rows in `rows`, in an unspecified order, and moves the cursor. About `max_rows`.

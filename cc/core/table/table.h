@@ -141,6 +141,17 @@ class TableEviction {
                               size_t* below) const = 0;
 };
 
+// What callers ask of a table whose rows are in several tiers.
+class TableTiers {
+ public:
+  virtual ~TableTiers() = default;
+
+  // Copies rows of a batch that are in a lower tier to the first one, where they count as used in
+  // the present step. As many as half of the first tier takes, and none while a caller keeps
+  // writers out. Rows are the same before and after.
+  virtual Status Prefetch(const ExecContext& context, const KeyBatch& batch) const = 0;
+};
+
 // What every store does on a batch.
 class Table {
  public:
@@ -157,9 +168,10 @@ class Table {
   // The rule whose slots rows have.
   virtual RuleSlots rule() const = 0;
 
-  // The other two interfaces; null if the store has no such verbs.
+  // The other interfaces; null if the store has no such verbs.
   virtual TableMaintenance* maintenance() { return nullptr; }
   virtual TableEviction* eviction() { return nullptr; }
+  virtual const TableTiers* tiers() const { return nullptr; }
   const TableMaintenance* maintenance() const { return const_cast<Table*>(this)->maintenance(); }
   const TableEviction* eviction() const { return const_cast<Table*>(this)->eviction(); }
   // The same, with an error that names the table in place of null.

@@ -26,6 +26,7 @@
 #include "cc/device/device_table.h"
 #include "cc/host/host_table.h"
 #include "gtest/gtest.h"
+#include "tests/cc/support/memory_store.h"
 
 namespace tf_embed {
 
@@ -36,6 +37,7 @@ struct TableKind {
   bool takes_threads = true;  // whether several may call verbs at once
   bool same_powers = true;    // whether x^y has the bits that it has on the host
   bool on_device = false;     // where victims are chosen by eviction set
+  bool has_policies = true;   // whether rows may come and leave by a policy
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
@@ -63,15 +65,33 @@ inline std::vector<TableKind> HostTables() {
   return kinds;
 }
 
-// And in the memory of a device.
+// A cache of few rows over another store.
+inline TableKind TieredTables() {
+  constexpr size_t kCacheRows = 16;
+  const auto create = [](const TableOptions& options) -> std::unique_ptr<Table> {
+    return NewTieredTable(options, kCacheRows);
+  };
+  TableKind kind{"TieredTable", create};
+  kind.has_policies = false;
+  return kind;
+}
+
+// And in the memory of a device, which comes last.
 inline std::vector<TableKind> AllTables() {
   std::vector<TableKind> kinds = HostTables();
+  kinds.push_back(TieredTables());
   const auto create = [](const TableOptions& options) {
     std::unique_ptr<Table> table;
     (void)NewEmulatedDeviceTable(options, DeviceOptions(), &table);
     return table;
   };
   kinds.push_back({"EmulatedDeviceTable", create, true, true, /*on_device=*/true});
+  return kinds;
+}
+
+inline std::vector<TableKind> WithPolicies(std::vector<TableKind> kinds) {
+  const auto has_none = [](const TableKind& kind) { return !kind.has_policies; };
+  kinds.erase(std::remove_if(kinds.begin(), kinds.end(), has_none), kinds.end());
   return kinds;
 }
 

@@ -132,7 +132,8 @@ TEST_P(PolicyConcurrency, ARowLeavesOnceBesideReadersThatRaiseItsRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, PolicyConcurrency, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, PolicyConcurrency, testing::ValuesIn(WithPolicies(AllTables())),
+                         NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

@@ -414,7 +414,8 @@ TEST_P(TablePolicy, StatsTellWhatATableIsMadeOf) {
   EXPECT_GE(stats.probed_buckets, stats.probed_keys);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(ContractTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(WithPolicies(ContractTables())),
+                         NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

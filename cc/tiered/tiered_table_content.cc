@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// What TieredTable does to its content as a whole. The verbs on rows are in tiered_table.cc.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+
+#include "cc/core/rows/row_layout.h"
+#include "cc/core/rules/rule_list.h"
+#include "cc/tiered/tiered_table.h"
+
+namespace tf_embed {
+namespace {
+
+// Rows that a pass over the store works on together.
+constexpr size_t kPassRows = 16384;
+
+// A cursor of an export is in the store when this bit is set, and in the cache before that.
+constexpr uint64_t kInStore = uint64_t{1} << 63;
+
+}  // namespace
+
+Status TieredTable::Clear(const ExecContext& context) {
+  const ReplaceLocks replacing(locks_, context);
+  victims_.Forget();
+  TF_EMBED_RETURN_IF_ERROR(store_->Clear());
+  return cache_->Clear(context.Holding(Held::kPaused));
+}
+
+void TieredTable::SetInitializer(const RowInitializer& initializer) {
+  const std::unique_lock<FairSharedMutex> lock(locks_.content);
+  cache_->maintenance()->SetInitializer(initializer);
+}
+
+Status TieredTable::SetRule(const ExecContext& context, const RuleSlots& rule) {
+  const ReplaceLocks replacing(locks_, context);
+  size_t capacity;
+  TF_EMBED_RETURN_IF_ERROR(CheckCapacity(rule, &capacity));
+  TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->SetRule(context.Holding(Held::kPaused), rule));
+  TF_EMBED_RETURN_IF_ERROR(store_->SetRule(rule));
+  rule_ = rule;
+  capacity_ = capacity;
+  return MakeRoomAlone(context.Holding(Held::kWriting), KeyBatch(), 0);
+}
+
+double TieredTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
+                                size_t slot) const {
+  const ReadLocks reading(locks_, context);
+  if (!SameRule(rule_, rule) || slot >= rule.slots_per_row()) return 0.0;
+  double largest = cache_->maintenance()->LargestSlot(context.Holding(Held::kContent), rule, slot);
+  WholeRows rows(options_.allocator);
+  const size_t slots = rule.slots_per_row();
+  for (ExportCursor cursor; !cursor.done;) {
+    if (!store_->Scan(kPassRows, &cursor, &rows).ok()) break;
+    DispatchSlots(options_.value_type, [&](auto tag) {
+      using Slot = typename decltype(tag)::Type;
+      for (size_t i = 0; i < rows.size; ++i) {
+        Slot value;
+        std::memcpy(&value, rows.slots.data() + (i * slots + slot) * sizeof(Slot), sizeof(Slot));
+        largest = std::max(largest, static_cast<double>(value));
+      }
+    });
+  }
+  return largest;
+}
+
+Status TieredTable::FinishStep(const ExecContext& context, const Rule& rule) {
+  if (!TablePass(rule).IsDue()) return Status();
+  const ReplaceLocks alone(locks_, context);
+  const ExecContext inner = context.Holding(Held::kWriting);
+  TF_EMBED_RETURN_IF_ERROR(cache_->FinishStep(inner, rule));
+  // Shared rows have changed in the cache. Cold ones go through a table, some at a time.
+  Keys cold(options_.allocator);
+  WholeRows rows(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(cold.Resize(store_->size()));
+  for (ExportCursor cursor; !cursor.done;) {
+    TF_EMBED_RETURN_IF_ERROR(store_->Scan(kPassRows, &cursor, &rows));
+    std::copy_n(rows.keys.data(), rows.size, cold.keys.data() + cold.size);
+    cold.size += rows.size;
+  }
+  TF_EMBED_RETURN_IF_ERROR(EraseShared());
+  for (size_t begin = 0; begin < cold.size; begin += kPassRows) {
+    const size_t count = std::min(kPassRows, cold.size - begin);
+    TF_EMBED_RETURN_IF_ERROR(
+        store_->Get(inner, cold.keys.data() + begin, count, BackingStore::After::kCold, &rows));
+    const std::unique_ptr<Table> some =
+        cache_->maintenance()->NewEmpty(rows.size, cache_->initializer());
+    if (some == nullptr) return NoMemoryForRow(options_.name, cold.size);
+    TF_EMBED_RETURN_IF_ERROR(some->maintenance()->SetRule(context.Holding(Held::kPaused), rule_));
+    KeyBatch batch{rows.keys.data(), rows.size};
+    batch.distinct = true;
+    TF_EMBED_RETURN_IF_ERROR(
+        some->InsertOrAssign(inner, batch, rows.weights.data(), {&rule_, rows.slots.data()}));
+    TF_EMBED_RETURN_IF_ERROR(some->FinishStep(inner, rule));
+    TF_EMBED_RETURN_IF_ERROR(some->Find(inner, batch, DefaultRows(), rows.weights.data(), nullptr,
+                                        {&rule_, rows.slots.data()}));
+    TF_EMBED_RETURN_IF_ERROR(store_->Put(inner, rows));
+  }
+  return Status();
+}
+
+Status TieredTable::EraseShared() const {
+  if (store_->shared() == 0) return Status();
+  WholeRows rows(options_.allocator);
+  for (ExportCursor cursor; !cursor.done;) {
+    TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportBatch(kPassRows, &cursor, &rows));
+    store_->Erase(rows.keys.data(), rows.size);
+  }
+  return Status();
+}
+
+Status TieredTable::Shrink(const ExecContext& context) {
+  const ReplaceLocks alone(locks_, context);
+  TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->Shrink(context.Holding(Held::kPaused)));
+  return store_->Compact(context);
+}
+
+Status TieredTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
+  const std::shared_lock<FairSharedMutex> lock(locks_.content);
+  ExportCursor part{cursor->next & ~kInStore, false};
+  bool in_store = (cursor->next & kInStore) != 0;
+  if (!in_store) {
+    TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportBatch(max_rows, &part, rows));
+    in_store = part.done;
+    if (part.done) part.next = 0;
+    cursor->done = part.done && store_->size() == store_->shared();
+  } else {
+    TF_EMBED_RETURN_IF_ERROR(store_->Scan(max_rows, &part, rows));
+    cursor->done = part.done;
+  }
+  cursor->next = part.next | (in_store ? kInStore : 0);
+  return Status();
+}
+
+std::unique_ptr<Table> TieredTable::NewEmpty(size_t init_size,
+                                             const RowInitializer& initializer) const {
+  TableOptions options = options_;
+  options.init_size = init_size;
+  options.initializer = initializer;
+  std::unique_ptr<TieredTable> table;
+  if (!Create(options, tiers_, &table).ok()) return nullptr;
+  return table;
+}
+
+void TieredTable::TakeContent(const ExecContext& context, Table* other) {
+  TieredTable* const from = static_cast<TieredTable*>(other);
+  const ReplaceLocks replacing(locks_, context);
+  victims_.Forget();
+  cache_->maintenance()->TakeContent(context.Holding(Held::kPaused), from->cache_.get());
+  store_.swap(from->store_);
+  rule_ = from->rule_;
+  capacity_ = from->capacity_;
+}
+
+void TieredTable::DropOutgrown() const {
+  const std::unique_lock<FairSharedMutex> lock(locks_.content, std::try_to_lock);
+  if (lock.owns_lock()) cache_->DropOutgrown();
+}
+
+TableStats TieredTable::Stats() const {
+  const std::shared_lock<FairSharedMutex> lock(locks_.content);
+  TableStats stats = cache_->Stats();
+  const BackingStoreStats below = store_->Stats();
+  const auto count = [](const std::atomic<uint64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  const uint64_t read_below = count(counters_.read_below);
+  stats.rows += below.rows - std::min(below.rows, below.shared_rows);
+  stats.index_bytes += below.index_bytes;
+  stats.slack_bytes += below.buffer_bytes;
+  stats.hits += read_below;
+  stats.hits -= std::min(stats.hits, count(counters_.copied_down));
+  stats.misses -= std::min(stats.misses, read_below + count(counters_.found_again));
+  stats.cache_rows = stats.rows - (below.rows - std::min(below.rows, below.shared_rows));
+  stats.cache_hits = count(counters_.first_tier);
+  stats.cache_misses = count(counters_.below);
+  stats.promoted = count(counters_.promoted);
+  stats.demoted = count(counters_.demoted);
+  stats.demoted_unwritten = count(counters_.unwritten);
+  stats.disk_rows = below.rows;
+  stats.disk_live_bytes = below.live_bytes;
+  stats.disk_bytes = below.disk_bytes;
+  stats.disk_rows_read = below.rows_read;
+  stats.disk_read_bytes = below.bytes_read;
+  stats.disk_read_requests = below.read_requests;
+  stats.disk_rows_written = below.rows_written;
+  stats.disk_written_bytes = below.bytes_written;
+  stats.disk_compacted_bytes = below.compacted_bytes;
+  stats.disk_queue_depth = below.max_queue_depth;
+  return stats;
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// A BackingStore in a map, and tables over it whose cache has room for few rows.
+#ifndef TF_EMBED_TESTS_CC_SUPPORT_MEMORY_STORE_H_
+#define TF_EMBED_TESTS_CC_SUPPORT_MEMORY_STORE_H_
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/core/rows/row_layout.h"
+#include "cc/core/rows/stored_slots.h"
+#include "cc/core/table/backing_store.h"
+#include "cc/host/host_table.h"
+#include "cc/tiered/tiered_table.h"
+
+namespace tf_embed {
+
+class MemoryStore final : public BackingStore {
+ public:
+  explicit MemoryStore(const TableOptions& options) : options_(options) {}
+
+  // Fails the verbs Get and Put after so many more of them; -1: never.
+  void FailAfter(int verbs) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    verbs_left_ = verbs;
+  }
+
+  size_t size() const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return rows_.size();
+  }
+  size_t shared() const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return stats_.shared_rows;
+  }
+  void Contains(const int64_t* keys, size_t count, bool* exists) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = 0; i < count; ++i) exists[i] = rows_.count(keys[i]) > 0;
+  }
+  Status Get(const ExecContext&, const int64_t* keys, size_t count, After after,
+             WholeRows* rows) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TF_EMBED_RETURN_IF_ERROR(Fault("read"));
+    TF_EMBED_RETURN_IF_ERROR(MakeRoom(count, rows));
+    for (size_t i = 0; i < count; ++i) {
+      const auto found = rows_.find(keys[i]);
+      if (found == rows_.end()) continue;
+      if (after == After::kShared) Share(&found->second, true);
+      Append(found->first, found->second, rows);
+    }
+    stats_.rows_read += rows->size;
+    return Status();
+  }
+  Status Put(const ExecContext&, const WholeRows& rows) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TF_EMBED_RETURN_IF_ERROR(Fault("written"));
+    const RowLayout layout(options_.value_type, options_.dim, rule_);
+    for (size_t i = 0; i < rows.size; ++i) {
+      Row& row = rows_[rows.keys[i]];
+      Share(&row, false);
+      const char* const weights = rows.weights.data() + i * layout.weight_bytes;
+      const char* const slots = rows.slots.data() + i * layout.wide_slot_bytes;
+      row.weights.assign(weights, weights + layout.weight_bytes);
+      row.slots.assign(slots, slots + layout.wide_slot_bytes);
+    }
+    stats_.rows_written += rows.size;
+    return Status();
+  }
+  void Unshare(const int64_t* keys, size_t count) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = 0; i < count; ++i) {
+      const auto found = rows_.find(keys[i]);
+      if (found != rows_.end()) Share(&found->second, false);
+    }
+  }
+  void Erase(const int64_t* keys, size_t count) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = 0; i < count; ++i) {
+      const auto found = rows_.find(keys[i]);
+      if (found == rows_.end()) continue;
+      Share(&found->second, false);
+      rows_.erase(found);
+    }
+  }
+  Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TF_EMBED_RETURN_IF_ERROR(MakeRoom(std::min(max_rows, rows_.size()), rows));
+    auto next = rows_.begin();
+    std::advance(next, std::min<size_t>(cursor->next, rows_.size()));
+    for (; next != rows_.end() && rows->size < max_rows; ++next, ++cursor->next) {
+      if (!next->second.shared) Append(next->first, next->second, rows);
+    }
+    cursor->done = next == rows_.end();
+    return Status();
+  }
+  Status SetRule(const RuleSlots& rule) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!SameRule(rule_, rule)) {
+      const RowLayout layout(options_.value_type, options_.dim, rule.slots_per_row());
+      std::vector<char> slots(layout.slot_bytes);
+      RuleSlots wide = rule;
+      for (uint32_t i = 0; i < wide.num_groups; ++i) wide.groups[i].type = SlotType::kCompute;
+      DispatchSlots(options_.value_type, [&](auto tag) {
+        StoreInitialSlots<typename decltype(tag)::Type>(wide, slots.data());
+      });
+      for (auto& row : rows_) row.second.slots = slots;
+    }
+    rule_ = rule;
+    return Status();
+  }
+  Status Clear() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    rows_.clear();
+    stats_.shared_rows = 0;
+    return Status();
+  }
+  Status Compact(const ExecContext&) override { return Status(); }
+  BackingStoreStats Stats() const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    BackingStoreStats stats = stats_;
+    stats.rows = rows_.size();
+    return stats;
+  }
+  const std::string& name() const override { return name_; }
+
+ private:
+  struct Row {
+    std::vector<char> weights, slots;
+    bool shared = false;
+  };
+
+  Status Fault(const char* what) {
+    if (verbs_left_ < 0 || verbs_left_-- > 0) return Status();
+    verbs_left_ = 0;
+    return Status::Unavailable(name_ + " can't be " + what + ".");
+  }
+  Status MakeRoom(size_t count, WholeRows* rows) const {
+    const RowLayout layout(options_.value_type, options_.dim, rule_);
+    rows->size = 0;
+    return rows->Resize(count, layout.weight_bytes, layout.wide_slot_bytes, 0);
+  }
+  void Share(Row* row, bool shared) {
+    stats_.shared_rows += (shared ? 1 : 0) - (row->shared ? 1 : 0);
+    row->shared = shared;
+  }
+  static void Append(int64_t key, const Row& row, WholeRows* rows) {
+    const size_t i = rows->size++;
+    rows->keys[i] = key;
+    std::copy(row.weights.begin(), row.weights.end(),
+              rows->weights.data() + i * row.weights.size());
+    std::copy(row.slots.begin(), row.slots.end(), rows->slots.data() + i * row.slots.size());
+  }
+
+  const TableOptions options_;
+  const std::string name_ = "the map of a test";
+  mutable std::mutex mutex_;
+  RuleSlots rule_;
+  std::map<int64_t, Row> rows_;
+  BackingStoreStats stats_;
+  int verbs_left_ = -1;
+};
+
+// A table over a MemoryStore, which `store` points to if it is given, with a cache of `cache_rows`
+// rows of three slots a weight; so without slots there is room for more.
+inline std::unique_ptr<TieredTable> NewTieredTable(const TableOptions& options, size_t cache_rows,
+                                                   MemoryStore** store = nullptr) {
+  const RowLayout layout(options.value_type, options.dim, 3 * options.dim);
+  TierOptions tiers;
+  tiers.cache_bytes = cache_rows * (layout.stride + sizeof(uint64_t));
+  tiers.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
+    *cache = HostTable::Create(of_cache);
+    return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
+  };
+  tiers.new_store = [options, store](std::unique_ptr<BackingStore>* made) {
+    auto memory = std::make_unique<MemoryStore>(options);
+    if (store != nullptr && *store == nullptr) *store = memory.get();
+    *made = std::move(memory);
+    return Status();
+  };
+  std::unique_ptr<TieredTable> table;
+  try {
+    if (!TieredTable::Create(options, tiers, &table).ok()) return nullptr;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  return table;
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_SUPPORT_MEMORY_STORE_H_
