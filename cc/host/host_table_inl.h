@@ -19,6 +19,7 @@ template <typename Approach, typename Visit>
 Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
                                const Approach& approach, const Visit& visit) {
   const size_t stride = content.rows.layout().stride;
+  const bool has_statistics = content.rows.layout().statistics_per_row > 0;
   Probe ring[kRing];
   while (range->Next()) {
     const size_t count = range->size();
@@ -33,7 +34,10 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
         const size_t j = i - kBetween;
         Probe& probe = ring[j % kRing];
         probe.entry = content.index.Find((*range)[j].key, probe.hash);
-        if (probe.entry.found()) PrefetchRow(content.rows.Row(probe.entry.row_id), stride);
+        if (probe.entry.found()) {
+          PrefetchRow(content.rows.Row(probe.entry.row_id), stride);
+          if (has_statistics) __builtin_prefetch(content.rows.Statistics(probe.entry.row_id), 1);
+        }
         approach((*range)[j]);
       }
       if (i >= kBucketAhead) {

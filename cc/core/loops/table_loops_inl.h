@@ -96,6 +96,7 @@ struct Loops {
       flight.row_id = row_id;
       flight.row = rows.Row(row_id);
       PrefetchRow<false>(flight.row, read_bytes);
+      if (request.use != nullptr) __builtin_prefetch(rows.Statistics(row_id), 1);
     };
     const auto copy_row = [&](size_t i) {
       InFlight& flight = ring[i % kRing];

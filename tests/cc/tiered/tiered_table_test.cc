@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a table over tiers adds to the contract of all tables: where its rows are, that it trains as
+// a table in memory does, and what becomes of rows when the lower tier fails.
+#include "cc/tiered/tiered_table.h"
+
+#include <map>
+
+#include "gtest/gtest.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr size_t kDim = 3;
+
+class TieredTableTest : public testing::Test {
+ protected:
+  static TableOptions Options(size_t dim = kDim) {
+    TableOptions options;
+    options.name = "items";
+    options.dim = dim;
+    options.initializer = UniformInitializer();
+    return options;
+  }
+
+  void SetUp() override {
+    table = NewTieredTable(Options(), 8, &store);
+    ASSERT_NE(nullptr, table);
+  }
+
+  static std::vector<int64_t> KeysUpTo(int64_t count) {
+    std::vector<int64_t> keys(static_cast<size_t>(count));
+    std::iota(keys.begin(), keys.end(), 0);
+    return keys;
+  }
+  void Put(const Batch& batch, float weight) {
+    const std::vector<float> weights(batch.size() * kDim, weight);
+    ASSERT_TRUE(table->InsertOrAssign(context, batch, weights.data(), {}).ok());
+  }
+  std::vector<float> Get(const Batch& batch) {
+    std::vector<float> weights(batch.size() * kDim);
+    EXPECT_TRUE(table->Find(context, batch, DefaultRows(), weights.data(), nullptr, {}).ok());
+    return weights;
+  }
+
+  ExecContext context = ExecContext::Serial();
+  MemoryStore* store = nullptr;  // of `table`
+  std::unique_ptr<TieredTable> table;
+};
+
+TEST_F(TieredTableTest, RowsBeyondTheCacheGoDown) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, static_cast<float>(key));
+  const TableStats stats = table->Stats();
+  EXPECT_EQ(200u, table->size());
+  EXPECT_EQ(200u, stats.rows);
+  EXPECT_LE(stats.cache_rows, 40u);
+  EXPECT_EQ(200u, stats.cache_rows + store->size());
+  EXPECT_EQ(stats.demoted, store->size());
+  for (int64_t key = 0; key < 200; ++key) {
+    EXPECT_EQ(std::vector<float>(kDim, static_cast<float>(key)), Get({key})) << key;
+  }
+}
+
+TEST_F(TieredTableTest, EvaluationMovesNoRow) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  const TableStats before = table->Stats();
+  Get(KeysUpTo(300));
+  const TableStats after = table->Stats();
+  EXPECT_EQ(before.promoted, after.promoted);
+  EXPECT_EQ(before.demoted, after.demoted);
+  EXPECT_EQ(before.cache_rows, after.cache_rows);
+  EXPECT_EQ(200u, after.hits - before.hits);
+  EXPECT_EQ(100u, after.misses - before.misses);
+  EXPECT_EQ(before.cache_rows, after.cache_hits - before.cache_hits);
+  EXPECT_EQ(200u - before.cache_rows, after.cache_misses - before.cache_misses);
+}
+
+TEST_F(TieredTableTest, RowsThatDidNotChangeAreNotWrittenAgain) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  const uint64_t written = table->Stats().disk_rows_written;
+  context.training = true;  // brings them up
+  for (int round = 0; round < 3; ++round) {
+    for (int64_t key = 0; key < 200; ++key) Get({key});
+  }
+  const TableStats stats = table->Stats();
+  EXPECT_GT(stats.promoted, 400u);
+  EXPECT_GT(stats.demoted_unwritten, 400u);
+  // Those that the cache held at the beginning had not been written.
+  EXPECT_LE(stats.disk_rows_written - written, 40u);
+  EXPECT_EQ(200u, table->size());
+}
+
+TEST_F(TieredTableTest, RowsThatChangedAreWrittenAgain) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 2.0f);
+  for (int64_t key = 0; key < 200; ++key) {
+    EXPECT_EQ(std::vector<float>(kDim, 2.0f), Get({key})) << key;
+  }
+  EXPECT_EQ(200u, table->size());
+}
+
+TEST_F(TieredTableTest, TheOldestRowsGoDown) {
+  context.training = true;
+  Put(KeysUpTo(8), 1.0f);
+  for (int64_t key = 1000; key < 1400; ++key) {
+    ++context.now.step;
+    Put({key}, 1.0f);
+    const uint64_t below = table->Stats().cache_misses;
+    Get({0, 1, 2});
+    ASSERT_EQ(below, table->Stats().cache_misses) << "rows in use at each step are in the cache";
+  }
+}
+
+TEST_F(TieredTableTest, PrefetchBringsRowsUp) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, static_cast<float>(key));
+  ++context.now.step;
+  const Batch batch{1, 2, 3, 999};
+  ASSERT_TRUE(table->tiers()->Prefetch(context, batch).ok());
+  EXPECT_EQ(200u, table->size()) << "an absent key stays absent";
+  const TableStats before = table->Stats();
+  context.training = true;
+  Get({1, 2, 3});
+  const TableStats after = table->Stats();
+  EXPECT_EQ(3u, after.cache_hits - before.cache_hits);
+  EXPECT_EQ(before.cache_misses, after.cache_misses);
+}
+
+TEST_F(TieredTableTest, EraseReachesBothTiers) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  ASSERT_TRUE(table->Erase(context, Batch(KeysUpTo(150))).ok());
+  EXPECT_EQ(50u, table->size());
+  bool exists[2];
+  ASSERT_TRUE(table->Contains(context, Batch{149, 150}, exists).ok());
+  EXPECT_FALSE(exists[0]);
+  EXPECT_TRUE(exists[1]);
+}
+
+TEST_F(TieredTableTest, CacheWithoutRoomForARowIsRefused) {
+  TierOptions tiers;
+  tiers.cache_bytes = 10;
+  std::unique_ptr<TieredTable> none;
+  const Status status = TieredTable::Create(Options(), tiers, &none);
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("`host_bytes` must have room for a row"))
+      << status.message();
+}
+
+TEST_F(TieredTableTest, RuleWhoseRowsFindNoRoomIsRefused) {
+  TierOptions tiers;
+  tiers.cache_bytes = 50;  // two rows of three weights, but not with the slots of Adam
+  tiers.new_cache = [](const TableOptions& options, std::unique_ptr<Table>* cache) {
+    *cache = HostTable::Create(options);
+    return Status();
+  };
+  tiers.new_store = [](std::unique_ptr<BackingStore>* made) {
+    *made = std::make_unique<MemoryStore>(Options());
+    return Status();
+  };
+  std::unique_ptr<TieredTable> small;
+  ASSERT_TRUE(TieredTable::Create(Options(), tiers, &small).ok());
+  for (int64_t key = 0; key < 20; ++key) {
+    const std::vector<float> weights(kDim, static_cast<float>(key));
+    ASSERT_TRUE(small->InsertOrAssign(context, Batch{key}, weights.data(), {}).ok());
+  }
+  const std::vector<float> gradients(kDim, 1.0f);
+  const Rule adam = MakeRule(RuleKind::kAdam, kDim);
+  const Status status = small->Apply(context, Batch{1}, gradients.data(), DataType::kFloat, adam);
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_EQ(20u, small->size());
+  EXPECT_TRUE(SameRule(RuleSlots(), small->rule()));
+}
+
+// A failing lower tier.
+
+TEST_F(TieredTableTest, NothingIsLostWhenTheStoreCantBeWritten) {
+  for (int64_t key = 0; key < 100; ++key) Put({key}, static_cast<float>(key));
+  store->FailAfter(0);
+  const std::vector<float> weights(kDim, 5.0f);
+  size_t taken = 0;
+  Status status;
+  for (int64_t key = 1000; key < 1100; ++key) {
+    status = table->InsertOrAssign(context, Batch{key}, weights.data(), {});
+    if (!status.ok()) break;
+    ++taken;
+  }
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(StatusCode::kUnavailable, status.code());
+  EXPECT_EQ(100u + taken, table->size());
+  store->FailAfter(-1);
+  for (int64_t key = 0; key < 100; ++key) {
+    EXPECT_EQ(std::vector<float>(kDim, static_cast<float>(key)), Get({key})) << key;
+  }
+  for (int64_t key = 1000; key < 1100; ++key) Put({key}, 6.0f);
+  EXPECT_EQ(200u, table->size());
+}
+
+TEST_F(TieredTableTest, RowsThatCantBeReadAreAnErrorAndStay) {
+  for (int64_t key = 0; key < 100; ++key) Put({key}, static_cast<float>(key));
+  store->FailAfter(0);
+  std::vector<float> weights(100 * kDim);
+  for (const bool training : {false, true}) {
+    context.training = training;
+    const Status status =
+        table->Find(context, Batch(KeysUpTo(100)), DefaultRows(), weights.data(), nullptr, {});
+    EXPECT_EQ(StatusCode::kUnavailable, status.code());
+  }
+  const Rule sgd = MakeRule(RuleKind::kSgd, kDim);
+  const std::vector<float> gradients(100 * kDim, 1.0f);
+  EXPECT_FALSE(
+      table->Apply(context, Batch(KeysUpTo(100)), gradients.data(), DataType::kFloat, sgd).ok());
+  store->FailAfter(-1);
+  EXPECT_EQ(100u, table->size());
+  context.training = false;
+  // SGD may have run on the rows of a part of the batch; none got an initial row.
+  for (int64_t key = 1; key < 100; ++key) {
+    const float weight = Get({key})[0];
+    EXPECT_TRUE(weight == static_cast<float>(key) || weight < static_cast<float>(key));
+    EXPECT_GT(weight, static_cast<float>(key) - 2.0f) << key;
+  }
+}
+
+// The same steps as in memory.
+
+void TrainBeside(DataType type, const Rule& first, uint64_t seed) {
+  SCOPED_TRACE(static_cast<int>(first.slots.kind));
+  TableOptions options;
+  options.dim = 4;
+  options.value_type = type;
+  options.initializer = UniformInitializer();
+  const auto in_memory = HostTable::Create(options);
+  const auto tiered = NewTieredTable(options, 32);
+  ASSERT_NE(nullptr, tiered);
+  Random random(seed);
+  ExecContext context = Threads(3);
+  context.training = true;
+  Rule rule = first;
+  for (int step = 0; step < 60; ++step) {
+    context.now.step = static_cast<uint64_t>(step + 1);
+    rule.step = step + 1;
+    // Now and then more keys than the cache has rows.
+    const size_t size = step % 7 == 3 ? 600 : 1 + random() % 60;
+    std::vector<int64_t> keys(size);
+    for (int64_t& key : keys) key = static_cast<int64_t>(random() % 500 * (random() % 2));
+    const Batch batch(keys);
+    std::vector<float> gradients(size * options.dim);
+    for (float& gradient : gradients) gradient = static_cast<float>(random() % 17) / 8 - 1;
+    std::vector<float> rows[2];
+    std::unique_ptr<bool[]> exists[2];
+    int i = 0;
+    for (Table* const table :
+         {static_cast<Table*>(in_memory.get()), static_cast<Table*>(tiered.get())}) {
+      rows[i].resize(size * options.dim);
+      exists[i] = std::make_unique<bool[]>(size);
+      ASSERT_TRUE(
+          table->Find(context, batch, DefaultRows(), rows[i].data(), exists[i].get(), {}).ok());
+      const Status status = table->Apply(context, batch, gradients.data(), DataType::kFloat, rule);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(table->FinishStep(context, rule).ok());
+      if (step % 11 == 5) {
+        ASSERT_TRUE(table->Erase(context, Batch{keys[0], 77}).ok());
+      }
+      ++i;
+    }
+    ASSERT_EQ(0, std::memcmp(rows[0].data(), rows[1].data(), rows[0].size() * SizeOf(type)))
+        << "step " << step;
+    ASSERT_TRUE(std::equal(exists[0].get(), exists[0].get() + size, exists[1].get()));
+    ASSERT_EQ(in_memory->size(), tiered->size());
+  }
+  // Weights and slots of all rows.
+  std::map<int64_t, std::string> content[2];
+  int i = 0;
+  for (Table* const table :
+       {static_cast<Table*>(in_memory.get()), static_cast<Table*>(tiered.get())}) {
+    WholeRows rows(HostAllocator());
+    const size_t weight_bytes = options.dim * SizeOf(type);
+    const size_t slot_bytes = table->rule().slots_per_row() * SlotSize(type);
+    for (ExportCursor cursor; !cursor.done;) {
+      ASSERT_TRUE(table->maintenance()->ExportBatch(50, &cursor, &rows).ok());
+      for (size_t row = 0; row < rows.size; ++row) {
+        const std::string bytes =
+            std::string(rows.weights.data() + row * weight_bytes, weight_bytes) +
+            std::string(rows.slots.data() + row * slot_bytes, slot_bytes);
+        ASSERT_TRUE(content[i].emplace(rows.keys[row], bytes).second) << "a key came twice";
+      }
+    }
+    ++i;
+  }
+  EXPECT_EQ(content[0], content[1]);
+  EXPECT_GT(tiered->Stats().promoted, 500u);
+  EXPECT_LE(tiered->Stats().cache_rows, 32u * 4);
+}
+
+TEST(TieredTraining, StepsAreThoseOfATableInMemory) {
+  for (const Rule& rule : AllRules(4)) TrainBeside(DataType::kFloat, rule, 1);
+  for (const uint64_t seed : Seeds(3)) {
+    TrainBeside(DataType::kHalf, MakeRule(RuleKind::kAdam, 4), seed);
+    TrainBeside(DataType::kFloat, MakeRule(RuleKind::kAdam, 4), seed);
+  }
+}
+
+}  // namespace
+}  // namespace tf_embed
