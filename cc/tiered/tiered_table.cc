@@ -68,9 +68,11 @@ Status TieredTable::Create(const TableOptions& options, const TierOptions& tiers
 }
 
 Status TieredTable::Init() {
-  TF_EMBED_RETURN_IF_ERROR(CheckCapacity(rule_, &capacity_));
+  size_t capacity;
+  TF_EMBED_RETURN_IF_ERROR(CheckCapacity(rule_, &capacity));
+  capacity_ = capacity;
   TableOptions options = options_;
-  options.init_size = std::min(options.init_size, capacity_);
+  options.init_size = std::min(options.init_size, capacity);
   options.policy.statistics = RecencyOnly();
   TF_EMBED_RETURN_IF_ERROR(tiers_.new_cache(options, &cache_));
   return tiers_.new_store(&store_);
@@ -322,7 +324,7 @@ Status TieredTable::Prefetch(const ExecContext& context, const KeyBatch& batch) 
       Keys stored(options_.allocator);
       TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, batch, &stored));
       TF_EMBED_RETURN_IF_ERROR(KeepStored(&stored));
-      stored.size = std::min(stored.size, std::max<size_t>(1, capacity_ / kBatchDivisor));
+      stored.size = std::min(stored.size, std::max<size_t>(1, capacity_.load() / kBatchDivisor));
       if (cache_->size() + stored.size <= capacity_) return BringUp(inner, stored);
       wanted = stored.size;
     }
@@ -341,8 +343,7 @@ Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batc
                                   size_t wanted) const {
   const size_t size = cache_->size();
   if (size + wanted <= capacity_) return Status();
-  const size_t least = std::min(size, size + wanted - capacity_);
-  const size_t most = std::min(size, least + capacity_ / kSpareDivisor);
+  const size_t most = std::min(size, size + wanted - capacity_ + capacity_ / kSpareDivisor);
   Buffer<int64_t> stay(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(stay.Resize(batch.size));
   std::copy_n(batch.keys, batch.size, stay.data());
@@ -362,12 +363,7 @@ Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batc
     TF_EMBED_RETURN_IF_ERROR(Demote(inner, keys.data(), leaving));
     gone += leaving;
   }
-  if (gone >= least) return Status();
-  return Status::ResourceExhausted([&] {
-    return "The cache of table '" + options_.name + "' has room for " + std::to_string(capacity_) +
-           " rows, which is not enough for " + std::to_string(wanted) +
-           " more beside those in use: raise `" + tiers_.cache_bytes_argument + "`.";
-  });
+  return Status();
 }
 
 Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, size_t count) const {
@@ -476,15 +472,14 @@ Status TieredTable::WritePart(const ExecContext& context, const KeyBatch& part,
       TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), *rule));
     }
   }
-  // Other threads keep taking the room.
+  // Other threads keep taking the room, or another rule has left less of it. Alone, the batch gets
+  // what room there is, and more than the bound if need be.
   const ReplaceLocks alone(locks_, context);
   if (rule != nullptr && !SameRuleAndInitialValues(rule_, *rule)) {
     return RuleWasChanged(options_.name);
   }
-  TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(inner, part, wanted));
-  TF_EMBED_RETURN_IF_ERROR(Enter(context, part, effect, &wanted));
-  if (wanted > 0) TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(inner, part, wanted));
-  TF_EMBED_RETURN_IF_ERROR(Enter(context, part, effect, &wanted));
+  TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(inner, part, part.size));
+  TF_EMBED_RETURN_IF_ERROR(Enter(context.Holding(Held::kWriting), part, effect, &wanted));
   return Run(inner, part, effect, verb);
 }
 
@@ -492,7 +487,10 @@ template <typename Verb>
 Status TieredTable::Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* rule,
                           Effect effect, const Verb& verb) {
   Status status;
-  const size_t limit = std::max<size_t>(1, capacity_ / kBatchDivisor);
+  if (rule != nullptr && context.held == Held::kNothing) {
+    TF_EMBED_RETURN_IF_ERROR(TakeRule(context, *rule));  // its slots decide how large a part may be
+  }
+  const size_t limit = std::max<size_t>(1, capacity_.load() / kBatchDivisor);
   if (batch.size <= limit || context.held == Held::kWriting) {
     status = WritePart(context, batch, rule, effect, verb);
   } else {
@@ -533,6 +531,14 @@ Status TieredTable::Write(const ExecContext& context, const KeyBatch& batch, con
   }
   if (context.held == Held::kNothing) DropOutgrown();
   return status;
+}
+
+Status TieredTable::TakeRule(const ExecContext& context, const RuleSlots& rule) {
+  {
+    const ReadLocks reading(locks_, context);
+    if (SameRuleAndInitialValues(rule_, rule)) return Status();
+  }
+  return SetRule(ExecContext::Serial(), rule);
 }
 
 Status TieredTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch,

@@ -23,8 +23,9 @@
 // then not in the cache is absent. While a caller keeps writers out, as an export does, no row
 // moves. The locks of the cache are never taken by a verb: those of this table stand for them.
 //
-// What a batch may take of the cache's memory beyond its bound: the verbs that hold several tables
-// (HeldTables) can't make room, so their rows come on top until the next verb.
+// The bound of the cache is kept but for two cases, until the next verb: a caller that holds
+// several tables (HeldTables) can't make room, and a batch that finds its room taken by other
+// threads again and again is not refused.
 #ifndef TF_EMBED_CC_TIERED_TIERED_TABLE_H_
 #define TF_EMBED_CC_TIERED_TIERED_TABLE_H_
 
@@ -175,6 +176,8 @@ class TieredTable final : public Table, public TableMaintenance, public TableTie
   template <typename Verb>
   Status WritePart(const ExecContext& context, const KeyBatch& part, const RuleSlots* rule,
                    Effect effect, const Verb& verb);
+  // SetRule, if the table has another one.
+  Status TakeRule(const ExecContext& context, const RuleSlots& rule);
   // `verb`, and what it means for the store. REQUIRES: Enter.
   template <typename Verb>
   Status Run(const ExecContext& inner, const KeyBatch& part, Effect effect, const Verb& verb);
@@ -189,7 +192,7 @@ class TieredTable final : public Table, public TableMaintenance, public TableTie
   std::unique_ptr<Table> cache_;
   std::unique_ptr<BackingStore> store_;
   RuleSlots rule_;
-  size_t capacity_ = 0;  // rows of the cache
+  std::atomic<size_t> capacity_{0};  // rows of the cache
 
   // Held while rows come up, by who does not wait for a pool of threads.
   mutable OrderedMutex promotion_{LockRank::kTier};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -119,29 +120,36 @@ Status TieredTable::Shrink(const ExecContext& context) {
 
 Status TieredTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
   const std::shared_lock<FairSharedMutex> lock(locks_.content);
-  ExportCursor part{cursor->next & ~kInStore, false};
-  bool in_store = (cursor->next & kInStore) != 0;
-  if (!in_store) {
-    TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportBatch(max_rows, &part, rows));
-    in_store = part.done;
-    if (part.done) part.next = 0;
-    cursor->done = part.done && store_->size() == store_->shared();
-  } else {
-    TF_EMBED_RETURN_IF_ERROR(store_->Scan(max_rows, &part, rows));
-    cursor->done = part.done;
+  rows->size = 0;
+  while (!cursor->done && rows->size == 0) {
+    ExportCursor part{cursor->next & ~kInStore, false};
+    bool in_store = (cursor->next & kInStore) != 0;
+    if (!in_store) {
+      TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportBatch(max_rows, &part, rows));
+      in_store = part.done;
+      if (part.done) part.next = 0;
+      cursor->done = part.done && store_->size() == store_->shared();
+    } else {
+      TF_EMBED_RETURN_IF_ERROR(store_->Scan(max_rows, &part, rows));
+      cursor->done = part.done;
+    }
+    cursor->next = part.next | (in_store ? kInStore : 0);
   }
-  cursor->next = part.next | (in_store ? kInStore : 0);
   return Status();
 }
 
 std::unique_ptr<Table> TieredTable::NewEmpty(size_t init_size,
                                              const RowInitializer& initializer) const {
-  TableOptions options = options_;
-  options.init_size = init_size;
-  options.initializer = initializer;
-  std::unique_ptr<TieredTable> table;
-  if (!Create(options, tiers_, &table).ok()) return nullptr;
-  return table;
+  try {
+    TableOptions options = options_;
+    options.init_size = init_size;
+    options.initializer = initializer;
+    std::unique_ptr<TieredTable> table;
+    if (!Create(options, tiers_, &table).ok()) return nullptr;
+    return table;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 void TieredTable::TakeContent(const ExecContext& context, Table* other) {
@@ -151,7 +159,7 @@ void TieredTable::TakeContent(const ExecContext& context, Table* other) {
   cache_->maintenance()->TakeContent(context.Holding(Held::kPaused), from->cache_.get());
   store_.swap(from->store_);
   rule_ = from->rule_;
-  capacity_ = from->capacity_;
+  capacity_ = from->capacity_.load();
 }
 
 void TieredTable::DropOutgrown() const {

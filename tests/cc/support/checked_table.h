@@ -34,12 +34,14 @@ class CheckedTable {
   }
 
   void Find(const Batch& batch, Defaults kind = Defaults::kInitializer) {
+    SCOPED_TRACE("Find");
     Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
       if (!real) return oracle.Find(batch, defaults, weights, exists, nullptr);
       ExpectOk(table->Find(context, batch, defaults, weights, exists, {}));
     });
   }
   void FindSlots(const Batch& batch, Defaults kind = Defaults::kInitializer) {
+    SCOPED_TRACE("FindSlots");
     std::vector<Slot> slots[2];
     Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
       slots[real].assign(batch.places * oracle.rule.slots_per_row(), 99);
@@ -55,6 +57,7 @@ class CheckedTable {
     ExpectSameValues(slots[0], slots[1], "slots");
   }
   void FindOrInsert(const Batch& batch, Defaults kind = Defaults::kInitializer) {
+    SCOPED_TRACE("FindOrInsert");
     Look(batch, kind, [&](const DefaultRows& defaults, T* weights, bool* exists, bool real) {
       if (!real) return oracle.FindOrInsert(batch, defaults, weights, exists);
       ExpectOk(table->FindOrInsert(context, batch, defaults, weights, exists));

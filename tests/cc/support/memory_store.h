@@ -89,6 +89,7 @@ class MemoryStore final : public BackingStore {
   }
   Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override {
     const std::lock_guard<std::mutex> lock(mutex_);
+    max_rows = std::max<size_t>(1, max_rows);
     TF_EMBED_RETURN_IF_ERROR(MakeRoom(std::min(max_rows, rows_.size()), rows));
     auto next = rows_.begin();
     std::advance(next, std::min<size_t>(cursor->next, rows_.size()));
