@@ -55,7 +55,7 @@ class RowInitializer:
         table_id: The second half of the seed, so that tables of one seed differ, int64.
         draw: None; or what is called with a shape (n, dim) and a dtype for the rows of n new
             keys, in place of all above.
-        texts: The row of a table of strings; () for empty ones.
+        strings: The row of a table of strings; () for empty ones.
     """
 
     kind: str = "constant"
@@ -63,7 +63,7 @@ class RowInitializer:
     seed: int = 0
     table_id: int = 0
     draw: Callable[..., Any] | None = None
-    texts: tuple[bytes, ...] = ()
+    strings: tuple[bytes, ...] = ()
 
 
 def table_id_of(name: str) -> int:
@@ -103,7 +103,7 @@ def row_initializer(
     if initializer is None:
         return RowInitializer(table_id=table_id)
     if value_dtype == tf.string:
-        return RowInitializer(table_id=table_id, texts=_texts(initializer, dim, name))
+        return RowInitializer(table_id=table_id, strings=_strings(initializer, dim, name))
     initializer = _object_of(initializer, name)
     kind = type(initializer)
     if kind is keras.initializers.Zeros:
@@ -267,19 +267,19 @@ def _check_call(initializer: Callable[..., Any], dim: int, name: str) -> None:
         ) from error
 
 
-def _texts(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
+def _strings(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
     """A row of strings, from one for all or one for each place."""
-    texts = [initializer] * dim if isinstance(initializer, (str, bytes)) else initializer
+    strings = [initializer] * dim if isinstance(initializer, (str, bytes)) else initializer
     try:
-        row = tuple(texts)
+        row = tuple(strings)
     except TypeError:
         row = ()
-    if len(row) != dim or not all(isinstance(text, (str, bytes)) for text in row):
+    if len(row) != dim or not all(isinstance(one, (str, bytes)) for one in row):
         raise TypeError(
             f"`initializer` of {name!r} must be a string or {dim} of them, for its value dtype is "
             f"string. Received: initializer={arguments.shown(initializer)}"
         )
-    return tuple(tf.compat.as_bytes(text) for text in row)
+    return tuple(tf.compat.as_bytes(one) for one in row)
 
 
 def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tuple[float, ...]:

@@ -544,8 +544,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         eager = tf.executing_eagerly()
         empty = self._no_rows if eager else tf.zeros([0], options.value_dtype)
-        if options.initializer.texts:
-            return tf.constant(options.initializer.texts)
+        if options.initializer.strings:
+            return tf.constant(options.initializer.strings)
         if options.initializer.draw is None:
             return empty
         _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)

@@ -180,4 +180,4 @@ def _another(name: str, argument: str, present: Any, asked: Any) -> str:
 def _shown(initializer: RowInitializer) -> str:
     if initializer.draw is not None:
         return repr(initializer.draw)
-    return f"{initializer.kind}{initializer.texts or initializer.values}"
+    return f"{initializer.kind}{initializer.strings or initializer.values}"
