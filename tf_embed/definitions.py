@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.arguments import positive_int, shown
+from tf_embed.validation import positive_int, shown
 
 EnumT = TypeVar("EnumT", bound=enum.Enum)
 

@@ -25,7 +25,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import arguments, callers
+from tf_embed import callers, validation
 from tf_embed.ops import policy_ops, slot_ops, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
@@ -145,7 +145,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             defaults,
             token,
             dim=self.options.dim,
-            training=arguments.is_training(training) and bool(self.options.statistics),
+            training=validation.is_training(training) and bool(self.options.statistics),
         )
 
     def find_pooled(
@@ -193,7 +193,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=options.dim,
             combiner=combiner,
             padding=padding,
-            training=arguments.is_training(training) and bool(options.statistics),
+            training=validation.is_training(training) and bool(options.statistics),
         )
 
     def find_or_insert(

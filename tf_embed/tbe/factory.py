@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_embed.arguments import shown
 from tf_embed.definitions import Definition, as_enum, as_learning_rate
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.tbe.adagrad import SGD, Adagrad, RowwiseAdagrad
@@ -27,6 +26,7 @@ from tf_embed.tbe.optimizer_settings import (
     WeightDecayMode,
 )
 from tf_embed.tbe.types import UserEnabledConfigDefinition
+from tf_embed.validation import shown
 
 
 @dataclasses.dataclass(frozen=True)
