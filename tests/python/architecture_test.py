@@ -24,7 +24,7 @@ PYTHON_ROOMS = (
     "callers",
     "ops",
     "validation",
-    "definitions",
+    "configs",
     "table",
     "saving",
     "variable",

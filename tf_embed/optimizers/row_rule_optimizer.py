@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.definitions import as_learning_rate, as_number
+from tf_embed.configs import as_learning_rate, as_number
 from tf_embed.optimizers import rules
 
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.definitions import as_learning_rate, as_number
+from tf_embed.configs import as_learning_rate, as_number
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")

@@ -16,7 +16,8 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.table.policies import MAX_ROWS, SavedArguments, TablePolicy
+from tf_embed.configs import KerasConfig
+from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.storage import GpuStorage
 
 
@@ -53,7 +54,7 @@ _EVICTION = {
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class FileSystemSaver(SavedArguments):
+class FileSystemSaver(KerasConfig):
     """Where the files of a variable go, as a creator holds it for `Variable.kv_creator.saver`.
 
     It changes nothing of tf.train.Checkpoint, `.keras` files and SavedModels: these carry the rows
@@ -103,13 +104,13 @@ class FileSystemSaver(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class CuckooHashTableConfig(SavedArguments):
+class CuckooHashTableConfig(KerasConfig):
     """Nothing: a table of no bound has no settings besides those of `Variable`."""
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class HkvHashTableConfig(SavedArguments):
+class HkvHashTableConfig(KerasConfig):
     """The room, the bound and the eviction of a table, in the words of HierarchicalKV.
 
     Differences to TFRA: there is no bound unless `max_capacity` names one, where TFRA has one of
@@ -201,7 +202,7 @@ class HkvHashTableConfig(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class RedisTableConfig(SavedArguments):
+class RedisTableConfig(KerasConfig):
     """Where TFRA finds a Redis service. No table of tf_embed is there.
 
     Args:
@@ -215,7 +216,7 @@ class RedisTableConfig(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class KVCreator(SavedArguments):
+class KVCreator(KerasConfig):
     """Says what the table of a variable is; see its subclasses, of which a variable takes one.
 
     Args:

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library, validation
+from tf_embed.configs import KerasConfig
 
 # What a table can keep of the use of each row, 8 bytes each, and the bits by which ops name it.
 STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
@@ -28,25 +29,9 @@ _MAX_COUNT = 2**32 - 1
 _MAX_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedArguments:
-    """A dataclass as Keras saves it: its arguments."""
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: keras.saving.serialize_keras_object(value) for name, value in fields.items()}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """One of these arguments."""
-        deserialize = keras.saving.deserialize_keras_object
-        return cls(**{name: deserialize(value) for name, value in config.items()})
-
-
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class CounterAdmission(SavedArguments):
+class CounterAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, counted exactly.
 
     Until then it has its initial row, and its gradients are dropped. A key that waits takes about
@@ -89,7 +74,7 @@ class CounterAdmission(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class BloomAdmission(SavedArguments):
+class BloomAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, or, rarely, in an earlier one.
 
     As `CounterAdmission`, but keys are counted in Bloom filters. These take a few bytes for each
@@ -140,7 +125,7 @@ class BloomAdmission(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class TablePolicy(SavedArguments):
+class TablePolicy(KerasConfig):
     """By which rows come and leave.
 
     A use of a row is a training step with its key, an `upsert`, an `accum`, or a lookup with

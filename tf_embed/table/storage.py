@@ -9,14 +9,14 @@ from typing import Any
 import keras
 
 from tf_embed import validation
-from tf_embed.definitions import Definition
+from tf_embed.configs import Config
 
 _NO_BOUND = -1  # as the op that makes a table takes None
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class GpuStorage(Definition):
+class GpuStorage(Config):
     """Bounds on the memory of a table that is on a GPU; one on the CPU makes nothing of them.
 
     A row lies in the GPU's memory, as long as the bounds leave room there, or else in memory of the

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import keras
 
 from tf_embed import validation
-from tf_embed.definitions import as_number
+from tf_embed.configs import as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 
 # FBGEMM's names of hyper-parameters that may change.

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.definitions import as_number
+from tf_embed.configs import as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.initializers import RowInitializer, row_initializer
 from tf_embed.table.table import Table

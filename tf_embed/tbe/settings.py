@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
-from tf_embed.definitions import as_bool, as_definition, as_enum, as_number
+from tf_embed.configs import as_bool, as_config, as_enum, as_number
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.devices import CPU
@@ -39,7 +39,7 @@ _STATES = {
     "row_counter": "row_counter",
 }
 _COUNTS = ("prev_iter", "row_counter")
-_DEFINITIONS = {
+_CONFIGS = {
     "record_cache_metrics": RecordCacheMetrics,
     "stats_reporter_config": TBEStatsReporterConfig,
     "multipass_prefetch_config": MultiPassPrefetchConfig,
@@ -79,8 +79,8 @@ def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
         ValueError: One is out of range.
     """
     checked: dict[str, Any] = {
-        name: as_definition(deserialized(given[name], name), name, kind)
-        for name, kind in _DEFINITIONS.items()
+        name: as_config(deserialized(given[name], name), name, kind)
+        for name, kind in _CONFIGS.items()
     }
     for name in _SWITCHES:
         checked[name] = as_bool(given[name], name)

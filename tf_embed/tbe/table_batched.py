@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.definitions import as_bool, as_enum
+from tf_embed.configs import as_bool, as_enum
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer

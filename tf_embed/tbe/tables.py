@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.definitions import as_enum
+from tf_embed.configs import as_enum
 from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.policies import TablePolicy
