@@ -17,7 +17,7 @@ from tf_embed.ops import table_ops
 from tf_embed.ops.table_ops import Bags, compute_dtype
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.creators import policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
@@ -104,7 +104,7 @@ class TableLayer(keras.layers.Layer):
         self._declared = DeclaredInputs()
         self._variable: Variable | None = None
         self._trainer: TableTrainer | None = None
-        self._loads = stored_rows.LoadAttempts()
+        self._loads = keras_files.LoadAttempts()
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the table. Its shape does not depend on that of the ids."""
@@ -202,7 +202,7 @@ class TableLayer(keras.layers.Layer):
         if self._trainer is not None:
             step = step_variable(self._trainer.optimizer).numpy()
             beside = {"step": step, **self._trainer.arrays(_TRAINER)}
-        stored_rows.save(self._variable.table, store, beside)
+        keras_files.save(self._variable.table, store, beside)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads what `save_own_variables` wrote, in place of what is in the table.
@@ -215,7 +215,7 @@ class TableLayer(keras.layers.Layer):
             return  # saved before it was built
         self.build()
         with self._loads.attempt(store):
-            beside = stored_rows.load(self.variable.table, store)
+            beside = keras_files.load(self.variable.table, store)
         # Keras loads the optimizer too, but not into one that has a schedule where the other has
         # a number, or the other way round.
         if self._trainer is not None and "step" in beside:
@@ -224,7 +224,7 @@ class TableLayer(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
-        stored_rows.refuse_old_format(self.name)
+        keras_files.refuse_old_format(self.name)
         unknown = self.unknown_value
         return {
             **super().get_config(),

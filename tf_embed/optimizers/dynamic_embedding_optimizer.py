@@ -30,7 +30,7 @@ from tf_embed.optimizers.table_gradient import (
     train_all,
 )
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor, run_if
@@ -501,7 +501,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         for i, trainer in enumerate(self.table_trainers):
             arrays[f"table_{i}_name"] = _name_number(trainer)
             arrays.update(trainer.arrays(f"table_{i}_"))
-        stored_rows.write(store, arrays)
+        keras_files.write(store, arrays)
 
     def load_own_variables(self, store: Any) -> None:
         """Makes ready for Keras to load the inner optimizer, and sees to the step.
@@ -511,7 +511,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         if not {"step", "checksum"}.intersection(store.keys()):
             return  # saved with another kind of optimizer
-        arrays = stored_rows.read(store, self.name)
+        arrays = keras_files.read(store, self.name)
         step_variable(self._rule_optimizer).assign(arrays["step"])
         model = callers.model_being_loaded(self)
         if model is not None and not self.built:

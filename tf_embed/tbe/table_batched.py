@@ -15,7 +15,7 @@ from tf_embed.configs import as_bool, as_enum
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.tbe import inputs as batches
@@ -775,7 +775,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
-        stored_rows.refuse_old_format(self.name)
+        keras_files.refuse_old_format(self.name)
         device = self._arguments["device"]
         values = {
             **self._arguments,
