@@ -5,9 +5,8 @@
 // For one verb, which is alone in the table:
 //   1. Survey looks the distinct keys up, notes uses, takes expired rows out, asks the admission,
 //      and marks the keys that want rows.
-//   2. Choose, if there may be no room for all of them, marks those that get rows, and takes out
-//   the
-//      rows that leave for them.
+//   2. Choose, if there may be no room for all of them, marks those that get rows, and takes
+//      out the rows that leave for them.
 //   3. ForgetAdmitted tells the admission which keys get rows.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_WRITE_PLANNER_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_WRITE_PLANNER_H_
@@ -141,12 +140,11 @@ Status DeviceWritePlanner<Device>::Survey(const KeyBatch& batch, const GroupsVie
 template <class Device>
 Status DeviceWritePlanner<Device>::Admit(const KeyBatch& batch, Admits admits, uint32_t* wanted) {
   Admission* const admission = policy_.admission.get();
-  AdmissionCandidates candidates(allocator_);
   Buffer<bool> admitted(allocator_);
-  TF_EMBED_RETURN_IF_ERROR(candidates.Resize(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(candidates_.Resize(batch.size));
   TF_EMBED_RETURN_IF_ERROR(admitted.Resize(batch.size));
-  Buffer<uint32_t>& marks = candidates.marks;
-  Buffer<int64_t>& keys = candidates.keys;
+  Buffer<uint32_t>& marks = candidates_.marks;
+  Buffer<int64_t>& keys = candidates_.keys;
   device_.CopyOut(context_, wanted, batch.size * sizeof(uint32_t), marks.data());
   device_.CopyOut(context_, batch.keys, batch.size * sizeof(int64_t), keys.data());
   TF_EMBED_RETURN_IF_ERROR(device_.Check(context_));

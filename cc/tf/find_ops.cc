@@ -38,21 +38,22 @@ class FindOp : public TableOp {
                       : shard->Find(exec, batch, defaults, rows, flags, {});
       });
     };
-    if (table->value_texts() == nullptr) return find(defaults, values->data());
+    if (table->value_strings() == nullptr) return find(defaults, values->data());
 
     // Rows of strings are rows of their numbers.
-    const tf::Tensor& texts = context->input(3);
+    const tf::Tensor& strings = context->input(3);
     Buffer<int64_t> numbers(table->allocator());
     Buffer<int64_t> default_numbers(table->allocator());
     const size_t num_values = static_cast<size_t>(values->NumElements());
     TF_RETURN_IF_ERROR(ToTensorFlow(numbers.Resize(num_values)));
     DefaultRows default_rows;
-    if (insert && texts.NumElements() > 0) {
-      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, TextsOf(texts), &default_numbers));
+    if (insert && strings.NumElements() > 0) {
+      TF_RETURN_IF_ERROR(
+          keys.string_scope()->InternValues(exec, StringsOf(strings), &default_numbers));
       default_rows = {defaults.kind, default_numbers.data()};
     }
     TF_RETURN_IF_ERROR(find(default_rows, numbers.data()));
-    WriteTexts(exec, *table->value_texts(), numbers.data(), num_values, 0, values);
+    WriteStrings(exec, *table->value_strings(), numbers.data(), num_values, 0, values);
     if (!insert) WriteDefaults(defaults, flags, table->dim(), values);
     return absl::OkStatus();
   }

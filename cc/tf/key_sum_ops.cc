@@ -111,12 +111,13 @@ class DistinctKeysOp : public tf::OpKernel {
   // Gives each string a number from 1 on, equal ones the same; padding is kNoKey.
   absl::Status NumberStrings(const ExecContext& exec, const tf::Tensor& strings,
                              Buffer<int64_t>* numbers) {
-    const TextBatch texts = TextsOf(strings);
-    TF_RETURN_IF_ERROR(ToTensorFlow(numbers->Resize(texts.size)));
-    TF_RETURN_IF_ERROR(ToTensorFlow(NumberTexts(exec, texts, HostAllocator(), numbers->data())));
-    const bool is_padded = attributes() != nullptr && !attributes()->padding_text.empty();
-    for (size_t i = 0; i < texts.size; ++i) {
-      const bool is_padding = is_padded && texts[i] == attributes()->padding_text.front();
+    const StringBatch batch = StringsOf(strings);
+    TF_RETURN_IF_ERROR(ToTensorFlow(numbers->Resize(batch.size)));
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(NumberDistinctStrings(exec, batch, HostAllocator(), numbers->data())));
+    const bool is_padded = attributes() != nullptr && !attributes()->padding_string.empty();
+    for (size_t i = 0; i < batch.size; ++i) {
+      const bool is_padding = is_padded && batch[i] == attributes()->padding_string.front();
       (*numbers)[i] = is_padding ? StringKeys::kNoKey : (*numbers)[i] + 1;
     }
     return absl::OkStatus();

@@ -169,7 +169,7 @@ class SavedKeysOp : public TableOp {
     }
     tf::tstring* const out = keys->flat<tf::tstring>().data();
     for (size_t i = 0; i < block->size; ++i) {
-      out[i].assign(block->key_texts[i].data(), block->key_texts[i].size());
+      out[i].assign(block->key_strings[i].data(), block->key_strings[i].size());
     }
     return absl::OkStatus();
   }
@@ -201,23 +201,23 @@ class LoadSavedRowsOp : public TableOp {
     // There may be more rows than the bound until the statistics say which of them leave: nobody
     // saves or exports the table meanwhile.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    TextAccess texts(table, KeyUse::kWrite);
+    StringKeyScope string_scope(table, KeyUse::kWrite);
     Buffer<int64_t> key_numbers(table->allocator());
     Buffer<int64_t> value_numbers(table->allocator());
     const int64_t* keys = block->keys;
     const void* weights = block->weights;
-    if (header.has_key_texts()) {
-      TF_RETURN_IF_ERROR(texts.Keys(exec, block->key_texts, &key_numbers));
+    if (header.has_string_keys()) {
+      TF_RETURN_IF_ERROR(string_scope.Keys(exec, block->key_strings, &key_numbers));
       keys = key_numbers.data();
     }
-    if (header.has_value_texts()) {
-      TF_RETURN_IF_ERROR(texts.InternValues(exec, block->value_texts, &value_numbers));
+    if (header.has_string_values()) {
+      TF_RETURN_IF_ERROR(string_scope.InternValues(exec, block->value_strings, &value_numbers));
       weights = value_numbers.data();
     }
     ShardSplit split(table->allocator());
     Buffer<int32_t> places(table->allocator());
     TF_RETURN_IF_ERROR(Spread(*table, owners, keys, block->size,
-                              header.key_type == StoredType::kUint64 || header.has_key_texts(),
+                              header.key_type == StoredType::kUint64 || header.has_string_keys(),
                               &places, &split));
     SlotsIn slots;
     if (HasSlots(file)) slots = {&header.meta.rule, block->slots};

@@ -41,7 +41,7 @@ class RestrictOp : public TableOp {
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     size_t removed = 0;
-    const TextAccess texts(table, KeyUse::kErase);
+    const StringKeyScope string_scope(table, KeyUse::kErase);
     const std::vector<Table*> shards = table->shards();
     TF_RETURN_IF_ERROR(
         ToTensorFlow(RestrictRows(ThreadPoolOf(context, table), shards.data(), shards.size(),
@@ -76,12 +76,12 @@ class DrainEvictedOp : public TableOp {
       TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
       if (size == 0) return absl::OkStatus();
       if (keys->dtype() == tf::DT_STRING) {
-        CopyTexts(rows.key_texts, keys);
+        CopyStrings(rows.key_strings, keys);
       } else {
         NarrowKeys(rows.keys.data(), rows.size, 0, keys);
       }
       if (values->dtype() == tf::DT_STRING) {
-        CopyTexts(rows.value_texts, values);
+        CopyStrings(rows.value_strings, values);
       } else {
         std::memcpy(values->data(), rows.weights.data(), rows.size * table->row_bytes());
       }
@@ -89,8 +89,8 @@ class DrainEvictedOp : public TableOp {
     });
   }
 
-  static void CopyTexts(const std::vector<std::string>& texts, tf::Tensor* strings) {
-    std::copy(texts.begin(), texts.end(), strings->flat<tf::tstring>().data());
+  static void CopyStrings(const std::vector<std::string>& strings, tf::Tensor* tensor) {
+    std::copy(strings.begin(), strings.end(), tensor->flat<tf::tstring>().data());
   }
 };
 

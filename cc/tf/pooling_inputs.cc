@@ -12,13 +12,13 @@ absl::Status PoolingAttributes::Read(tf::OpKernelConstruction* construction) {
   std::string name;
   TF_RETURN_IF_ERROR(construction->GetAttr("combiner", &name));
   TF_RETURN_IF_ERROR(construction->GetAttr("padding", &padding));
-  TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_text));
+  TF_RETURN_IF_ERROR(construction->GetAttr("padding_text", &padding_string));
   has_bags = name != "none";
   if (has_bags && !FindByName(kCombinerNames, name, &combiner)) {
     return InvalidArgumentError("`combiner` must be one of ", QuotedNames(kCombinerNames),
                                 ". Received: ", name, ".");
   }
-  const size_t keys = padding.size() + padding_text.size();
+  const size_t keys = padding.size() + padding_string.size();
   if (keys <= 1) return absl::OkStatus();
   return InvalidArgumentError("`padding` must be at most one key. Received: ", keys, " keys.");
 }

@@ -25,14 +25,14 @@ inline tensorflow::DataType ComputeType(tensorflow::DataType type) {
 struct PoolingAttributes {
   bool has_bags = true;  // false: the combiner is "none"
   Combiner combiner = Combiner::kSum;
-  std::vector<int64_t> padding;           // none or one
-  std::vector<std::string> padding_text;  // of string keys, in place of it
+  std::vector<int64_t> padding;             // none or one
+  std::vector<std::string> padding_string;  // of string keys, in place of it
 
   absl::Status Read(tensorflow::OpKernelConstruction* construction);
 
-  // Where padding is a text, the keys that are this text must be made StringKeys::kNoKey.
+  // If padding is a string, the caller makes the keys that are this string StringKeys::kNoKey.
   const int64_t* padding_key() const {
-    if (!padding_text.empty()) return &StringKeys::kNoKey;
+    if (!padding_string.empty()) return &StringKeys::kNoKey;
     return padding.empty() ? nullptr : padding.data();
   }
 };

@@ -30,8 +30,8 @@ class FindPooledOp : public TableOp {
     tf::TensorShape shape;
     tf::Tensor* pooled;
     TF_RETURN_IF_ERROR(KeysInput::ReadUnspread(context, table, KeyUse::kRead, &keys));
-    if (context->input(1).dtype() == tf::DT_STRING && !attributes_.padding_text.empty()) {
-      keys.ReplaceText(context->input(1), attributes_.padding_text.front(), StringKeys::kNoKey);
+    if (context->input(1).dtype() == tf::DT_STRING && !attributes_.padding_string.empty()) {
+      keys.ReplaceString(context->input(1), attributes_.padding_string.front(), StringKeys::kNoKey);
     }
     TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
     TF_RETURN_IF_ERROR(ReadBags(context, keys.shape(), &bags, &shape));

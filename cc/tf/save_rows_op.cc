@@ -27,15 +27,15 @@ uint64_t NewSaveNumber() {
   return uint64_t{random()} << 32 | random();
 }
 
-// The texts of numbers of a dictionary.
-struct NumberedTexts {
+// The strings of numbers of a dictionary.
+struct NumberedStrings {
   const StringKeys* dictionary;
   const int64_t* numbers;
 
-  TextBatch Batch(size_t size) const {
+  StringBatch Batch(size_t size) const {
     return {this, size, [](const void* self, size_t i) {
-              const NumberedTexts& texts = *static_cast<const NumberedTexts*>(self);
-              return texts.dictionary->TextOf(texts.numbers[i]);
+              const NumberedStrings& strings = *static_cast<const NumberedStrings*>(self);
+              return strings.dictionary->StringOf(strings.numbers[i]);
             }};
   }
 };
@@ -77,7 +77,7 @@ class RowSave {
 
   // Writers wait until this is over, and go on while disks take in what was written.
   absl::Status WriteRows() {
-    TextAccess texts(table_, KeyUse::kRead);
+    StringKeyScope string_scope(table_, KeyUse::kRead);
     HeldTables paused(table_->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table_, &paused));
     SavedPolicy policy;
@@ -119,11 +119,11 @@ class RowSave {
       rows.weights = exported.weights.data();
       rows.slots = exported.slots.data();
       rows.statistics = exported.statistics.data();
-      const NumberedTexts key_texts{table_->key_texts(), rows.keys};
-      const NumberedTexts value_texts{table_->value_texts(),
-                                      reinterpret_cast<const int64_t*>(rows.weights)};
-      rows.key_texts = key_texts.Batch(rows.size);
-      rows.value_texts = value_texts.Batch(rows.size * table_->dim());
+      const NumberedStrings key_strings{table_->key_strings(), rows.keys};
+      const NumberedStrings value_strings{table_->value_strings(),
+                                          reinterpret_cast<const int64_t*>(rows.weights)};
+      rows.key_strings = key_strings.Batch(rows.size);
+      rows.value_strings = value_strings.Batch(rows.size * table_->dim());
       TF_RETURN_IF_ERROR(ToTensorFlow(writer.Append(rows)));
     }
     TF_RETURN_IF_ERROR(ToTensorFlow(writer.Finish()));

@@ -100,23 +100,24 @@ absl::Status KeysInput::Read(tf::OpKernelContext* context, TableResource* table,
 absl::Status KeysInput::ReadUnspread(tf::OpKernelContext* context, TableResource* table, KeyUse use,
                                      KeysInput* keys) {
   TF_RETURN_IF_ERROR(keys->ReadShapes(context, *table));
-  keys->texts_.emplace(table, use);
+  keys->string_scope_.emplace(table, use);
   const tf::Tensor& tensor = context->input(1);
   if (tensor.dtype() != tf::DT_STRING) return WidenedKeys(tensor, &keys->widened_, &keys->keys_);
-  TF_RETURN_IF_ERROR(keys->texts_->Keys(ThreadPoolOf(context), TextsOf(tensor), &keys->widened_));
+  TF_RETURN_IF_ERROR(
+      keys->string_scope_->Keys(ThreadPoolOf(context), StringsOf(tensor), &keys->widened_));
   keys->keys_ = keys->widened_.data();
   return absl::OkStatus();
 }
 
 absl::Status KeysInput::ReadAside(tf::OpKernelContext* context, const TableResource& table,
-                                  StringKeys* texts, KeysInput* keys) {
+                                  StringKeys* dictionary, KeysInput* keys) {
   TF_RETURN_IF_ERROR(keys->ReadShapes(context, table));
   const tf::Tensor& tensor = context->input(1);
   if (tensor.dtype() != tf::DT_STRING) {
     TF_RETURN_IF_ERROR(WidenedKeys(tensor, &keys->widened_, &keys->keys_));
   } else {
-    TF_RETURN_IF_ERROR(InternTexts(ThreadPoolOf(context), TextsOf(tensor), table.allocator(), texts,
-                                   &keys->widened_));
+    TF_RETURN_IF_ERROR(InternStrings(ThreadPoolOf(context), StringsOf(tensor), table.allocator(),
+                                     dictionary, &keys->widened_));
     keys->keys_ = keys->widened_.data();
   }
   return keys->Spread(context, table);
@@ -177,10 +178,10 @@ absl::Status KeysInput::ReadScores(tf::OpKernelContext* context, const TableReso
   return absl::OkStatus();
 }
 
-void KeysInput::ReplaceText(const tf::Tensor& strings, std::string_view text, int64_t key) {
-  const TextBatch texts = TextsOf(strings);
+void KeysInput::ReplaceString(const tf::Tensor& strings, std::string_view replaced, int64_t key) {
+  const StringBatch batch = StringsOf(strings);
   for (size_t i = 0; i < size_; ++i) {
-    if (texts[i] == text) widened_[i] = key;
+    if (batch[i] == replaced) widened_[i] = key;
   }
 }
 

@@ -10,8 +10,8 @@
 #include "cc/core/base/exec_context.h"
 #include "cc/core/shards/shard_split.h"
 #include "cc/device/device_split.h"
+#include "cc/tf/string_key_scope.h"
 #include "cc/tf/table_resource.h"
-#include "cc/tf/text_access.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -49,7 +49,7 @@ class KeysInput {
                                    KeyUse use, KeysInput* keys);
   // As Read, but adds strings to a dictionary that is no table's yet, and enters no lock.
   static absl::Status ReadAside(tensorflow::OpKernelContext* context, const TableResource& table,
-                                StringKeys* texts, KeysInput* keys);
+                                StringKeys* dictionary, KeysInput* keys);
 
   explicit KeysInput(Allocator* allocator) : widened_(allocator), split_(allocator) {}
 
@@ -66,7 +66,7 @@ class KeysInput {
     batch.distinct = distinct_;
     return batch;
   }
-  TextAccess* texts() { return &*texts_; }
+  StringKeyScope* string_scope() { return &*string_scope_; }
 
   // Reads the input that follows all others of an op that writes, if there is one: the scores that
   // rows get.
@@ -76,8 +76,8 @@ class KeysInput {
   // Says that no key comes twice, as KeyBatch::distinct has it.
   void TakeAsDistinct(bool distinct) { distinct_ = distinct; }
 
-  // Gives those of string keys that are `text` another key.
-  void ReplaceText(const tensorflow::Tensor& strings, std::string_view text, int64_t key);
+  // Gives each of `strings`, from which the keys were read, that is `replaced` the key `key`.
+  void ReplaceString(const tensorflow::Tensor& strings, std::string_view replaced, int64_t key);
 
   // keys.shape + [dim].
   const tensorflow::TensorShape& rows_shape() const { return rows_shape_; }
@@ -86,7 +86,7 @@ class KeysInput {
   absl::Status ReadShapes(tensorflow::OpKernelContext* context, const TableResource& table);
   absl::Status Spread(tensorflow::OpKernelContext* context, const TableResource& table);
 
-  std::optional<TextAccess> texts_;
+  std::optional<StringKeyScope> string_scope_;
   size_t size_ = 0;
   tensorflow::TensorShape shape_;
   tensorflow::TensorShape rows_shape_;

@@ -166,33 +166,35 @@ Status EvictionLog::Evict(const WholeRows& rows, const RuleSlots&) {
   const size_t count = rows.size;
   const int64_t* const keys = rows.keys.data();
   const char* const weights = rows.weights.data();
-  const auto text_of = [](const StringKeys& texts, int64_t number) {
-    return std::string(texts.TextOf(number));
+  const auto string_of = [](const StringKeys& dictionary, int64_t number) {
+    return std::string(dictionary.StringOf(number));
   };
   std::lock_guard<OrderedMutex> lock(mutex_);
   try {  // all room first: from there on nothing can fail
-    std::vector<std::string> key_texts, value_texts;
-    if (const StringKeys* const texts = table_->key_texts()) {
-      text_keys_.reserve(text_keys_.size() + count);
+    std::vector<std::string> key_strings, value_strings;
+    if (const StringKeys* const dictionary = table_->key_strings()) {
+      string_keys_.reserve(string_keys_.size() + count);
       for (size_t i = 0; keeps_rows_ && i < count; ++i) {
-        key_texts.push_back(text_of(*texts, keys[i]));
+        key_strings.push_back(string_of(*dictionary, keys[i]));
       }
-      rows_.key_texts.reserve(rows_.key_texts.size() + key_texts.size());
+      rows_.key_strings.reserve(rows_.key_strings.size() + key_strings.size());
     }
-    if (const StringKeys* const texts = table_->value_texts()) {
+    if (const StringKeys* const dictionary = table_->value_strings()) {
       const int64_t* const numbers = reinterpret_cast<const int64_t*>(weights);
       for (size_t i = 0; keeps_rows_ && i < count * table_->dim(); ++i) {
-        value_texts.push_back(text_of(*texts, numbers[i]));
+        value_strings.push_back(string_of(*dictionary, numbers[i]));
       }
-      rows_.value_texts.reserve(rows_.value_texts.size() + value_texts.size());
+      rows_.value_strings.reserve(rows_.value_strings.size() + value_strings.size());
     }
     if (keeps_rows_) {
       TF_EMBED_RETURN_IF_ERROR(MakeRoom(count));
       KeepNumbers(count, keys, weights);
     }
-    if (table_->key_texts() != nullptr) text_keys_.insert(text_keys_.end(), keys, keys + count);
-    std::move(key_texts.begin(), key_texts.end(), std::back_inserter(rows_.key_texts));
-    std::move(value_texts.begin(), value_texts.end(), std::back_inserter(rows_.value_texts));
+    if (table_->key_strings() != nullptr) {
+      string_keys_.insert(string_keys_.end(), keys, keys + count);
+    }
+    std::move(key_strings.begin(), key_strings.end(), std::back_inserter(rows_.key_strings));
+    std::move(value_strings.begin(), value_strings.end(), std::back_inserter(rows_.value_strings));
     return Status();
   } catch (const std::bad_alloc&) {
     return Status::ResourceExhausted([] { return "No memory to log rows that leave a table."; });

@@ -113,19 +113,19 @@ struct SavedPolicy {
   bool CountsFor(const PolicySettings& policy) const;
 };
 
-// Rows that left, until somebody asks for them; and for a table of strings, the keys whose texts
+// Rows that left, until somebody asks for them; and for a table of strings, the keys whose strings
 // may go as well. What was a string is kept as a string, since dictionaries forget what no row
 // needs.
 class EvictionLog final : public EvictionSink {
  public:
-  // What left, as a table has it: texts in place of numbers where keys or values are strings.
+  // What left, as a table has it. If keys or values are strings, they stand in place of numbers.
   struct Rows {
     explicit Rows(Allocator* allocator) : keys(allocator), weights(allocator) {}
     size_t size = 0;
     Buffer<int64_t> keys;  // the first `size` are taken
     Buffer<char> weights;
-    std::vector<std::string> key_texts;
-    std::vector<std::string> value_texts;
+    std::vector<std::string> key_strings;
+    std::vector<std::string> value_strings;
   };
 
   // `keeps_rows`: whether anybody will ask. The table outlives this.
@@ -146,11 +146,11 @@ class EvictionLog final : public EvictionSink {
 
   // Calls `take(keys, count)` for the keys of strings that left since the last time.
   template <typename Take>
-  void TakeTextKeys(const Take& take) {
+  void TakeStringKeys(const Take& take) {
     std::vector<int64_t> keys;
     {
       std::lock_guard<OrderedMutex> lock(mutex_);
-      keys.swap(text_keys_);
+      keys.swap(string_keys_);
     }
     take(keys.data(), keys.size());  // it looks them up in tables, whose locks come before the log
   }
@@ -165,7 +165,7 @@ class EvictionLog final : public EvictionSink {
   const bool keeps_rows_;
   mutable OrderedMutex mutex_{LockRank::kLog};
   Rows rows_;
-  std::vector<int64_t> text_keys_;
+  std::vector<int64_t> string_keys_;
 };
 
 }  // namespace tf_embed

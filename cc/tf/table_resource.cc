@@ -271,13 +271,13 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     TF_RETURN_IF_ERROR(status);
     created->shards_.push_back(std::move(store.table));
   }
-  const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* texts) {
+  const auto make = [&](tf::DataType type, std::unique_ptr<StringKeys>* dictionary) {
     if (type != tf::DT_STRING) return true;
-    *texts = StringKeys::Create(options.allocator);
-    return *texts != nullptr;
+    *dictionary = StringKeys::Create(options.allocator);
+    return *dictionary != nullptr;
   };
-  if (!make(signature.key_dtype, &created->key_texts_) ||
-      !make(signature.value_dtype, &created->value_texts_)) {
+  if (!make(signature.key_dtype, &created->key_strings_) ||
+      !make(signature.value_dtype, &created->value_strings_)) {
     return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
   }
   *resource = created.release();
@@ -300,13 +300,13 @@ size_t TableResource::size() const {
   return sum;
 }
 
-void TableResource::DropTextsOfEvicted() {
-  if (key_texts_ == nullptr || evicted_ == nullptr) return;
-  evicted_->TakeTextKeys(
-      [&](const int64_t* keys, size_t count) { DropTextsWithoutRows(keys, count); });
+void TableResource::DropStringsOfEvicted() {
+  if (key_strings_ == nullptr || evicted_ == nullptr) return;
+  evicted_->TakeStringKeys(
+      [&](const int64_t* keys, size_t count) { DropStringsWithoutRows(keys, count); });
 }
 
-void TableResource::DropTextsWithoutRows(const int64_t* keys, size_t count) {
+void TableResource::DropStringsWithoutRows(const int64_t* keys, size_t count) {
   constexpr size_t kChunk = 1024;
   bool is_in_shard[kChunk];
   bool has_row[kChunk];
@@ -318,7 +318,7 @@ void TableResource::DropTextsWithoutRows(const int64_t* keys, size_t count) {
       for (size_t i = 0; i < batch.size; ++i) has_row[i] = has_row[i] || is_in_shard[i];
     }
     for (size_t i = 0; i < batch.size; ++i) {
-      if (!has_row[i]) key_texts_->Remove(&batch.keys[i], 1);
+      if (!has_row[i]) key_strings_->Remove(&batch.keys[i], 1);
     }
   }
 }
@@ -339,27 +339,30 @@ Status TableResource::CollectValues(Buffer<int64_t>* values) const {
   return Status();
 }
 
-void TableResource::DropUnusedValueTexts() {
-  if (value_texts_ == nullptr || value_texts_->size() <= value_texts_limit_) return;
-  const size_t num_texts = value_texts_->size();
+void TableResource::DropUnusedValueStrings() {
+  if (value_strings_ == nullptr || value_strings_->size() <= value_strings_limit_) return;
+  const size_t num_strings = value_strings_->size();
   const size_t num_values = size() * dim();
   Buffer<int64_t> used(allocator());
-  Buffer<int64_t> texts(allocator());
-  if (!CollectValues(&used).ok() || !texts.Resize(num_texts).ok()) return;
+  Buffer<int64_t> numbers(allocator());
+  if (!CollectValues(&used).ok() || !numbers.Resize(num_strings).ok()) return;
   std::sort(used.data(), used.data() + num_values);
   size_t unused = 0;
-  value_texts_->ForEachKey([&](int64_t text) {
-    if (!std::binary_search(used.data(), used.data() + num_values, text)) texts[unused++] = text;
+  value_strings_->ForEachKey([&](int64_t number) {
+    if (!std::binary_search(used.data(), used.data() + num_values, number)) {
+      numbers[unused++] = number;
+    }
   });
-  value_texts_->Remove(texts.data(), unused);
-  value_texts_limit_ = std::max(kFewTexts, 2 * value_texts_->size());
+  value_strings_->Remove(numbers.data(), unused);
+  value_strings_limit_ = std::max(kFewStrings, 2 * value_strings_->size());
 }
 
-void TableResource::ReplaceTexts(std::unique_ptr<StringKeys>* key_texts,
-                                 std::unique_ptr<StringKeys>* value_texts) {
-  key_texts_.swap(*key_texts);
-  value_texts_.swap(*value_texts);
-  value_texts_limit_ = std::max(kFewTexts, value_texts_ == nullptr ? 0 : 2 * value_texts_->size());
+void TableResource::ReplaceStrings(std::unique_ptr<StringKeys>* key_strings,
+                                   std::unique_ptr<StringKeys>* value_strings) {
+  key_strings_.swap(*key_strings);
+  value_strings_.swap(*value_strings);
+  value_strings_limit_ =
+      std::max(kFewStrings, value_strings_ == nullptr ? 0 : 2 * value_strings_->size());
 }
 
 std::vector<Table*> TableResource::shards() const {

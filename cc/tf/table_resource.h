@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a table handle points to: the shards of one variable, what they share for rows that come and
-// go and, where keys or values are strings, the dictionaries between them and the 64-bit numbers
-// that the shards hold.
+// go and, if keys or values are strings, the dictionaries between them and the 64-bit numbers that
+// the shards hold.
 //
-// A row's key has a text in the dictionary at any time. To keep it so, an operation on a table of
-// strings holds the strings mutex, before any lock of a shard: shared, if it adds no text and
+// A row's key has a string in the dictionary at any time. To keep it so, an operation on a table of
+// strings holds the strings mutex, before any lock of a shard: shared, if it adds no string and
 // removes no row; else alone. Without strings there is no lock to pass. The tables, the clock and
 // the log see to themselves.
 #ifndef TF_EMBED_CC_TF_TABLE_RESOURCE_H_
@@ -91,22 +91,22 @@ class TableResource : public tensorflow::ResourceBase {
   bool has_string_values() const { return signature_.value_dtype == tensorflow::DT_STRING; }
   // Null if keys, or values, are no strings. REQUIRES: the strings mutex held, and still held
   // wherever the pointer is used: Import replaces the dictionaries.
-  StringKeys* key_texts() const { return key_texts_.get(); }
-  StringKeys* value_texts() const { return value_texts_.get(); }
+  StringKeys* key_strings() const { return key_strings_.get(); }
+  StringKeys* value_strings() const { return value_strings_.get(); }
   FairSharedMutex* strings_mutex() { return &strings_mutex_; }
 
   // The rest wants the strings mutex held alone.
 
-  // Removes the texts of those keys that have no row. Where a shard can't say, they stay.
-  void DropTextsWithoutRows(const int64_t* keys, size_t count);
+  // Removes the strings of those keys that have no row. If a shard can't say, they stay.
+  void DropStringsWithoutRows(const int64_t* keys, size_t count);
   // The same of all rows that left by the table's policy.
-  void DropTextsOfEvicted();
-  // Removes the texts of values that no row holds, once there may be as many as of others. Without
-  // memory for it they stay until the next time.
-  void DropUnusedValueTexts();
+  void DropStringsOfEvicted();
+  // Removes the strings of values that no row holds, once there may be as many as of others.
+  // Without memory for it they stay until the next time.
+  void DropUnusedValueStrings();
   // Takes other dictionaries over.
-  void ReplaceTexts(std::unique_ptr<StringKeys>* key_texts,
-                    std::unique_ptr<StringKeys>* value_texts);
+  void ReplaceStrings(std::unique_ptr<StringKeys>* key_strings,
+                      std::unique_ptr<StringKeys>* value_strings);
 
   size_t num_shards() const { return shards_.size(); }
   // Refuse a table whose store can't be exported, shrunk or given another rule, or whose rows have
@@ -157,12 +157,12 @@ class TableResource : public tensorflow::ResourceBase {
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
   std::vector<Table*> device_shards_;  // within those, where they are on a GPU
-  FairSharedMutex strings_mutex_{LockRank::kTexts};
-  std::unique_ptr<StringKeys> key_texts_;
-  std::unique_ptr<StringKeys> value_texts_;
-  size_t value_texts_limit_ = kFewTexts;  // more than these, and the unused ones are looked for
+  FairSharedMutex strings_mutex_{LockRank::kStrings};
+  std::unique_ptr<StringKeys> key_strings_;
+  std::unique_ptr<StringKeys> value_strings_;
+  size_t value_strings_limit_ = kFewStrings;  // more than these, and the unused ones are looked for
 
-  static constexpr size_t kFewTexts = 1024;
+  static constexpr size_t kFewStrings = 1024;
 };
 
 }  // namespace tf_embed

@@ -29,8 +29,8 @@ class InsertOrAssignOp : public TableOp {
     const ExecContext exec = ThreadPoolOf(context, step);
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
-    if (table->value_texts() != nullptr) {
-      TF_RETURN_IF_ERROR(keys.texts()->InternValues(exec, TextsOf(values), &numbers));
+    if (table->value_strings() != nullptr) {
+      TF_RETURN_IF_ERROR(keys.string_scope()->InternValues(exec, StringsOf(values), &numbers));
       rows = numbers.data();
     }
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {

@@ -16,11 +16,11 @@ namespace tf_embed {
 namespace {
 
 // Names and numbers need no escapes.
-std::string Text(std::string_view name) { return "\"" + std::string(name) + "\""; }
+std::string Quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
 
 std::string List(const std::vector<std::string_view>& names) {
   std::string json;
-  for (const std::string_view name : names) json += (json.empty() ? "" : ", ") + Text(name);
+  for (const std::string_view name : names) json += (json.empty() ? "" : ", ") + Quoted(name);
   return "[" + json + "]";
 }
 
@@ -28,7 +28,7 @@ std::string List(const std::vector<std::string_view>& names) {
 std::string Object(const std::vector<std::pair<std::string_view, std::string>>& members) {
   std::string json;
   for (const auto& [name, value] : members) {
-    json += (json.empty() ? "" : ", ") + Text(name) + ": " + value;
+    json += (json.empty() ? "" : ", ") + Quoted(name) + ": " + value;
   }
   return "{" + json + "}";
 }

@@ -27,15 +27,15 @@ class ClearOp : public TableOp {
   absl::Status Run(tf::OpKernelContext*, TableResource* table) override {
     // One after the other, so that none meets some shards before and some after.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    TextAccess texts(table, KeyUse::kErase);
+    StringKeyScope string_scope(table, KeyUse::kErase);
     HeldTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Clear(exec)));
     }
-    if (table->key_texts() != nullptr) table->key_texts()->Clear();
-    if (table->value_texts() != nullptr) table->value_texts()->Clear();
+    if (table->key_strings() != nullptr) table->key_strings()->Clear();
+    if (table->value_strings() != nullptr) table->value_strings()->Clear();
     if (table->admission() != nullptr) return ToTensorFlow(table->admission()->Clear());
     return absl::OkStatus();
   }
@@ -52,8 +52,8 @@ class ShrinkOp : public TableOp {
     for (size_t number = 0; number < table->num_shards(); ++number) {
       TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->maintenance()->Shrink(exec)));
     }
-    TextAccess texts(table, KeyUse::kErase);
-    for (StringKeys* const dictionary : {table->key_texts(), table->value_texts()}) {
+    StringKeyScope string_scope(table, KeyUse::kErase);
+    for (StringKeys* const dictionary : {table->key_strings(), table->value_strings()}) {
       if (dictionary != nullptr) TF_RETURN_IF_ERROR(ToTensorFlow(dictionary->Shrink()));
     }
     return absl::OkStatus();
@@ -101,7 +101,7 @@ class ExportOp : public TableOp {
     }
     // One after the other, so that none meets some shards before and some after.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    TextAccess texts(table, KeyUse::kRead);
+    StringKeyScope string_scope(table, KeyUse::kRead);
     HeldTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     TableMeta meta;
@@ -131,15 +131,15 @@ class ExportOp : public TableOp {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
         TF_RETURN_IF_ERROR(ToTensorFlow(
             table->shard(number)->maintenance()->ExportBatch(kExportRows, &cursor, &rows)));
-        if (table->key_texts() != nullptr) {
-          WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
+        if (table->key_strings() != nullptr) {
+          WriteStrings(exec, *table->key_strings(), rows.keys.data(), rows.size, done, keys);
         } else {
           NarrowKeys(rows.keys.data(), rows.size, done, keys);
         }
-        if (table->value_texts() != nullptr) {
-          WriteTexts(exec, *table->value_texts(),
-                     reinterpret_cast<const int64_t*>(rows.weights.data()),
-                     rows.size * table->dim(), done * table->dim(), values);
+        if (table->value_strings() != nullptr) {
+          WriteStrings(exec, *table->value_strings(),
+                       reinterpret_cast<const int64_t*>(rows.weights.data()),
+                       rows.size * table->dim(), done * table->dim(), values);
         } else {
           CopyRows(rows.weights.data(), rows.size, table->row_bytes(), done, values);
         }
@@ -196,7 +196,7 @@ class ExportScoresOp : public TableOp {
       return absl::FailedPreconditionError(absl::StrCat(
           "Table '", table->name(), "' does not keep the statistics that these scores are."));
     }
-    TextAccess texts(table, KeyUse::kRead);
+    StringKeyScope string_scope(table, KeyUse::kRead);
     HeldTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     tf::Tensor *keys, *scores;
@@ -212,8 +212,8 @@ class ExportScoresOp : public TableOp {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
         TF_RETURN_IF_ERROR(
             ToTensorFlow(table->shard(number)->maintenance()->ExportBatch(most, &cursor, &rows)));
-        if (table->key_texts() != nullptr) {
-          WriteTexts(exec, *table->key_texts(), rows.keys.data(), rows.size, done, keys);
+        if (table->key_strings() != nullptr) {
+          WriteStrings(exec, *table->key_strings(), rows.keys.data(), rows.size, done, keys);
         } else {
           NarrowKeys(rows.keys.data(), rows.size, done, keys);
         }
@@ -239,9 +239,9 @@ class ImportOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TF_RETURN_IF_ERROR(table->CheckMaintenance());
     // Everything is put together aside; the table takes it over when nothing can fail any more.
-    std::unique_ptr<StringKeys> key_texts, value_texts;
-    TF_RETURN_IF_ERROR(NewTexts(*table, table->has_string_keys(), &key_texts));
-    TF_RETURN_IF_ERROR(NewTexts(*table, table->has_string_values(), &value_texts));
+    std::unique_ptr<StringKeys> key_strings, value_strings;
+    TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_keys(), &key_strings));
+    TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_values(), &value_strings));
     KeysInput keys(table->allocator());
     TableMeta meta;
     SavedPolicy policy;
@@ -250,7 +250,7 @@ class ImportOp : public TableOp {
     TF_RETURN_IF_ERROR(CheckRank(context->input(1), "keys", 1));
     TF_RETURN_IF_ERROR(CheckRank(context->input(5), "meta", 1));
     TF_RETURN_IF_ERROR(CheckRank(context->input(7), "policy", 1));
-    TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_texts.get(), &keys));
+    TF_RETURN_IF_ERROR(KeysInput::ReadAside(context, *table, key_strings.get(), &keys));
     keys.TakeAsDistinct(true);  // as those of an export are; else there will be fewer rows
     TF_RETURN_IF_ERROR(CheckRows(values, "values", *table, keys));
     TF_RETURN_IF_ERROR(ReadMeta(context, *table, keys, &meta));
@@ -260,9 +260,9 @@ class ImportOp : public TableOp {
     if (policy.statistics.Has(Statistic::kEpoch)) exec.now.epoch = policy.epoch;
     Buffer<int64_t> numbers(table->allocator());
     const void* rows = values.data();
-    if (value_texts != nullptr) {
-      TF_RETURN_IF_ERROR(
-          InternTexts(exec, TextsOf(values), table->allocator(), value_texts.get(), &numbers));
+    if (value_strings != nullptr) {
+      TF_RETURN_IF_ERROR(InternStrings(exec, StringsOf(values), table->allocator(),
+                                       value_strings.get(), &numbers));
       rows = numbers.data();
     }
     std::vector<std::unique_ptr<Table>> fresh;
@@ -297,7 +297,7 @@ class ImportOp : public TableOp {
     }
     // One after the other, so that none meets some shards before and some after.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    TextAccess texts(table, KeyUse::kErase);
+    StringKeyScope string_scope(table, KeyUse::kErase);
     {
       HeldTables paused(table->allocator());
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
@@ -306,7 +306,7 @@ class ImportOp : public TableOp {
         table->shard(number)->maintenance()->TakeContent(holding, fresh[number].get());
       }
     }
-    table->ReplaceTexts(&key_texts, &value_texts);
+    table->ReplaceStrings(&key_strings, &value_strings);
     table->clock()->SetStep(exec.now.step);
     table->clock()->SetEpoch(exec.now.epoch);
     // Rows whose use begins with this import are of a step that is over.
@@ -332,11 +332,11 @@ class ImportOp : public TableOp {
   }
 
   // An empty dictionary, if there is one in the table.
-  static absl::Status NewTexts(const TableResource& table, bool is_there,
-                               std::unique_ptr<StringKeys>* texts) {
+  static absl::Status NewDictionary(const TableResource& table, bool is_there,
+                                    std::unique_ptr<StringKeys>* dictionary) {
     if (!is_there) return absl::OkStatus();
-    *texts = StringKeys::Create(table.allocator());
-    if (*texts != nullptr) return absl::OkStatus();
+    *dictionary = StringKeys::Create(table.allocator());
+    if (*dictionary != nullptr) return absl::OkStatus();
     return ResourceExhaustedError("No memory to restore table '", table.name(), "'.");
   }
 

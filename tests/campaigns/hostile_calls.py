@@ -110,14 +110,14 @@ def _names(message: str, argument: str, call: Any) -> bool:
 
 def _shows(message: str, hostile: Any) -> bool:
     """Whether it shows the value, or what of it is wrong."""
-    texts = [type(hostile).__name__]
+    forms = [type(hostile).__name__]
     for show in (repr, str):
         try:
-            texts.append(show(hostile)[:40])
+            forms.append(show(hostile)[:40])
         except Exception:
             continue
     words = ("Received", "received", "dtype", "shape", "got", "Got", "Condition x")
-    return any(text and text in message for text in (*texts, *words))
+    return any(one and one in message for one in (*forms, *words))
 
 
 def _quotes(message: str, hostile: Any) -> bool:

@@ -41,8 +41,8 @@ EXEMPT = {
 
 
 def _use_variable(v: te.Variable) -> None:
-    with_text = v.value_dtype == tf.string
-    row = "x" if with_text else True if v.value_dtype == tf.bool else 1
+    has_strings = v.value_dtype == tf.string
+    row = "x" if has_strings else True if v.value_dtype == tf.bool else 1
     v.lookup([b"a"] if v.key_dtype == tf.string else [5])
     v.upsert([b"a"] if v.key_dtype == tf.string else [5], [[row] * v.dim])
     v.export()
@@ -211,10 +211,10 @@ CALLS: dict[str, Call] = {
         {"split_size": k.LARGE_INT, "name": k.OP_NAME},
     ),
     "Variable.get_trainable_by_name": Call(
-        _method("get_trainable_by_name"), dict, {"name": k.ANY_TEXT}
+        _method("get_trainable_by_name"), dict, {"name": k.ANY_STRING}
     ),
     "Variable.get_eager_trainable_by_name": Call(
-        _method("get_eager_trainable_by_name"), dict, {"name": k.ANY_TEXT}
+        _method("get_eager_trainable_by_name"), dict, {"name": k.ANY_STRING}
     ),
     "Variable.get_slot_variables": Call(
         _method("get_slot_variables"), dict, {"optimizer": k.OBJECT}
@@ -263,7 +263,7 @@ CALLS: dict[str, Call] = {
     "Variable.load_tfra_files": Call(
         _method("load_tfra_files"),
         _saved,
-        {"dirpath": k.FOLDER, "file_name": k.ANY_TEXT, "buffer_size": k.POSITIVE_INT},
+        {"dirpath": k.FOLDER, "file_name": k.ANY_STRING, "buffer_size": k.POSITIVE_INT},
         says=("dirpath",),
     ),
     "embedding_lookup": Call(
@@ -364,7 +364,7 @@ CALLS: dict[str, Call] = {
         {"values": k.kind({}, {"1e39": lambda: [[1e39, 0.0]]})},
     ),
     "Variable.lookup [strings]": Call(
-        _method("lookup", key_dtype="string"), dict, {"keys": k.TEXT_KEYS}
+        _method("lookup", key_dtype="string"), dict, {"keys": k.STRING_KEYS}
     ),
     "Variable [two keys]": Call(
         lambda: te.Variable,
@@ -454,7 +454,7 @@ CALLS: dict[str, Call] = {
         {
             "proc_size": k.LARGE_INT,
             "proc_rank": k.RANK,
-            "save_path": k.ANY_TEXT.optional(),
+            "save_path": k.ANY_STRING.optional(),
             "buffer_size": k.LARGE_INT,
         },
     ),

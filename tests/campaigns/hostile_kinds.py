@@ -8,14 +8,14 @@ import os
 import keras
 import numpy as np
 import tensorflow as tf
-from hostile_values import TEXTS, kind
+from hostile_values import STRINGS, kind
 
 import tf_embed
 from tf_embed import tfra
 
 DEFAULT = "the default"
 RANGE = "a number in range"
-TEXT = "a str"
+STRING = "a str"
 CALLED = "a function, which is called only when there is something to call it with"
 SCALAR = "an integer scalar"
 KERAS = "Keras makes arrays into tensors before it calls the layer"
@@ -28,8 +28,8 @@ TRAINING = FLAG.optional()
 NONE = kind({DEFAULT: "None"})
 TRUE = kind({DEFAULT: "True"})
 FALSE = kind({DEFAULT: "0"})
-OP_NAME = kind({"a name, in eager execution of nothing": TEXTS, DEFAULT: "None"})
-ANY_TEXT = kind({TEXT: TEXTS})
+OP_NAME = kind({"a name, in eager execution of nothing": STRINGS, DEFAULT: "None"})
+ANY_STRING = kind({STRING: STRINGS})
 
 POSITIVE_INT = kind({RANGE: "3"})
 LARGE_INT = kind({RANGE: "3, 2**63-1"})
@@ -81,10 +81,10 @@ DEVICES = kind(
 )
 CALLABLE = kind({CALLED: "function"}, {"module": lambda: os})
 TABLE_NAME = kind(
-    {TEXT: "'x'"}, {"2,000 characters": lambda: "x" * 2000, "newline": lambda: "a\nb"}
+    {STRING: "'x'"}, {"2,000 characters": lambda: "x" * 2000, "newline": lambda: "a\nb"}
 )
 LAYER_NAME = TABLE_NAME.optional()
-OLD_NAME = kind({"a name that is not there is ignored": TEXTS})
+OLD_NAME = kind({"a name that is not there is ignored": STRINGS})
 
 
 def _initializers() -> object:
@@ -189,7 +189,7 @@ KEYS = kind(
         "tensors of two shapes": lambda: [tf.constant([1]), tf.constant([1, 2])],
     },
 )
-TEXT_KEYS = kind(
+STRING_KEYS = kind(
     {"strings": "'', 'x', nul, long, bytes, ['x'], tensor 'x'", "no keys": "[], array of no rows"}
 )
 ONE_KEY = kind({"a key in a list": "[1], [-1]"}, dict(KEYS.also))
@@ -292,7 +292,7 @@ UNKNOWN = kind(
 )
 FOLDER = kind({"a path": "'x', long, tensor 'x'"})
 FILE_NAMES = kind({DEFAULT: "None", "a list of one name": "['x']"})
-ENV = kind({TEXT: "'x'", "no variable": "''"})
+ENV = kind({STRING: "'x'", "no variable": "''"})
 OPTIMIZER = kind(
     {},
     {

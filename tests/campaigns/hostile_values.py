@@ -80,7 +80,7 @@ VALUES: dict[str, Make] = {
     "KerasTensor": lambda: keras.Input((1,), name="symbolic"),
 }
 
-TEXTS = "'', 'x', nul, long, surrogate"
+STRINGS = "'', 'x', nul, long, surrogate"
 
 
 @dataclasses.dataclass(frozen=True)

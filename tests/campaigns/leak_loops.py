@@ -101,7 +101,7 @@ def strings(folder: str) -> Cycle:
 
     def cycle(i: int) -> None:
         fresh = [f"{i} {j}" * (1 + j % 60) for j in range(100)]
-        v.upsert(fresh, [[text, text[::-1]] for text in fresh])
+        v.upsert(fresh, [[string, string[::-1]] for string in fresh])
         v.remove(fresh)
 
     return cycle

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tf_embed import tbe
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 
 OptimType = tbe.OptimType
 Decay = tbe.WeightDecayMode
@@ -340,12 +340,12 @@ class CounterTest(parameterized.TestCase):
         store = {}
         self.trained().save_own_variables(store)
         layer = self.layer()
-        arrays = stored_rows.read(store, "bags")
+        arrays = keras_files.read(store, "bags")
         (name,) = (name for name in arrays if "state_" in name)
         number = np.asarray(arrays.pop(name))
         arrays |= {"optimizer_state_0": np.ones_like(number), "optimizer_state_1": number}
         older = {}
-        stored_rows.write(older, arrays)
+        keras_files.write(older, arrays)
         layer.load_own_variables(older)
         self.step(layer, [0, 1, 1])
         np.testing.assert_allclose(layer.split_embedding_weights()[0][0], [-0.5], rtol=1e-6)

@@ -10,7 +10,7 @@ import keras
 from absl.testing import absltest, parameterized
 
 from tf_embed import tbe
-from tf_embed.definitions import as_enum
+from tf_embed.configs import as_enum
 from tf_embed.tbe.factory import OptimizerSettings, optimizer_of_type, present_settings
 
 OptimType = tbe.OptimType

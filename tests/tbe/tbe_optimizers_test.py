@@ -257,7 +257,7 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(loaded.rule, optimizer.rule)
         self.assertEqual(str(loaded.hyper(0.5, 7.0)), str(optimizer.hyper(0.5, 7.0)))
 
-    def test_definitions_come_back_from_their_configs(self):
+    def test_configs_come_back_from_what_is_saved(self):
         for definition in (
             tbe.CounterBasedRegularizationDefinition(
                 tbe.CounterWeightDecayMode.ADAGRADW,
@@ -338,7 +338,7 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, sentence):
             make(tbe)
 
-    def test_a_definition_of_another_type_is_refused(self):
+    def test_a_config_of_another_type_is_refused(self):
         with self.assertRaisesRegex(TypeError, "`ensemble_mode` must be a EnsembleModeDefinition"):
             tbe.EnsembleRowwiseAdagrad(ensemble_mode=3)
 

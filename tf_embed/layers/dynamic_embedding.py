@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.table.creators import KVCreator
@@ -138,7 +138,7 @@ class DynamicEmbedding(TableLayer):
             name=name,
             **kwargs,
         )
-        self.combiner = arguments.one_of(combiner, arguments.COMBINERS, "combiner", or_none=True)
+        self.combiner = validation.one_of(combiner, validation.COMBINERS, "combiner", or_none=True)
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks ids up.
@@ -161,7 +161,7 @@ class DynamicEmbedding(TableLayer):
             ValueError: Weights without a combiner, or of another kind or shape than the ids.
             tf.errors.InvalidArgumentError: An id does not fit the key dtype.
         """
-        is_training = arguments.is_training(training)
+        is_training = validation.is_training(training)
         embedder = Embedder(
             rows=lambda keys: self._rows(keys, is_training),
             pooled=lambda keys, bags, weights: self._pooled(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tf_embed.arguments import after
+from tf_embed.validation import with_dependencies
 
 # Below, every whole number is one that the type holds, and none is another one rounded.
 _EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}
@@ -54,7 +54,7 @@ def cast_ids(ids: tf.Tensor, key_dtype: tf.DType, layer_name: str) -> tf.Tensor:
     if ids.dtype.min < key_dtype.min:
         least = tf.constant(key_dtype.min, ids.dtype)
         checks.append(tf.debugging.assert_greater_equal(ids, least, message))
-    return tf.cast(after(ids, *checks), key_dtype)
+    return tf.cast(with_dependencies(ids, *checks), key_dtype)
 
 
 def check_kind(dtype: tf.DType, key_dtype: tf.DType, layer_name: str) -> None:
@@ -88,4 +88,4 @@ def _whole_numbers(ids: tf.Tensor, layer_name: str) -> tf.Tensor:
     check = tf.debugging.Assert(
         tf.reduce_all(exact), [_must_be_integers(ids.dtype, layer_name), ids]
     )
-    return tf.cast(after(ids, check), tf.int64)
+    return tf.cast(with_dependencies(ids, check), tf.int64)

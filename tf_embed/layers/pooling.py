@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.ops import table_ops
 
 
@@ -53,7 +53,7 @@ class Embedder:
             ValueError: `weights` does not go with `ids`, or `ids` has no axis to pool.
         """
         if weights is not None and not isinstance(weights, (tf.SparseTensor, tf.RaggedTensor)):
-            weights = arguments.as_tensor(weights, "weights", self.name)
+            weights = validation.as_tensor(weights, "weights", self.name)
         self._check(ids, weights)
         if isinstance(ids, tf.SparseTensor):
             return self._sparse(ids, weights)
@@ -89,7 +89,7 @@ class Embedder:
         ids: tf.SparseTensor | tf.RaggedTensor,
         weights: tf.SparseTensor | tf.RaggedTensor | None,
     ) -> tf.Tensor | None:
-        return arguments.flat_weights(ids, weights, "`ids`", f"`weights` of {self.name!r}")
+        return validation.flat_weights(ids, weights, "`ids`", f"`weights` of {self.name!r}")
 
     # Dense: the bags are the lines along the last axis.
 
@@ -102,7 +102,7 @@ class Embedder:
                 tf.shape(ids),
                 f"`weights` of {self.name!r} must have the shape of `ids`.",
             )
-            weights = arguments.after(weights, same)
+            weights = validation.with_dependencies(weights, same)
         return self.pooled(ids, (), weights)
 
     # Ragged.

@@ -10,14 +10,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.ops import table_ops
 from tf_embed.ops.table_ops import Bags, compute_dtype
 from tf_embed.optimizers.rules import step_variable
 from tf_embed.optimizers.trainer import TableTrainer, own_optimizer
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.creators import policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer, with_own_seed
@@ -29,7 +29,7 @@ from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with
-TRAINABLE_DTYPES = tuple(dtype for dtype in arguments.VALUE_DTYPES if dtype.is_floating)
+TRAINABLE_DTYPES = tuple(dtype for dtype in validation.VALUE_DTYPES if dtype.is_floating)
 
 
 class TableLayer(keras.layers.Layer):
@@ -67,13 +67,13 @@ class TableLayer(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         if name is not None:
-            arguments.name_of(name)
+            validation.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         self.supports_masking = True
-        self.dim = arguments.positive_int(dim, "dim", most=arguments.MAX_DIM)
-        self.key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype").name
-        self.value_dtype = arguments.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype").name
+        self.dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
+        self.key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype").name
+        self.value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype").name
         self.initializer = with_own_seed(deserialized(initializer, "initializer"))
         self.optimizer = None if optimizer is None else own_optimizer(optimizer)
         self.padding_id = None if padding_id is None else self._padding_id(padding_id)
@@ -88,7 +88,7 @@ class TableLayer(keras.layers.Layer):
         self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
         self.partitioner = deserialized(partitioner, "partitioner")
         if self.partitioner is not None:
-            arguments.function_of(self.partitioner, "partitioner")
+            validation.function_of(self.partitioner, "partitioner")
         self.restrict_policy = _registered_class(restrict_policy)
         self.policy = deserialized(policy, "policy")
         self.kv_creator = deserialized(kv_creator, "kv_creator")
@@ -96,15 +96,15 @@ class TableLayer(keras.layers.Layer):
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
         storage_of(self.kv_creator, self.storage)
-        self.init_size = arguments.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
-        self.bp_v2 = arguments.flag(bp_v2, "bp_v2")
+        self.init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
+        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
-        self.checkpoint = arguments.flag(checkpoint, "checkpoint")
+        self.checkpoint = validation.flag(checkpoint, "checkpoint")
         self._table_name = table_name
         self._declared = DeclaredInputs()
         self._variable: Variable | None = None
         self._trainer: TableTrainer | None = None
-        self._loads = stored_rows.LoadAttempts()
+        self._loads = keras_files.LoadAttempts()
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the table. Its shape does not depend on that of the ids."""
@@ -202,7 +202,7 @@ class TableLayer(keras.layers.Layer):
         if self._trainer is not None:
             step = step_variable(self._trainer.optimizer).numpy()
             beside = {"step": step, **self._trainer.arrays(_TRAINER)}
-        stored_rows.save(self._variable.table, store, beside)
+        keras_files.save(self._variable.table, store, beside)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads what `save_own_variables` wrote, in place of what is in the table.
@@ -215,7 +215,7 @@ class TableLayer(keras.layers.Layer):
             return  # saved before it was built
         self.build()
         with self._loads.attempt(store):
-            beside = stored_rows.load(self.variable.table, store)
+            beside = keras_files.load(self.variable.table, store)
         # Keras loads the optimizer too, but not into one that has a schedule where the other has
         # a number, or the other way round.
         if self._trainer is not None and "step" in beside:
@@ -224,7 +224,7 @@ class TableLayer(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
-        stored_rows.refuse_old_format(self.name)
+        keras_files.refuse_old_format(self.name)
         unknown = self.unknown_value
         return {
             **super().get_config(),
@@ -330,11 +330,11 @@ class TableLayer(keras.layers.Layer):
             if not isinstance(padding_id, str):
                 raise TypeError(
                     "`padding_id` must be a str, for the key dtype is string. Received: "
-                    f"padding_id={arguments.shown(padding_id)}"
+                    f"padding_id={validation.shown(padding_id)}"
                 )
             return padding_id
         least = min(key_dtype.min, -(2**63))
-        padding_id = arguments.positive_int(padding_id, "padding_id", least=least, most=2**64 - 1)
+        padding_id = validation.positive_int(padding_id, "padding_id", least=least, most=2**64 - 1)
         if not key_dtype.min <= padding_id <= key_dtype.max:
             raise ValueError(
                 f"`padding_id` must fit the key dtype {self.key_dtype}. Received: "
@@ -352,14 +352,14 @@ class TableLayer(keras.layers.Layer):
         if row.dtype.kind not in "iuf":
             raise TypeError(
                 "`unknown_value` must be a number or an array of numbers. Received: "
-                f"unknown_value={arguments.shown(unknown_value)}"
+                f"unknown_value={validation.shown(unknown_value)}"
             )
         if row.shape not in ((), (self.dim,)):
             raise ValueError(
                 f"`unknown_value` must be a number or of shape ({self.dim},). Received: "
                 f"shape={row.shape}"
             )
-        arguments.rounded(row, tf.as_dtype(self.value_dtype), "unknown_value", self.name)
+        validation.rounded(row, tf.as_dtype(self.value_dtype), "unknown_value", self.name)
         return row.astype(np.float64)
 
 
@@ -396,7 +396,7 @@ def deserialized(value: Any, argument: str = "value") -> Any:
     except Exception as error:
         raise ValueError(
             f"`{argument}` must be an object, or the config of one that Keras knows. Received: "
-            f"{argument}={arguments.shown(value)}: {error}"
+            f"{argument}={validation.shown(value)}: {error}"
         ) from error
 
 
@@ -417,6 +417,7 @@ def _registered_class(policy: Any) -> Any:
     if known is None:
         raise ValueError(
             "`restrict_policy` must be registered, by keras.saving.register_keras_serializable, "
-            f"before a layer with it is loaded. Received: restrict_policy={arguments.shown(policy)}"
+            "before a layer with it is loaded. Received: "
+            f"restrict_policy={validation.shown(policy)}"
         )
     return known

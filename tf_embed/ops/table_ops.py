@@ -2,7 +2,7 @@
 """The ops of a table, typed.
 
 One function an op. Nothing is checked here that an op checks itself; what a user may get wrong
-is checked in `arguments.py`, above. The inputs that all share:
+is checked in `validation.py`, above. The inputs that all share:
 
     handle: The table's resource, a scalar.
     keys: Any shape, of the table's key dtype. A row's shape is [dim], so the rows of `keys` have

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments, callers
+from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.rules import optimizer_of, step_variable
 from tf_embed.optimizers.step_arguments import (
@@ -30,7 +30,7 @@ from tf_embed.optimizers.table_gradient import (
     train_all,
 )
 from tf_embed.optimizers.trainer import TableTrainer, check_optimizer, refuse_if_mirrored
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor, run_if
@@ -132,11 +132,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         keras_optimizer = optimizer_of(keras_optimizer)
         check_optimizer(_rule_optimizer(keras_optimizer))
-        name = "dynamic_embedding_optimizer" if name is None else arguments.name_of(name)
+        name = "dynamic_embedding_optimizer" if name is None else validation.name_of(name)
         super().__init__(learning_rate=0.0, name=name)
         self._inner_optimizer = keras_optimizer
-        self.bp_v2 = arguments.flag(bp_v2, "bp_v2")
-        self.synchronous = arguments.flag(synchronous, "synchronous")
+        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
+        self.synchronous = validation.flag(synchronous, "synchronous")
         self._tables = _Tables()
         self._split: _Split | None = None
 
@@ -301,7 +301,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         elif tape is None:
             raise ValueError(
                 "`tape` must be given where `loss` is no callable: the tf.GradientTape that saw "
-                f"how it was made. Received: loss={arguments.shown(loss)}, tape=None"
+                f"how it was made. Received: loss={validation.shown(loss)}, tape=None"
             )
         else:
             check_loss(loss, loss)
@@ -501,7 +501,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         for i, trainer in enumerate(self.table_trainers):
             arrays[f"table_{i}_name"] = _name_number(trainer)
             arrays.update(trainer.arrays(f"table_{i}_"))
-        stored_rows.write(store, arrays)
+        keras_files.write(store, arrays)
 
     def load_own_variables(self, store: Any) -> None:
         """Makes ready for Keras to load the inner optimizer, and sees to the step.
@@ -511,7 +511,7 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         """
         if not {"step", "checksum"}.intersection(store.keys()):
             return  # saved with another kind of optimizer
-        arrays = stored_rows.read(store, self.name)
+        arrays = keras_files.read(store, self.name)
         step_variable(self._rule_optimizer).assign(arrays["step"])
         model = callers.model_being_loaded(self)
         if model is not None and not self.built:

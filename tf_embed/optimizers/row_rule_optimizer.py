@@ -18,8 +18,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
-from tf_embed.definitions import as_learning_rate, as_number
+from tf_embed import validation
+from tf_embed.configs import as_learning_rate, as_number
 from tf_embed.optimizers import rules
 
 
@@ -102,7 +102,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
     def __init__(self, learning_rate: Any, name: str, weight_decay: Any, **kwargs: Any) -> None:
         learning_rate = as_learning_rate(learning_rate, "learning_rate")
         if name is not None:
-            arguments.name_of(name)
+            validation.name_of(name)
         # Keras's own weight decay, which would come before the rule, has no part in this.
         super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
         self.decay = self.check("weight_decay", 0.0 if weight_decay is None else weight_decay)
@@ -289,7 +289,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
             wanted, good = "from 0 to 1", 0 <= number <= 1
         if not good:
             raise ValueError(
-                f"`{name}` must be {wanted}. Received: {name}={arguments.shown(value)}"
+                f"`{name}` must be {wanted}. Received: {name}={validation.shown(value)}"
             )
         return number
 
@@ -302,7 +302,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         if value != default:
             raise ValueError(
                 f"{type(self).__name__} does not use `{name}`{where}. Received: {name}="
-                f"{arguments.shown(value)}"
+                f"{validation.shown(value)}"
             )
 
     def _step_touched(self, everything: Rows, gradients: Any, touched: Any) -> Rows:

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
-from tf_embed.definitions import as_learning_rate, as_number
+from tf_embed import validation
+from tf_embed.configs import as_learning_rate, as_number
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -55,7 +55,7 @@ class RowwiseAdagrad(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         if name is not None:
-            arguments.name_of(name)
+            validation.name_of(name)
         super().__init__(
             learning_rate=as_learning_rate(learning_rate, "learning_rate"),
             weight_decay=None if weight_decay is None else as_number(weight_decay, "weight_decay"),

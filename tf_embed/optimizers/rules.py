@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_embed import _library, arguments
+from tf_embed import _library, validation
 from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
 
 
@@ -157,7 +157,7 @@ def optimizer_of(identifier: Any) -> Any:
     except Exception as error:
         raise ValueError(
             "`optimizer` must be a Keras optimizer, or its name or config. Received: optimizer="
-            f"{arguments.shown(identifier)}: {error}"
+            f"{validation.shown(identifier)}: {error}"
         ) from error
 
 

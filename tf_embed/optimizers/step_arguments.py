@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.arguments import shown
+from tf_embed.validation import shown
 from tf_embed.variable.anchor import Anchor
 
 

@@ -29,7 +29,7 @@ from tf_embed.optimizers.rules import (
     optimizer_of,
     step_variable,
 )
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
@@ -318,21 +318,21 @@ class TableTrainer(tf.Module):
         table.import_(*before._replace(values=values))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """What is to be saved besides the table, for `stored_rows.write`.
+        """What is to be saved besides the table, for `keras_files.write`.
 
         Args:
             prefix: What the names begin with.
         """
         arrays = {f"{prefix}state_{i}": one.numpy() for i, one in enumerate(self.state)}
         if self.accumulator is not None:
-            arrays.update(stored_rows.arrays_of(self.accumulator, f"{prefix}accumulator_"))
+            arrays.update(keras_files.arrays_of(self.accumulator, f"{prefix}accumulator_"))
         return arrays
 
     def load(self, arrays: dict[str, Any], prefix: str) -> None:
         """Takes over what `arrays` gave. Where another optimizer has saved, it starts anew.
 
         Args:
-            arrays: What `stored_rows.read` gave.
+            arrays: What `keras_files.read` gave.
             prefix: As in `arrays`.
         """
         for i, variable in enumerate(self.state):
@@ -341,7 +341,7 @@ class TableTrainer(tf.Module):
                 variable.assign(saved)
         if self.accumulator is not None:
             if f"{prefix}accumulator_keys" in arrays:
-                stored_rows.import_into(self.accumulator, arrays, f"{prefix}accumulator_")
+                keras_files.import_into(self.accumulator, arrays, f"{prefix}accumulator_")
             else:
                 self.accumulator.clear()
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in checkpoints, Keras files and row files."""
+"""Rows in Keras's files and weights, and in TFRA's files."""

@@ -15,8 +15,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
-from tf_embed.table.policies import MAX_ROWS, SavedArguments, TablePolicy
+from tf_embed import validation
+from tf_embed.configs import KerasConfig
+from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.storage import GpuStorage
 
 
@@ -53,7 +54,7 @@ _EVICTION = {
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class FileSystemSaver(SavedArguments):
+class FileSystemSaver(KerasConfig):
     """Where the files of a variable go, as a creator holds it for `Variable.kv_creator.saver`.
 
     It changes nothing of tf.train.Checkpoint, `.keras` files and SavedModels: these carry the rows
@@ -91,25 +92,25 @@ class FileSystemSaver(SavedArguments):
                 f"proc_size={self.proc_size}, proc_rank={self.proc_rank}"
             )
         if self.proc_size is not None:
-            arguments.positive_int(self.proc_size, "proc_size")
+            validation.positive_int(self.proc_size, "proc_size")
             most = self.proc_size - 1
-            arguments.positive_int(self.proc_rank, "proc_rank", least=0, most=most)
+            validation.positive_int(self.proc_rank, "proc_rank", least=0, most=most)
         if not isinstance(self.save_path, (str, type(None))):
             raise TypeError(
-                f"`save_path` must be a str. Received: save_path={arguments.shown(self.save_path)}"
+                f"`save_path` must be a str. Received: save_path={validation.shown(self.save_path)}"
             )
-        arguments.positive_int(self.buffer_size, "buffer_size")
+        validation.positive_int(self.buffer_size, "buffer_size")
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class CuckooHashTableConfig(SavedArguments):
+class CuckooHashTableConfig(KerasConfig):
     """Nothing: a table of no bound has no settings besides those of `Variable`."""
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class HkvHashTableConfig(SavedArguments):
+class HkvHashTableConfig(KerasConfig):
     """The room, the bound and the eviction of a table, in the words of HierarchicalKV.
 
     Differences to TFRA: there is no bound unless `max_capacity` names one, where TFRA has one of
@@ -158,19 +159,19 @@ class HkvHashTableConfig(SavedArguments):
     def __post_init__(self) -> None:
         least = 1
         if self.init_capacity is not None:
-            least = arguments.positive_int(self.init_capacity, "init_capacity", most=MAX_ROWS)
+            least = validation.positive_int(self.init_capacity, "init_capacity", most=MAX_ROWS)
         if self.max_capacity is not None:
-            arguments.positive_int(self.max_capacity, "max_capacity", least=least, most=MAX_ROWS)
-        arguments.positive_int(self.max_hbm_for_values, "max_hbm_for_values", least=0)
+            validation.positive_int(self.max_capacity, "max_capacity", least=least, most=MAX_ROWS)
+        validation.positive_int(self.max_hbm_for_values, "max_hbm_for_values", least=0)
         most = max(HkvEvictStrategy)
-        number = arguments.positive_int(self.evict_strategy, "evict_strategy", least=0, most=most)
+        number = validation.positive_int(self.evict_strategy, "evict_strategy", least=0, most=most)
         object.__setattr__(self, "evict_strategy", HkvEvictStrategy(number))
-        arguments.positive_int(self.step_per_epoch, "step_per_epoch", least=0, most=2**62)
-        arguments.positive_int(
+        validation.positive_int(self.step_per_epoch, "step_per_epoch", least=0, most=2**62)
+        validation.positive_int(
             self.reserved_key_start_bit, "reserved_key_start_bit", least=0, most=62
         )
         if self.gen_scores_fn is not None:
-            arguments.function_of(self.gen_scores_fn, "gen_scores_fn")
+            validation.function_of(self.gen_scores_fn, "gen_scores_fn")
         if self.evict_strategy == HkvEvictStrategy.CUSTOMIZED and self.gen_scores_fn is None:
             raise ValueError(
                 "`gen_scores_fn` must give the scores where evict_strategy is CUSTOMIZED. "
@@ -201,7 +202,7 @@ class HkvHashTableConfig(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class RedisTableConfig(SavedArguments):
+class RedisTableConfig(KerasConfig):
     """Where TFRA finds a Redis service. No table of tf_embed is there.
 
     Args:
@@ -215,7 +216,7 @@ class RedisTableConfig(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class KVCreator(SavedArguments):
+class KVCreator(KerasConfig):
     """Says what the table of a variable is; see its subclasses, of which a variable takes one.
 
     Args:
@@ -234,12 +235,12 @@ class KVCreator(SavedArguments):
         if self.config is not None and wanted is not None and not isinstance(self.config, wanted):
             raise TypeError(
                 f"`config` of {type(self).__name__} must be a tf_embed.tfra.{wanted.__name__}. "
-                f"Received: config={arguments.shown(self.config)}"
+                f"Received: config={validation.shown(self.config)}"
             )
         if self.saver is not None and not isinstance(self.saver, FileSystemSaver):
             raise TypeError(
                 f"`saver` must be a tf_embed.tfra.FileSystemSaver. Received: "
-                f"saver={arguments.shown(self.saver)}"
+                f"saver={validation.shown(self.saver)}"
             )
 
     @classmethod
@@ -349,19 +350,19 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
         raise ValueError(
             "Tables in Redis are not supported: leave `kv_creator` out, for a table in this "
             f"process, or take a tf_embed.tfra.HkvHashTableCreator. Received: "
-            f"kv_creator={arguments.shown(kv_creator)}"
+            f"kv_creator={validation.shown(kv_creator)}"
         )
     if not isinstance(kv_creator, (CuckooHashTableCreator, HkvHashTableCreator)):
         raise TypeError(
             "`kv_creator` must be a tf_embed.tfra.CuckooHashTableCreator or HkvHashTableCreator. "
-            f"Received: kv_creator={arguments.shown(kv_creator)}"
+            f"Received: kv_creator={validation.shown(kv_creator)}"
         )
     if kv_creator.policy is None:
         return policy
     if policy is not None:
         raise ValueError(
             "`kv_creator` and `policy` both say which rows leave: give one of them. Received: "
-            f"kv_creator={arguments.shown(kv_creator)}, policy={arguments.shown(policy)}"
+            f"kv_creator={validation.shown(kv_creator)}, policy={validation.shown(policy)}"
         )
     return kv_creator.policy
 
@@ -380,6 +381,7 @@ def storage_of(kv_creator: Any, storage: Any) -> GpuStorage | None:
         return None if kv_creator is None else kv_creator.storage
     if not isinstance(storage, GpuStorage):
         raise TypeError(
-            f"`storage` must be a tf_embed.GpuStorage. Received: storage={arguments.shown(storage)}"
+            "`storage` must be a tf_embed.GpuStorage. Received: "
+            f"storage={validation.shown(storage)}"
         )
     return storage

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.ops import table_ops
 
 CPU = "/CPU:0"
@@ -76,7 +76,7 @@ def _names(devices: Any) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names) or isinstance(devices, bytes):
         raise TypeError(
             f'`devices` must be a name, like "{CPU}", or a list of names. Received: '
-            f"devices={arguments.shown(devices)}"
+            f"devices={validation.shown(devices)}"
         )
     if not names:
         raise ValueError(f"`devices` must name at least one device. Received: devices={devices!r}")
@@ -96,7 +96,7 @@ def _check_present(names: tuple[str, ...], kind: str) -> None:
         if not is_first_task or not 0 <= (spec.device_index or 0) < count:
             raise ValueError(
                 f"`devices` must be devices that this process has, of which {count} are {kind}s. "
-                f"Received: {arguments.shown(name)}"
+                f"Received: {validation.shown(name)}"
             )
 
 

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 
 # Standard deviation of a standard normal distribution cut off at two standard deviations.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -55,7 +55,7 @@ class RowInitializer:
         table_id: The second half of the seed, so that tables of one seed differ, int64.
         draw: None; or what is called with a shape (n, dim) and a dtype for the rows of n new
             keys, in place of all above.
-        texts: The row of a table of strings; () for empty ones.
+        strings: The row of a table of strings; () for empty ones.
     """
 
     kind: str = "constant"
@@ -63,7 +63,7 @@ class RowInitializer:
     seed: int = 0
     table_id: int = 0
     draw: Callable[..., Any] | None = None
-    texts: tuple[bytes, ...] = ()
+    strings: tuple[bytes, ...] = ()
 
 
 def table_id_of(name: str) -> int:
@@ -103,7 +103,7 @@ def row_initializer(
     if initializer is None:
         return RowInitializer(table_id=table_id)
     if value_dtype == tf.string:
-        return RowInitializer(table_id=table_id, texts=_texts(initializer, dim, name))
+        return RowInitializer(table_id=table_id, strings=_strings(initializer, dim, name))
     initializer = _object_of(initializer, name)
     kind = type(initializer)
     if kind is keras.initializers.Zeros:
@@ -116,7 +116,7 @@ def row_initializer(
         if not value_dtype.is_floating:
             raise ValueError(
                 f"`initializer` of {name!r} must be a number or an array, for its value dtype is "
-                f"{value_dtype.name}. Received: initializer={arguments.shown(initializer)}"
+                f"{value_dtype.name}. Received: initializer={validation.shown(initializer)}"
             )
         distribution, values = _distribution(initializer, dim, value_dtype, name)
         return RowInitializer(
@@ -169,7 +169,7 @@ def _object_of(initializer: Any, name: str | None) -> Any:
         if not issubclass(initializer, base) or initializer.__call__ is base.__call__:
             raise TypeError(
                 f"{owner} must be an object and not a class. Received: initializer="
-                f"{arguments.shown(initializer)}"
+                f"{validation.shown(initializer)}"
             )
     elif not isinstance(initializer, (str, dict)):
         return initializer
@@ -178,7 +178,7 @@ def _object_of(initializer: Any, name: str | None) -> Any:
     except Exception as error:
         raise ValueError(
             f"{owner} must be one that Keras can make, by name, config or class. Received: "
-            f"initializer={arguments.shown(initializer)}: {error}"
+            f"initializer={validation.shown(initializer)}: {error}"
         ) from error
 
 
@@ -214,7 +214,7 @@ def _distribution(
             bound = "" if least is None else f" and at least {least:g}"
             raise ValueError(
                 f"`{argument}` of the `initializer` of {name!r} must be a number that "
-                f"{value_dtype.name} holds{bound}. Received: {argument}={arguments.shown(value)}"
+                f"{value_dtype.name} holds{bound}. Received: {argument}={validation.shown(value)}"
             )
         return result
 
@@ -267,19 +267,19 @@ def _check_call(initializer: Callable[..., Any], dim: int, name: str) -> None:
         ) from error
 
 
-def _texts(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
+def _strings(initializer: Any, dim: int, name: str) -> tuple[bytes, ...]:
     """A row of strings, from one for all or one for each place."""
-    texts = [initializer] * dim if isinstance(initializer, (str, bytes)) else initializer
+    strings = [initializer] * dim if isinstance(initializer, (str, bytes)) else initializer
     try:
-        row = tuple(texts)
+        row = tuple(strings)
     except TypeError:
         row = ()
-    if len(row) != dim or not all(isinstance(text, (str, bytes)) for text in row):
+    if len(row) != dim or not all(isinstance(one, (str, bytes)) for one in row):
         raise TypeError(
             f"`initializer` of {name!r} must be a string or {dim} of them, for its value dtype is "
-            f"string. Received: initializer={arguments.shown(initializer)}"
+            f"string. Received: initializer={validation.shown(initializer)}"
         )
-    return tuple(tf.compat.as_bytes(text) for text in row)
+    return tuple(tf.compat.as_bytes(one) for one in row)
 
 
 def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tuple[float, ...]:
@@ -296,7 +296,7 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
     if array is None or (array.dtype.kind not in kinds and array.dtype.name != "bfloat16"):
         raise TypeError(
             f"`initializer` of {name!r} must be a number, an array, a Keras initializer or a "
-            f"callable. Received: initializer={arguments.shown(initializer)}"
+            f"callable. Received: initializer={validation.shown(initializer)}"
         )
     if array.size != 1 and array.shape not in ((dim,), (1, dim)):
         raise ValueError(
@@ -315,7 +315,7 @@ def _numbers(initializer: Any, dim: int, value_dtype: tf.DType, name: str) -> tu
     elif np.isnan(numbers).any() or (np.isfinite(numbers) & ~_holds(value_dtype, numbers)).any():
         raise ValueError(
             f"`initializer` of {name!r} must have numbers that {value_dtype.name} holds, and not "
-            f"NaN. Received: initializer={arguments.shown(initializer)}"
+            f"NaN. Received: initializer={validation.shown(initializer)}"
         )
     return tuple(float(number) for number in numbers.flat)
 
@@ -347,8 +347,8 @@ def drawn_rows(
     """
     what = f"`initializer` of {name!r}"
     shape = (count, dim)
-    drawn = arguments.call_of(draw, "initializer", name, shape, dtype=value_dtype.name)
-    drawn = arguments.as_tensor(drawn, "initializer(shape, dtype)", name)
+    drawn = validation.call_of(draw, "initializer", name, shape, dtype=value_dtype.name)
+    drawn = validation.as_tensor(drawn, "initializer(shape, dtype)", name)
     if not (drawn.dtype.is_floating or drawn.dtype.is_integer or drawn.dtype.is_bool):
         raise TypeError(f"{what} must give numbers. Received: dtype={drawn.dtype.name}")
     rows = count if isinstance(count, int) else None
@@ -363,4 +363,4 @@ def drawn_rows(
         if drawn.shape[0] == rows is not None
         else tf.debugging.assert_equal(tf.shape(drawn), [count, dim], message)
     )
-    return tf.cast(arguments.after(drawn, same), value_dtype)
+    return tf.cast(validation.with_dependencies(drawn, same), value_dtype)

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import _library, arguments
+from tf_embed import _library, validation
+from tf_embed.configs import KerasConfig
 
 # What a table can keep of the use of each row, 8 bytes each, and the bits by which ops name it.
 STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
@@ -28,25 +29,9 @@ _MAX_COUNT = 2**32 - 1
 _MAX_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedArguments:
-    """A dataclass as Keras saves it: its arguments."""
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: keras.saving.serialize_keras_object(value) for name, value in fields.items()}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """One of these arguments."""
-        deserialize = keras.saving.deserialize_keras_object
-        return cls(**{name: deserialize(value) for name, value in config.items()})
-
-
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class CounterAdmission(SavedArguments):
+class CounterAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, counted exactly.
 
     Until then it has its initial row, and its gradients are dropped. A key that waits takes about
@@ -74,9 +59,9 @@ class CounterAdmission(SavedArguments):
     max_keys: int | None = None
 
     def __post_init__(self) -> None:
-        arguments.positive_int(self.n, "n", most=_MAX_COUNT)
+        validation.positive_int(self.n, "n", most=_MAX_COUNT)
         if self.max_keys is not None:
-            arguments.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
+            validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def attributes(self) -> dict[str, Any]:
         """As the op that makes a table takes it."""
@@ -89,7 +74,7 @@ class CounterAdmission(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class BloomAdmission(SavedArguments):
+class BloomAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, or, rarely, in an earlier one.
 
     As `CounterAdmission`, but keys are counted in Bloom filters. These take a few bytes for each
@@ -118,15 +103,15 @@ class BloomAdmission(SavedArguments):
     max_keys: int | None = None
 
     def __post_init__(self) -> None:
-        arguments.positive_int(self.n, "n", most=_MAX_BLOOM_COUNT)
+        validation.positive_int(self.n, "n", most=_MAX_BLOOM_COUNT)
         _check_number(self.error_rate, "error_rate")
         if not 1e-9 <= self.error_rate <= 0.5:
             raise ValueError(
                 "`error_rate` must be from 1e-9 to 0.5. Received: error_rate="
-                f"{arguments.shown(self.error_rate)}"
+                f"{validation.shown(self.error_rate)}"
             )
         if self.max_keys is not None:
-            arguments.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
+            validation.positive_int(self.max_keys, "max_keys", most=MAX_ROWS)
 
     def attributes(self) -> dict[str, Any]:
         """As the op that makes a table takes it."""
@@ -140,7 +125,7 @@ class BloomAdmission(SavedArguments):
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class TablePolicy(SavedArguments):
+class TablePolicy(KerasConfig):
     """By which rows come and leave.
 
     A use of a row is a training step with its key, an `upsert`, an `accum`, or a lookup with
@@ -200,9 +185,9 @@ class TablePolicy(SavedArguments):
 
     def __post_init__(self) -> None:
         if self.max_rows is not None:
-            arguments.positive_int(self.max_rows, "max_rows", most=MAX_ROWS)
+            validation.positive_int(self.max_rows, "max_rows", most=MAX_ROWS)
         if self.eviction is not None:
-            arguments.one_of(self.eviction, ORDERS, "eviction", or_none=True)
+            validation.one_of(self.eviction, ORDERS, "eviction", or_none=True)
         if self.max_rows is not None and self.eviction is None:
             raise ValueError(
                 "`eviction` must say which rows leave where there is a bound. Received: "
@@ -212,33 +197,33 @@ class TablePolicy(SavedArguments):
         if self.admission is not None and not isinstance(self.admission, known):
             raise TypeError(
                 "`admission` must be a CounterAdmission or a BloomAdmission. Received: "
-                f"admission={arguments.shown(self.admission)}"
+                f"admission={validation.shown(self.admission)}"
             )
         if self.ttl_seconds is not None:
             _check_number(self.ttl_seconds, "ttl_seconds")
             if not 0.001 <= self.ttl_seconds < 1e12:
                 raise ValueError(
                     "`ttl_seconds` must be from 0.001 to 1e12. Received: "
-                    f"ttl_seconds={arguments.shown(self.ttl_seconds)}"
+                    f"ttl_seconds={validation.shown(self.ttl_seconds)}"
                 )
         if not isinstance(self.log_evicted, (bool, np.bool_)):
             raise TypeError(
                 "`log_evicted` must be a bool. Received: log_evicted="
-                f"{arguments.shown(self.log_evicted)}"
+                f"{validation.shown(self.log_evicted)}"
             )
         if self.steps_per_epoch is not None:
-            arguments.positive_int(self.steps_per_epoch, "steps_per_epoch", most=2**62)
+            validation.positive_int(self.steps_per_epoch, "steps_per_epoch", most=2**62)
             self._check_eviction("steps_per_epoch", "epoch_lru", "epoch_lfu")
         if self.score_fn is not None:
-            arguments.function_of(self.score_fn, "score_fn")
+            validation.function_of(self.score_fn, "score_fn")
             self._check_eviction("score_fn", "score")
 
     def _check_eviction(self, argument: str, *orders: str) -> None:
         if self.eviction not in orders:
             raise ValueError(
                 f"`{argument}` goes with eviction={' or '.join(repr(one) for one in orders)}. "
-                f"Received: {argument}={arguments.shown(getattr(self, argument))}, "
-                f"eviction={arguments.shown(self.eviction)}"
+                f"Received: {argument}={validation.shown(getattr(self, argument))}, "
+                f"eviction={validation.shown(self.eviction)}"
             )
 
     @property
@@ -275,8 +260,8 @@ class TablePolicy(SavedArguments):
         if self.score_fn is None:
             return []
         keys_in_line = tf.reshape(keys, [-1])
-        given = arguments.call_of(self.score_fn, "score_fn", name, keys_in_line)
-        scores = arguments.tensor_of(given, tf.int64, "score_fn(keys)", name)
+        given = validation.call_of(self.score_fn, "score_fn", name, keys_in_line)
+        scores = validation.tensor_of(given, tf.int64, "score_fn(keys)", name)
         if not scores.shape.is_compatible_with(keys_in_line.shape):
             raise ValueError(
                 f"`score_fn` of {name!r} must give a score for each of the keys, of shape "
@@ -289,5 +274,5 @@ def _check_number(value: Any, argument: str) -> None:
     """Refuses what is no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(
-            f"`{argument}` must be a number. Received: {argument}={arguments.shown(value)}"
+            f"`{argument}` must be a number. Received: {argument}={validation.shown(value)}"
         )

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.table.policies import ORDERS, STATISTICS, TablePolicy
 
 
@@ -227,10 +227,10 @@ def number_of_rows(value: Any, argument: str) -> tf.Tensor:
         ValueError: It is negative.
     """
     if not tf.is_tensor(value):
-        return tf.constant(arguments.positive_int(value, argument, least=0), tf.int64)
-    value = arguments.scalar_of(value, argument)
+        return tf.constant(validation.positive_int(value, argument, least=0), tf.int64)
+    value = validation.scalar_of(value, argument)
     if tf.executing_eagerly():
-        arguments.positive_int(int(value), argument, least=0)
+        validation.positive_int(int(value), argument, least=0)
     return value
 
 
@@ -248,14 +248,14 @@ def check_policies(policy: Any, restrict_policy: Any, num_shards: int) -> None:
     """
     if policy is not None and not isinstance(policy, TablePolicy):
         raise TypeError(
-            f"`policy` must be a tf_embed.TablePolicy. Received: policy={arguments.shown(policy)}"
+            f"`policy` must be a tf_embed.TablePolicy. Received: policy={validation.shown(policy)}"
         )
     if restrict_policy is not None and not (
         isinstance(restrict_policy, type) and issubclass(restrict_policy, RestrictPolicy)
     ):
         raise TypeError(
             "`restrict_policy` must be a subclass of tf_embed.RestrictPolicy, the class itself. "
-            f"Received: restrict_policy={arguments.shown(restrict_policy)}"
+            f"Received: restrict_policy={validation.shown(restrict_policy)}"
         )
     if restrict_policy is not None:
         for statistic in restrict_policy.statistics:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 
 # Takes keys [n] and the number of shards, gives the shard of each key [n], int32 or int64.
 PartitionFn: TypeAlias = Callable[[tf.Tensor, int], Any]
@@ -38,7 +38,7 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
         [2, 0, 1]
     """
     if not isinstance(keys, tf.Tensor):
-        keys = arguments.as_tensor(keys, "keys", "default_partition_fn")
+        keys = validation.as_tensor(keys, "keys", "default_partition_fn")
     if not keys.dtype.is_integer:
         raise TypeError(
             "`keys` must be integers: strings have no remainder. Spread them by a hash, such as "
@@ -46,7 +46,7 @@ def default_partition_fn(keys: tf.Tensor, shard_num: int) -> tf.Tensor:
             f"{keys.dtype.name}"
         )
     # The remainder is taken in the dtype of the keys.
-    shard_num = arguments.positive_int(shard_num, "shard_num", most=min(2**31, keys.dtype.max))
+    shard_num = validation.positive_int(shard_num, "shard_num", most=min(2**31, keys.dtype.max))
     if shard_num == 1:
         return tf.zeros(tf.shape(keys), tf.int32)
     return tf.cast(tf.math.floormod(keys, tf.cast(shard_num, keys.dtype)), tf.int32)
@@ -74,8 +74,8 @@ def owners(
     if partition_fn is default_partition_fn or shard_num == 1:
         return None
     flat = tf.reshape(keys, [-1])
-    shards = arguments.call_of(partition_fn, "partitioner", name, flat, shard_num)
-    shards = arguments.as_tensor(shards, "partitioner(keys, shard_num)", name)
+    shards = validation.call_of(partition_fn, "partitioner", name, flat, shard_num)
+    shards = validation.as_tensor(shards, "partitioner(keys, shard_num)", name)
     if shards.dtype not in (tf.int32, tf.int64):
         raise TypeError(
             f"`partitioner` of {name!r} must give int32 or int64. Received: dtype="
@@ -91,7 +91,7 @@ def owners(
         tf.shape(flat),
         f"`partitioner` of {name!r} must give one shard for each key.",
     )
-    shards = arguments.after(shards, same)
+    shards = validation.with_dependencies(shards, same)
     # The table refuses a shard that there is not, by its number. One that int32 can't hold would
     # come to it as another; every such number is as wrong as the largest.
     return tf.cast(tf.clip_by_value(shards, -1, tf.int32.max), tf.int32)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table.table import Table
 
@@ -62,8 +62,8 @@ class SlotVariable:
         Raises:
             TypeError: A wrong dtype.
         """
-        with arguments.scope(name, "slot_lookup"):
-            keys = arguments.tensor_of(keys, self.key_dtype, "keys", self.name)
+        with validation.name_scope(name, "slot_lookup"):
+            keys = validation.tensor_of(keys, self.key_dtype, "keys", self.name)
             slots, exists = self.table.read_slots(keys, self.rule, self.initial_value)
             slots = slots[..., self.begin : self.begin + self.dim]
             if math.isnan(self.initial_value):
@@ -83,11 +83,11 @@ class SlotVariable:
         Returns:
             Keys [n] and slots [n, dim].
         """
-        with arguments.scope(name, "slot_export"):
+        with validation.name_scope(name, "slot_export"):
             keys = self.table.export(with_slots=False, with_policy=False).keys
             return keys, self.lookup(keys)
 
     def size(self, name: str | None = None) -> tf.Tensor:
         """Counts keys: those of the variable; int64 scalar."""
-        with arguments.scope(name, "slot_size"):
+        with validation.name_scope(name, "slot_size"):
             return self.table.size()

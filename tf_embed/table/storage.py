@@ -8,15 +8,15 @@ from typing import Any
 
 import keras
 
-from tf_embed import arguments
-from tf_embed.definitions import Definition
+from tf_embed import validation
+from tf_embed.configs import Config
 
 _NO_BOUND = -1  # as the op that makes a table takes None
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 @dataclasses.dataclass(frozen=True)
-class GpuStorage(Definition):
+class GpuStorage(Config):
     """Bounds on the memory of a table that is on a GPU; one on the CPU makes nothing of them.
 
     A row lies in the GPU's memory, as long as the bounds leave room there, or else in memory of the
@@ -58,7 +58,7 @@ class GpuStorage(Definition):
     def __post_init__(self) -> None:
         for name, least in (("max_bytes", 1), ("max_row_bytes", 0), ("max_host_bytes", 0)):
             if getattr(self, name) is not None:
-                arguments.positive_int(getattr(self, name), name, least=least)
+                validation.positive_int(getattr(self, name), name, least=least)
         if self.max_host_bytes == 0:
             needed = "above 0, or None, where `max_row_bytes` is 0"
             self._check("max_host_bytes", needed, self.max_row_bytes != 0)

@@ -25,7 +25,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import arguments, callers
+from tf_embed import callers, validation
 from tf_embed.ops import policy_ops, slot_ops, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
@@ -145,7 +145,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             defaults,
             token,
             dim=self.options.dim,
-            training=arguments.is_training(training) and bool(self.options.statistics),
+            training=validation.is_training(training) and bool(self.options.statistics),
         )
 
     def find_pooled(
@@ -193,7 +193,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=options.dim,
             combiner=combiner,
             padding=padding,
-            training=arguments.is_training(training) and bool(options.statistics),
+            training=validation.is_training(training) and bool(options.statistics),
         )
 
     def find_or_insert(
@@ -544,8 +544,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         eager = tf.executing_eagerly()
         empty = self._no_rows if eager else tf.zeros([0], options.value_dtype)
-        if options.initializer.texts:
-            return tf.constant(options.initializer.texts)
+        if options.initializer.strings:
+            return tf.constant(options.initializer.strings)
         if options.initializer.draw is None:
             return empty
         _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)

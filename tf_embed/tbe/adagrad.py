@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.definitions import as_definition, as_enum
+from tf_embed.configs import as_config, as_enum
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
 from tf_embed.tbe.optimizer_settings import (
     CounterBasedRegularizationDefinition,
@@ -435,7 +435,7 @@ class RowwiseAdagrad(RowwiseAdagradFamily):
         return config
 
     def _definition(self, name: str, value: Any, kind: type, mode: WeightDecayMode) -> Any:
-        value = as_definition(value, name, kind)
+        value = as_config(value, name, kind)
         if self.weight_decay_mode == mode and value is None:
             raise ValueError(
                 f"`{name}` must be given with WeightDecayMode.{mode.name}. Received: {name}=None"

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.definitions import as_bool
+from tf_embed.configs import as_bool
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Rows, Slot, fused
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.definitions import as_definition
+from tf_embed.configs import as_config
 from tf_embed.optimizers.row_rule_optimizer import Rows, Slot, fused
 from tf_embed.tbe.adagrad import RowwiseAdagradFamily
 from tf_embed.tbe.optimizer_settings import (
@@ -73,7 +73,7 @@ class EnsembleRowwiseAdagrad(RowwiseAdagradFamily):
         super().__init__(
             learning_rate, eps, weight_decay, weight_decay_mode, max_norm, name, **kwargs
         )
-        ensemble_mode = as_definition(ensemble_mode, "ensemble_mode", EnsembleModeDefinition)
+        ensemble_mode = as_config(ensemble_mode, "ensemble_mode", EnsembleModeDefinition)
         self.ensemble_mode = ensemble_mode or EnsembleModeDefinition()
 
     @property
@@ -176,7 +176,7 @@ class EmaInplaceRowwiseAdagrad(RowwiseAdagradFamily):
         super().__init__(
             learning_rate, eps, weight_decay, weight_decay_mode, max_norm, name, **kwargs
         )
-        mode = as_definition(emainplace_mode, "emainplace_mode", EmainplaceModeDefinition)
+        mode = as_config(emainplace_mode, "emainplace_mode", EmainplaceModeDefinition)
         self.emainplace_mode = mode or EmainplaceModeDefinition()
 
     def check_dim(self, dim: int, name: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.saving import snapshot
+from tf_embed.saving import keras_weights
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 
@@ -43,10 +43,10 @@ class BatchAnchor(Anchor):
         return self._owner
 
     def _take_rows(self) -> np.ndarray:
-        return snapshot.take_batch(self._tables)
+        return keras_weights.get_batch_weights(self._tables)
 
     def _put_rows(self, rows: np.ndarray) -> None:
-        snapshot.put(rows, *self._tables, owner=self._owner)
+        keras_weights.set_weights(rows, *self._tables, owner=self._owner)
 
     def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The batches of a gradient, and the gradients of their pooled values [m, 1].

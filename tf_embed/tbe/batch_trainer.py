@@ -187,7 +187,7 @@ class BatchTrainer(tf.Module):
         counter.assign(tf.cast(1.0 + tf.reduce_max(largest), counter.dtype))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """What is to be saved besides the tables, for `stored_rows.write`.
+        """What is to be saved besides the tables, for `keras_files.write`.
 
         Args:
             prefix: What the names begin with.

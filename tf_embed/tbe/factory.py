@@ -11,8 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_embed.arguments import shown
-from tf_embed.definitions import Definition, as_enum, as_learning_rate
+from tf_embed.configs import Config, as_enum, as_learning_rate
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.tbe.adagrad import SGD, Adagrad, RowwiseAdagrad
 from tf_embed.tbe.adam import LAMB, LARS, Adam, PartialRowwiseAdam, PartialRowwiseLAMB
@@ -27,10 +26,11 @@ from tf_embed.tbe.optimizer_settings import (
     WeightDecayMode,
 )
 from tf_embed.tbe.types import UserEnabledConfigDefinition
+from tf_embed.validation import shown
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerSettings(Definition):
+class OptimizerSettings(Config):
     """The settings of all of FBGEMM's optimizers, of which each uses some.
 
     Args:
@@ -83,7 +83,7 @@ class OptimizerSettings(Definition):
             ("global_weight_decay", GlobalWeightDecayDefinition),
             ("extra_optimizer_config", UserEnabledConfigDefinition),
         ):
-            self._take_definition(name, kind)
+            self._take_config(name, kind)
         self._take(as_learning_rate, "learning_rate")
         self._check_numbers("eps", "momentum", "weight_decay", "eta", "beta1", "beta2", "max_norm")
 

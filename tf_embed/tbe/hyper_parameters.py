@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import keras
 
-from tf_embed import arguments
-from tf_embed.definitions import as_number
+from tf_embed import validation
+from tf_embed.configs import as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 
 # FBGEMM's names of hyper-parameters that may change.
@@ -55,7 +55,7 @@ class HyperParameters:
         if not isinstance(optimizer.learning_rate, keras.Variable):
             raise TypeError(
                 f"The learning rate of {self._owner!r} is a schedule or a callable, and can't be "
-                f"set. Received: lr={arguments.shown(lr)}"
+                f"set. Received: lr={validation.shown(lr)}"
             )
         optimizer.learning_rate = as_number(lr, "lr")
 
@@ -66,7 +66,7 @@ class HyperParameters:
 
     def set_step(self, step: int) -> None:
         """See `TableBatchedEmbeddingBags.set_optimizer_step`."""
-        step = arguments.positive_int(step, "step", least=0)
+        step = validation.positive_int(step, "step", least=0)
         required(self._optimizer, self._owner, "set_optimizer_step").iterations.assign(step)
 
     def update(self, params_dict: Mapping[str, Any]) -> None:
@@ -75,14 +75,14 @@ class HyperParameters:
         if not isinstance(params_dict, Mapping):
             raise TypeError(
                 "`params_dict` must be a dict from names of hyper-parameters. Received: "
-                f"params_dict={arguments.shown(params_dict)}"
+                f"params_dict={validation.shown(params_dict)}"
             )
         values = {}
         for name, value in params_dict.items():
             if name not in _ADJUSTABLE:
                 raise ValueError(
                     f"`params_dict` must have names of {', '.join(_ADJUSTABLE)}. Received: "
-                    f"params_dict={arguments.shown(dict(params_dict))}"
+                    f"params_dict={validation.shown(dict(params_dict))}"
                 )
             if name != "lr" and name not in optimizer.adjustable:
                 optimizer.refuse(name, value, None)

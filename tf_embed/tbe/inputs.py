@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids
 from tf_embed.ops import table_ops
@@ -155,7 +155,7 @@ class Features:
             f"batch_size_per_feature_per_rank={counts}"
         )
         try:
-            tensor = arguments.tensor_of(
+            tensor = validation.tensor_of(
                 counts, tf.int64, "batch_size_per_feature_per_rank", self.owner
             )
         except (TypeError, ValueError) as error:
@@ -169,12 +169,12 @@ class Features:
             tensor,
             f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0.",
         )
-        return tf.ensure_shape(arguments.after(tensor, checked), [self.count, None])
+        return tf.ensure_shape(validation.with_dependencies(tensor, checked), [self.count, None])
 
     def check_prefetch(self, indices: Any, offsets: Any, forward_stream: Any) -> None:
         """Checks the arguments of `TableBatchedEmbeddingBags.prefetch`."""
         for name, value in (("indices", indices), ("offsets", offsets)):
-            value = arguments.as_tensor(value, name, self.owner)
+            value = validation.as_tensor(value, name, self.owner)
             if value.dtype not in (tf.int32, tf.int64):
                 raise TypeError(f"`{name}` must be int32 or int64. Received: {value.dtype.name}")
             if value.shape.rank not in (None, 1):
@@ -182,7 +182,7 @@ class Features:
         if forward_stream is not None:
             raise ValueError(
                 "`forward_stream` must be None: TensorFlow orders its streams itself. Received: "
-                f"forward_stream={arguments.shown(forward_stream)}"
+                f"forward_stream={validation.shown(forward_stream)}"
             )
 
     def _by_name(self, inputs: Mapping[str, Any], argument: str) -> list[Any]:
@@ -214,7 +214,7 @@ class Features:
         )
         if static is None:
             fits = tf.logical_and(size > 0, tf.equal((size - 1) % self.count, 0))
-            size = arguments.after(size, tf.debugging.Assert(fits, [wanted, [size]]))
+            size = validation.with_dependencies(size, tf.debugging.Assert(fits, [wanted, [size]]))
         elif static < 1 or (static - 1) % self.count:
             raise ValueError(f"{wanted}{offsets.shape}")
         each = (size - 1) // self.count
@@ -243,7 +243,8 @@ class Features:
         if weights is not None:
             each = [_weights_of(*one) for one in zip(weights, features, owners, strict=True)]
             of_all = tf.concat(each, 0)
-        return Batch(arguments.after(indices, *checks), offsets, of_all, tf.stack(num_bags))
+        indices = validation.with_dependencies(indices, *checks)
+        return Batch(indices, offsets, of_all, tf.stack(num_bags))
 
 
 def shapes_of(inputs: Any) -> Any:
@@ -279,7 +280,7 @@ def with_gradients_of(batch: Batch, features: Any, owner: str) -> Batch:
         TypeError: `features` are no numbers or bools.
         ValueError: `features` is not one number for each feature.
     """
-    mask = arguments.as_tensor(features, "feature_requires_grad", owner)
+    mask = validation.as_tensor(features, "feature_requires_grad", owner)
     if not (mask.dtype.is_bool or mask.dtype.is_integer or mask.dtype.is_floating):
         raise TypeError(
             f"`feature_requires_grad` of {owner!r} must be numbers or bools. Received: dtype="
@@ -320,7 +321,7 @@ def times_factors(
 
 
 def _vector(value: Any, argument: str, owner: str) -> tf.Tensor:
-    tensor = arguments.as_tensor(value, argument, owner)
+    tensor = validation.as_tensor(value, argument, owner)
     tensor = cast_ids(tensor, tf.int64, f"{argument} of {owner}")
     if tensor.shape.rank not in (None, 1):
         raise ValueError(
@@ -342,11 +343,11 @@ def _weights(weights: Any, indices: tf.Tensor, owner: str) -> tf.Tensor:
         tf.size(indices),
         f"`per_sample_weights` of {owner!r} must have one for each of `indices`.",
     )
-    return arguments.after(weights, same)
+    return validation.with_dependencies(weights, same)
 
 
 def _floats(weights: Any, owner: str) -> tf.Tensor:
-    weights = arguments.as_tensor(weights, "per_sample_weights", owner)
+    weights = validation.as_tensor(weights, "per_sample_weights", owner)
     if not (weights.dtype.is_floating or weights.dtype.is_integer):
         raise TypeError(
             f"`per_sample_weights` of {owner!r} must be numbers. Received: dtype="
@@ -370,7 +371,7 @@ def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
             tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]
         )
         return _vector(feature.values, "ids", owner), lengths
-    ids = arguments.as_tensor(feature, "ids", owner)
+    ids = validation.as_tensor(feature, "ids", owner)
     if ids.shape.rank not in (1, 2):
         raise ValueError(_wrong_feature(owner, ids.shape))
     shape = tf.shape(ids, tf.int64)
@@ -394,15 +395,15 @@ def _weights_of(weights: Any, feature: Any, owner: str) -> tf.Tensor:
         same = tf.debugging.assert_equal(
             tf.cast(weights.row_splits, tf.int64), tf.cast(feature.row_splits, tf.int64), differs
         )
-        return arguments.after(_floats(weights.flat_values, owner), same)
+        return validation.with_dependencies(_floats(weights.flat_values, owner), same)
     if isinstance(weights, tf.SparseTensor):
         same = tf.debugging.assert_equal(weights.indices, feature.indices, differs)
-        return arguments.after(_floats(tf.sparse.reorder(weights).values, owner), same)
+        return validation.with_dependencies(_floats(tf.sparse.reorder(weights).values, owner), same)
     ids, weights = tf.convert_to_tensor(feature), _floats(weights, owner)
     if not ids.shape.is_compatible_with(weights.shape):
         raise ValueError(f"{differs} Received: {weights.shape} for {ids.shape}")
     same = tf.debugging.assert_equal(tf.shape(weights), tf.shape(ids), differs)
-    return tf.reshape(arguments.after(weights, same), [-1])
+    return tf.reshape(validation.with_dependencies(weights, same), [-1])
 
 
 def _wrong_feature(owner: str, shape: Any) -> str:

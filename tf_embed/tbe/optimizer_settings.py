@@ -8,7 +8,7 @@ import enum
 
 import keras
 
-from tf_embed.definitions import Definition, as_bool, as_int
+from tf_embed.configs import Config, as_bool, as_int
 
 
 class EmbOptimType(enum.Enum):
@@ -81,7 +81,7 @@ class StepMode(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TailIdThreshold(Definition):
+class TailIdThreshold(Config):
     """The count from which on a row is no tail.
 
     Args:
@@ -102,7 +102,7 @@ class TailIdThreshold(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class CounterBasedRegularizationDefinition(Definition):
+class CounterBasedRegularizationDefinition(Config):
     """Weight decay and learning rates by the number of a row's steps, n.
 
     Args:
@@ -140,7 +140,7 @@ class CounterBasedRegularizationDefinition(Definition):
         self._take_enum("counter_weight_decay_mode", CounterWeightDecayMode)
         self._take_enum("learning_rate_mode", LearningRateMode)
         self._take_enum("grad_sum_decay", GradSumDecay)
-        self._take_definition("tail_id_threshold", TailIdThreshold)
+        self._take_config("tail_id_threshold", TailIdThreshold)
         self._check("tail_id_threshold", "a TailIdThreshold", self.tail_id_threshold is not None)
         self._take(as_int, "counter_halflife", "adjustment_iter", "max_counter_update_freq")
         self._check_numbers("adjustment_ub")
@@ -163,7 +163,7 @@ class CounterBasedRegularizationDefinition(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class CowClipDefinition(Definition):
+class CowClipDefinition(Config):
     """Clipping of a row's gradient by the norm of its weights and the number of its steps, n.
 
     The gradient's norm is at most n max(`weight_norm_coefficient` ||w||, `lower_bound`).
@@ -203,7 +203,7 @@ class CowClipDefinition(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class GlobalWeightDecayDefinition(Definition):
+class GlobalWeightDecayDefinition(Config):
     """Decoupled weight decay that makes up for the steps that left a row out, at its next one.
 
     Args:
@@ -226,7 +226,7 @@ class GlobalWeightDecayDefinition(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class EnsembleModeDefinition(Definition):
+class EnsembleModeDefinition(Config):
     """When EnsembleRowwiseAdagrad averages weights, and puts the averages in their place.
 
     Args:
@@ -257,7 +257,7 @@ class EnsembleModeDefinition(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class EmainplaceModeDefinition(Definition):
+class EmainplaceModeDefinition(Config):
     """When the second half of a row follows the first, by EmaInplaceRowwiseAdagrad.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 
 TAIL = 8  # bytes behind the codes
 _SMALLEST = float(np.finfo(np.float32).tiny)
@@ -37,7 +37,7 @@ def quantize(rows: Any) -> tf.Tensor:
         TypeError: If the rows are not floating.
         ValueError: If they have no axis, or no weight on it.
     """
-    rows = arguments.as_tensor(rows, "rows", "quantized_rows")
+    rows = validation.as_tensor(rows, "rows", "quantized_rows")
     if not rows.dtype.is_floating:
         raise TypeError(f"`rows` must be of a floating dtype. Received: {rows.dtype.name}")
     _check_axis(rows)
@@ -69,7 +69,7 @@ def dequantize(rows: Any) -> tf.Tensor:
         TypeError: If the rows are not int8.
         ValueError: If they have no axis, or one of less than 9.
     """
-    rows = arguments.as_tensor(rows, "rows", "quantized_rows")
+    rows = validation.as_tensor(rows, "rows", "quantized_rows")
     if rows.dtype != tf.int8:
         raise TypeError(f"`rows` must be int8. Received: {rows.dtype.name}")
     _check_axis(rows)

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
-from tf_embed.definitions import as_number
+from tf_embed import validation
+from tf_embed.configs import as_number
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.initializers import RowInitializer, row_initializer
 from tf_embed.table.table import Table
@@ -47,7 +47,7 @@ class RowResets:
                 f"`min_val` must be at most `max_val`. Received: min_val={least}, max_val={most}"
             )
         if seed is not None:
-            seed = arguments.positive_int(seed, "seed", least=-(2**63))
+            seed = validation.positive_int(seed, "seed", least=-(2**63))
         initializer = keras.initializers.RandomUniform(least, most, seed)
         for table, count in self._members:
             if count is None:
@@ -154,7 +154,7 @@ def _vector(value: Any, argument: str) -> np.ndarray:
     except Exception as error:  # as NumPy, TensorFlow and Keras each have their own
         raise ValueError(
             f"`{argument}` must be a vector of integers. Received: {argument}="
-            f"{arguments.shown(value)} of type {type(value).__name__}"
+            f"{validation.shown(value)} of type {type(value).__name__}"
         ) from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.table import Table
 from tf_embed.tbe.batch_trainer import BatchTrainer
 
@@ -26,14 +26,14 @@ class TablesSaver:
         self._owner = owner
         self._tables = list(tables)
         self._trainer = trainer
-        self._loads = stored_rows.LoadAttempts()
+        self._loads = keras_files.LoadAttempts()
 
     def save(self, store: Any) -> None:
         """See `TableBatchedEmbeddingBags.save_own_variables`."""
         arrays = {} if self._trainer is None else self._trainer.arrays(_TRAINER)
         for i, table in enumerate(self._tables):
-            arrays.update(stored_rows.arrays_of(table, f"table_{i}_"))
-        stored_rows.write(store, arrays)
+            arrays.update(keras_files.arrays_of(table, f"table_{i}_"))
+        keras_files.write(store, arrays)
 
     def load(self, store: Any, is_built: bool) -> None:
         """See `TableBatchedEmbeddingBags.load_own_variables`.
@@ -45,8 +45,8 @@ class TablesSaver:
         if not is_built and not store.keys():
             return  # saved before it was built
         with self._loads.attempt(store):
-            arrays = stored_rows.read(store, self._owner)
+            arrays = keras_files.read(store, self._owner)
             names = [f"table_{i}_" for i in range(len(self._tables))]
-            stored_rows.import_all(self._tables, arrays, names)
+            keras_files.import_all(self._tables, arrays, names)
         if self._trainer is not None:
             self._trainer.load(arrays, _TRAINER)

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import arguments
-from tf_embed.definitions import as_bool, as_definition, as_enum, as_number
+from tf_embed import validation
+from tf_embed.configs import as_bool, as_config, as_enum, as_number
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.devices import CPU
@@ -39,7 +39,7 @@ _STATES = {
     "row_counter": "row_counter",
 }
 _COUNTS = ("prev_iter", "row_counter")
-_DEFINITIONS = {
+_CONFIGS = {
     "record_cache_metrics": RecordCacheMetrics,
     "stats_reporter_config": TBEStatsReporterConfig,
     "multipass_prefetch_config": MultiPassPrefetchConfig,
@@ -79,8 +79,8 @@ def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
         ValueError: One is out of range.
     """
     checked: dict[str, Any] = {
-        name: as_definition(deserialized(given[name], name), name, kind)
-        for name, kind in _DEFINITIONS.items()
+        name: as_config(deserialized(given[name], name), name, kind)
+        for name, kind in _CONFIGS.items()
     }
     for name in _SWITCHES:
         checked[name] = as_bool(given[name], name)
@@ -91,18 +91,18 @@ def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
     checked["cache_algorithm"] = as_enum(
         given["cache_algorithm"], "cache_algorithm", CacheAlgorithm
     )
-    checked["cache_sets"] = arguments.positive_int(given["cache_sets"], "cache_sets", least=0)
+    checked["cache_sets"] = validation.positive_int(given["cache_sets"], "cache_sets", least=0)
     for name in ("cache_load_factor", "cache_reserved_memory"):
         checked[name] = as_number(given[name], name)
     if checked["cache_load_factor"] <= 0:
         raise ValueError(
             "`cache_load_factor` must be positive. Received: cache_load_factor="
-            f"{arguments.shown(given['cache_load_factor'])}"
+            f"{validation.shown(given['cache_load_factor'])}"
         )
     if checked["cache_reserved_memory"] < 0:
         raise ValueError(
             "`cache_reserved_memory` must be at least 0. Received: cache_reserved_memory="
-            f"{arguments.shown(given['cache_reserved_memory'])}"
+            f"{validation.shown(given['cache_reserved_memory'])}"
         )
     _check_device(given["device"])
     return checked
@@ -111,16 +111,16 @@ def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
 def _check_device(device: Any) -> None:
     """Refuses what names no device: it is None, a str, an int, TensorFlow's or PyTorch's."""
     if isinstance(device, str):
-        arguments.name_of(device, "device")
+        validation.name_of(device, "device")
         return
     if isinstance(device, (int, np.integer)) and not isinstance(device, bool):
-        arguments.positive_int(device, "device", least=0, most=2**31 - 1)
+        validation.positive_int(device, "device", least=0, most=2**31 - 1)
         return
     kinds = (tf.DeviceSpec, tf.config.LogicalDevice)
     if not (device is None or isinstance(device, kinds) or type(device).__name__ == "device"):
         raise TypeError(
             f'`device` must be None or a device, such as "/CPU:0". Received: device='
-            f"{arguments.shown(device)}"
+            f"{validation.shown(device)}"
         )
 
 
@@ -217,7 +217,7 @@ def state_dtypes(
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(
             "`optimizer_state_dtypes` must be a dict from names of states. Received: "
-            f"optimizer_state_dtypes={arguments.shown(given)}"
+            f"optimizer_state_dtypes={validation.shown(given)}"
         )
     slots = {} if optimizer is None else {_STATES[slot.name]: slot for slot in optimizer.slots}
     dtypes = {}
@@ -259,7 +259,7 @@ def clip_value(gradient_clipping: bool, max_gradient: float) -> float:
     if not gradient_clipping and max_gradient != 1.0:
         raise ValueError(
             "`max_gradient` must be set with `gradient_clipping`. Received: max_gradient="
-            f"{arguments.shown(max_gradient)}, gradient_clipping={gradient_clipping!r}"
+            f"{validation.shown(max_gradient)}, gradient_clipping={gradient_clipping!r}"
         )
     if gradient_clipping and not max_gradient > 0:
         raise ValueError(
@@ -278,8 +278,8 @@ def feature_table_map(tables: Sequence[int] | None, num_tables: int) -> tuple[in
     if tables is None:
         return tuple(range(num_tables))
     tables = tuple(
-        arguments.positive_int(table, "feature_table_map", least=0, most=num_tables - 1)
-        for table in arguments.items_of(tables, "feature_table_map")
+        validation.positive_int(table, "feature_table_map", least=0, most=num_tables - 1)
+        for table in validation.items_of(tables, "feature_table_map")
     )
     missing = sorted(set(range(num_tables)) - set(tables))
     if missing:
@@ -299,7 +299,7 @@ def names(given: Sequence[str] | None, argument: str, count: int, default: str) 
     """
     if given is None:
         return [f"{default}_{i}" for i in range(count)]
-    found = [arguments.name_of(name, argument) for name in arguments.items_of(given, argument)]
+    found = [validation.name_of(name, argument) for name in validation.items_of(given, argument)]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(
             f"`{argument}` must be {count} different names. Received: {argument}={found}"
@@ -318,6 +318,6 @@ def each(value: Any, count: int, argument: str) -> list[Any]:
     if len(value) != count:
         raise ValueError(
             f"`{argument}` must be one, or a list of one for each of {count} tables. Received: "
-            f"{argument}={arguments.shown(value)}"
+            f"{argument}={validation.shown(value)}"
         )
     return list(value)

@@ -10,12 +10,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
-from tf_embed.definitions import as_bool, as_enum
+from tf_embed import validation
+from tf_embed.configs import as_bool, as_enum
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.tbe import inputs as batches
@@ -290,14 +290,14 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     ) -> None:
         given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
         if name is not None:
-            arguments.name_of(name)
+            validation.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
-        described = arguments.items_of(embedding_specs, "embedding_specs")
+        described = validation.items_of(embedding_specs, "embedding_specs")
         if not described:
             raise ValueError(
                 "`embedding_specs` must describe one table or more. Received: embedding_specs="
-                f"{arguments.shown(embedding_specs)}"
+                f"{validation.shown(embedding_specs)}"
             )
         self._specs = [TableSpec.of(spec, i) for i, spec in enumerate(described)]
         num_tables = len(self._specs)
@@ -325,7 +325,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             )
         self.padding_id = None
         if padding_id is not None:
-            self.padding_id = arguments.positive_int(padding_id, "padding_id", least=-(2**63))
+            self.padding_id = validation.positive_int(padding_id, "padding_id", least=-(2**63))
         self._initializers = [
             with_own_seed(deserialized(one, "initializer"))
             for one in settings_of.each(initializer, num_tables, "initializer")
@@ -373,7 +373,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         if name in _FIXED and getattr(self, "_is_made", False):
             raise AttributeError(
                 f"`{name}` of {self.name!r} is fixed when the layer is made: make another layer. "
-                f"Received: {name}={arguments.shown(value)}"
+                f"Received: {name}={validation.shown(value)}"
             )
         super().__setattr__(name, value)
 
@@ -515,7 +515,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         if feature_requires_grad is not None and batch.weights is not None:
             batch = batches.with_gradients_of(batch, feature_requires_grad, self.name)
         pieces, size = self._layout.pieces(batch.num_bags, counts)
-        values = self._lookup.find(batch, pieces, size, arguments.is_training(training))
+        values = self._lookup.find(batch, pieces, size, validation.is_training(training))
         return self._layout.output(values, by_rank=counts is not None)
 
     # Shapes.
@@ -775,7 +775,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments. A random initializer has its seed, so a copy has the same rows."""
-        stored_rows.refuse_old_format(self.name)
+        keras_files.refuse_old_format(self.name)
         device = self._arguments["device"]
         values = {
             **self._arguments,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_embed import arguments
-from tf_embed.definitions import as_enum
+from tf_embed import validation
+from tf_embed.configs import as_enum
 from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.policies import TablePolicy
@@ -49,7 +49,7 @@ class TableSpec:
         if not isinstance(spec, (list, tuple)) or not 2 <= len(spec) <= 4:
             raise ValueError(
                 f"`{argument}` must be (rows, dim), (rows, dim, EmbeddingLocation) or (rows, dim, "
-                f"EmbeddingLocation, ComputeDevice). Received: {argument}={arguments.shown(spec)}"
+                f"EmbeddingLocation, ComputeDevice). Received: {argument}={validation.shown(spec)}"
             )
         rows, dim, *rest = spec
         location = as_enum(rest[0], argument, EmbeddingLocation) if rest else cls.location
@@ -58,11 +58,11 @@ class TableSpec:
             if one.name == "MTIA":
                 raise ValueError(
                     f"`{argument}` must not be of MTIA, which TensorFlow does not know. Received: "
-                    f"{argument}={arguments.shown(tuple(spec))}"
+                    f"{argument}={validation.shown(tuple(spec))}"
                 )
         return cls(
-            rows=None if rows is None else arguments.positive_int(rows, argument),
-            dim=arguments.positive_int(dim, argument, most=arguments.MAX_DIM),
+            rows=None if rows is None else validation.positive_int(rows, argument),
+            dim=validation.positive_int(dim, argument, most=validation.MAX_DIM),
             location=location,
             device=device,
         )
@@ -88,14 +88,14 @@ class TableSpec:
         if quantized and initializer is not None:
             raise ValueError(
                 f"`initializer` of {name!r} must be None, for its rows are SparseType.INT8. "
-                f"Received: initializer={arguments.shown(initializer)}"
+                f"Received: initializer={validation.shown(initializer)}"
             )
         drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
         if drawn.draw is not None:
             raise ValueError(
                 f"`initializer` of {name!r} must be None, a number, an array, or an initializer of "
                 f"Keras that tf_embed.Variable draws by key. Received: initializer="
-                f"{arguments.shown(initializer)}"
+                f"{validation.shown(initializer)}"
             )
         options: dict[str, Any] = {
             "devices": device,
@@ -112,7 +112,7 @@ class TableSpec:
         if policy is not None:
             raise ValueError(
                 f"`policy` of {name!r} must be None, for it has {self.rows} rows, which stay. "
-                f"Received: policy={arguments.shown(policy)}"
+                f"Received: policy={validation.shown(policy)}"
             )
         return RowArray(self.rows, **options)
 

@@ -14,7 +14,7 @@ import enum
 import keras
 import tensorflow as tf
 
-from tf_embed.definitions import Definition, as_bool, as_int
+from tf_embed.configs import Config, as_bool, as_int
 
 
 class EmbeddingLocation(enum.IntEnum):
@@ -125,7 +125,7 @@ _DTYPES = {
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class RecordCacheMetrics(Definition):
+class RecordCacheMetrics(Config):
     """What is counted of a cache. There is no cache yet.
 
     Args:
@@ -145,7 +145,7 @@ class RecordCacheMetrics(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class TBEStatsReporterConfig(Definition):
+class TBEStatsReporterConfig(Config):
     """How often statistics of a cache are reported. There is no cache yet.
 
     Args:
@@ -163,7 +163,7 @@ class TBEStatsReporterConfig(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class MultiPassPrefetchConfig(Definition):
+class MultiPassPrefetchConfig(Config):
     """How a prefetch into a cache is split, so that it takes less memory. There is no cache yet.
 
     Args:
@@ -186,7 +186,7 @@ class MultiPassPrefetchConfig(Definition):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
-class UserEnabledConfigDefinition(Definition):
+class UserEnabledConfigDefinition(Config):
     """Options of optimizers that FBGEMM has apart from the others.
 
     Args:

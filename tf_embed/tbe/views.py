@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 
 
 class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
@@ -166,7 +166,7 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
             raise RuntimeError(f"{self._name!r} must be written to outside of a tf.function.")
         if isinstance(value, (RowsView, tf.Tensor, tf.Variable)):
             value = value.numpy()
-        return arguments.tensor_of(value, self._dtype, "value", self._name).numpy()
+        return validation.tensor_of(value, self._dtype, "value", self._name).numpy()
 
     def _block(self, index: Any) -> tuple[np.ndarray, np.ndarray, tuple[Any, ...]]:
         """The rows that an index is about, their numbers, and the index among them."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.tfra.shadow_variable import ShadowVariable
 from tf_embed.variable import lookup
 from tf_embed.variable.anchor import Anchor
@@ -70,12 +70,12 @@ def embedding_lookup_unique(
         ValueError: `embedding_size` is not the variable's dim.
     """
     max_norm, options = _max_norm(shadow), shadow.table.options
-    if arguments.positive_int(embedding_size, "embedding_size") != options.dim:
+    if validation.positive_int(embedding_size, "embedding_size") != options.dim:
         raise ValueError(
             f"`embedding_size` must be the dim of {options.name!r}, {options.dim}. Received: "
             f"embedding_size={embedding_size}"
         )
-    with_unique = arguments.flag(with_unique, "with_unique")
+    with_unique = validation.flag(with_unique, "with_unique")
     look_up = lookup.embedding_lookup_unique if with_unique else lookup.embedding_lookup
     flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids
     rows = look_up(shadow, flat, name=name, max_norm=max_norm)
@@ -91,6 +91,6 @@ def _max_norm(shadow: Any) -> float | None:
     if not isinstance(shadow, Anchor):
         raise TypeError(
             f"`shadow` must be a tf_embed.tfra.shadow_ops.ShadowVariable. "
-            f"Received: shadow={arguments.shown(shadow)}"
+            f"Received: shadow={validation.shown(shadow)}"
         )
     return shadow.max_norm if isinstance(shadow, ShadowVariable) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.variable.anchor import TwinAnchor
 from tf_embed.variable.lookup import norm_of
 from tf_embed.variable.variable import Variable
@@ -62,15 +62,15 @@ class ShadowVariable(TwinAnchor):
             raise TypeError(f"ShadowVariable has no argument `{min(unknown)}`.")
         if not isinstance(params, Variable):
             raise TypeError(
-                f"`params` must be a tf_embed.Variable. Received: params={arguments.shown(params)}"
+                f"`params` must be a tf_embed.Variable. Received: params={validation.shown(params)}"
             )
-        is_trained = arguments.flag(trainable, "trainable")
+        is_trained = validation.flag(trainable, "trainable")
         max_norm = norm_of(max_norm)
         super().__init__(
             params.table,
             params.anchor if is_trained else None,
             params.checkpoint,
-            arguments.name_of(name),
+            validation.name_of(name),
         )
         self.params = params
         self.max_norm = max_norm

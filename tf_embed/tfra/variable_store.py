@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.table.initializers import RowInitializer, row_initializer
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.variable.variable import Variable
@@ -76,7 +76,7 @@ def get_variable(
         True
         >>> tf_embed.tfra.forget_variable("users")
     """
-    name = arguments.name_of(name)
+    name = validation.name_of(name)
     with _lock:
         variable = _variables.get(name)
         if variable is not None:
@@ -117,7 +117,7 @@ def forget_variable(name: str) -> None:
         TypeError: `name` is no str.
     """
     if not isinstance(name, str):
-        raise TypeError(f"`name` must be a str. Received: name={arguments.shown(name)}")
+        raise TypeError(f"`name` must be a str. Received: name={validation.shown(name)}")
     with _lock:
         _variables.pop(name, None)
 
@@ -130,12 +130,12 @@ def _check_same(
     Raises:
         ValueError: It is not.
     """
-    keys = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
-    values = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
+    keys = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
+    values = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
     wanted = {
         "key_dtype": (variable.key_dtype.name, keys.name),
         "value_dtype": (variable.value_dtype.name, values.name),
-        "dim": (variable.dim, arguments.positive_int(dim, "dim")),
+        "dim": (variable.dim, validation.positive_int(dim, "dim")),
     }
     for argument, (present, asked) in wanted.items():
         if present != asked:
@@ -180,4 +180,4 @@ def _another(name: str, argument: str, present: Any, asked: Any) -> str:
 def _shown(initializer: RowInitializer) -> str:
     if initializer.draw is not None:
         return repr(initializer.draw)
-    return f"{initializer.kind}{initializer.texts or initializer.values}"
+    return f"{initializer.kind}{initializer.strings or initializer.values}"

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from tf_embed import callers
 from tf_embed.ops import table_ops
-from tf_embed.saving import snapshot
+from tf_embed.saving import keras_weights
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 
@@ -213,10 +213,10 @@ class Anchor(keras.Variable):
         return value
 
     def _take_rows(self) -> np.ndarray:
-        return snapshot.take(self._table)
+        return keras_weights.get_weights(self._table)
 
     def _put_rows(self, rows: np.ndarray) -> None:
-        snapshot.put(rows, self._table)
+        keras_weights.set_weights(rows, self._table)
 
     def slices_of(self, gradient: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The keys [n] and row gradients [n, dim] of a gradient; none where the table is frozen.

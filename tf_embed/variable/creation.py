@@ -7,7 +7,7 @@ import os
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 
 DEFAULT_INIT_SIZE = 8192
 INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
@@ -57,9 +57,9 @@ def default_init_size() -> int:
     if not text:
         return DEFAULT_INIT_SIZE
     try:
-        return arguments.positive_int(int(text), INIT_SIZE_VARIABLE, least=0)
+        return validation.positive_int(int(text), INIT_SIZE_VARIABLE, least=0)
     except ValueError as error:
         raise ValueError(
             f"The environment variable {INIT_SIZE_VARIABLE} must be a number of rows. Received: "
-            f"{INIT_SIZE_VARIABLE}={arguments.shown(text)}"
+            f"{INIT_SIZE_VARIABLE}={validation.shown(text)}"
         ) from error

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.ops import policy_ops
 from tf_embed.table.restrict_policies import number_of_rows
 from tf_embed.table.table import Table
@@ -82,6 +82,6 @@ class Eviction:
                 "tf_embed.TablePolicy(eviction=...), or with a tf_embed.tfra.HkvHashTableCreator. "
                 f"Received: policy={policy}"
             )
-        split_size = arguments.positive_int(split_size, "split_size")
-        with arguments.scope(name, "export_keys_and_scores"):
+        split_size = validation.positive_int(split_size, "split_size")
+        with validation.name_scope(name, "export_keys_and_scores"):
             return self._table.export_scores(order, split_size)

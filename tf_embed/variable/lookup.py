@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.ops import lookup_gradient, pooled_gradient, table_ops  # noqa: F401  registers gradients
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
@@ -87,12 +87,12 @@ def embedding_lookup(
     """
     del partition_strategy, validate_indices
     table, anchor = table_and_anchor(params)
-    with arguments.scope(name, "embedding_lookup"):
+    with validation.name_scope(name, "embedding_lookup"):
         keys = _keys(table, ids)
         token = token_of(table, anchor)
         rows, _ = table.find(keys, token=token, training=training)
         rows = clipped(rows, max_norm)
-    return (rows, anchor) if arguments.flag(return_trainable, "return_trainable") else rows
+    return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
 
 
 def embedding_lookup_unique(
@@ -122,10 +122,10 @@ def embedding_lookup_unique(
     """
     del partition_strategy, validate_indices
     _, anchor = table_and_anchor(params)
-    with arguments.scope(name, "embedding_lookup_unique"):
+    with validation.name_scope(name, "embedding_lookup_unique"):
         distinct, inverse = unique_rows(params, ids, training=training)
         rows = tf.gather(clipped(distinct, max_norm), inverse)
-    return (rows, anchor) if arguments.flag(return_trainable, "return_trainable") else rows
+    return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
 
 
 def unique_rows(
@@ -166,7 +166,7 @@ def unique_rows(
         [[[7.0], [3.0]], [[7.0], [7.0]]]
     """
     table, anchor = table_and_anchor(params)
-    with arguments.scope(name, "unique_rows"):
+    with validation.name_scope(name, "unique_rows"):
         keys = _keys(table, ids)
         distinct, inverse = table_ops.unique_keys(keys, table.resource_handle)
         token = token_of(table, anchor)
@@ -192,13 +192,13 @@ def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, A
     if not isinstance(params, Variable):
         raise TypeError(
             f"`{argument}` must be a tf_embed.Variable. Received: {argument}="
-            f"{arguments.shown(params)}"
+            f"{validation.shown(params)}"
         )
     return params.table, params.anchor
 
 
 def _keys(table: Table, ids: Any) -> tf.Tensor:
-    return arguments.tensor_of(ids, table.options.key_dtype, "ids", table.options.name)
+    return validation.tensor_of(ids, table.options.key_dtype, "ids", table.options.name)
 
 
 def norm_of(max_norm: Any) -> Any:
@@ -211,11 +211,11 @@ def norm_of(max_norm: Any) -> Any:
     if max_norm is None:
         return None
     if not tf.is_tensor(max_norm):
-        return arguments.positive_number(max_norm, "max_norm", most=MAX_NORM)
+        return validation.positive_number(max_norm, "max_norm", most=MAX_NORM)
     dense = isinstance(max_norm, (tf.Tensor, tf.Variable))
     if not dense or not (max_norm.dtype.is_floating or max_norm.dtype.is_integer):
         raise TypeError(
-            f"`max_norm` must be a number. Received: max_norm={arguments.shown(max_norm)}"
+            f"`max_norm` must be a number. Received: max_norm={validation.shown(max_norm)}"
         )
     if not max_norm.shape.is_compatible_with([]):
         raise ValueError(
@@ -236,7 +236,7 @@ def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
     if not rows.dtype.is_floating:
         raise TypeError(
             "`max_norm` must be None where rows are not floating. Received: "
-            f"max_norm={arguments.shown(max_norm)} for rows of dtype {rows.dtype.name}"
+            f"max_norm={validation.shown(max_norm)} for rows of dtype {rows.dtype.name}"
         )
     max_norm = norm_of(max_norm)
     # In float16 the square of 256 is infinite, and a row that is divided by such a norm is zeros.

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.table.table_options import TableOptions
 
 
@@ -27,7 +27,7 @@ class RowArguments:
         Raises:
             TypeError: They are not of the key dtype.
         """
-        return arguments.tensor_of(keys, self._options.key_dtype, "keys", self._options.name)
+        return validation.tensor_of(keys, self._options.key_dtype, "keys", self._options.name)
 
     def rows(self, keys: tf.Tensor, rows: Any, argument: str) -> tf.Tensor:
         """Rows, keys.shape + [dim].
@@ -37,8 +37,8 @@ class RowArguments:
             ValueError: They are of another shape.
         """
         options = self._options
-        rows = arguments.tensor_of(rows, options.value_dtype, argument, options.name)
-        arguments.check_rows(keys, rows, options.dim, argument, options.name)
+        rows = validation.tensor_of(rows, options.value_dtype, argument, options.name)
+        validation.check_rows(keys, rows, options.dim, argument, options.name)
         return rows
 
     def of_keys(self, keys: tf.Tensor, values: Any, dtype: tf.DType, argument: str) -> tf.Tensor:
@@ -49,7 +49,7 @@ class RowArguments:
             ValueError: They are of another shape than the keys.
         """
         name = self._options.name
-        values = arguments.tensor_of(values, dtype, argument, name)
+        values = validation.tensor_of(values, dtype, argument, name)
         if not values.shape.is_compatible_with(keys.shape):
             raise ValueError(
                 f"`{argument}` of {name!r} must have the shape of the keys, {keys.shape}. "

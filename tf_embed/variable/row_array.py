@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.table.table_options import TableOptions
 from tf_embed.variable.row_arguments import RowArguments
 from tf_embed.variable.variable import Variable
@@ -42,7 +42,7 @@ class RowNumberArguments(RowArguments):
                 keys,
             ],
         )
-        return arguments.after(keys, check)
+        return validation.with_dependencies(keys, check)
 
 
 class RowArray(Variable):
@@ -68,7 +68,7 @@ class RowArray(Variable):
     """
 
     def __init__(self, num_rows: int, **kwargs: Any) -> None:
-        self._num_rows = arguments.positive_int(num_rows, "num_rows")
+        self._num_rows = validation.positive_int(num_rows, "num_rows")
         super().__init__(key_dtype=tf.int64, **kwargs)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.ops import row_file_ops
 from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving import tfra_files
@@ -47,16 +47,16 @@ class RowFiles:
         name: str | None,
     ) -> tf.Operation | None:
         """See `Variable.save_to_file_system`."""
-        if arguments.flag(append_to_file, "append_to_file"):
+        if validation.flag(append_to_file, "append_to_file"):
             raise ValueError(
                 "`append_to_file` must be False: a save has the rows of one moment, each key once, "
                 f"and takes the place of an earlier one. Received: append_to_file={append_to_file}"
             )
         place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
-        buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        buffer_bytes = validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         if file_name_list is None and not self._is_named:
             _check_nameless(self._table, dirpath, proc_rank)
-        with arguments.scope(name, "save_to_file_system"):
+        with validation.name_scope(name, "save_to_file_system"):
             return row_file_ops.save_rows(
                 self._table.resource_handle, place, buffer_bytes=buffer_bytes
             )
@@ -75,9 +75,9 @@ class RowFiles:
     ) -> tf.Operation | None:
         """See `Variable.load_from_file_system`."""
         place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
-        arguments.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
-        with arguments.scope(name, "load_from_file_system"):
-            return self._load(place, whole=arguments.flag(load_entire_dir, "load_entire_dir"))
+        validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        with validation.name_scope(name, "load_from_file_system"):
+            return self._load(place, whole=validation.flag(load_entire_dir, "load_entire_dir"))
 
     def load_tfra(
         self, dirpath: str | os.PathLike[str], file_name: str | None, buffer_size: int
@@ -91,11 +91,11 @@ class RowFiles:
                 "TFRA's files hold no strings, only where they were in memory. Received: "
                 f"{options.name!r} with {options.kind}"
             )
-        buffer_bytes = arguments.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        buffer_bytes = validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         row_bytes = options.dim * options.value_dtype.size
         files = tfra_files.find(
-            arguments.path_of(dirpath, "dirpath"),
-            options.name if file_name is None else arguments.name_of(file_name, "file_name"),
+            validation.path_of(dirpath, "dirpath"),
+            options.name if file_name is None else validation.name_of(file_name, "file_name"),
             options.key_dtype.size,
             row_bytes,
         )
@@ -115,14 +115,15 @@ class RowFiles:
         dirpath_env: str,
     ) -> Place:
         """Where a save is, from what the user says."""
-        processes = arguments.positive_int(proc_size, "proc_size", most=2**31 - 1)
-        rank = arguments.positive_int(proc_rank, "proc_rank", least=0, most=processes - 1)
+        processes = validation.positive_int(proc_size, "proc_size", most=2**31 - 1)
+        rank = validation.positive_int(proc_rank, "proc_rank", least=0, most=processes - 1)
         if not isinstance(dirpath_env, str):
             raise TypeError(
-                f"`dirpath_env` must be a str. Received: dirpath_env={arguments.shown(dirpath_env)}"
+                "`dirpath_env` must be a str. Received: "
+                f"dirpath_env={validation.shown(dirpath_env)}"
             )
         if dirpath_env:
-            arguments.name_of(dirpath_env, "dirpath_env")
+            validation.name_of(dirpath_env, "dirpath_env")
         return Place(
             folder=_folder(dirpath),
             folder_variable=dirpath_env,
@@ -244,10 +245,10 @@ def _folder(dirpath: Any) -> tf.Tensor:
     if not isinstance(dirpath, (str, bytes, os.PathLike)):
         raise TypeError(
             "`dirpath` must be a str, a path or a string tensor. Received: dirpath="
-            f"{arguments.shown(dirpath)} of type {type(dirpath).__name__}"
+            f"{validation.shown(dirpath)} of type {type(dirpath).__name__}"
         )
     # No folder at all is for the operation to refuse, if no environment variable names one.
-    return tf.constant(arguments.path_of(dirpath, "dirpath") if dirpath else "")
+    return tf.constant(validation.path_of(dirpath, "dirpath") if dirpath else "")
 
 
 def _file_name(file_name_list: Sequence[str] | None, name: str) -> str:
@@ -258,6 +259,6 @@ def _file_name(file_name_list: Sequence[str] | None, name: str) -> str:
     if len(names) != 1 or not isinstance(names[0], str) or not names[0]:
         raise ValueError(
             "`file_name_list` must be a list of one name, for all shards' files. Received: "
-            f"file_name_list={arguments.shown(file_name_list)}"
+            f"file_name_list={validation.shown(file_name_list)}"
         )
-    return arguments.name_of(names[0], "file_name_list")
+    return validation.name_of(names[0], "file_name_list")

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import _library, arguments
+from tf_embed import _library, validation
 from tf_embed.ops import policy_ops
 from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table import Table
@@ -66,17 +66,17 @@ class RowStatistics:
         """See `Variable.set_clock`."""
         for argument, value in (("step", step), ("time_ms", time_ms), ("epoch", epoch)):
             if tf.is_tensor(value):
-                arguments.scalar_of(value, argument)
+                validation.scalar_of(value, argument)
         if step is None:
             step = -1
         elif not tf.is_tensor(step):
-            step = arguments.positive_int(step, "step", most=2**62)
+            step = validation.positive_int(step, "step", most=2**62)
         if time_ms is None:
             time_ms = -2
         elif isinstance(time_ms, str) and time_ms == "system":
             time_ms = -1
         elif not tf.is_tensor(time_ms):
-            time_ms = arguments.positive_int(time_ms, "time_ms", least=0, most=2**62)
+            time_ms = validation.positive_int(time_ms, "time_ms", least=0, most=2**62)
         if epoch is None:
             epoch = -1
         elif "last_epoch" not in self._table.options.statistics:
@@ -85,7 +85,7 @@ class RowStatistics:
                 f'"epoch_lru" or "epoch_lfu" in its policy. Received: epoch={epoch}'
             )
         elif not tf.is_tensor(epoch):
-            epoch = arguments.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
+            epoch = validation.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
         return policy_ops.set_clock(self._table.resource_handle, step, time_ms, epoch)
 
 

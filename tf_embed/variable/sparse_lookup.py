@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.ops import table_ops
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
@@ -69,12 +69,12 @@ def embedding_lookup_sparse(
     """
     del partition_strategy
     table, anchor = table_and_anchor(params)
-    with arguments.scope(name, "embedding_lookup_sparse"):
+    with validation.name_scope(name, "embedding_lookup_sparse"):
         bagged = _bagged(sp_ids, sp_weights, table, ("sp_ids", "sp_weights"), of_first_axis=True)
-        arguments.one_of(combiner, arguments.COMBINERS, "combiner")
+        validation.one_of(combiner, validation.COMBINERS, "combiner")
         pooled = _pool(table, anchor, bagged, combiner, max_norm, training)
         pooled = tf.ensure_shape(pooled, [sp_ids.shape[0], table.options.dim])
-    return (pooled, anchor) if arguments.flag(return_trainable, "return_trainable") else pooled
+    return (pooled, anchor) if validation.flag(return_trainable, "return_trainable") else pooled
 
 
 def safe_embedding_lookup_sparse(
@@ -127,22 +127,22 @@ def safe_embedding_lookup_sparse(
     """
     del partition_strategy
     table, anchor = table_and_anchor(embedding_weights, "embedding_weights")
-    with arguments.scope(name, "safe_embedding_lookup_sparse"):
+    with validation.name_scope(name, "safe_embedding_lookup_sparse"):
         bagged = _bagged(sparse_ids, sparse_weights, table, ("sparse_ids", "sparse_weights"))
-        if arguments.one_of(combiner, arguments.COMBINERS, "combiner") != "sum":
+        if validation.one_of(combiner, validation.COMBINERS, "combiner") != "sum":
             bagged = bagged.with_positive_weights()
         if default_id is not None:
-            default_key = arguments.tensor_of(
+            default_key = validation.tensor_of(
                 default_id, table.options.key_dtype, "default_id", table.options.name
             )
             if default_key.shape.rank != 0:
                 raise ValueError(
                     f"`default_id` must be one id. "
-                    f"Received: default_id={arguments.shown(default_id)}"
+                    f"Received: default_id={validation.shown(default_id)}"
                 )
             bagged = bagged.filled(default_key)
         pooled = bagged.unflatten(_pool(table, anchor, bagged, combiner, max_norm, training))
-    return (pooled, anchor) if arguments.flag(return_trainable, "return_trainable") else pooled
+    return (pooled, anchor) if validation.flag(return_trainable, "return_trainable") else pooled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _bagged(
     if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
             f"`{names[0]}` must be a tf.SparseTensor or tf.RaggedTensor; tf_embed.embedding_lookup "
-            f"takes dense ids. Received: {names[0]}={arguments.shown(ids)}"
+            f"takes dense ids. Received: {names[0]}={validation.shown(ids)}"
         )
     if weights is not None and type(weights) is not type(ids):
         raise TypeError(
@@ -221,10 +221,10 @@ def _bagged(
         )
     if isinstance(ids, tf.SparseTensor):
         ids = tf.SparseTensor(*table_ops.checked_sparse(ids, f"`{names[0]}`"))
-    flat_weights = arguments.flat_weights(ids, weights, *(f"`{name}`" for name in names))
+    flat_weights = validation.flat_weights(ids, weights, *(f"`{name}`" for name in names))
     of_container = _of_sparse if isinstance(ids, tf.SparseTensor) else _of_ragged
     bagged = of_container(ids, flat_weights, of_first_axis)
-    keys = arguments.tensor_of(bagged.keys, table.options.key_dtype, names[0], table.options.name)
+    keys = validation.tensor_of(bagged.keys, table.options.key_dtype, names[0], table.options.name)
     weights = bagged.weights
     if weights is not None:
         if not weights.dtype.is_floating:

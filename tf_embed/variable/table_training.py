@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
@@ -39,7 +39,7 @@ class TableTraining:
     def anchor_of_lookup(self, name: str) -> Anchor | None:
         """See `Variable.get_trainable_by_name`."""
         if not isinstance(name, str):
-            raise TypeError(f"`name` must be a str. Received: name={arguments.shown(name)}")
+            raise TypeError(f"`name` must be a str. Received: name={validation.shown(name)}")
         if not tf.executing_eagerly():
             raise RuntimeError(
                 "`get_trainable_by_name` is for eager execution: call it outside of the "
@@ -52,7 +52,7 @@ class TableTraining:
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise TypeError(
                 "`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer="
-                f"{arguments.shown(optimizer)}"
+                f"{validation.shown(optimizer)}"
             )
         own = None if self._anchor is None else self._anchor.own_trainer
         if own is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.table.creators import KVCreator, policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
@@ -132,27 +132,27 @@ class Variable(tf.Module):
         del short_file_name
         check_eager()
         super().__init__()  # a tf.Module's own name must be an identifier; ours need not
-        name = arguments.name_of(name)
-        arguments.function_of(partitioner, "partitioner")
-        key_dtype = arguments.dtype_of(key_dtype, arguments.KEY_DTYPES, "key_dtype")
-        value_dtype = arguments.dtype_of(value_dtype, arguments.VALUE_DTYPES, "value_dtype")
-        dim = arguments.positive_int(dim, "dim", most=arguments.MAX_DIM)
+        name = validation.name_of(name)
+        validation.function_of(partitioner, "partitioner")
+        key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype")
+        value_dtype = validation.dtype_of(value_dtype, validation.VALUE_DTYPES, "value_dtype")
+        dim = validation.positive_int(dim, "dim", most=validation.MAX_DIM)
         check_strategy(key_dtype)
         policy = policy_of(kv_creator, policy)
         storage = storage_of(kv_creator, storage)
         names = device_names(devices, key_dtype, value_dtype)
         check_policies(policy, restrict_policy, len(names))
-        init_size = arguments.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
+        init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
         init_size = init_size or default_init_size()
         if kv_creator is not None and kv_creator.init_size is not None:
             init_size = kv_creator.init_size
         self._variable_name = name
         self._device_names = names
         self.shared_name = shared_name
-        self.checkpoint = arguments.flag(checkpoint, "checkpoint")
+        self.checkpoint = validation.flag(checkpoint, "checkpoint")
         self.init_size = init_size
         self.kv_creator = kv_creator
-        self.bp_v2 = arguments.flag(bp_v2, "bp_v2")
+        self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self._table = Table(
             TableOptions(
                 name=name,
@@ -171,7 +171,7 @@ class Variable(tf.Module):
                 storage=storage,
             )
         )
-        is_trained = arguments.flag(trainable, "trainable") and value_dtype.is_floating
+        is_trained = validation.flag(trainable, "trainable") and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
         # No part knows the variable. All are there before a restrict policy asks the variable.
         self._arguments = self._arguments_of_methods()
@@ -270,10 +270,10 @@ class Variable(tf.Module):
             ValueError: Shapes that do not go together; where they are unknown until the
                 operation runs, tf.errors.InvalidArgumentError then.
         """
-        with arguments.scope(name, "upsert"):
+        with validation.name_scope(name, "upsert"):
             keys = self._arguments.keys(keys)
             values = self._arguments.rows(keys, values, "values")
-            distinct = arguments.flag(distinct, "distinct")
+            distinct = validation.flag(distinct, "distinct")
             return self._table.insert_or_assign(keys, values, distinct)
 
     def accum(
@@ -321,7 +321,7 @@ class Variable(tf.Module):
                 f"`accum` needs values that have a sum; {self.name!r} has value_dtype="
                 f"{self.value_dtype.name}. Use `upsert`."
             )
-        with arguments.scope(name, "accum"):
+        with validation.name_scope(name, "accum"):
             keys = self._arguments.keys(keys)
             old_values = self._arguments.rows(keys, old_values, "old_values")
             new_values = self._arguments.rows(keys, new_values, "new_values")
@@ -349,9 +349,9 @@ class Variable(tf.Module):
         Raises:
             TypeError: A wrong dtype, or a tensor as `training`.
         """
-        with arguments.scope(name, "lookup"):
+        with validation.name_scope(name, "lookup"):
             values, exists = self._table.find(self._arguments.keys(keys), training=training)
-        return (values, exists) if arguments.flag(return_exists, "return_exists") else values
+        return (values, exists) if validation.flag(return_exists, "return_exists") else values
 
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
         """Removes keys, with their rows and optimizer slots. Keys that are not there are ignored.
@@ -366,7 +366,7 @@ class Variable(tf.Module):
         Raises:
             TypeError: A wrong dtype.
         """
-        with arguments.scope(name, "remove"):
+        with validation.name_scope(name, "remove"):
             return self._table.erase(self._arguments.keys(keys))
 
     def clear(self, name: str | None = None) -> tf.Operation | None:
@@ -378,7 +378,7 @@ class Variable(tf.Module):
         Returns:
             The operation in a graph, None in eager execution.
         """
-        with arguments.scope(name, "clear"):
+        with validation.name_scope(name, "clear"):
             return self._table.clear()
 
     def size(self, index: int | None = None, name: str | None = None) -> tf.Tensor:
@@ -395,13 +395,13 @@ class Variable(tf.Module):
             ValueError: There is no such shard.
         """
         if index is not None:
-            index = arguments.positive_int(index, "index", least=0)
+            index = validation.positive_int(index, "index", least=0)
             if index >= self.shard_num:
                 raise ValueError(
                     f"`index` must be less than the number of shards of {self.name!r}, "
                     f"{self.shard_num}. Received: index={index}"
                 )
-        with arguments.scope(name, "size"):
+        with validation.name_scope(name, "size"):
             return self._table.size(-1 if index is None else index)
 
     def export(self, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
@@ -413,7 +413,7 @@ class Variable(tf.Module):
         Returns:
             Keys [n] and rows [n, dim].
         """
-        with arguments.scope(name, "export"):
+        with validation.name_scope(name, "export"):
             exported = self._table.export(with_slots=False, with_policy=False)
         return exported.keys, exported.values
 
@@ -936,7 +936,7 @@ class Variable(tf.Module):
 
     def __repr__(self) -> str:
         return (
-            f"<tf_embed.Variable name={arguments.shown(self.name)}, dim={self.dim}, key_dtype="
+            f"<tf_embed.Variable name={validation.shown(self.name)}, dim={self.dim}, key_dtype="
             f"{self.key_dtype.name}, value_dtype={self.value_dtype.name}, shards={self.shard_num}>"
         )
 

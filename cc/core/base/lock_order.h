@@ -25,7 +25,7 @@ namespace tf_embed {
 
 enum class LockRank : uint8_t {
   kSave,     // saving a variable to files
-  kTexts,    // the dictionaries of a variable
+  kStrings,  // the dictionaries of a variable
   kWriters,  // TableLocks::writers, by the number of the table
   kContent,  // TableLocks::content, likewise
   kPolicy,   // TableLocks::policy, likewise

@@ -126,18 +126,18 @@ Status RowFileWriter::Begin(const RowFileHeader& header) {
 
 size_t RowFileWriter::EndOfBlock(const RowsToWrite& rows, size_t begin) const {
   const size_t fixed_bytes =
-      (header_.has_key_texts() ? sizeof(uint32_t) : sizeof(int64_t)) +
-      (header_.has_value_texts() ? header_.meta.dim * sizeof(uint32_t) : header_.weight_bytes()) +
+      (header_.has_string_keys() ? sizeof(uint32_t) : sizeof(int64_t)) +
+      (header_.has_string_values() ? header_.meta.dim * sizeof(uint32_t) : header_.weight_bytes()) +
       header_.slot_bytes() + header_.statistics_bytes();
-  if (!header_.has_key_texts() && !header_.has_value_texts()) {
+  if (!header_.has_string_keys() && !header_.has_string_values()) {
     return std::min(rows.size, begin + std::max<size_t>(1, block_bytes_ / fixed_bytes));
   }
   size_t bytes = 0;
   for (size_t i = begin; i < rows.size; ++i) {
     bytes += fixed_bytes;
-    if (header_.has_key_texts()) bytes += rows.key_texts[i].size();
-    for (size_t j = 0; header_.has_value_texts() && j < header_.meta.dim; ++j) {
-      bytes += rows.value_texts[i * header_.meta.dim + j].size();
+    if (header_.has_string_keys()) bytes += rows.key_strings[i].size();
+    for (size_t j = 0; header_.has_string_values() && j < header_.meta.dim; ++j) {
+      bytes += rows.value_strings[i * header_.meta.dim + j].size();
     }
     if (i > begin && bytes > block_bytes_) return i;
   }
@@ -152,35 +152,35 @@ Status RowFileWriter::Append(const RowsToWrite& rows) {
   return Status();
 }
 
-Status RowFileWriter::AppendTexts(const TextBatch& texts, size_t begin, size_t end) {
+Status RowFileWriter::AppendStrings(const StringBatch& strings, size_t begin, size_t end) {
   TF_EMBED_RETURN_IF_ERROR(lengths_.Resize(end - begin));
   size_t sum = 0;
   for (size_t i = begin; i < end; ++i) {
-    lengths_[i - begin] = static_cast<uint32_t>(texts[i].size());
-    sum += texts[i].size();
+    lengths_[i - begin] = static_cast<uint32_t>(strings[i].size());
+    sum += strings[i].size();
   }
-  TF_EMBED_RETURN_IF_ERROR(texts_.Resize(sum));
-  char* at = texts_.data();
+  TF_EMBED_RETURN_IF_ERROR(strings_.Resize(sum));
+  char* at = strings_.data();
   for (size_t i = begin; i < end; ++i) {
-    const std::string_view text = texts[i];
-    at = std::copy(text.begin(), text.end(), at);
+    const std::string_view string = strings[i];
+    at = std::copy(string.begin(), string.end(), at);
   }
   TF_EMBED_RETURN_IF_ERROR(Put(lengths_.data(), (end - begin) * sizeof(uint32_t)));
-  return Put(texts_.data(), sum);
+  return Put(strings_.data(), sum);
 }
 
 Status RowFileWriter::AppendBlock(const RowsToWrite& rows, size_t begin, size_t end) {
   const size_t count = end - begin;
   const size_t dim = header_.meta.dim;
-  const auto size_of = [](const TextBatch& texts, size_t from, size_t to) {
+  const auto size_of = [](const StringBatch& strings, size_t from, size_t to) {
     size_t sum = (to - from) * sizeof(uint32_t);
-    for (size_t i = from; i < to; ++i) sum += texts[i].size();
+    for (size_t i = from; i < to; ++i) sum += strings[i].size();
     return sum;
   };
   const size_t key_bytes =
-      header_.has_key_texts() ? size_of(rows.key_texts, begin, end) : count * sizeof(int64_t);
-  const size_t weight_bytes = header_.has_value_texts()
-                                  ? size_of(rows.value_texts, begin * dim, end * dim)
+      header_.has_string_keys() ? size_of(rows.key_strings, begin, end) : count * sizeof(int64_t);
+  const size_t weight_bytes = header_.has_string_values()
+                                  ? size_of(rows.value_strings, begin * dim, end * dim)
                                   : count * header_.weight_bytes();
   const size_t slot_bytes = count * header_.slot_bytes();
   const size_t statistics_bytes = count * header_.statistics_bytes();
@@ -189,11 +189,11 @@ Status RowFileWriter::AppendBlock(const RowsToWrite& rows, size_t begin, size_t 
       RoundUp(key_bytes) + RoundUp(weight_bytes) + RoundUp(slot_bytes) + statistics_bytes};
   TF_EMBED_RETURN_IF_ERROR(Put(&start, sizeof(start)));
   in_section_ = 0;
-  TF_EMBED_RETURN_IF_ERROR(header_.has_key_texts() ? AppendTexts(rows.key_texts, begin, end)
-                                                   : Put(rows.keys + begin, key_bytes));
+  TF_EMBED_RETURN_IF_ERROR(header_.has_string_keys() ? AppendStrings(rows.key_strings, begin, end)
+                                                     : Put(rows.keys + begin, key_bytes));
   TF_EMBED_RETURN_IF_ERROR(Fill());
-  TF_EMBED_RETURN_IF_ERROR(header_.has_value_texts()
-                               ? AppendTexts(rows.value_texts, begin * dim, end * dim)
+  TF_EMBED_RETURN_IF_ERROR(header_.has_string_values()
+                               ? AppendStrings(rows.value_strings, begin * dim, end * dim)
                                : Put(rows.weights + begin * header_.weight_bytes(), weight_bytes));
   TF_EMBED_RETURN_IF_ERROR(Fill());
   TF_EMBED_RETURN_IF_ERROR(Put(rows.slots + begin * header_.slot_bytes(), slot_bytes));
@@ -253,9 +253,9 @@ Status RowFileReader::ReadHeader(uint64_t* offset) {
 }
 
 size_t RowFileReader::LeastRowBytes() const {
-  return (header_.has_key_texts() ? sizeof(uint32_t) : sizeof(int64_t)) +
-         (header_.has_value_texts() ? header_.meta.dim * sizeof(uint32_t)
-                                    : header_.weight_bytes()) +
+  return (header_.has_string_keys() ? sizeof(uint32_t) : sizeof(int64_t)) +
+         (header_.has_string_values() ? header_.meta.dim * sizeof(uint32_t)
+                                      : header_.weight_bytes()) +
          header_.slot_bytes() + header_.statistics_bytes();
 }
 
@@ -311,8 +311,8 @@ Status RowFileReader::ReadBlock(size_t number, RowBlock* block) const {
   return ReadPayload(blocks_[number], block);
 }
 
-Status RowFileReader::ReadTexts(size_t count, const char** at, const char* end,
-                                std::string_view* texts) const {
+Status RowFileReader::ReadStrings(size_t count, const char** at, const char* end,
+                                  std::string_view* strings) const {
   const char* const lengths = *at;
   const char* const begin = *at;
   // The caller has seen that all lengths are there.
@@ -320,10 +320,10 @@ Status RowFileReader::ReadTexts(size_t count, const char** at, const char* end,
   for (size_t i = 0; i < count; ++i) {
     uint32_t length;
     std::memcpy(&length, lengths + i * sizeof(length), sizeof(length));
-    if (length > StringKeys::kLongestText || length > static_cast<size_t>(end - *at)) {
+    if (length > StringKeys::kLongestString || length > static_cast<size_t>(end - *at)) {
       return Damaged("a string in it has a wrong length");
     }
-    texts[i] = std::string_view(*at, length);
+    strings[i] = std::string_view(*at, length);
     *at += length;
   }
   *at =
@@ -352,30 +352,30 @@ Status RowFileReader::ReadPayload(const Place& place, RowBlock* block) const {
     at += rounded;
     return begin;
   };
-  const auto text_of = [](const void* strings, size_t i) {
+  const auto string_of = [](const void* strings, size_t i) {
     return static_cast<const std::string_view*>(strings)[i];
   };
-  const size_t num_key_texts = header_.has_key_texts() ? rows : 0;
-  const size_t num_value_texts = header_.has_value_texts() ? rows * dim : 0;
-  TF_EMBED_RETURN_IF_ERROR(block->texts_.Resize(num_key_texts + num_value_texts));
-  std::string_view* const texts = block->texts_.data();
+  const size_t num_key_strings = header_.has_string_keys() ? rows : 0;
+  const size_t num_value_strings = header_.has_string_values() ? rows * dim : 0;
+  TF_EMBED_RETURN_IF_ERROR(block->strings_.Resize(num_key_strings + num_value_strings));
+  std::string_view* const strings = block->strings_.data();
   block->size = rows;
   block->keys = nullptr;
   block->weights = nullptr;
   const auto wrong = [&] {
     return Damaged("the rows at byte " + std::to_string(place.offset) + " have a wrong length");
   };
-  if (header_.has_key_texts()) {
-    TF_EMBED_RETURN_IF_ERROR(ReadTexts(num_key_texts, &at, end, texts));
-    block->key_texts = {texts, num_key_texts, text_of};
+  if (header_.has_string_keys()) {
+    TF_EMBED_RETURN_IF_ERROR(ReadStrings(num_key_strings, &at, end, strings));
+    block->key_strings = {strings, num_key_strings, string_of};
   } else {
     block->keys = reinterpret_cast<const int64_t*>(section(rows * sizeof(int64_t)));
     if (block->keys == nullptr) return wrong();
   }
-  if (header_.has_value_texts()) {
-    if (static_cast<size_t>(end - at) < num_value_texts * sizeof(uint32_t)) return wrong();
-    TF_EMBED_RETURN_IF_ERROR(ReadTexts(num_value_texts, &at, end, texts + num_key_texts));
-    block->value_texts = {texts + num_key_texts, num_value_texts, text_of};
+  if (header_.has_string_values()) {
+    if (static_cast<size_t>(end - at) < num_value_strings * sizeof(uint32_t)) return wrong();
+    TF_EMBED_RETURN_IF_ERROR(ReadStrings(num_value_strings, &at, end, strings + num_key_strings));
+    block->value_strings = {strings + num_key_strings, num_value_strings, string_of};
   } else {
     block->weights = section(rows * header_.weight_bytes());
     if (block->weights == nullptr) return wrong();

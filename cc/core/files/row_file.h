@@ -28,7 +28,7 @@
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/names.h"
 #include "cc/core/base/status.h"
-#include "cc/core/batch/text_batch.h"
+#include "cc/core/batch/string_batch.h"
 #include "cc/core/files/byte_stream.h"
 #include "cc/core/files/table_meta.h"
 #include "cc/core/rows/row_statistics.h"
@@ -74,20 +74,20 @@ struct RowFileHeader {
   TableMeta meta;
   std::vector<int64_t> policy;  // whatever the table's policy keeps besides the rows
 
-  bool has_key_texts() const { return key_type == StoredType::kString; }
-  bool has_value_texts() const { return value_type == StoredType::kString; }
+  bool has_string_keys() const { return key_type == StoredType::kString; }
+  bool has_string_values() const { return value_type == StoredType::kString; }
   size_t weight_bytes() const { return meta.dim * SizeOf(meta.value_type); }
   size_t slot_bytes() const { return meta.rule.slots_per_row() * SlotSize(meta.value_type); }
   size_t statistics_bytes() const { return statistics.size() * sizeof(uint64_t); }
 };
 
-// Rows to write. Keys and weights that are strings come as texts, a key's and `dim` for each row.
+// Rows to write. If keys are strings, there is one for each row; if weights are, `dim` for each.
 struct RowsToWrite {
   size_t size = 0;
   const int64_t* keys = nullptr;
-  TextBatch key_texts;
+  StringBatch key_strings;
   const char* weights = nullptr;
-  TextBatch value_texts;
+  StringBatch value_strings;
   const char* slots = nullptr;
   const uint64_t* statistics = nullptr;
 };
@@ -96,7 +96,7 @@ class RowFileWriter {
  public:
   // Blocks have about `block_bytes`, and a row at least.
   RowFileWriter(ByteSink* sink, Allocator* allocator, size_t block_bytes)
-      : sink_(sink), block_bytes_(block_bytes), lengths_(allocator), texts_(allocator) {}
+      : sink_(sink), block_bytes_(block_bytes), lengths_(allocator), strings_(allocator) {}
 
   // In this order; Append any number of times.
   Status Begin(const RowFileHeader& header);
@@ -111,7 +111,7 @@ class RowFileWriter {
  private:
   size_t EndOfBlock(const RowsToWrite& rows, size_t begin) const;
   Status AppendBlock(const RowsToWrite& rows, size_t begin, size_t end);
-  Status AppendTexts(const TextBatch& texts, size_t begin, size_t end);
+  Status AppendStrings(const StringBatch& strings, size_t begin, size_t end);
   // Writes a part of what the next checksum is for.
   Status Put(const void* bytes, size_t size);
   Status Fill();
@@ -120,7 +120,7 @@ class RowFileWriter {
   ByteSink* const sink_;
   const size_t block_bytes_;
   Buffer<uint32_t> lengths_;
-  Buffer<char> texts_;
+  Buffer<char> strings_;
   RowFileHeader header_;
   uint64_t bytes_ = 0;
   uint64_t rows_ = 0;
@@ -133,20 +133,20 @@ class RowFileWriter {
 // The rows of a block. What is pointed to is this object's.
 class RowBlock {
  public:
-  explicit RowBlock(Allocator* allocator) : bytes_(allocator), texts_(allocator) {}
+  explicit RowBlock(Allocator* allocator) : bytes_(allocator), strings_(allocator) {}
 
   size_t size = 0;
   const int64_t* keys = nullptr;  // null where keys are strings
-  TextBatch key_texts;
+  StringBatch key_strings;
   const char* weights = nullptr;  // null where weights are strings
-  TextBatch value_texts;
+  StringBatch value_strings;
   const char* slots = nullptr;
   const uint64_t* statistics = nullptr;
 
  private:
   friend class RowFileReader;
   Buffer<char> bytes_;
-  Buffer<std::string_view> texts_;  // of keys, then of weights
+  Buffer<std::string_view> strings_;  // of keys, then of weights
 };
 
 class RowFileReader {
@@ -177,7 +177,8 @@ class RowFileReader {
   Status ReadHeader(uint64_t* offset);
   Status ReadFooter(uint64_t offset, uint32_t crc_of_all);
   Status ReadPayload(const Place& place, RowBlock* block) const;
-  Status ReadTexts(size_t count, const char** at, const char* end, std::string_view* texts) const;
+  Status ReadStrings(size_t count, const char** at, const char* end,
+                     std::string_view* strings) const;
   size_t LeastRowBytes() const;
   Status Damaged(const std::string& what) const;
 

@@ -18,7 +18,7 @@
 namespace tf_embed {
 namespace {
 
-constexpr uint32_t kNoText = 0xffffffffu;  // as a length
+constexpr uint32_t kNoString = 0xffffffffu;  // as a length
 
 constexpr size_t kRecordBytes[] = {16, 32, 48, 64, 96, 128, 208};
 constexpr size_t kClasses = std::size(kRecordBytes);
@@ -38,18 +38,18 @@ size_t ClassOf(size_t length) {
 // Lies in a row of a RowStore.
 struct StringKeys::Record {
   uint32_t passed_over;
-  uint32_t length;  // kNoText: the text was removed
+  uint32_t length;  // kNoString: the string was removed
 
-  bool is_long() const { return length != kNoText && length > kLongestInRecord; }
+  bool is_long() const { return length != kNoString && length > kLongestInRecord; }
   char* bytes() { return reinterpret_cast<char*>(this + 1); }
-  char* LongText() {
-    char* text;
-    std::memcpy(&text, bytes(), sizeof(text));
-    return text;
+  char* LongString() {
+    char* string;
+    std::memcpy(&string, bytes(), sizeof(string));
+    return string;
   }
-  std::string_view Text() {
-    if (length == kNoText) return std::string_view();
-    return {is_long() ? LongText() : bytes(), length};
+  std::string_view String() {
+    if (length == kNoString) return std::string_view();
+    return {is_long() ? LongString() : bytes(), length};
   }
 };
 
@@ -74,10 +74,10 @@ struct StringKeys::Content {
     return entry.found() ? RecordAt(entry.row_id) : nullptr;
   }
 
-  // A record for a text, without an entry in the index; kNoRowId without memory. The stripe's mutex
-  // is held.
-  uint32_t NewRecord(Allocator* allocator, size_t stripe, std::string_view text) {
-    const size_t size_class = ClassOf(text.size());
+  // A record for a string, without an entry in the index; kNoRowId without memory. The stripe's
+  // mutex is held.
+  uint32_t NewRecord(Allocator* allocator, size_t stripe, std::string_view string) {
+    const size_t size_class = ClassOf(string.size());
     RowStore::RowIdPool* const pool = &pools[size_class][stripe];
     const uint32_t number = stores[size_class].Take(pool);
     if (number == kNoRowId) return kNoRowId;
@@ -88,27 +88,28 @@ struct StringKeys::Content {
     const uint32_t row_id = static_cast<uint32_t>(size_class << kClassShift) | number;
     Record* const record = RecordAt(row_id);
     record->passed_over = 0;
-    record->length = static_cast<uint32_t>(text.size());
+    record->length = static_cast<uint32_t>(string.size());
     if (record->is_long()) {
-      char* const block = static_cast<char*>(allocator->Allocate(text.size()));
+      char* const block = static_cast<char*>(allocator->Allocate(string.size()));
       if (block == nullptr) {
         stores[size_class].Free(pool, number);
         return kNoRowId;
       }
       std::memcpy(record->bytes(), &block, sizeof(block));
-      long_texts.fetch_add(1, std::memory_order_relaxed);
+      long_strings.fetch_add(1, std::memory_order_relaxed);
     }
-    if (!text.empty())
-      std::memcpy(const_cast<char*>(record->Text().data()), text.data(), text.size());
+    if (!string.empty()) {
+      std::memcpy(const_cast<char*>(record->String().data()), string.data(), string.size());
+    }
     return row_id;
   }
 
-  void FreeText(Allocator* allocator, Record* record) {
+  void FreeString(Allocator* allocator, Record* record) {
     if (record->is_long()) {
-      allocator->Deallocate(record->LongText(), record->length);
-      long_texts.fetch_sub(1, std::memory_order_relaxed);
+      allocator->Deallocate(record->LongString(), record->length);
+      long_strings.fetch_sub(1, std::memory_order_relaxed);
     }
-    record->length = kNoText;
+    record->length = kNoString;
   }
 
   void FreeRecord(size_t stripe, uint32_t row_id) {
@@ -116,11 +117,11 @@ struct StringKeys::Content {
     stores[size_class].Free(&pools[size_class][stripe], row_id & ((1u << kClassShift) - 1));
   }
 
-  void FreeLongTexts(Allocator* allocator) {
-    if (long_texts.load(std::memory_order_relaxed) == 0) return;
+  void FreeLongStrings(Allocator* allocator) {
+    if (long_strings.load(std::memory_order_relaxed) == 0) return;
     for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
       index.ForEach(stripe, [&](const Bucket&, int64_t, uint32_t row_id) {
-        FreeText(allocator, RecordAt(row_id));
+        FreeString(allocator, RecordAt(row_id));
       });
     }
   }
@@ -128,13 +129,13 @@ struct StringKeys::Content {
   StripedIndex index;
   RowStore stores[kClasses];
   RowStore::RowIdPool pools[kClasses][StripedIndex::kStripes];  // each under its stripe's mutex
-  std::atomic<size_t> removed{0};                               // entries without a text
-  std::atomic<size_t> long_texts{0};
+  std::atomic<size_t> removed{0};                               // entries without a string
+  std::atomic<size_t> long_strings{0};
 };
 
-// Where a search for a text ended.
+// Where a search for a string ended.
 struct StringKeys::Probe {
-  int64_t key;  // the text's, or the one that it would have
+  int64_t key;  // the string's, or the one that it would have
   bool is_there;
   bool is_first;  // whether the key is that of seed 0
 };
@@ -151,7 +152,7 @@ std::unique_ptr<StringKeys> StringKeys::Create(Allocator* allocator, HashFunctio
 StringKeys::StringKeys(Allocator* allocator, HashFunction hash, std::unique_ptr<Content> content)
     : allocator_(allocator), hash_(hash), content_(std::move(content)) {}
 
-StringKeys::~StringKeys() { content_->FreeLongTexts(allocator_); }
+StringKeys::~StringKeys() { content_->FreeLongStrings(allocator_); }
 
 size_t StringKeys::size() const {
   return content_->index.size() - content_->removed.load(std::memory_order_relaxed);
@@ -163,32 +164,32 @@ Status StringKeys::NoMemory() const {
   });
 }
 
-StringKeys::Probe StringKeys::Look(std::string_view text, int64_t first_key) const {
+StringKeys::Probe StringKeys::Look(std::string_view string, int64_t first_key) const {
   int64_t key = first_key;
-  for (uint64_t seed = 0;; key = KeyAt(text, ++seed)) {
+  for (uint64_t seed = 0;; key = KeyAt(string, ++seed)) {
     if (key == kNoKey) continue;
     Record* const record = content_->RecordOf(key);
     if (record == nullptr) return {key, false, seed == 0};
-    if (record->length != kNoText && record->Text() == text) return {key, true, seed == 0};
+    if (record->length != kNoString && record->String() == string) return {key, true, seed == 0};
   }
 }
 
-bool StringKeys::Find(const ExecContext& context, const TextBatch& texts, int64_t* keys) const {
-  return LookAll(context, texts, keys, nullptr);
+bool StringKeys::Find(const ExecContext& context, const StringBatch& strings, int64_t* keys) const {
+  return LookAll(context, strings, keys, nullptr);
 }
 
-bool StringKeys::LookAll(const ExecContext& context, const TextBatch& texts, int64_t* keys,
+bool StringKeys::LookAll(const ExecContext& context, const StringBatch& strings, int64_t* keys,
                          State* states) const {
   std::atomic<bool> all_there{true};
   const auto find = [&](size_t begin, size_t end) {
-    // What the texts of a block need is asked for before the first is looked for.
+    // What the strings of a block need is asked for before the first is looked for.
     constexpr size_t kBlock = 16;
     bool there = true;
     for (size_t at = begin; at < end; at += kBlock) {
       const size_t block_end = std::min(end, at + kBlock);
       uint64_t hashes[kBlock];
       for (size_t i = at; i < block_end; ++i) {
-        keys[i] = KeyAt(texts[i], 0);
+        keys[i] = KeyAt(strings[i], 0);
         hashes[i - at] = HashKey(keys[i]);
         __builtin_prefetch(content_->index.HomeOf(hashes[i - at]));
       }
@@ -197,7 +198,7 @@ bool StringKeys::LookAll(const ExecContext& context, const TextBatch& texts, int
         if (entry.found()) __builtin_prefetch(content_->RecordAt(entry.row_id));
       }
       for (size_t i = at; i < block_end; ++i) {
-        const Probe probe = Look(texts[i], keys[i]);
+        const Probe probe = Look(strings[i], keys[i]);
         keys[i] = probe.key;
         there = there && probe.is_there;
         if (states == nullptr) continue;
@@ -206,30 +207,31 @@ bool StringKeys::LookAll(const ExecContext& context, const TextBatch& texts, int
     }
     if (!there) all_there.store(false, std::memory_order_relaxed);
   };
-  context.parallel_for(texts.size, kTextCost, std::cref(find));
+  context.parallel_for(strings.size, kStringCost, std::cref(find));
   return all_there.load(std::memory_order_relaxed);
 }
 
-Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, int64_t* keys,
+Status StringKeys::Intern(const ExecContext& context, const StringBatch& strings, int64_t* keys,
                           int64_t* added, size_t* num_added) {
   *num_added = 0;
-  for (size_t i = 0; i < texts.size; ++i) {
-    if (texts[i].size() > kLongestText) {
-      return Status::InvalidArgument("A string may have at most " + std::to_string(kLongestText) +
-                                     " bytes. Received: " + std::to_string(texts[i].size()) + ".");
+  for (size_t i = 0; i < strings.size; ++i) {
+    if (strings[i].size() > kLongestString) {
+      return Status::InvalidArgument("A string may have at most " + std::to_string(kLongestString) +
+                                     " bytes. Received: " + std::to_string(strings[i].size()) +
+                                     ".");
     }
   }
-  // A text that is new at its first key is added together with those that equal it, many such keys
-  // at once. A text that differs from it, and one that is displaced, comes later.
+  // A string that is new at its first key is added together with those that equal it, many such
+  // keys at once. A string that differs from it, and one that is displaced, comes later.
   Buffer<State> states(allocator_);
   Buffer<bool> skipped(allocator_);
-  TF_EMBED_RETURN_IF_ERROR(states.Resize(texts.size));
-  TF_EMBED_RETURN_IF_ERROR(skipped.Resize(texts.size));
-  if (LookAll(context, texts, keys, states.data())) return Status();
-  for (size_t i = 0; i < texts.size; ++i) skipped[i] = states[i] != kNewAtFirst;
+  TF_EMBED_RETURN_IF_ERROR(states.Resize(strings.size));
+  TF_EMBED_RETURN_IF_ERROR(skipped.Resize(strings.size));
+  if (LookAll(context, strings, keys, states.data())) return Status();
+  for (size_t i = 0; i < strings.size; ++i) skipped[i] = states[i] != kNewAtFirst;
   KeyGroups groups(allocator_);
   TF_EMBED_RETURN_IF_ERROR(
-      groups.Build(context, KeyBatch{keys, texts.size, nullptr}, skipped.data()));
+      groups.Build(context, KeyBatch{keys, strings.size, nullptr}, skipped.data()));
   std::atomic<size_t> count{0};
   const auto add = [&](KeyGroups::Range* range) {
     while (range->Next()) {
@@ -239,22 +241,22 @@ Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, in
           __builtin_prefetch(content_->index.HomeOf(HashKey((*range)[i + kAhead].key)), 1);
         }
         const KeyGroup group = (*range)[i];
-        const std::string_view first = texts[group.positions[0]];
+        const std::string_view first = strings[group.positions[0]];
         TF_EMBED_RETURN_IF_ERROR(Add(first, group.key));
         added[count.fetch_add(1, std::memory_order_relaxed)] = group.key;
         for (size_t k = 1; k < group.count; ++k) {
-          if (texts[group.positions[k]] != first) states[group.positions[k]] = kLater;
+          if (strings[group.positions[k]] != first) states[group.positions[k]] = kLater;
         }
       }
     }
     return Status();
   };
-  Status status = groups.ForEachRange(context, kTextCost, add);
+  Status status = groups.ForEachRange(context, kStringCost, add);
   *num_added = count.load(std::memory_order_relaxed);
-  for (size_t i = 0; i < texts.size && status.ok(); ++i) {
+  for (size_t i = 0; i < strings.size && status.ok(); ++i) {
     if (states[i] != kLater) continue;
     bool is_added = false;
-    status = InternOne(texts[i], &keys[i], &is_added);
+    status = InternOne(strings[i], &keys[i], &is_added);
     if (is_added) added[(*num_added)++] = keys[i];
   }
   if (!status.ok()) {
@@ -265,28 +267,28 @@ Status StringKeys::Intern(const ExecContext& context, const TextBatch& texts, in
   return status;
 }
 
-Status StringKeys::Add(std::string_view text, int64_t key) {
+Status StringKeys::Add(std::string_view string, int64_t key) {
   const uint64_t hash = HashKey(key);
   const size_t stripe = StripedIndex::StripeOf(hash);
   std::lock_guard<OrderedMutex> lock(content_->index.StripeMutex(stripe));
-  const uint32_t row_id = content_->NewRecord(allocator_, stripe, text);
+  const uint32_t row_id = content_->NewRecord(allocator_, stripe, string);
   if (row_id == kNoRowId) return NoMemory();
   Status status = content_->index.Insert(key, hash, row_id);
   if (!status.ok()) {
-    content_->FreeText(allocator_, content_->RecordAt(row_id));
+    content_->FreeString(allocator_, content_->RecordAt(row_id));
     content_->FreeRecord(stripe, row_id);
   }
   return status;
 }
 
-Status StringKeys::InternOne(std::string_view text, int64_t* key, bool* is_added) {
-  const Probe probe = Look(text, KeyAt(text, 0));
+Status StringKeys::InternOne(std::string_view string, int64_t* key, bool* is_added) {
+  const Probe probe = Look(string, KeyAt(string, 0));
   *key = probe.key;
   if (probe.is_there) return Status();
-  TF_EMBED_RETURN_IF_ERROR(Add(text, probe.key));
+  TF_EMBED_RETURN_IF_ERROR(Add(string, probe.key));
   *is_added = true;
   for (uint64_t seed = 0;; ++seed) {
-    const int64_t before = KeyAt(text, seed);
+    const int64_t before = KeyAt(string, seed);
     if (before == probe.key) return Status();
     if (before != kNoKey) ++content_->RecordOf(before)->passed_over;
   }
@@ -305,17 +307,17 @@ void StringKeys::RemoveOne(int64_t key) {
     content.FreeRecord(stripe, content.index.Erase(key, hash));
   };
   Record* const record = content.RecordOf(key);
-  if (record == nullptr || record->length == kNoText) return;
+  if (record == nullptr || record->length == kNoString) return;
   for (uint64_t seed = 0;; ++seed) {
-    const int64_t before = KeyAt(record->Text(), seed);
+    const int64_t before = KeyAt(record->String(), seed);
     if (before == key) break;
     if (before == kNoKey) continue;
     Record* const passed = content.RecordOf(before);
-    if (--passed->passed_over > 0 || passed->length != kNoText) continue;
+    if (--passed->passed_over > 0 || passed->length != kNoString) continue;
     content.removed.fetch_sub(1, std::memory_order_relaxed);
     erase(before);
   }
-  content.FreeText(allocator_, record);
+  content.FreeString(allocator_, record);
   if (record->passed_over > 0) {
     content.removed.fetch_add(1, std::memory_order_relaxed);
   } else {
@@ -323,21 +325,21 @@ void StringKeys::RemoveOne(int64_t key) {
   }
 }
 
-std::string_view StringKeys::TextOf(int64_t key) const {
+std::string_view StringKeys::StringOf(int64_t key) const {
   Record* const record = content_->RecordOf(key);
-  return record == nullptr ? std::string_view() : record->Text();
+  return record == nullptr ? std::string_view() : record->String();
 }
 
-void StringKeys::KeysWithText(void (*visit)(void* argument, int64_t key), void* argument) const {
+void StringKeys::KeysWithString(void (*visit)(void* argument, int64_t key), void* argument) const {
   for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
     content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
-      if (content_->RecordAt(row_id)->length != kNoText) visit(argument, key);
+      if (content_->RecordAt(row_id)->length != kNoString) visit(argument, key);
     });
   }
 }
 
 void StringKeys::Clear() {
-  content_->FreeLongTexts(allocator_);
+  content_->FreeLongStrings(allocator_);
   try {
     content_ = std::make_unique<Content>(allocator_);
   } catch (const std::bad_alloc&) {
@@ -355,11 +357,11 @@ Status StringKeys::Shrink() {
     content_->index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
       if (!status.ok()) return;
       Record* const record = content_->RecordAt(row_id);
-      status = compact->Add(record->Text(), key);
+      status = compact->Add(record->String(), key);
       if (!status.ok()) return;
       Record* const copy = compact->content_->RecordOf(key);
       copy->passed_over = record->passed_over;
-      if (record->length == kNoText) copy->length = kNoText;
+      if (record->length == kNoString) copy->length = kNoString;
     });
   }
   if (!status.ok()) return status;

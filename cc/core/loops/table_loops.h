@@ -2,7 +2,7 @@
 // The loops in which a table in memory spends its time, compiled once for each instruction set.
 // What they compute does not depend on the set, to the last bit.
 //
-// table_loops_inl.h is the text; table_loops_plain.cc, _avx2.cc and _avx512.cc compile it. These
+// table_loops_inl.h is the code; table_loops_plain.cc, _avx2.cc and _avx512.cc compile it. These
 // three are the only files with compiler flags of their own. An inline function that they share
 // with others must be TF_EMBED_INLINE: the linker keeps one copy of any other, of any of the files,
 // and an old machine would run into instructions that it does not have.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of table_loops.h. Included by the files that compile it for an instruction set, each
+// The code of table_loops.h. Included by the files that compile it for an instruction set, each
 // with a type of its own:
 //
 //     struct Set { static constexpr size_t kPackBytes = ...; }

@@ -39,9 +39,11 @@ inline constexpr NamedValue<EvictionOrder> kEvictionOrderNames[] = {
 //   kStatistics  what it reads of a row
 //   Score        a row's number in the order, from its statistics and the hash of its key: the
 //                lowest leaves first, and of equal ones the hash decides. Uses only raise it.
-//   Shown        the number that users are told; `score` is a row's Score
+//   Shown        the number that users are told, from a row's statistics and its Score; by default
+//                the Score
 // Row: RowStatistics, or what stands for it on a device.
 struct OrderBase {
+  static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
   // Two numbers in one word: the first saturates, of the second the lower bits decide.
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint64_t Pair(uint64_t first, uint64_t second,
                                                             int second_bits) {
@@ -70,7 +72,6 @@ struct LruOrder : OrderBase {
   TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
     return row.Get(Statistic::kLastStep);
   }
-  static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
 };
 
 // The count, then the last step.
@@ -115,7 +116,6 @@ struct EpochLruOrder : OrderBase {
   TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
     return InEpoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kLastStep));
   }
-  static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
 };
 struct EpochLfuOrder : OrderBase {
   static constexpr StatisticSet kStatistics =
@@ -123,7 +123,6 @@ struct EpochLfuOrder : OrderBase {
   TF_EMBED_ORDER_FUNCTION uint64_t Score(const Row& row, uint64_t) {
     return InEpoch(row.Get(Statistic::kEpoch), row.Get(Statistic::kCount));
   }
-  static int64_t Shown(const RowStatistics&, uint64_t score) { return static_cast<int64_t>(score); }
 };
 
 #undef TF_EMBED_ORDER_FUNCTION

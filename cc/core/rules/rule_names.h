@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts about the rules of rule_list.h for the declarations of ops.
+// Lists of the rules of rule_list.h, for the documentation of ops.
 #ifndef TF_EMBED_CC_CORE_RULES_RULE_NAMES_H_
 #define TF_EMBED_CC_CORE_RULES_RULE_NAMES_H_
 

@@ -23,7 +23,7 @@
 // which Keras optimizer it is.
 //
 // A step is a function of one weight (w), its slots (s) and its gradient (g), which is summed over
-// all positions of the key. V is a number of the compute type T, or a pack of them, so one text
+// all positions of the key. V is a number of the compute type T, or a pack of them, so one step
 // serves every instruction set. Rows of float16 and bfloat16 are computed in float. In formulas h
 // is the learning rate, t the number of the step (from 1), l the rule's own weight decay. Only rows
 // of the step are touched.

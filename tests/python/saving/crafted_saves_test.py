@@ -17,7 +17,7 @@ from absl.testing import parameterized
 from row_files_test import FilesTestCase, as_dict
 
 import tf_embed
-from tf_embed.saving import stored_rows
+from tf_embed.saving import keras_files
 
 _EXTERNAL = 12  # the kind of a rule that runs outside of a table
 _FIXED = 7  # numbers of a header before those of the rule
@@ -177,10 +177,10 @@ class CraftedArraysTest(FilesTestCase):
     def test_lengths_of_strings_that_are_not_those_of_the_bytes_are_damage(self, length):
         v = tf_embed.Variable("string", dim=1, name="v")
         v.upsert(["abc", "de"], [[1.0], [2.0]])
-        arrays = {name: np.asarray(one) for name, one in stored_rows.arrays_of(v.table).items()}
+        arrays = {name: np.asarray(one) for name, one in keras_files.arrays_of(v.table).items()}
         arrays["key_lengths"] = np.array([3, length], np.int64)
         with self.assertRaisesRegex(ValueError, "of 'v' is damaged.*strings are of 5 bytes"):
-            stored_rows.import_into(v.table, arrays)
+            keras_files.import_into(v.table, arrays)
         self.assertEqual(int(v.size()), 2)
 
     def test_an_array_that_is_not_in_the_file_is_damage(self):
@@ -188,7 +188,7 @@ class CraftedArraysTest(FilesTestCase):
         v = tf_embed.Variable(dim=2, name="v")
         pathlib.Path(path).parent.mkdir(exist_ok=True)
         with h5py.File(path, "w") as store:
-            stored_rows.write(store, stored_rows.arrays_of(v.table))
+            keras_files.write(store, keras_files.arrays_of(v.table))
             del store["keys"]
             store.create_dataset("keys", [2**40], "i8", chunks=(1024,))  # of no chunks
         with (
@@ -197,7 +197,7 @@ class CraftedArraysTest(FilesTestCase):
                 ValueError, "of 'v' is damaged.*'keys' is of 8796093022208 bytes, and 0 are"
             ),
         ):
-            stored_rows.load(v.table, store)
+            keras_files.load(v.table, store)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of tables of strings: a row and its text come and go together."""
+"""Policies of tables of strings: a row and its string come and go together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_embed import CounterAdmission, TablePolicy
 
 class StringPoliciesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(("lru", 1), ("lfu", 3), ("ttl", 1), ("score", 3))
-    def test_each_row_is_in_the_table_or_in_the_log_with_its_text(self, order, shards):
+    def test_each_row_is_in_the_table_or_in_the_log_with_its_string(self, order, shards):
         rng = np.random.default_rng(SEED)
         v = tf_embed.Variable(
             key_dtype=tf.string,
@@ -38,7 +38,7 @@ class StringPoliciesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found, shadow)
         self.assertGreater(v.stats()["evicted"], 1000)
 
-    def test_restrict_takes_texts_along(self):
+    def test_restrict_takes_strings_along(self):
         v = tf_embed.Variable(
             key_dtype=tf.string,
             dim=2,
@@ -54,7 +54,7 @@ class StringPoliciesTest(tf.test.TestCase, parameterized.TestCase):
         v.upsert(words[500:600], tf.ones([100, 2]))
         self.assertAllEqual(v.lookup(words[500:600]), tf.ones([100, 2]))
 
-    def test_keys_that_wait_for_admission_leave_no_text(self):
+    def test_keys_that_wait_for_admission_leave_no_string(self):
         v = tf_embed.Variable(
             key_dtype=tf.string, dim=1, policy=TablePolicy(admission=CounterAdmission(2))
         )

@@ -46,7 +46,7 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def colliding(count: int, length: int = 16) -> list[bytes]:
-    """Different ASCII texts, all of one 64-bit hash, as cc/core/batch/text_batch.h has it.
+    """Different ASCII strings, all of one 64-bit hash, as cc/core/batch/string_batch.h has it.
 
     A block is xored into the state, so whatever the first one does to it the second can undo.
     """
@@ -55,19 +55,19 @@ def colliding(count: int, length: int = 16) -> list[bytes]:
         rng = np.random.default_rng(SEED)
         first = rng.integers(0, 128, [300 * count + 3000, 8], np.uint8).view(np.uint64).ravel()
         second = mix(start ^ first) ^ mix(start ^ np.uint64(0x6E6F697373696C6C))
-    texts = np.stack([first, second], 1).view(np.uint8)
-    texts = texts[(texts < 128).all(1)][:count]
-    assert len({text.tobytes() for text in texts}) == count
-    return [text.tobytes() for text in texts]
+    strings = np.stack([first, second], 1).view(np.uint8)
+    strings = strings[(strings < 128).all(1)][:count]
+    assert len({string.tobytes() for string in strings}) == count
+    return [string.tobytes() for string in strings]
 
 
-def unicode_texts(count: int) -> list[bytes]:
-    """Distinct texts of 1 to 200 bytes, of letters of all kinds; some hundred of them collide."""
+def unicode_strings(count: int) -> list[bytes]:
+    """Distinct strings of 1 to 200 bytes, of letters of all kinds; some hundred of them collide."""
     rng = np.random.default_rng(SEED)
     letters = np.concatenate([np.arange(32, 0x250), np.arange(0x3040, 0x9FFF), [0x1F600, 0x10FFFF]])
     pool = "".join(map(chr, rng.choice(letters, 4096)))
     begins, lengths = rng.integers(0, 4030, count), rng.integers(1, 67, count)
-    texts = dict.fromkeys(
+    strings = dict.fromkeys(
         (pool[begin : begin + length] + str(number))
         .encode()[-200:]
         .decode(errors="ignore")
@@ -76,12 +76,12 @@ def unicode_texts(count: int) -> list[bytes]:
             zip(begins.tolist(), lengths.tolist(), strict=True)
         )
     )
-    texts.update(dict.fromkeys(colliding(300)))
-    return list(texts)
+    strings.update(dict.fromkeys(colliding(300)))
+    return list(strings)
 
 
-def rows_of(texts: Any, dim: int = 2) -> np.ndarray:
-    return np.arange(len(texts) * dim, dtype=np.float32).reshape(-1, dim)
+def rows_of(strings: Any, dim: int = 2) -> np.ndarray:
+    return np.arange(len(strings) * dim, dtype=np.float32).reshape(-1, dim)
 
 
 def as_dict(v: tf_embed.Variable) -> dict[bytes, list[float]]:
@@ -95,11 +95,11 @@ def nothing(operation: Any) -> None:
     """What a tf.function may return."""
 
 
-def as_bytes(text: Any) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
+def as_bytes(string: Any) -> bytes:
+    return string if isinstance(string, bytes) else string.encode()
 
 
-def map_texts(ids: Any) -> list[str]:
+def map_strings(ids: Any) -> list[str]:
     return [f"id {number}" for number in ids]
 
 
@@ -181,12 +181,12 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
                 initializer=keras.initializers.RandomNormal(seed=7),
                 name="names",
             )
-            v.upsert(map_texts(range(50, 60)), np.zeros([10, 4]))
-            made.append(v.lookup(map_texts(range(50))).numpy())
+            v.upsert(map_strings(range(50, 60)), np.zeros([10, 4]))
+            made.append(v.lookup(map_strings(range(50))).numpy())
         self.assertAllEqual(*made)
         self.assertLen({row.tobytes() for row in made[0]}, 50)
-        v.table.find_or_insert(tf.constant(map_texts(range(50))))
-        self.assertAllEqual(v.lookup(map_texts(range(50))), made[0])
+        v.table.find_or_insert(tf.constant(map_strings(range(50))))
+        self.assertAllEqual(v.lookup(map_strings(range(50))), made[0])
 
     def test_a_verb_that_inserts_nothing_leaves_no_string_behind(self):
         v = tf_embed.Variable(tf.string, dim=1)
@@ -230,7 +230,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_threads_may_do_everything_at_once(self):
         v = tf_embed.Variable(tf.string, dim=2, devices=CPU * 2)
-        pool = np.array([*map(as_bytes, map_texts(range(300))), *colliding(20)], object)
+        pool = np.array([*map(as_bytes, map_strings(range(300))), *colliding(20)], object)
         done, errors = threading.Event(), []
 
         def guarded(body: Any, number: int) -> None:
@@ -274,14 +274,14 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
 class ManyTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.slow
     def test_a_million_random_unicode_strings_are_kept_exactly(self):
-        texts = unicode_texts(1_000_000)
-        self.assertGreater(len(texts), 1_000_000)
-        self.assertLessEqual(max(map(len, texts)), 200)
-        rows = rows_of(texts)
-        wanted = dict(zip(texts, rows.tolist(), strict=True))
+        strings = unicode_strings(1_000_000)
+        self.assertGreater(len(strings), 1_000_000)
+        self.assertLessEqual(max(map(len, strings)), 200)
+        rows = rows_of(strings)
+        wanted = dict(zip(strings, rows.tolist(), strict=True))
         v = tf_embed.Variable(tf.string, dim=2)
-        v.upsert(np.array(texts, object), rows)
-        found, exists = v.lookup(tf.constant(texts), return_exists=True)
+        v.upsert(np.array(strings, object), rows)
+        found, exists = v.lookup(tf.constant(strings), return_exists=True)
         self.assertTrue(exists.numpy().all())
         self.assertAllEqual(found, rows)
         self.assertEqual(as_dict(v), wanted)
@@ -289,19 +289,19 @@ class ManyTest(tf.test.TestCase, parameterized.TestCase):
         other = tf_embed.Variable(tf.string, dim=2, devices=CPU * 2)
         tf.train.Checkpoint(v=other).read(path).assert_consumed()
         self.assertEqual(as_dict(other), wanted)
-        v.remove(tf.constant(texts[::2]))
+        v.remove(tf.constant(strings[::2]))
         self.assertEqual(as_dict(v), dict(list(wanted.items())[1::2]))
 
 
 class TrainingTest(tf.test.TestCase, parameterized.TestCase):
     """A table of strings is trained as one of integers is."""
 
-    def train(self, make: Any, ids: Any, texts: bool, **options: Any) -> dict[Any, Any]:
+    def train(self, make: Any, ids: Any, strings: bool, **options: Any) -> dict[Any, Any]:
         v = tf_embed.Variable(
-            tf.string if texts else tf.int64, dim=2, devices=CPU * 2, initializer=0.5
+            tf.string if strings else tf.int64, dim=2, devices=CPU * 2, initializer=0.5
         )
         optimizer = tf_embed.DynamicEmbeddingOptimizer(make())
-        convert = (lambda ids: tf.strings.as_string(ids)) if texts else (lambda ids: ids)
+        convert = (lambda ids: tf.strings.as_string(ids)) if strings else (lambda ids: ids)
 
         @tf.function
         def step(ids: Any) -> None:
@@ -356,9 +356,9 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
             layer.build()
 
             @tf.function
-            def gradient(layer: Any, texts: bool) -> Any:
+            def gradient(layer: Any, strings: bool) -> Any:
                 def embed(ids: Any) -> Any:
-                    return layer(tf.strings.as_string(ids) if texts else ids)
+                    return layer(tf.strings.as_string(ids) if strings else ids)
 
                 with tf.GradientTape() as tape:
                     loss = tf.reduce_sum(tf.sin(PLACES[place](embed, ids)))
@@ -404,8 +404,8 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
         numbers = np.random.default_rng(SEED).integers(0, 9, [12])
         trained = []
         for key_dtype in ("string", "int64"):
-            texts = np.array(["pad", *map("text %d".__mod__, range(8))])
-            ids = tf.constant(texts[numbers] if key_dtype == "string" else numbers)
+            strings = np.array(["pad", *map("string %d".__mod__, range(8))])
+            ids = tf.constant(strings[numbers] if key_dtype == "string" else numbers)
             if container == "lines":
                 ids = tf.reshape(ids, [3, 4])
             elif container == "ragged":
@@ -429,14 +429,16 @@ class LayerTest(tf.test.TestCase, parameterized.TestCase):
                 (slices,) = tape.gradient(loss, layer.trainable_variables)
                 layer.trainable_variables[0].assign(slices)
             keys = layer.variable.export()[0].numpy()
-            texts = [texts[key].encode() for key in keys] if key_dtype == "int64" else keys.tolist()
-            table = dict(zip(texts, layer.variable.export()[1].numpy().tolist(), strict=True))
+            strings = (
+                [strings[key].encode() for key in keys] if key_dtype == "int64" else keys.tolist()
+            )
+            table = dict(zip(strings, layer.variable.export()[1].numpy().tolist(), strict=True))
             trained.append((rows.numpy().tolist(), table))
         self.assertAllClose(trained[0][0], trained[1][0], rtol=1e-6)
         self.assertAllClose(trained[0][1], trained[1][1], rtol=1e-6)
 
     def test_padding_is_not_a_string_of_its_hash(self):
-        padding, other, third = (text.decode() for text in colliding(3))
+        padding, other, third = (string.decode() for string in colliding(3))
         layer = DynamicEmbedding(
             1, "string", initializer="ones", combiner="sum", padding_id=padding
         )
@@ -468,19 +470,19 @@ def model_of_strings() -> keras.Model:
     return model
 
 
-TEXTS = tf.constant([["a", "b", ""], ["日本語", "a\0", "a"], [b"\xff\0", "x" * 100, "b"]])
+STRINGS = tf.constant([["a", "b", ""], ["日本語", "a\0", "a"], [b"\xff\0", "x" * 100, "b"]])
 SERVE = """
 import sys, numpy as np, tensorflow as tf, tf_embed
 served = tf.saved_model.load(sys.argv[1])
-texts = tf.io.parse_tensor(tf.io.read_file(sys.argv[2]), tf.string)
-np.save(sys.argv[3], served.serve(texts).numpy())
+strings = tf.io.parse_tensor(tf.io.read_file(sys.argv[2]), tf.string)
+np.save(sys.argv[3], served.serve(strings).numpy())
 """
 
 
 class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
     def trained(self) -> keras.Model:
         model = model_of_strings()
-        model.fit(TEXTS, tf.constant([[1.0], [0.0], [2.0]]), epochs=2, verbose=0)
+        model.fit(STRINGS, tf.constant([[1.0], [0.0], [2.0]]), epochs=2, verbose=0)
         return model
 
     def check_same(self, model: Any, other: Any, with_slots: bool = True) -> None:
@@ -493,7 +495,7 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(*tables)
             self.assertIn(b"\xff\0", tables[0])
             self.assertEqual(name == "bags", b"" in tables[0])
-        self.assertAllEqual(model.predict(TEXTS, verbose=0), other.predict(TEXTS, verbose=0))
+        self.assertAllEqual(model.predict(STRINGS, verbose=0), other.predict(STRINGS, verbose=0))
 
     @parameterized.parameters("checkpoint", "keras", "weights", "get_weights")
     @pytest.mark.smoke
@@ -534,20 +536,20 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
         model = self.trained()
         folder = tempfile.mkdtemp()
         model.export(f"{folder}/model", verbose=False)
-        tf.io.write_file(f"{folder}/texts", tf.io.serialize_tensor(TEXTS))
+        tf.io.write_file(f"{folder}/strings", tf.io.serialize_tensor(STRINGS))
         subprocess.run(
             [
                 sys.executable,
                 "-c",
                 SERVE,
                 f"{folder}/model",
-                f"{folder}/texts",
+                f"{folder}/strings",
                 f"{folder}/out.npy",
             ],
             check=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        wanted = model.predict(TEXTS, verbose=0)
+        wanted = model.predict(STRINGS, verbose=0)
         self.assertAllClose(np.load(f"{folder}/out.npy"), wanted, rtol=1e-6)
 
     def test_rows_of_integers_do_not_go_into_a_table_of_strings(self):

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from tf_embed import arguments
+from tf_embed import validation
 
 
 class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
@@ -43,13 +43,13 @@ class ModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 raise ValueError(
                     f"`{argument}` must be None: Keras's files have none. For a SavedModel call "
                     f"tf_embed.tfra.keras.models.save_model(model, folder, {argument}=...). "
-                    f"Received: {argument}={arguments.shown(value)}"
+                    f"Received: {argument}={validation.shown(value)}"
                 )
-        path = arguments.path_of(filepath, "filepath")
+        path = validation.path_of(filepath, "filepath")
         if not path.endswith((".keras", ".weights.h5")):
             raise ValueError(
                 "`filepath` must end in .keras, or in .weights.h5 with save_weights_only=True. For "
                 "a SavedModel call tf_embed.tfra.keras.models.save_model(model, folder). Received: "
-                f"filepath={arguments.shown(path)}"
+                f"filepath={validation.shown(path)}"
             )
         super().__init__(filepath, *args, **kwargs)

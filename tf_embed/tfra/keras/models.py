@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 
 # Within a SavedModel, where others may put what its loaders do not look at.
 _KERAS_MODEL = os.path.join("assets.extra", "model.keras")
@@ -56,20 +56,20 @@ def save_model(
         True
     """
     if not isinstance(model, keras.Model):
-        raise TypeError(f"`model` must be a keras.Model. Received: model={arguments.shown(model)}")
-    path = arguments.path_of(filepath, "filepath")
-    include_optimizer = arguments.flag(include_optimizer, "include_optimizer")
-    if not arguments.flag(overwrite, "overwrite") and tf.io.gfile.exists(path):
+        raise TypeError(f"`model` must be a keras.Model. Received: model={validation.shown(model)}")
+    path = validation.path_of(filepath, "filepath")
+    include_optimizer = validation.flag(include_optimizer, "include_optimizer")
+    if not validation.flag(overwrite, "overwrite") and tf.io.gfile.exists(path):
         raise ValueError(
             f"`filepath` must be new where `overwrite` is False. "
-            f"Received: filepath={arguments.shown(path)}"
+            f"Received: filepath={validation.shown(path)}"
         )
     if path.endswith((".h5", ".hdf5")):
         raise ValueError(
             "`filepath` must end in .keras, or be a folder: Keras's old format loses rows, and "
-            f"weights alone are model.save_weights's. Received: filepath={arguments.shown(path)}"
+            f"weights alone are model.save_weights's. Received: filepath={validation.shown(path)}"
         )
-    if not arguments.flag(save_traces, "save_traces"):
+    if not validation.flag(save_traces, "save_traces"):
         raise ValueError("`save_traces` must be True. Received: save_traces=False")
     if not path.endswith(".keras"):
         _save_folder(model, path, include_optimizer, signatures, options)
@@ -78,14 +78,14 @@ def save_model(
         if value is not None:
             raise ValueError(
                 f"`{argument}` must be None for a Keras file; for a SavedModel `filepath` is a "
-                f"folder. Received: {argument}={arguments.shown(value)}, "
-                f"filepath={arguments.shown(path)}"
+                f"folder. Received: {argument}={validation.shown(value)}, "
+                f"filepath={validation.shown(path)}"
             )
     if not include_optimizer:
         raise ValueError(
             "`include_optimizer` must be True for a Keras file; load it with compile=False to "
             f"leave the optimizer out. Received: include_optimizer=False, "
-            f"filepath={arguments.shown(path)}"
+            f"filepath={validation.shown(path)}"
         )
     keras.saving.save_model(model, path)
 
@@ -111,14 +111,14 @@ def load_model(
         TypeError: `filepath` is no path.
         ValueError: The folder has no Keras model.
     """
-    path = arguments.path_of(filepath, "filepath")
+    path = validation.path_of(filepath, "filepath")
     if tf.io.gfile.isdir(path) and not tf.io.gfile.exists(os.path.join(path, "config.json")):
         path = os.path.join(path, _KERAS_MODEL)
         if not tf.io.gfile.exists(path):
             raise ValueError(
                 "`filepath` must be a Keras file, or a folder saved with include_optimizer=True: a "
                 "SavedModel alone is loaded by tf.saved_model.load. Received: "
-                f"filepath={arguments.shown(filepath)}"
+                f"filepath={validation.shown(filepath)}"
             )
     return keras.saving.load_model(
         path, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode

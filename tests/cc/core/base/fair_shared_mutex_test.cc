@@ -11,7 +11,7 @@ namespace tf_embed {
 namespace {
 
 TEST(FairSharedMutex, LetsManyInAtOnce) {
-  FairSharedMutex mutex(LockRank::kTexts);
+  FairSharedMutex mutex(LockRank::kStrings);
   std::atomic<int> inside{0};
   InThreads(3, [&](size_t) {
     std::shared_lock<FairSharedMutex> lock(mutex);
@@ -22,7 +22,7 @@ TEST(FairSharedMutex, LetsManyInAtOnce) {
 }
 
 TEST(FairSharedMutex, LetsOneInAlone) {
-  FairSharedMutex mutex(LockRank::kTexts);
+  FairSharedMutex mutex(LockRank::kStrings);
   int64_t count = 0;  // not atomic: the mutex is what guards it
   std::atomic<int> inside{0};
   InThreads(4, [&](size_t thread) {
@@ -44,7 +44,7 @@ TEST(FairSharedMutex, LetsOneInAlone) {
 
 // With a plain reader-preferring lock the lone one would wait as long as others come.
 TEST(FairSharedMutex, ALoneWaiterIsNotOvertakenForEver) {
-  FairSharedMutex mutex(LockRank::kTexts);
+  FairSharedMutex mutex(LockRank::kStrings);
   std::atomic<bool> stop{false};
   InThreads(4, [&](size_t thread) {
     if (thread > 0) {
@@ -60,7 +60,7 @@ TEST(FairSharedMutex, ALoneWaiterIsNotOvertakenForEver) {
 }
 
 TEST(FairSharedMutex, TryLockGivesUpWhileOthersAreInside) {
-  FairSharedMutex mutex(LockRank::kTexts);
+  FairSharedMutex mutex(LockRank::kStrings);
   mutex.lock_shared();
   EXPECT_FALSE(mutex.try_lock());
   mutex.unlock_shared();

@@ -18,20 +18,20 @@ class Memory final : public ByteSink, public ByteSource {
   Status Append(const void* bytes, size_t size) override {
     if (room < size) return Status::Unavailable("the disk is full");
     room -= size;
-    text.append(static_cast<const char*>(bytes), size);
+    content.append(static_cast<const char*>(bytes), size);
     return Status();
   }
   const std::string& name() const override { return name_; }
-  uint64_t size() const override { return text.size(); }
+  uint64_t size() const override { return content.size(); }
   Status Read(uint64_t offset, size_t size, void* bytes) const override {
-    if (offset > text.size() || size > text.size() - offset) {
+    if (offset > content.size() || size > content.size() - offset) {
       return Status::DataLoss("read beyond the end");
     }
-    std::memcpy(bytes, text.data() + offset, size);
+    std::memcpy(bytes, content.data() + offset, size);
     return Status();
   }
 
-  std::string text;
+  std::string content;
   size_t room = SIZE_MAX;
 
  private:
@@ -43,9 +43,9 @@ struct Rows {
   explicit Rows(size_t count, const RowFileHeader& header) {
     for (size_t i = 0; i < count; ++i) {
       keys.push_back(static_cast<int64_t>(i * 0x9e3779b97f4a7c15u));
-      key_texts.push_back(std::string(i % 11, static_cast<char>('a' + i % 26)));
+      key_strings.push_back(std::string(i % 11, static_cast<char>('a' + i % 26)));
       for (size_t j = 0; j < header.meta.dim; ++j) {
-        value_texts.push_back(std::string((i + j) % 5, static_cast<char>(i)));
+        value_strings.push_back(std::string((i + j) % 5, static_cast<char>(i)));
       }
       for (size_t j = 0; j < header.statistics.size(); ++j) statistics.push_back(i << (8 * j));
     }
@@ -53,8 +53,8 @@ struct Rows {
     for (size_t i = 0; i < count * header.slot_bytes(); ++i) slots += static_cast<char>(i * 5);
   }
 
-  static TextBatch Batch(const std::vector<std::string>& texts) {
-    return {texts.data(), texts.size(), [](const void* strings, size_t i) {
+  static StringBatch Batch(const std::vector<std::string>& strings) {
+    return {strings.data(), strings.size(), [](const void* strings, size_t i) {
               return std::string_view(static_cast<const std::string*>(strings)[i]);
             }};
   }
@@ -62,16 +62,16 @@ struct Rows {
     RowsToWrite rows;
     rows.size = keys.size();
     rows.keys = keys.data();
-    rows.key_texts = Batch(key_texts);
+    rows.key_strings = Batch(key_strings);
     rows.weights = weights.data();
-    rows.value_texts = Batch(value_texts);
+    rows.value_strings = Batch(value_strings);
     rows.slots = slots.data();
     rows.statistics = statistics.data();
     return rows;
   }
 
   std::vector<int64_t> keys;
-  std::vector<std::string> key_texts, value_texts;
+  std::vector<std::string> key_strings, value_strings;
   std::string weights, slots;
   std::vector<uint64_t> statistics;
 };
@@ -96,7 +96,7 @@ RowFileHeader Header(StoredType key_type, StoredType value_type, size_t dim) {
 }
 
 RowFileHeader Plain(size_t dim = 3) { return Header(StoredType::kInt64, StoredType::kFloat, dim); }
-RowFileHeader Texts() { return Header(StoredType::kString, StoredType::kString, 2); }
+RowFileHeader Strings() { return Header(StoredType::kString, StoredType::kString, 2); }
 
 Status Write(const RowFileHeader& header, const Rows& rows, size_t block_bytes, Memory* file,
              Allocator* allocator = HostAllocator()) {
@@ -105,7 +105,7 @@ Status Write(const RowFileHeader& header, const Rows& rows, size_t block_bytes, 
   TF_EMBED_RETURN_IF_ERROR(writer.Append(rows.ToWrite()));
   TF_EMBED_RETURN_IF_ERROR(writer.Append(RowsToWrite()));
   TF_EMBED_RETURN_IF_ERROR(writer.Finish());
-  EXPECT_EQ(file->text.size(), writer.bytes());
+  EXPECT_EQ(file->content.size(), writer.bytes());
   EXPECT_EQ(rows.keys.size(), writer.rows());
   return Status();
 }
@@ -117,14 +117,14 @@ void ExpectRows(const Rows& rows, const RowFileReader& reader) {
     RowBlock block(HostAllocator());
     ASSERT_TRUE(reader.ReadBlock(number, &block).ok());
     for (size_t i = 0; i < block.size; ++i, ++done) {
-      if (header.has_key_texts()) {
-        EXPECT_EQ(rows.key_texts[done], block.key_texts[i]);
+      if (header.has_string_keys()) {
+        EXPECT_EQ(rows.key_strings[done], block.key_strings[i]);
       } else {
         EXPECT_EQ(rows.keys[done], block.keys[i]);
       }
-      for (size_t j = 0; header.has_value_texts() && j < header.meta.dim; ++j) {
-        EXPECT_EQ(rows.value_texts[done * header.meta.dim + j],
-                  block.value_texts[i * header.meta.dim + j]);
+      for (size_t j = 0; header.has_string_values() && j < header.meta.dim; ++j) {
+        EXPECT_EQ(rows.value_strings[done * header.meta.dim + j],
+                  block.value_strings[i * header.meta.dim + j]);
       }
     }
     const size_t begin = done - block.size;
@@ -132,7 +132,7 @@ void ExpectRows(const Rows& rows, const RowFileReader& reader) {
       EXPECT_EQ(0, std::memcmp(static_cast<const char*>(all) + begin * row_bytes, some,
                                block.size * row_bytes));
     };
-    if (!header.has_value_texts()) {
+    if (!header.has_string_values()) {
       expect_bytes(rows.weights.data(), block.weights, header.weight_bytes());
     }
     expect_bytes(rows.slots.data(), block.slots, header.slot_bytes());
@@ -143,7 +143,7 @@ void ExpectRows(const Rows& rows, const RowFileReader& reader) {
 
 TEST(RowFile, GivesBackWhatWasWritten) {
   for (const RowFileHeader& header :
-       {Plain(), Plain(1), Texts(), Header(StoredType::kString, StoredType::kHalf, 5),
+       {Plain(), Plain(1), Strings(), Header(StoredType::kString, StoredType::kHalf, 5),
         Header(StoredType::kUint32, StoredType::kString, 1)}) {
     for (const size_t block_bytes : {1, 200, 1 << 20}) {
       for (const size_t count : {0, 1, 57}) {
@@ -184,13 +184,13 @@ TEST(RowFile, KeepsItsHeader) {
 }
 
 TEST(RowFile, EveryFlippedBitIsFound) {
-  for (const RowFileHeader& header : {Plain(), Texts()}) {
+  for (const RowFileHeader& header : {Plain(), Strings()}) {
     Memory file;
     ASSERT_TRUE(Write(header, Rows(3, header), 60, &file).ok());
-    const std::string good = file.text;
+    const std::string good = file.content;
     for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
-      file.text = good;
-      file.text[bit / 8] = static_cast<char>(file.text[bit / 8] ^ 1 << bit % 8);
+      file.content = good;
+      file.content[bit / 8] = static_cast<char>(file.content[bit / 8] ^ 1 << bit % 8);
       RowFileReader reader(&file, HostAllocator());
       const Status status = reader.Verify();
       EXPECT_EQ(StatusCode::kDataLoss, status.code()) << "bit " << bit;
@@ -202,13 +202,13 @@ TEST(RowFile, EveryFlippedBitIsFound) {
 TEST(RowFile, EveryOtherLengthIsFound) {
   Memory file;
   ASSERT_TRUE(Write(Plain(), Rows(5, Plain()), 100, &file).ok());
-  const std::string good = file.text;
+  const std::string good = file.content;
   for (size_t size = 0; size < good.size(); ++size) {
-    file.text = good.substr(0, size);
+    file.content = good.substr(0, size);
     RowFileReader reader(&file, HostAllocator());
     EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code()) << size;
   }
-  file.text = good + '\0';
+  file.content = good + '\0';
   RowFileReader reader(&file, HostAllocator());
   EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code());
 }
@@ -219,11 +219,11 @@ TEST(RowFile, BlocksThatChangePlacesOrAreLeftOutAreFound) {
   ASSERT_TRUE(Write(Plain(), Rows(3, Plain()), 1, &file).ok());
   ASSERT_TRUE(Write(Plain(), Rows(0, Plain()), 1, &empty).ok());
   constexpr size_t kFooter = 24;
-  const size_t begin = empty.text.size() - kFooter;
-  const size_t block = (file.text.size() - empty.text.size()) / 3;
-  const std::string good = file.text;
-  const auto verify = [&](const std::string& text) {
-    file.text = text;
+  const size_t begin = empty.content.size() - kFooter;
+  const size_t block = (file.content.size() - empty.content.size()) / 3;
+  const std::string good = file.content;
+  const auto verify = [&](const std::string& content) {
+    file.content = content;
     RowFileReader reader(&file, HostAllocator());
     return reader.Verify().code();
   };
@@ -236,24 +236,24 @@ TEST(RowFile, BlocksThatChangePlacesOrAreLeftOutAreFound) {
 
 TEST(RowFile, AFailingSinkFailsTheWriter) {
   Memory whole;
-  ASSERT_TRUE(Write(Texts(), Rows(4, Texts()), 50, &whole).ok());
-  for (size_t room = 0; room < whole.text.size(); ++room) {
+  ASSERT_TRUE(Write(Strings(), Rows(4, Strings()), 50, &whole).ok());
+  for (size_t room = 0; room < whole.content.size(); ++room) {
     Memory file;
     file.room = room;
-    EXPECT_EQ(StatusCode::kUnavailable, Write(Texts(), Rows(4, Texts()), 50, &file).code());
+    EXPECT_EQ(StatusCode::kUnavailable, Write(Strings(), Rows(4, Strings()), 50, &file).code());
   }
 }
 
 TEST(RowFile, WithoutMemoryItFailsAndLosesNone) {
   Memory whole;
-  ASSERT_TRUE(Write(Texts(), Rows(9, Texts()), 1 << 20, &whole).ok());
+  ASSERT_TRUE(Write(Strings(), Rows(9, Strings()), 1 << 20, &whole).ok());
   bool written = false, read = false;
   for (int64_t count = 0; !written || !read; ++count) {
     ASSERT_LT(count, 100);
     FailingAllocator allocator;
     Memory file;
     allocator.FailAfter(count);
-    const Status write = Write(Texts(), Rows(9, Texts()), 1 << 20, &file, &allocator);
+    const Status write = Write(Strings(), Rows(9, Strings()), 1 << 20, &file, &allocator);
     written = write.ok();
     if (!written) {
       EXPECT_EQ(StatusCode::kResourceExhausted, write.code());

@@ -13,32 +13,32 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-TextBatch BatchOf(const Strings& strings) {
+StringBatch BatchOf(const Strings& strings) {
   return {strings.data(), strings.size(), [](const void* strings, size_t i) {
             return std::string_view(static_cast<const std::string*>(strings)[i]);
           }};
 }
 
-// Texts of one length meet in their first key, and some are displaced by texts of another length. A
-// first key may be 0, which is no text's.
-uint64_t WeakHash(std::string_view text, uint64_t seed) {
-  if (seed == 0) return text.size() % 8;
-  return HashText(text, seed) % (seed < 4 ? 40 : 1000000);
+// Strings of one length meet in their first key, and some are displaced by strings of another
+// length. A first key may be 0, which is no string's.
+uint64_t WeakHash(std::string_view string, uint64_t seed) {
+  if (seed == 0) return string.size() % 8;
+  return HashString(string, seed) % (seed < 4 ? 40 : 1000000);
 }
 
 // Of 0 to 400 bytes, many of few lengths; any bytes, NUL included.
-std::string RandomText(Random* random, size_t pool) {
+std::string RandomString(Random* random, size_t pool) {
   Random own((*random)() % pool);
   static constexpr size_t kLengths[] = {0, 1, 7, 8, 9, 24, 25, 88, 200, 201, 400};
-  std::string text(kLengths[own() % std::size(kLengths)], '\0');
-  for (char& c : text) c = static_cast<char>(own() % 3 == 0 ? 0 : own());
-  return text;
+  std::string string(kLengths[own() % std::size(kLengths)], '\0');
+  for (char& c : string) c = static_cast<char>(own() % 3 == 0 ? 0 : own());
+  return string;
 }
 
-Strings RandomTexts(Random* random, size_t count, size_t pool) {
-  Strings texts(count);
-  for (std::string& text : texts) text = RandomText(random, pool);
-  return texts;
+Strings RandomStrings(Random* random, size_t count, size_t pool) {
+  Strings strings(count);
+  for (std::string& string : strings) string = RandomString(random, pool);
+  return strings;
 }
 
 // A dictionary beside what it should hold.
@@ -48,15 +48,15 @@ class CheckedDictionary {
                              ExecContext exec = ExecContext::Serial())
       : exec(std::move(exec)), keys(StringKeys::Create(&allocator, hash)) {}
 
-  std::vector<int64_t> Intern(const Strings& texts) {
-    std::vector<int64_t> found(texts.size()), added(texts.size());
+  std::vector<int64_t> Intern(const Strings& strings) {
+    std::vector<int64_t> found(strings.size()), added(strings.size());
     size_t num_added = 0;
     const size_t before = oracle.size();
-    EXPECT_TRUE(keys->Intern(exec, BatchOf(texts), found.data(), added.data(), &num_added).ok());
+    EXPECT_TRUE(keys->Intern(exec, BatchOf(strings), found.data(), added.data(), &num_added).ok());
     added.resize(num_added);
     std::set<int64_t> really_added;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      const auto inserted = oracle.emplace(texts[i], found[i]);
+    for (size_t i = 0; i < strings.size(); ++i) {
+      const auto inserted = oracle.emplace(strings[i], found[i]);
       if (inserted.second) really_added.insert(found[i]);
       EXPECT_EQ(inserted.first->second, found[i]);
     }
@@ -65,10 +65,10 @@ class CheckedDictionary {
     return found;
   }
 
-  void Remove(const Strings& texts) {
+  void Remove(const Strings& strings) {
     std::vector<int64_t> gone = {StringKeys::kNoKey, -1};
-    for (const std::string& text : texts) {
-      const auto at = oracle.find(text);
+    for (const std::string& string : strings) {
+      const auto at = oracle.find(string);
       if (at == oracle.end()) continue;
       gone.push_back(at->second);
       gone.push_back(at->second);  // twice is as once
@@ -81,17 +81,17 @@ class CheckedDictionary {
   void Check(const Strings& others) {
     EXPECT_EQ(oracle.size(), keys->size());
     std::set<int64_t> distinct;
-    Strings texts;
+    Strings strings;
     for (const auto& entry : oracle) {
-      texts.push_back(entry.first);
+      strings.push_back(entry.first);
       distinct.insert(entry.second);
-      EXPECT_EQ(entry.first, keys->TextOf(entry.second));
+      EXPECT_EQ(entry.first, keys->StringOf(entry.second));
       EXPECT_NE(StringKeys::kNoKey, entry.second);
     }
     EXPECT_EQ(oracle.size(), distinct.size());
-    std::vector<int64_t> found(texts.size());
-    EXPECT_TRUE(keys->Find(exec, BatchOf(texts), found.data()));
-    for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(oracle[texts[i]], found[i]);
+    std::vector<int64_t> found(strings.size());
+    EXPECT_TRUE(keys->Find(exec, BatchOf(strings), found.data()));
+    for (size_t i = 0; i < strings.size(); ++i) EXPECT_EQ(oracle[strings[i]], found[i]);
     std::set<int64_t> visited;
     keys->ForEachKey([&](int64_t key) { visited.insert(key); });
     EXPECT_EQ(distinct, visited);
@@ -101,7 +101,7 @@ class CheckedDictionary {
     for (size_t i = 0; i < others.size(); ++i) {
       if (oracle.count(others[i]) > 0) continue;
       all_there = false;
-      EXPECT_EQ(nullptr, keys->TextOf(found[i]).data());
+      EXPECT_EQ(nullptr, keys->StringOf(found[i]).data());
       EXPECT_NE(StringKeys::kNoKey, found[i]);
     }
     EXPECT_EQ(all_there, said);
@@ -113,8 +113,8 @@ class CheckedDictionary {
   std::map<std::string, int64_t> oracle;
 };
 
-TEST(StringKeys, AgreesWithAMapHoweverTextsCollide) {
-  for (const StringKeys::HashFunction hash : {WeakHash, HashText}) {
+TEST(StringKeys, AgreesWithAMapHoweverStringsCollide) {
+  for (const StringKeys::HashFunction hash : {WeakHash, HashString}) {
     for (const uint64_t seed : Seeds(6)) {
       SCOPED_TRACE("seed " + std::to_string(seed));
       Random random(seed);
@@ -122,16 +122,16 @@ TEST(StringKeys, AgreesWithAMapHoweverTextsCollide) {
       for (int round = 0; round < 40; ++round) {
         switch (random() % 4) {
           case 0:
-            both.Remove(RandomTexts(&random, random() % 200, 150));
+            both.Remove(RandomStrings(&random, random() % 200, 150));
             break;
           case 1:
             if (random() % 4 != 0) break;
             ASSERT_TRUE(both.keys->Shrink().ok());
             break;
           default:
-            both.Intern(RandomTexts(&random, random() % 60, 150));
+            both.Intern(RandomStrings(&random, random() % 60, 150));
         }
-        both.Check(RandomTexts(&random, 20, 300));
+        both.Check(RandomStrings(&random, 20, 300));
         if (testing::Test::HasFailure()) return;
       }
       Strings all;
@@ -141,7 +141,7 @@ TEST(StringKeys, AgreesWithAMapHoweverTextsCollide) {
       both.Check(all);
       // Nothing is left of the displaced ones either, so all begins anew.
       CheckedDictionary fresh(hash);
-      const Strings again = RandomTexts(&random, 100, 150);
+      const Strings again = RandomStrings(&random, 100, 150);
       EXPECT_EQ(fresh.Intern(again), both.Intern(again));
     }
   }
@@ -149,46 +149,46 @@ TEST(StringKeys, AgreesWithAMapHoweverTextsCollide) {
 
 TEST(StringKeys, KeysDoNotDependOnTheNumberOfThreads) {
   Random random(1);
-  const Strings texts = RandomTexts(&random, 5000, 2000);
+  const Strings strings = RandomStrings(&random, 5000, 2000);
   CheckedDictionary one(WeakHash), four(WeakHash, Threads(4));
-  EXPECT_EQ(one.Intern(texts), four.Intern(texts));
+  EXPECT_EQ(one.Intern(strings), four.Intern(strings));
 }
 
-TEST(StringKeys, FindForetellsTheKeyOfATextThatIsAdded) {
+TEST(StringKeys, FindForetellsTheKeyOfAStringThatIsAdded) {
   CheckedDictionary both(WeakHash);
   Random random(2);
-  both.Intern(RandomTexts(&random, 100, 100));
-  for (const std::string& text : RandomTexts(&random, 200, 1000)) {
+  both.Intern(RandomStrings(&random, 100, 100));
+  for (const std::string& string : RandomStrings(&random, 200, 1000)) {
     int64_t key;
-    both.keys->Find(both.exec, BatchOf({text}), &key);
-    EXPECT_EQ(key, both.Intern({text})[0]);
+    both.keys->Find(both.exec, BatchOf({string}), &key);
+    EXPECT_EQ(key, both.Intern({string})[0]);
   }
 }
 
-TEST(StringKeys, AHashIsOfTheWholeTextAndItsLength) {
+TEST(StringKeys, AHashIsOfTheWholeStringAndItsLength) {
   std::set<uint64_t> hashes;
-  size_t texts = 0;
+  size_t strings = 0;
   for (size_t length = 0; length < 40; ++length) {
-    std::string text(length, '\0');
-    hashes.insert(HashText(text, 0));
-    hashes.insert(HashText(text, 1));
-    texts += 2;
-    for (size_t i = 0; i < length; ++i, ++texts) {
-      std::string other = text;
+    std::string string(length, '\0');
+    hashes.insert(HashString(string, 0));
+    hashes.insert(HashString(string, 1));
+    strings += 2;
+    for (size_t i = 0; i < length; ++i, ++strings) {
+      std::string other = string;
       other[i] = 1;
-      hashes.insert(HashText(other, 0));
+      hashes.insert(HashString(other, 0));
     }
   }
-  EXPECT_EQ(texts, hashes.size());
+  EXPECT_EQ(strings, hashes.size());
   // As it is documented, for whoever computes it elsewhere.
   const uint64_t first = Mix64(Mix64(4 * kGolden64) ^ 0x636261);
-  EXPECT_EQ(first, HashText("abc", 0));
+  EXPECT_EQ(first, HashString("abc", 0));
 }
 
 TEST(StringKeys, AFailureChangesNothing) {
   Random random(3);
-  const Strings present = RandomTexts(&random, 100, 100);
-  const Strings wanted = RandomTexts(&random, 300, 250);
+  const Strings present = RandomStrings(&random, 100, 100);
+  const Strings wanted = RandomStrings(&random, 300, 250);
   for (const bool for_good : {false, true}) {
     size_t failures = 0;
     for (int64_t passes = 0;; ++passes) {
@@ -215,25 +215,25 @@ TEST(StringKeys, AFailureChangesNothing) {
 
 TEST(StringKeys, AShrinkWithoutMemoryChangesNothing) {
   Random random(4);
-  const Strings texts = RandomTexts(&random, 300, 300);
+  const Strings strings = RandomStrings(&random, 300, 300);
   for (int64_t passes = 0;; ++passes) {
     CheckedDictionary both(WeakHash);
-    both.Intern(texts);
-    both.Remove({texts.begin(), texts.begin() + 100});
+    both.Intern(strings);
+    both.Remove({strings.begin(), strings.begin() + 100});
     both.allocator.FailAfter(passes, true);
     const Status status = both.keys->Shrink();
     both.allocator.NeverFail();
-    both.Check(texts);
+    both.Check(strings);
     if (status.ok()) break;
     EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
   }
 }
 
 TEST(StringKeys, MemoryGoesBack) {
-  CheckedDictionary both(HashText);
+  CheckedDictionary both(HashString);
   const size_t empty = both.allocator.live_bytes();
   Random random(5);
-  both.Intern(RandomTexts(&random, 20000, 1 << 30));
+  both.Intern(RandomStrings(&random, 20000, 1 << 30));
   const size_t full = both.allocator.live_bytes();
   Strings most;
   for (const auto& entry : both.oracle) {
@@ -260,26 +260,27 @@ TEST(StringKeys, MemoryGoesBack) {
 TEST(StringKeys, ManyThreadsFindAtOnce) {
   CheckedDictionary both(WeakHash);
   Random random(6);
-  const Strings texts = RandomTexts(&random, 3000, 1000);
-  const std::vector<int64_t> wanted = both.Intern(texts);
+  const Strings strings = RandomStrings(&random, 3000, 1000);
+  const std::vector<int64_t> wanted = both.Intern(strings);
   InThreads(4, [&](size_t) {
-    std::vector<int64_t> found(texts.size());
-    EXPECT_TRUE(both.keys->Find(ExecContext::Serial(), BatchOf(texts), found.data()));
+    std::vector<int64_t> found(strings.size());
+    EXPECT_TRUE(both.keys->Find(ExecContext::Serial(), BatchOf(strings), found.data()));
     EXPECT_EQ(wanted, found);
   });
 }
 
-TEST(NumberTexts, GivesTheFirstOfEqualTexts) {
+TEST(NumberDistinctStrings, GivesTheFirstOfEqualStrings) {
   for (const ExecContext& exec : {ExecContext::Serial(), Threads(3)}) {
     for (size_t count : {0, 1, 2, 1000, 20000}) {
       Random random(count);
-      const Strings texts = RandomTexts(&random, count, 1 + count / 2);
+      const Strings strings = RandomStrings(&random, count, 1 + count / 2);
       std::map<std::string, int64_t> first;
       std::vector<int64_t> numbers(count), wanted(count);
       for (size_t i = 0; i < count; ++i) {
-        wanted[i] = first.emplace(texts[i], static_cast<int64_t>(i)).first->second;
+        wanted[i] = first.emplace(strings[i], static_cast<int64_t>(i)).first->second;
       }
-      ASSERT_TRUE(NumberTexts(exec, BatchOf(texts), HostAllocator(), numbers.data()).ok());
+      ASSERT_TRUE(
+          NumberDistinctStrings(exec, BatchOf(strings), HostAllocator(), numbers.data()).ok());
       EXPECT_EQ(wanted, numbers);
     }
   }

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
 from tf_embed.ops.table_ops import compute_dtype
@@ -113,10 +113,10 @@ class Embedding(TableLayer):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):
-            value_dtype = arguments.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
+            value_dtype = validation.dtype_of(value_dtype, TRAINABLE_DTYPES, "value_dtype")
             kwargs["dtype"] = value_dtype.name
         super().__init__(
-            arguments.positive_int(embedding_size, "embedding_size", most=arguments.MAX_DIM),
+            validation.positive_int(embedding_size, "embedding_size", most=validation.MAX_DIM),
             key_dtype,
             value_dtype,
             keras.initializers.RandomNormal() if initializer is None else initializer,
@@ -125,7 +125,7 @@ class Embedding(TableLayer):
             devices=devices,
             partitioner=partitioner,
             restrict_policy=restrict_policy,
-            init_size=arguments.positive_int(
+            init_size=validation.positive_int(
                 init_capacity, "init_capacity", least=0, most=MAX_ROWS
             ),
             kv_creator=kv_creator,
@@ -140,16 +140,16 @@ class Embedding(TableLayer):
         )
         self.embedding_size = self.dim
         self.combiner = combiner_of(combiner)
-        self.with_unique = arguments.flag(with_unique, "with_unique")
-        self.short_file_name = arguments.flag(short_file_name, "short_file_name")
+        self.with_unique = validation.flag(with_unique, "with_unique")
+        self.short_file_name = validation.flag(short_file_name, "short_file_name")
         if max_norm is not None:
-            max_norm = arguments.positive_number(max_norm, "max_norm", most=MAX_NORM)
+            max_norm = validation.positive_number(max_norm, "max_norm", most=MAX_NORM)
         self.max_norm = max_norm
-        self.keep_distribution = arguments.flag(keep_distribution, "keep_distribution")
+        self.keep_distribution = validation.flag(keep_distribution, "keep_distribution")
         if not isinstance(distribute_strategy, (tf.distribute.Strategy, type(None))):
             raise TypeError(
                 "`distribute_strategy` must be None or a tf.distribute.Strategy. Received: "
-                f"distribute_strategy={arguments.shown(distribute_strategy)}"
+                f"distribute_strategy={validation.shown(distribute_strategy)}"
             )
         if distribute_strategy is None:
             self._make_table()
@@ -183,7 +183,7 @@ class Embedding(TableLayer):
             tf.errors.InvalidArgumentError: An id does not fit the key dtype.
         """
         embedder = Embedder(
-            rows=lambda keys: self._clipped_rows(keys, arguments.is_training(training)),
+            rows=lambda keys: self._clipped_rows(keys, validation.is_training(training)),
             pooled=lambda keys, bags, weights: self._pooled(keys, bags, weights, None, False),
             dim=self.dim,
             combiner=None,
@@ -227,7 +227,7 @@ class Embedding(TableLayer):
 
     def _fused_combiner(self) -> str | None:
         """The combiner, if the table can pool by it as it looks rows up."""
-        is_fused = self.max_norm is None and self.combiner in arguments.COMBINERS
+        is_fused = self.max_norm is None and self.combiner in validation.COMBINERS
         return str(self.combiner) if is_fused else None
 
     def _reduced(

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.tfra.keras.layers.embedding import Embedding
 from tf_embed.tfra.keras.layers.examples import by_example, listed
@@ -68,9 +68,9 @@ class FieldWiseEmbedding(Embedding):
             with_unique,
             **kwargs,
         )
-        self.nslots = arguments.positive_int(nslots, "nslots", most=2**31 - 1)
+        self.nslots = validation.positive_int(nslots, "nslots", most=2**31 - 1)
         self.slot_map_fn = deserialized(slot_map_fn, "slot_map_fn")
-        arguments.function_of(self.slot_map_fn, "slot_map_fn")
+        validation.function_of(self.slot_map_fn, "slot_map_fn")
 
     def call(self, ids: Any, training: bool | None = None) -> Any:
         """Looks ids up and combines the rows of each field of each example.
@@ -94,7 +94,7 @@ class FieldWiseEmbedding(Embedding):
         flat, examples, num_examples = listed(by_example(keys, self.name))
         bags = examples * self.nslots + self._fields(flat)
         rows = self._reduced(
-            flat, bags, num_examples * self.nslots, arguments.is_training(training)
+            flat, bags, num_examples * self.nslots, validation.is_training(training)
         )
         rows = tf.reshape(rows, tf.stack([num_examples, self.nslots, self.dim]))
         rows = rows[0] if keys.shape.rank == 1 else rows
@@ -123,8 +123,8 @@ class FieldWiseEmbedding(Embedding):
 
     def _fields(self, keys: tf.Tensor) -> tf.Tensor:
         """The field of each key, int64 [n]; 0 for padding, which no bag counts."""
-        fields = arguments.call_of(self.slot_map_fn, "slot_map_fn", self.name, keys)
-        fields = arguments.as_tensor(fields, "slot_map_fn(keys)", self.name)
+        fields = validation.call_of(self.slot_map_fn, "slot_map_fn", self.name, keys)
+        fields = validation.as_tensor(fields, "slot_map_fn(keys)", self.name)
         if not fields.dtype.is_integer:
             raise TypeError(
                 f"`slot_map_fn` of {self.name!r} must give integers. Received: "
@@ -140,7 +140,7 @@ class FieldWiseEmbedding(Embedding):
             fields = tf.where(self._is_padding(keys), tf.zeros_like(fields), fields)
         # Another number would be a field of another example.
         message = f"`slot_map_fn` of {self.name!r} must give fields from 0 to {self.nslots - 1}."
-        return arguments.after(
+        return validation.with_dependencies(
             fields,
             tf.debugging.assert_non_negative(fields, message),
             tf.debugging.assert_less(fields, tf.constant(self.nslots, tf.int64), message),

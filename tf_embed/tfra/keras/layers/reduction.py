@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.layers.table_layer import deserialized
 
 Combiner = str | Callable[..., Any]
@@ -58,13 +58,13 @@ def combiner_of(combiner: Any) -> Combiner:
     if not isinstance(combiner, str):
         raise TypeError(
             "`combiner` must be a name or a function of rows and axis. Received: combiner="
-            f"{arguments.shown(combiner)}"
+            f"{validation.shown(combiner)}"
         )
     name = _ALIASES.get(combiner, combiner)
     if name not in _BY_NAME:
         raise ValueError(
             f"`combiner` must be one of {', '.join(_BY_NAME)}, or a function of rows and axis, "
-            f"such as tf.reduce_logsumexp. Received: combiner={arguments.shown(combiner)}"
+            f"such as tf.reduce_logsumexp. Received: combiner={validation.shown(combiner)}"
         )
     return name
 
@@ -118,10 +118,10 @@ def one_row_each(combiner: Callable[..., Any], rows: Any, dim: int, owner: str) 
         TypeError: It is no tensor.
         ValueError: It is another shape, or the function failed.
     """
-    reduced = arguments.call_of(combiner, "combiner", owner, rows, axis=1)
+    reduced = validation.call_of(combiner, "combiner", owner, rows, axis=1)
     if isinstance(reduced, tf.RaggedTensor):
         reduced = reduced.to_tensor()
-    reduced = arguments.as_tensor(reduced, "combiner(rows, axis=1)", owner)
+    reduced = validation.as_tensor(reduced, "combiner(rows, axis=1)", owner)
     if not reduced.shape.is_compatible_with([None, dim]):
         raise ValueError(
             f"`combiner` must reduce rows [bags, ids, {dim}] over axis 1 to [bags, {dim}]. "

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed import arguments
+from tf_embed import validation
 from tf_embed.layers.pooling import Embedder
 from tf_embed.tfra.keras.layers.embedding import Embedding
 from tf_embed.tfra.keras.layers.examples import by_example, listed
@@ -52,7 +52,7 @@ class SquashedEmbedding(Embedding):
             tf.errors.InvalidArgumentError: An id does not fit the key dtype.
         """
         keys = self._keys(ids)
-        squashed = self._squashed(by_example(keys, self.name), arguments.is_training(training))
+        squashed = self._squashed(by_example(keys, self.name), validation.is_training(training))
         return self._as_outputs(squashed[0] if keys.shape.rank == 1 else squashed)
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:

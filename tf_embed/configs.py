@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen dataclasses of settings that Keras saves, and checks of what they hold."""
+"""The bases of configs, frozen dataclasses of settings that Keras saves, and checks of values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import enum
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.arguments import positive_int, shown
+from tf_embed.validation import positive_int, shown
 
 EnumT = TypeVar("EnumT", bound=enum.Enum)
 
@@ -21,29 +22,33 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
-class Definition:
-    """A dataclass as Keras saves it: its arguments, with the values of those that are enums."""
+class Config:
+    """Settings of plain values. Each field says which class of config or enum it takes.
+
+    So what is saved names no classes: of an enum there is its value, of a config its own fields.
+    """
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
-        config = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Definition):
-                value = value.get_config()
-            config[field.name] = value.value if isinstance(value, enum.Enum) else value
-        return config
+        fields = dataclasses.fields(self)
+        return {field.name: self._saved(getattr(self, field.name)) for field in fields}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """One of these arguments."""
         return cls(**config)
 
+    @staticmethod
+    def _saved(value: Any) -> Any:
+        if isinstance(value, Config):
+            return value.get_config()
+        return value.value if isinstance(value, enum.Enum) else value
+
     def _take_enum(self, name: str, kind: type[enum.Enum]) -> None:
         object.__setattr__(self, name, as_enum(getattr(self, name), name, kind))
 
-    def _take_definition(self, name: str, kind: type) -> None:
-        object.__setattr__(self, name, as_definition(getattr(self, name), name, kind))
+    def _take_config(self, name: str, kind: type) -> None:
+        object.__setattr__(self, name, as_config(getattr(self, name), name, kind))
 
     def _take(self, convert: Callable[[Any, str], Any], *names: str) -> None:
         for name in names:
@@ -62,6 +67,24 @@ class Definition:
             raise ValueError(
                 f"`{name}` must be {wanted}. Received: {name}={shown(getattr(self, name))}"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasConfig(Config):
+    """Settings of which some take objects of several classes, or functions.
+
+    So Keras saves each value together with the name of its class or function.
+    """
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """One of these arguments."""
+        deserialize = keras.saving.deserialize_keras_object
+        return cls(**{name: deserialize(value) for name, value in config.items()})
+
+    @staticmethod
+    def _saved(value: Any) -> Any:
+        return keras.saving.serialize_keras_object(value)
 
 
 def as_enum(value: Any, name: str, kind: type[EnumT]) -> EnumT:
@@ -153,12 +176,12 @@ def _is_scalar(value: Any) -> bool:
     return len(value.shape) == 0 and (dtype.is_floating or dtype.is_integer)
 
 
-def as_definition(value: Any, name: str, kind: type) -> Any:
-    """A definition, or the one of that config; None stays None.
+def as_config(value: Any, name: str, kind: type) -> Any:
+    """A config of a class, or the one that its `get_config` gave; None stays None.
 
     Raises:
         TypeError: It is neither.
-        ValueError: It is a config with other names.
+        ValueError: It is a dict with other names.
     """
     if isinstance(value, dict):
         # As Keras gives it back, whose wrapping says what the name says.

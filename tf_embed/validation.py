@@ -2,8 +2,8 @@
 """What a user passes, made into tensors of the table's types, or refused with one sentence.
 
 Tensors must have the right dtype already: a cast that nobody asked for loses keys. NumPy arrays
-and Python numbers have no such intention behind their dtype, so they are converted, but only
-where every number stays what it is: integers to any integer type that holds them, and numbers to
+and Python numbers have no such intention behind their dtype, so they are converted, but only if
+every number stays what it is: integers to any integer type that holds them, and numbers to
 a floating type.
 """
 
@@ -399,10 +399,11 @@ def rounded(array: np.ndarray, dtype: tf.DType, argument: str, owner: str) -> np
     return result
 
 
-def scope(name: str | None, verb: str) -> contextlib.AbstractContextManager[Any]:
+def name_scope(name: str | None, verb: str) -> contextlib.AbstractContextManager[Any]:
     """The name scope of a verb.
 
-    None where nobody would see it: to enter one takes a seventh of an eager lookup of 256 keys.
+    An eager call without a `name` enters none, as nobody would see it: to enter one takes a seventh
+    of an eager lookup of 256 keys.
 
     Args:
         name: What the user calls the operation, or None.
@@ -418,13 +419,13 @@ def scope(name: str | None, verb: str) -> contextlib.AbstractContextManager[Any]
     return tf.name_scope(name or verb)
 
 
-def after(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Tensor:
+def with_dependencies(tensor: tf.Tensor, *checks: tf.Operation | None) -> tf.Tensor:
     """A tensor that is there once the checks have passed.
 
     Args:
         tensor: The tensor.
-        checks: What the functions of tf.debugging give: operations in a graph, None where they
-            have passed already.
+        checks: What the functions of tf.debugging give: operations in a graph, None if they have
+            passed already.
     """
     with tf.control_dependencies([check for check in checks if check is not None]):
         return tf.identity(tensor)
@@ -468,14 +469,14 @@ def flat_weights(
     if isinstance(ids, tf.SparseTensor):
         message = f"{weights_name} must have the indices of {ids_name}."
         same = tf.debugging.assert_equal(ids.indices, weights.indices, message)
-        return after(weights.values, same)
+        return with_dependencies(weights.values, same)
     message = f"{weights_name} must have the row lengths of {ids_name}."
     same = [
         tf.debugging.assert_equal(tf.cast(ours, tf.int64), tf.cast(theirs, tf.int64), message)
         for ours, theirs in zip(ids.nested_row_splits, weights.nested_row_splits, strict=True)
         if ours is not theirs
     ]
-    return after(weights.flat_values, *same)
+    return with_dependencies(weights.flat_values, *same)
 
 
 def _places(values: tf.SparseTensor | tf.RaggedTensor) -> tuple[tf.Tensor, ...]:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cc/core/batch/text_batch.h"
+#include "cc/core/batch/string_batch.h"
 
 #include <algorithm>
 #include <functional>
@@ -10,33 +10,33 @@
 
 namespace tf_embed {
 
-Status NumberTexts(const ExecContext& context, const TextBatch& texts, Allocator* allocator,
-                   int64_t* numbers) {
+Status NumberDistinctStrings(const ExecContext& context, const StringBatch& strings,
+                             Allocator* allocator, int64_t* numbers) {
   constexpr uint32_t kNone = 0xffffffffu;
-  if (texts.size > kMaxBatchSize) {
+  if (strings.size > kMaxBatchSize) {
     return Status::InvalidArgument("A batch may have at most " + std::to_string(kMaxBatchSize) +
-                                   " keys. Received: " + std::to_string(texts.size) + ".");
+                                   " keys. Received: " + std::to_string(strings.size) + ".");
   }
   Buffer<uint64_t> hashes(allocator);
-  Buffer<uint32_t> places(allocator);  // open addressing: the first of equal texts
+  Buffer<uint32_t> places(allocator);  // open addressing: the first of equal strings
   size_t capacity = 16;
-  while (capacity < 2 * texts.size) capacity *= 2;
-  TF_EMBED_RETURN_IF_ERROR(hashes.Resize(texts.size));
+  while (capacity < 2 * strings.size) capacity *= 2;
+  TF_EMBED_RETURN_IF_ERROR(hashes.Resize(strings.size));
   TF_EMBED_RETURN_IF_ERROR(places.Resize(capacity));
   const auto hash = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) hashes[i] = HashText(texts[i], ProcessSalt());
+    for (size_t i = begin; i < end; ++i) hashes[i] = HashString(strings[i], ProcessSalt());
   };
-  context.parallel_for(texts.size, kTextCost, std::cref(hash));
+  context.parallel_for(strings.size, kStringCost, std::cref(hash));
   std::fill(places.data(), places.data() + capacity, kNone);
   constexpr size_t kAhead = 16;
-  for (size_t i = 0; i < texts.size; ++i) {
-    if (i + kAhead < texts.size) {
+  for (size_t i = 0; i < strings.size; ++i) {
+    if (i + kAhead < strings.size) {
       __builtin_prefetch(places.data() + (hashes[i + kAhead] & (capacity - 1)), 1);
     }
     for (size_t place = hashes[i];; ++place) {
       uint32_t& first = places[place & (capacity - 1)];
       if (first == kNone) first = static_cast<uint32_t>(i);
-      if (first != i && (hashes[first] != hashes[i] || texts[first] != texts[i])) continue;
+      if (first != i && (hashes[first] != hashes[i] || strings[first] != strings[i])) continue;
       numbers[i] = first;
       break;
     }

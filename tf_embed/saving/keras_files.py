@@ -197,9 +197,9 @@ def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarra
     """
     if np.any(lengths < 0) or lengths.sum(dtype=np.uint64) != whole.size:
         raise _damaged(owner, f"its strings are of {whole.size} bytes, and not as long together")
-    text, strings, begin = whole.tobytes(), np.empty(lengths.shape, object), 0
+    joined, strings, begin = whole.tobytes(), np.empty(lengths.shape, object), 0
     for i, length in enumerate(lengths.tolist()):
-        strings[i] = text[begin : begin + length]
+        strings[i] = joined[begin : begin + length]
         begin += length
     return strings
 

@@ -7,7 +7,7 @@ rows; they go beside it, in a subclass. What makes a new array of it, as NumPy's
 leaves the rows behind, and that array is refused: rows are never lost without a word.
 
 As in any `get_weights`, what an optimizer keeps is not in it. The table's slots stay as they are
-where rows are replaced.
+when rows are replaced.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RowsArray(np.ndarray):
 
     @property
     def rows(self) -> tuple[Rows, ...]:
-        """The rows of each table, none where they were left behind."""
+        """The rows of each table; none if they were left behind."""
         return self._rows
 
     def __array_finalize__(self, template: Any) -> None:
@@ -106,12 +106,12 @@ class RowsArray(np.ndarray):
         return f"<{rows}, shape={self.shape}, dtype={self.dtype.name}>"
 
 
-def take(table: Table) -> RowsArray:
+def get_weights(table: Table) -> RowsArray:
     """The rows of a table as they are now."""
     return RowsArray.of(_rows_of(table))
 
 
-def take_batch(tables: Iterable[Table]) -> RowsArray:
+def get_batch_weights(tables: Iterable[Table]) -> RowsArray:
     """The rows of tables that one optimizer trains at once, as they are now."""
     return RowsArray.of_batch(*(_rows_of(table) for table in tables))
 
@@ -122,11 +122,11 @@ def _rows_of(table: Table) -> Rows:
     return Rows(table.options.name, **rows)
 
 
-def put(value: Any, *tables: Table, owner: str | None = None) -> None:
-    """Replaces the rows of tables, and their seeds, by those that `take` gave of these or others.
+def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
+    """Replaces the rows of tables, and their seeds, by those that `get_weights` gave.
 
-    Rows that stay keep their optimizer slots, new ones get initial ones. The other tables may have
-    another number of shards.
+    They may be those of other tables, with another number of shards. Rows that stay keep their
+    optimizer slots, new ones get initial ones.
 
     Args:
         value: The array.
