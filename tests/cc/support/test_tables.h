@@ -37,7 +37,7 @@ struct TableKind {
   bool takes_threads = true;  // whether several may call verbs at once
   bool same_powers = true;    // whether x^y has the bits that it has on the host
   bool on_device = false;     // where victims are chosen by eviction set
-  bool has_policies = true;   // whether rows may come and leave by a policy
+  bool has_tiers = false;     // then its rows have no policy, and few of them are in its memory
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
@@ -72,7 +72,7 @@ inline TableKind TieredTables() {
     return NewTieredTable(options, kCacheRows);
   };
   TableKind kind{"TieredTable", create};
-  kind.has_policies = false;
+  kind.has_tiers = true;
   return kind;
 }
 
@@ -89,9 +89,9 @@ inline std::vector<TableKind> AllTables() {
   return kinds;
 }
 
-inline std::vector<TableKind> WithPolicies(std::vector<TableKind> kinds) {
-  const auto has_none = [](const TableKind& kind) { return !kind.has_policies; };
-  kinds.erase(std::remove_if(kinds.begin(), kinds.end(), has_none), kinds.end());
+inline std::vector<TableKind> WithoutTiers(std::vector<TableKind> kinds) {
+  const auto has_tiers = [](const TableKind& kind) { return kind.has_tiers; };
+  kinds.erase(std::remove_if(kinds.begin(), kinds.end(), has_tiers), kinds.end());
   return kinds;
 }
 

@@ -464,7 +464,7 @@ TEST_P(BoundedAllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
 
 INSTANTIATE_TEST_SUITE_P(Tables, AllocationFailure, testing::ValuesIn(AllTables()), NameOfTable);
 INSTANTIATE_TEST_SUITE_P(Tables, BoundedAllocationFailure,
-                         testing::ValuesIn(WithPolicies(AllTables())), NameOfTable);
+                         testing::ValuesIn(WithoutTiers(AllTables())), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

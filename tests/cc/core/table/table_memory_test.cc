@@ -144,7 +144,8 @@ TEST_P(TableMemory, ReadersGoOnWhileShrinkCopies) {
   EXPECT_TRUE(Holds(*table, 0, 20 * kBatch));
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TableMemory, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TableMemory, testing::ValuesIn(WithoutTiers(AllTables())),
+                         NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

@@ -414,7 +414,7 @@ TEST_P(TablePolicy, StatsTellWhatATableIsMadeOf) {
   EXPECT_GE(stats.probed_buckets, stats.probed_keys);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(WithPolicies(ContractTables())),
+INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(WithoutTiers(ContractTables())),
                          NameOfTable);
 
 }  // namespace
