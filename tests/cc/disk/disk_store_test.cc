@@ -18,7 +18,9 @@ using After = BackingStore::After;
 
 std::vector<int64_t> Range(int64_t begin, int64_t end) {
   std::vector<int64_t> keys;
-  for (int64_t key = begin; key < end; ++key) keys.push_back(key * 0x5851f42d4c957f2d);
+  for (int64_t key = begin; key < end; ++key) {
+    keys.push_back(static_cast<int64_t>(static_cast<uint64_t>(key) * 0x5851f42d4c957f2d));
+  }
   return keys;
 }
 
@@ -230,7 +232,7 @@ TEST(DiskStore, ABatchReadsEachBlockOnce) {
 TEST(DiskStore, TheDiskHasAtMostTwiceTheLiveBytes) {
   for (const size_t dim : {2, 190, 1500}) {
     for (const size_t buffer_bytes : {32 << 10, 1 << 20}) {
-      TempFolder folder;
+      TempFolder folder("/dev/shm");
       DiskStoreOptions options = Small(folder, dim);
       options.buffer_bytes = buffer_bytes;
       DiskStoreOracle oracle(options);

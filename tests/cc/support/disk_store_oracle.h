@@ -48,9 +48,10 @@ class TempFolder {
 // The bytes of a row, from its key and version.
 inline void FillRow(int64_t key, uint64_t version, char* bytes, size_t size) {
   uint64_t state = HashKey(key) ^ Mix64(version);
-  for (size_t i = 0; i < size; ++i) {
-    if (i % 8 == 0) state = Mix64(state + kGolden64);
-    bytes[i] = static_cast<char>(state >> (i % 8 * 8));
+  for (size_t i = 0; i < size; i += sizeof(state)) {
+    state += kGolden64;
+    const uint64_t word = Mix64(state);
+    std::memcpy(bytes + i, &word, std::min(sizeof(word), size - i));
   }
 }
 
@@ -222,18 +223,21 @@ class DiskStoreOracle {
     return Status();
   }
 
-  // Reads the sealed segments as row files. Returns how many there are.
+  // Reads the sealed segments as row files: all but the last one, perhaps. Returns how many there
+  // are.
   size_t VerifySealed() {
     size_t sealed = 0;
     const std::string folder = options_.path + "/" + options_.name;
+    std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      if (entry.path().extension() != ".seg" || entry.file_size() == 0) continue;
-      const FileBytes bytes(entry.path().string());
+      if (entry.path().extension() == ".seg") names.push_back(entry.path().string());
+    }
+    std::sort(names.begin(), names.end());
+    for (const std::string& name : names) {
+      const FileBytes bytes(name);
       RowFileReader reader(&bytes, HostAllocator());
       const Status status = reader.Verify();
-      // The open segment has no end yet.
-      const bool open = status.message().find("end is missing") != std::string::npos;
-      EXPECT_TRUE(status.ok() || open) << status.message();
+      EXPECT_TRUE(status.ok() || name == names.back()) << status.message();
       if (!status.ok()) continue;
       ++sealed;
       EXPECT_TRUE(reader.header().padded);
