@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/stores/new_store.h"
 
+#include <cctype>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <string>
+#include <system_error>
 #include <utility>
 
+#include "cc/disk/disk_store.h"
 #include "cc/host/host_table.h"
+#include "cc/tiered/tiered_table.h"
 
 namespace tf_embed {
 namespace {
@@ -24,10 +32,73 @@ Status NewDeviceStore(const TableOptions& options, const DeviceOptions& device, 
   return Status();
 }
 
+// A name of a folder in `path` that no other store of this process has: `name` with other
+// characters than letters, digits, dots and dashes replaced, and a number behind it if there are
+// several. Another process that has it is told by the folder's lock.
+Status TakeFolderName(const std::string& path, std::string name, DiskStoreOptions* disk) {
+  constexpr size_t kMaxName = 128;
+  static std::mutex mutex;
+  static std::set<std::string>* const in_use = new std::set<std::string>;  // never destroyed
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    return Status::Unavailable("Can't make the folder '" + path + "': " + error.message() + ".");
+  }
+  disk->path = std::filesystem::canonical(path, error).string();
+  if (error) {
+    return Status::Unavailable("Can't open the folder '" + path + "': " + error.message() + ".");
+  }
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && std::strchr(".-_", c) == nullptr) c = '_';
+  }
+  if (name.size() > kMaxName) name.erase(0, name.size() - kMaxName);  // the end tells the shard
+  if (name.empty() || name[0] == '.') name.insert(0, "table");
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (size_t n = 1;; ++n) {
+    disk->name = n == 1 ? name : name + "." + std::to_string(n);
+    const std::string whole = disk->path + "/" + disk->name;
+    if (!in_use->insert(whole).second) continue;
+    disk->lease = std::shared_ptr<const void>(in_use, [whole](const void*) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      in_use->erase(whole);
+    });
+    return Status();
+  }
+}
+
+// A cache in host memory over rows on disk.
+Status NewTieredStore(const TableOptions& options, const DiskTierOptions& tiers, Store* store) {
+  TierOptions tier_options;
+  tier_options.cache_bytes = tiers.cache_bytes;
+  tier_options.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
+    *cache = HostTable::Create(of_cache);
+    return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
+  };
+  DiskStoreOptions disk;
+  disk.value_type = options.value_type;
+  disk.dim = options.dim;
+  disk.most_disk_bytes = tiers.disk_bytes == UINT64_MAX ? 0 : tiers.disk_bytes;
+  disk.keep_leftovers = tiers.keep_leftovers;
+  disk.allocator = options.allocator;
+  tier_options.new_store = [disk, tiers](std::unique_ptr<BackingStore>* made) {
+    DiskStoreOptions named = disk;
+    std::unique_ptr<DiskStore> opened;
+    TF_EMBED_RETURN_IF_ERROR(TakeFolderName(tiers.path, tiers.name, &named));
+    TF_EMBED_RETURN_IF_ERROR(DiskStore::Open(named, &opened));
+    *made = std::move(opened);
+    return Status();
+  };
+  std::unique_ptr<TieredTable> table;
+  TF_EMBED_RETURN_IF_ERROR(TieredTable::Create(options, tier_options, &table));
+  store->table = std::move(table);
+  return Status();
+}
+
 }  // namespace
 
 Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
   if (storage.on_device) return NewDeviceStore(options, storage.device, store);
+  if (!storage.tiers.path.empty()) return NewTieredStore(options, storage.tiers, store);
   return NewHostStore(options, store);
 }
 

@@ -53,7 +53,8 @@ CC_ROOMS = {
     },
     "host": ("cc/core/", "cc/host/"),
     "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
-    "stores": ("cc/core/", "cc/device/", "cc/host/", "cc/stores/"),
+    "disk": ("cc/core/", "cc/disk/", "linux/io_uring.h"),
+    "stores": ("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/stores/"),
     # Of the core, the lists of names.
     "ops": (
         *("absl/", "cc/core/policy/eviction_order.h", "cc/core/pooling/bags.h"),
@@ -65,7 +66,9 @@ CC_ROOMS = {
     ),
 }
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
-SYSTEM_HEADERS = {"fcntl.h", "immintrin.h", "sched.h", "stddef.h", "stdint.h", "unistd.h"}
+SYSTEM_HEADERS = {
+    *("dirent.h", "fcntl.h", "immintrin.h", "sched.h", "stddef.h", "stdint.h", "unistd.h"),
+}
 SYSTEM_FOLDERS = ("sys/",)
 
 # Folders of tests/ with tests of Python. The folders of tests/python are rooms.

@@ -24,18 +24,21 @@
 namespace tf_embed {
 
 enum class LockRank : uint8_t {
-  kSave,     // saving a variable to files
-  kStrings,  // the dictionaries of a variable
-  kWriters,  // TableLocks::writers, by the number of the table
-  kContent,  // TableLocks::content, likewise
-  kPolicy,   // TableLocks::policy, likewise
-  kTier,     // rows on their way up from one tier to the next
-  kCounts,   // what an admission policy counts
-  kStripe,   // a stripe of an index
-  kStore,    // slabs and freed slots of a row store
-  kArena,    // memory of an index
-  kLog,      // evicted rows
-  kBucket,   // a bucket's word
+  kSave,      // saving a variable to files
+  kStrings,   // the dictionaries of a variable
+  kWriters,   // TableLocks::writers, by the number of the table
+  kContent,   // TableLocks::content, likewise
+  kPolicy,    // TableLocks::policy, likewise
+  kTier,      // rows on their way up from one tier to the next
+  kCounts,    // what an admission policy counts
+  kRowLog,    // the end of a store's log of rows, for those that append
+  kLogTail,   // the same, for those that read rows which are not on the medium yet
+  kSegments,  // files of a log
+  kStripe,    // a stripe of an index
+  kStore,     // slabs and freed slots of a row store
+  kArena,     // memory of an index
+  kLog,       // evicted rows
+  kBucket,    // a bucket's word
 };
 
 #if defined(TF_EMBED_CHECK_LOCKS)

@@ -15,7 +15,9 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files have little-endi
 
 constexpr char kMagic[8] = {'t', 'f', '_', 'e', 'm', 'b', 'e', 'd'};
 constexpr uint32_t kFormat = 1;
+constexpr uint32_t kPaddedFormat = 2;
 constexpr uint32_t kBlockTag = 'r';
+constexpr uint32_t kFillerTag = 'f';
 constexpr uint32_t kFooterTag = 'e';
 constexpr size_t kAlignment = 8;
 
@@ -38,8 +40,12 @@ struct Footer {
   uint32_t crc;
 };
 static_assert(sizeof(FileStart) == 24 && sizeof(BlockStart) == 16 && sizeof(Footer) == 24);
+// What a block has besides its payload.
+constexpr size_t kBlockFrame = sizeof(BlockStart) + sizeof(uint32_t);
 
-size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t RoundUp(size_t bytes, size_t multiple = kAlignment) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
 
 // The body's numbers before those of TableMeta, whose count comes last.
 constexpr size_t kFixedNumbers = 7;
@@ -85,7 +91,48 @@ Status DecodeBody(const std::vector<int64_t>& numbers, RowFileHeader* header) {
   return TableMeta::Decode(meta, meta_count, &header->meta);
 }
 
+// Of a row without the bytes of its strings.
+size_t LeastRowBytes(const RowFileHeader& header) {
+  return (header.has_string_keys() ? sizeof(uint32_t) : sizeof(int64_t)) +
+         (header.has_string_values() ? header.meta.dim * sizeof(uint32_t) : header.weight_bytes()) +
+         header.slot_bytes() + header.statistics_bytes();
+}
+
+// What so many rows take in the payload of a block, if none of it is a string.
+size_t PayloadBytes(const RowFileHeader& header, size_t rows) {
+  return rows * sizeof(int64_t) + RoundUp(rows * header.weight_bytes()) +
+         RoundUp(rows * header.slot_bytes()) + rows * header.statistics_bytes();
+}
+
+bool IsZeros(const char* begin, const char* end) {
+  return std::all_of(begin, end, [](char byte) { return byte == 0; });
+}
+
+Status DamagedFile(const std::string& file, const std::string& what) {
+  return Status::DataLoss("'" + file + "' is damaged: " + what + ".");
+}
+
 }  // namespace
+
+PaddedBlocks PaddedBlocks::Of(const RowFileHeader& header) {
+  PaddedBlocks blocks;
+  blocks.begin =
+      RoundUp(sizeof(FileStart) +
+                  (kFixedNumbers + header.meta.count() + header.policy.size()) * sizeof(int64_t) +
+                  sizeof(uint32_t) + kBlockFrame,
+              kPage);
+  const size_t row_bytes = LeastRowBytes(header);
+  // Fewer pages than a row has hold none.
+  blocks.bytes = std::max(kPage, RoundUp(row_bytes, kPage)) - kPage;
+  do {
+    blocks.bytes += kPage;
+    blocks.rows = (blocks.bytes - kBlockFrame) / row_bytes;
+    while (blocks.rows > 0 && PayloadBytes(header, blocks.rows) > blocks.bytes - kBlockFrame) {
+      --blocks.rows;
+    }
+  } while (blocks.rows * row_bytes < blocks.bytes / 4 * 3);
+  return blocks;
+}
 
 const char* NameOf(StoredType type) { return kStoredTypeNames[static_cast<size_t>(type)].name; }
 
@@ -97,12 +144,26 @@ Status RowFileWriter::Put(const void* bytes, size_t size) {
   return sink_->Append(bytes, size);
 }
 
+Status RowFileWriter::PutZeros(size_t size) {
+  constexpr char kZeros[512] = {};
+  for (size_t part; size > 0; size -= part) {
+    part = std::min(size, sizeof(kZeros));
+    TF_EMBED_RETURN_IF_ERROR(Put(kZeros, part));
+  }
+  return Status();
+}
+
 Status RowFileWriter::Fill() {
-  constexpr char kZeros[kAlignment] = {};
-  const size_t missing = RoundUp(in_section_) - in_section_;
-  TF_EMBED_RETURN_IF_ERROR(Put(kZeros, missing));
+  TF_EMBED_RETURN_IF_ERROR(PutZeros(RoundUp(in_section_) - in_section_));
   in_section_ = 0;
   return Status();
+}
+
+Status RowFileWriter::PutFiller(size_t bytes) {
+  const BlockStart start = {kFillerTag, 0, bytes - kBlockFrame};
+  TF_EMBED_RETURN_IF_ERROR(Put(&start, sizeof(start)));
+  TF_EMBED_RETURN_IF_ERROR(PutZeros(start.payload_bytes));
+  return PutChecksum();
 }
 
 Status RowFileWriter::PutChecksum() {
@@ -115,20 +176,24 @@ Status RowFileWriter::PutChecksum() {
 }
 
 Status RowFileWriter::Begin(const RowFileHeader& header) {
+  if (header.padded && (header.has_string_keys() || header.has_string_values())) {
+    return Status::InvalidArgument("A padded file of rows can't have strings.");
+  }
   header_ = header;
   const std::vector<int64_t> body = EncodeBody(header);
-  FileStart start = {{}, kFormat, 0, body.size() * sizeof(int64_t)};
+  FileStart start = {{}, header.padded ? kPaddedFormat : kFormat, 0, body.size() * sizeof(int64_t)};
   std::memcpy(start.magic, kMagic, sizeof(kMagic));
   TF_EMBED_RETURN_IF_ERROR(Put(&start, sizeof(start)));
   TF_EMBED_RETURN_IF_ERROR(Put(body.data(), start.body_bytes));
-  return PutChecksum();
+  TF_EMBED_RETURN_IF_ERROR(PutChecksum());
+  if (!header.padded) return Status();
+  padded_ = PaddedBlocks::Of(header);
+  return PutFiller(padded_.begin - bytes_);
 }
 
 size_t RowFileWriter::EndOfBlock(const RowsToWrite& rows, size_t begin) const {
-  const size_t fixed_bytes =
-      (header_.has_string_keys() ? sizeof(uint32_t) : sizeof(int64_t)) +
-      (header_.has_string_values() ? header_.meta.dim * sizeof(uint32_t) : header_.weight_bytes()) +
-      header_.slot_bytes() + header_.statistics_bytes();
+  if (header_.padded) return std::min(rows.size, begin + padded_.rows);
+  const size_t fixed_bytes = LeastRowBytes(header_);
   if (!header_.has_string_keys() && !header_.has_string_values()) {
     return std::min(rows.size, begin + std::max<size_t>(1, block_bytes_ / fixed_bytes));
   }
@@ -162,8 +227,8 @@ Status RowFileWriter::AppendStrings(const StringBatch& strings, size_t begin, si
   TF_EMBED_RETURN_IF_ERROR(strings_.Resize(sum));
   char* at = strings_.data();
   for (size_t i = begin; i < end; ++i) {
-    const std::string_view string = strings[i];
-    at = std::copy(string.begin(), string.end(), at);
+    const std::string_view text = strings[i];
+    at = std::copy(text.begin(), text.end(), at);
   }
   TF_EMBED_RETURN_IF_ERROR(Put(lengths_.data(), (end - begin) * sizeof(uint32_t)));
   return Put(strings_.data(), sum);
@@ -184,9 +249,10 @@ Status RowFileWriter::AppendBlock(const RowsToWrite& rows, size_t begin, size_t 
                                   : count * header_.weight_bytes();
   const size_t slot_bytes = count * header_.slot_bytes();
   const size_t statistics_bytes = count * header_.statistics_bytes();
-  const BlockStart start = {
-      kBlockTag, static_cast<uint32_t>(count),
-      RoundUp(key_bytes) + RoundUp(weight_bytes) + RoundUp(slot_bytes) + statistics_bytes};
+  const size_t payload_bytes =
+      RoundUp(key_bytes) + RoundUp(weight_bytes) + RoundUp(slot_bytes) + statistics_bytes;
+  const BlockStart start = {kBlockTag, static_cast<uint32_t>(count),
+                            header_.padded ? padded_.bytes - kBlockFrame : payload_bytes};
   TF_EMBED_RETURN_IF_ERROR(Put(&start, sizeof(start)));
   in_section_ = 0;
   TF_EMBED_RETURN_IF_ERROR(header_.has_string_keys() ? AppendStrings(rows.key_strings, begin, end)
@@ -200,19 +266,23 @@ Status RowFileWriter::AppendBlock(const RowsToWrite& rows, size_t begin, size_t 
   TF_EMBED_RETURN_IF_ERROR(Fill());
   TF_EMBED_RETURN_IF_ERROR(
       Put(rows.statistics + begin * header_.statistics.size(), statistics_bytes));
+  TF_EMBED_RETURN_IF_ERROR(PutZeros(start.payload_bytes - payload_bytes));
   ++blocks_;
   rows_ += count;
   return PutChecksum();
 }
 
 Status RowFileWriter::Finish() {
+  if (header_.padded) {
+    TF_EMBED_RETURN_IF_ERROR(PutFiller(PaddedBlocks::kEndBytes - sizeof(Footer)));
+  }
   Footer footer = {kFooterTag, blocks_, rows_, checksum_, 0};
   TF_EMBED_RETURN_IF_ERROR(Put(&footer, sizeof(footer) - sizeof(footer.crc)));
   return PutChecksum();
 }
 
 Status RowFileReader::Damaged(const std::string& what) const {
-  return Status::DataLoss("'" + source_->name() + "' is damaged: " + what + ".");
+  return DamagedFile(source_->name(), what);
 }
 
 Status RowFileReader::ReadHeader(uint64_t* offset) {
@@ -225,11 +295,12 @@ Status RowFileReader::ReadHeader(uint64_t* offset) {
   if (std::memcmp(start.magic, kMagic, sizeof(kMagic)) != 0) {
     return Damaged("it does not begin as a file of rows does");
   }
-  if (start.format != kFormat) {
+  if (start.format != kFormat && start.format != kPaddedFormat) {
     return Status::DataLoss("'" + source_->name() + "' has rows in the format " +
                             std::to_string(start.format) + ", and only " + std::to_string(kFormat) +
-                            " is known.");
+                            " and " + std::to_string(kPaddedFormat) + " are known.");
   }
+  header_.padded = start.format == kPaddedFormat;
   if (start.body_bytes % sizeof(int64_t) != 0 ||
       start.body_bytes > source_->size() - sizeof(start) - sizeof(crc)) {
     return Damaged("its header has a wrong length");
@@ -252,13 +323,6 @@ Status RowFileReader::ReadHeader(uint64_t* offset) {
   return Status();
 }
 
-size_t RowFileReader::LeastRowBytes() const {
-  return (header_.has_string_keys() ? sizeof(uint32_t) : sizeof(int64_t)) +
-         (header_.has_string_values() ? header_.meta.dim * sizeof(uint32_t)
-                                      : header_.weight_bytes()) +
-         header_.slot_bytes() + header_.statistics_bytes();
-}
-
 Status RowFileReader::Verify() {
   uint64_t offset;
   TF_EMBED_RETURN_IF_ERROR(ReadHeader(&offset));
@@ -269,27 +333,36 @@ Status RowFileReader::Verify() {
     if (left < sizeof(Footer)) return Damaged("its end is missing");
     TF_EMBED_RETURN_IF_ERROR(source_->Read(offset, sizeof(start), &start));
     if (start.tag == kFooterTag) return ReadFooter(offset, checksum_);
-    if (start.tag != kBlockTag) {
+    const bool is_filler = start.tag == kFillerTag && header_.padded;
+    if (start.tag != kBlockTag && !is_filler) {
       return Damaged("no block of rows begins at byte " + std::to_string(offset));
     }
-    Place place = {offset + sizeof(start), start.rows, start.payload_bytes,
-                   ExtendCrc32c(0, &start, sizeof(start))};
-    constexpr size_t kMin = sizeof(start) + sizeof(uint32_t) + sizeof(Footer);
-    if (left < kMin || place.bytes > left - kMin || place.rows == 0 ||
-        place.rows > place.bytes / LeastRowBytes()) {
+    if (left < kBlockFrame + sizeof(Footer) ||
+        start.payload_bytes > left - kBlockFrame - sizeof(Footer)) {
       return Damaged("the block at byte " + std::to_string(offset) + " has a wrong length");
     }
-    TF_EMBED_RETURN_IF_ERROR(ReadPayload(place, &block));
+    const Place place = {offset, kBlockFrame + start.payload_bytes};
+    TF_EMBED_RETURN_IF_ERROR(ReadBytes(place, &block));
+    const char* const bytes = block.bytes_.data();
     uint32_t crc;
-    std::memcpy(&crc, block.bytes_.data() + place.bytes, sizeof(crc));
-    checksum_ = ExtendCrc32c(checksum_, &crc, sizeof(crc));
-    rows_ += place.rows;
-    offset = place.offset + place.bytes + sizeof(crc);
-    try {
-      blocks_.push_back(place);
-    } catch (const std::bad_alloc&) {
-      return Status::ResourceExhausted([] { return "No memory for a list of blocks of rows."; });
+    std::memcpy(&crc, bytes + place.bytes - sizeof(crc), sizeof(crc));
+    if (is_filler) {
+      if (start.rows != 0 || crc != ExtendCrc32c(0, bytes, place.bytes - sizeof(crc)) ||
+          !IsZeros(bytes + sizeof(start), bytes + place.bytes - sizeof(crc))) {
+        return Damaged("the zeros at byte " + std::to_string(offset) + " are none");
+      }
+    } else {
+      TF_EMBED_RETURN_IF_ERROR(
+          ParseRowBlock(header_, source_->name(), offset, bytes, place.bytes, &block));
+      rows_ += block.size;
+      try {
+        blocks_.push_back(place);
+      } catch (const std::bad_alloc&) {
+        return Status::ResourceExhausted([] { return "No memory for a list of blocks of rows."; });
+      }
     }
+    checksum_ = ExtendCrc32c(checksum_, &crc, sizeof(crc));
+    offset += place.bytes;
   }
 }
 
@@ -307,44 +380,62 @@ Status RowFileReader::ReadFooter(uint64_t offset, uint32_t crc_of_all) {
   return Status();
 }
 
-Status RowFileReader::ReadBlock(size_t number, RowBlock* block) const {
-  return ReadPayload(blocks_[number], block);
+Status RowFileReader::ReadBytes(const Place& place, RowBlock* block) const {
+  TF_EMBED_RETURN_IF_ERROR(block->bytes_.Resize(place.bytes));
+  return source_->Read(place.offset, place.bytes, block->bytes_.data());
 }
 
-Status RowFileReader::ReadStrings(size_t count, const char** at, const char* end,
-                                  std::string_view* strings) const {
+Status RowFileReader::ReadBlock(size_t number, RowBlock* block) const {
+  const Place& place = blocks_[number];
+  TF_EMBED_RETURN_IF_ERROR(ReadBytes(place, block));
+  return ParseRowBlock(header_, source_->name(), place.offset, block->bytes_.data(), place.bytes,
+                       block);
+}
+
+namespace {
+
+// Finds `count` strings from `at` on, which moves behind them. False if a length is wrong; all
+// lengths are there.
+bool FindStrings(size_t count, const char** at, const char* end, std::string_view* strings) {
   const char* const lengths = *at;
   const char* const begin = *at;
-  // The caller has seen that all lengths are there.
   *at += count * sizeof(uint32_t);
   for (size_t i = 0; i < count; ++i) {
     uint32_t length;
     std::memcpy(&length, lengths + i * sizeof(length), sizeof(length));
-    if (length > StringKeys::kLongestString || length > static_cast<size_t>(end - *at)) {
-      return Damaged("a string in it has a wrong length");
-    }
+    if (length > StringKeys::kLongestString || length > static_cast<size_t>(end - *at))
+      return false;
     strings[i] = std::string_view(*at, length);
     *at += length;
   }
   *at =
       begin + std::min(RoundUp(static_cast<size_t>(*at - begin)), static_cast<size_t>(end - begin));
-  return Status();
+  return true;
 }
 
-Status RowFileReader::ReadPayload(const Place& place, RowBlock* block) const {
+}  // namespace
+
+Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint64_t offset,
+                     const char* bytes, size_t size, RowBlock* block) {
+  const auto damaged = [&](const char* what) {
+    return DamagedFile(file, "the rows at byte " + std::to_string(offset) + what);
+  };
+  BlockStart start;
   uint32_t crc;
-  TF_EMBED_RETURN_IF_ERROR(block->bytes_.Resize(place.bytes + sizeof(crc)));
-  char* const bytes = block->bytes_.data();
-  TF_EMBED_RETURN_IF_ERROR(source_->Read(place.offset, place.bytes + sizeof(crc), bytes));
-  std::memcpy(&crc, bytes + place.bytes, sizeof(crc));
-  if (crc != ExtendCrc32c(place.crc, bytes, place.bytes)) {
-    return Damaged("the checksum of the rows at byte " + std::to_string(place.offset) +
-                   " is wrong");
+  if (size < kBlockFrame) return damaged(" have a wrong length");
+  std::memcpy(&crc, bytes + size - sizeof(crc), sizeof(crc));
+  if (crc != ExtendCrc32c(0, bytes, size - sizeof(crc))) {
+    return damaged(" have a wrong checksum");
   }
-  const size_t rows = place.rows;
-  const size_t dim = header_.meta.dim;
-  const char* at = bytes;
-  const char* const end = bytes + place.bytes;
+  std::memcpy(&start, bytes, sizeof(start));
+  if (start.tag != kBlockTag || start.payload_bytes != size - kBlockFrame || start.rows == 0 ||
+      start.rows > start.payload_bytes / LeastRowBytes(header)) {
+    return damaged(" have a wrong length");
+  }
+  const size_t rows = start.rows;
+  const size_t dim = header.meta.dim;
+  const char* at = bytes + sizeof(start);
+  const char* const end = at + start.payload_bytes;
   const auto section = [&](size_t size) -> const char* {
     const size_t rounded = RoundUp(size);
     if (rounded > static_cast<size_t>(end - at)) return nullptr;
@@ -355,34 +446,38 @@ Status RowFileReader::ReadPayload(const Place& place, RowBlock* block) const {
   const auto string_of = [](const void* strings, size_t i) {
     return static_cast<const std::string_view*>(strings)[i];
   };
-  const size_t num_key_strings = header_.has_string_keys() ? rows : 0;
-  const size_t num_value_strings = header_.has_string_values() ? rows * dim : 0;
+  const size_t num_key_strings = header.has_string_keys() ? rows : 0;
+  const size_t num_value_strings = header.has_string_values() ? rows * dim : 0;
   TF_EMBED_RETURN_IF_ERROR(block->strings_.Resize(num_key_strings + num_value_strings));
   std::string_view* const strings = block->strings_.data();
   block->size = rows;
   block->keys = nullptr;
   block->weights = nullptr;
-  const auto wrong = [&] {
-    return Damaged("the rows at byte " + std::to_string(place.offset) + " have a wrong length");
-  };
-  if (header_.has_string_keys()) {
-    TF_EMBED_RETURN_IF_ERROR(ReadStrings(num_key_strings, &at, end, strings));
+  if (header.has_string_keys()) {
+    if (!FindStrings(num_key_strings, &at, end, strings)) return damaged(" have a wrong string");
     block->key_strings = {strings, num_key_strings, string_of};
   } else {
     block->keys = reinterpret_cast<const int64_t*>(section(rows * sizeof(int64_t)));
-    if (block->keys == nullptr) return wrong();
+    if (block->keys == nullptr) return damaged(" have a wrong length");
   }
-  if (header_.has_string_values()) {
-    if (static_cast<size_t>(end - at) < num_value_strings * sizeof(uint32_t)) return wrong();
-    TF_EMBED_RETURN_IF_ERROR(ReadStrings(num_value_strings, &at, end, strings + num_key_strings));
+  if (header.has_string_values()) {
+    if (static_cast<size_t>(end - at) < num_value_strings * sizeof(uint32_t)) {
+      return damaged(" have a wrong length");
+    }
+    if (!FindStrings(num_value_strings, &at, end, strings + num_key_strings)) {
+      return damaged(" have a wrong string");
+    }
     block->value_strings = {strings + num_key_strings, num_value_strings, string_of};
   } else {
-    block->weights = section(rows * header_.weight_bytes());
-    if (block->weights == nullptr) return wrong();
+    block->weights = section(rows * header.weight_bytes());
+    if (block->weights == nullptr) return damaged(" have a wrong length");
   }
-  block->slots = section(rows * header_.slot_bytes());
-  block->statistics = reinterpret_cast<const uint64_t*>(section(rows * header_.statistics_bytes()));
-  if (block->slots == nullptr || block->statistics == nullptr || at != end) return wrong();
+  block->slots = section(rows * header.slot_bytes());
+  block->statistics = reinterpret_cast<const uint64_t*>(section(rows * header.statistics_bytes()));
+  if (block->slots == nullptr || block->statistics == nullptr ||
+      (header.padded ? !IsZeros(at, end) : at != end)) {
+    return damaged(" have a wrong length");
+  }
   return Status();
 }
 

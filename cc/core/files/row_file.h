@@ -2,7 +2,7 @@
 // Rows of a table as a file, and the only place that knows its bytes. A save of a variable has one
 // such file for each shard; row_manifest.h says which files make a save.
 //
-//     header  | "tf_embed" | format = 1 : 4 | 0 : 4 | bytes of the body : 8 | body | CRC-32C : 4 |
+//     header  | "tf_embed" | format : 4 | 0 : 4 | bytes of the body : 8 | body | CRC-32C : 4 |
 //     block   | 'r' : 4 | rows : 4 | bytes of the payload : 8 | payload | CRC-32C : 4 |
 //     ...
 //     footer  | 'e' : 4 | blocks : 4 | rows : 8 | CRC-32C of all checksums above : 4 | CRC-32C : 4
@@ -16,6 +16,13 @@
 // In place of keys or weights that are strings stands | length : 4 of each | all their bytes |.
 // Each checksum covers its part from the first byte on, so every bit of a file is covered, and the
 // last one also the order of the blocks. Numbers are in little-endian order.
+//
+// A padded file has the format 2 instead of 1. Its blocks have one size, a multiple of a page, and
+// begin at multiples of a page, so that each can be read alone and without the page cache. Zeros
+// fill each payload up. Fillers, blocks of zeros without rows, fill up the page of the header and
+// that of the footer:
+//
+//     filler  | 'f' : 4 | 0 : 4 | bytes of the payload : 8 | zeros | CRC-32C : 4 |
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 #define TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 
@@ -73,12 +80,26 @@ struct RowFileHeader {
   StatisticSet statistics;
   TableMeta meta;
   std::vector<int64_t> policy;  // whatever the table's policy keeps besides the rows
+  bool padded = false;          // the form of the file; keys and weights are then no strings
 
   bool has_string_keys() const { return key_type == StoredType::kString; }
   bool has_string_values() const { return value_type == StoredType::kString; }
   size_t weight_bytes() const { return meta.dim * SizeOf(meta.value_type); }
   size_t slot_bytes() const { return meta.rule.slots_per_row() * SlotSize(meta.value_type); }
   size_t statistics_bytes() const { return statistics.size() * sizeof(uint64_t); }
+};
+
+// The blocks of a padded file.
+struct PaddedBlocks {
+  static constexpr size_t kPage = 4096;
+
+  size_t bytes = 0;    // of a block: the fewest pages of which rows fill three quarters
+  size_t rows = 0;     // of a block; of the last one before a footer or a rule's end perhaps fewer
+  uint64_t begin = 0;  // where the first block begins
+  // The last filler and the footer take this much.
+  static constexpr size_t kEndBytes = kPage;
+
+  static PaddedBlocks Of(const RowFileHeader& header);
 };
 
 // Rows to write. If keys are strings, there is one for each row; if weights are, `dim` for each.
@@ -94,7 +115,8 @@ struct RowsToWrite {
 
 class RowFileWriter {
  public:
-  // Blocks have about `block_bytes`, and a row at least.
+  // Blocks have about `block_bytes`, and a row at least. Those of a padded file have the size that
+  // PaddedBlocks says; each Append begins a new one.
   RowFileWriter(ByteSink* sink, Allocator* allocator, size_t block_bytes)
       : sink_(sink), block_bytes_(block_bytes), lengths_(allocator), strings_(allocator) {}
 
@@ -114,7 +136,9 @@ class RowFileWriter {
   Status AppendStrings(const StringBatch& strings, size_t begin, size_t end);
   // Writes a part of what the next checksum is for.
   Status Put(const void* bytes, size_t size);
+  Status PutZeros(size_t size);
   Status Fill();
+  Status PutFiller(size_t bytes);
   Status PutChecksum();
 
   ByteSink* const sink_;
@@ -122,6 +146,7 @@ class RowFileWriter {
   Buffer<uint32_t> lengths_;
   Buffer<char> strings_;
   RowFileHeader header_;
+  PaddedBlocks padded_;
   uint64_t bytes_ = 0;
   uint64_t rows_ = 0;
   uint32_t blocks_ = 0;
@@ -130,7 +155,7 @@ class RowFileWriter {
   uint32_t checksum_ = 0;
 };
 
-// The rows of a block. What is pointed to is this object's.
+// The rows of a block, in the bytes that they were parsed from.
 class RowBlock {
  public:
   explicit RowBlock(Allocator* allocator) : bytes_(allocator), strings_(allocator) {}
@@ -145,9 +170,17 @@ class RowBlock {
 
  private:
   friend class RowFileReader;
-  Buffer<char> bytes_;
+  friend Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint64_t offset,
+                              const char* bytes, size_t size, RowBlock* block);
+  Buffer<char> bytes_;                // of a block that RowFileReader read
   Buffer<std::string_view> strings_;  // of keys, then of weights
 };
+
+// Checks the `size` bytes of a block, from its tag to its checksum, and finds its rows. They are
+// aligned to a word, and outlive the use of `block`. Messages name the file, and the `offset` of
+// the block in it. Takes memory only if keys or weights are strings.
+Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint64_t offset,
+                     const char* bytes, size_t size, RowBlock* block);
 
 class RowFileReader {
  public:
@@ -168,18 +201,13 @@ class RowFileReader {
 
  private:
   struct Place {
-    uint64_t offset;  // of the payload
-    uint32_t rows;
-    uint64_t bytes;
-    uint32_t crc;
+    uint64_t offset;  // of the block
+    uint64_t bytes;   // from its tag to its checksum
   };
 
   Status ReadHeader(uint64_t* offset);
   Status ReadFooter(uint64_t offset, uint32_t crc_of_all);
-  Status ReadPayload(const Place& place, RowBlock* block) const;
-  Status ReadStrings(size_t count, const char** at, const char* end,
-                     std::string_view* strings) const;
-  size_t LeastRowBytes() const;
+  Status ReadBytes(const Place& place, RowBlock* block) const;
   Status Damaged(const std::string& what) const;
 
   const ByteSource* const source_;

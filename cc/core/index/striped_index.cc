@@ -133,6 +133,23 @@ Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t row_id) {
   return Status();
 }
 
+void StripedIndex::Replace(const Entry& entry, int64_t key, uint32_t row_id) {
+  const uint32_t before = entry.bucket->Lock();
+  entry.bucket->row_ids[entry.bucket->FindLane(key)].store(row_id, std::memory_order_relaxed);
+  entry.bucket->Unlock(before);
+}
+
+void StripedIndex::EraseStripe(size_t number) {
+  Stripe& stripe = stripes_[number];
+  Array* const old = stripe.array;
+  if (old == nullptr) return;
+  for (Bucket& bucket : *old) bucket.Unlock(bucket.Lock(), Bucket::kMoved);
+  Publish(number, nullptr);
+  stripe.size.store(0, std::memory_order_relaxed);
+  stripe.erased = 0;
+  Retire(old);
+}
+
 uint32_t StripedIndex::Erase(int64_t key, uint64_t hash) {
   const Entry entry = Find(key, hash);
   if (!entry.found()) return kNoRowId;
@@ -244,14 +261,16 @@ Status StripedIndex::Refill(size_t number, size_t home_buckets, size_t spare_buc
   }
   Publish(number, array);
   stripe.erased = 0;
-  if (old != nullptr) {
-    Array* next = retired_.load(std::memory_order_relaxed);
-    do {
-      old->next_retired = next;
-    } while (!retired_.compare_exchange_weak(next, old, std::memory_order_release,
-                                             std::memory_order_relaxed));
-  }
+  if (old != nullptr) Retire(old);
   return Status();
+}
+
+void StripedIndex::Retire(Array* array) {
+  Array* next = retired_.load(std::memory_order_relaxed);
+  do {
+    array->next_retired = next;
+  } while (!retired_.compare_exchange_weak(next, array, std::memory_order_release,
+                                           std::memory_order_relaxed));
 }
 
 void StripedIndex::Publish(size_t number, Array* array) {
@@ -260,8 +279,9 @@ void StripedIndex::Publish(size_t number, Array* array) {
   entry.sequence.store(sequence + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   // The buckets' content was written relaxed; the release below hands it to readers with the pair.
-  entry.buckets.store(array->begin(), std::memory_order_relaxed);
-  entry.home_buckets.store(static_cast<uint32_t>(array->home_buckets), std::memory_order_relaxed);
+  entry.buckets.store(array == nullptr ? nullptr : array->begin(), std::memory_order_relaxed);
+  entry.home_buckets.store(array == nullptr ? 0 : static_cast<uint32_t>(array->home_buckets),
+                           std::memory_order_relaxed);
   entry.sequence.store(sequence + 2, std::memory_order_release);
   stripes_[number].array = array;
 }

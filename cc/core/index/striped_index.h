@@ -25,7 +25,7 @@
 //
 // Thread safety: Find takes no lock. Insert and Erase want the stripe's mutex held. Arrays that
 // were outgrown are kept, because a reader may still be in them, until DropRetired, which wants
-// nobody in the index.
+// nobody in the index: or, if all find under a stripe's mutex too, may be called at any time.
 #ifndef TF_EMBED_CC_CORE_INDEX_STRIPED_INDEX_H_
 #define TF_EMBED_CC_CORE_INDEX_STRIPED_INDEX_H_
 
@@ -89,8 +89,15 @@ class StripedIndex {
   // Adds an absent key. On failure nothing has changed. The stripe's mutex is held.
   Status Insert(int64_t key, uint64_t hash, uint32_t row_id);
 
+  // Gives a present key another row id. `entry` is its entry; the stripe's mutex has been held
+  // since it was found.
+  void Replace(const Entry& entry, int64_t key, uint32_t row_id);
+
   // Removes a key and returns its row id, kNoRowId if absent. The stripe's mutex is held.
   uint32_t Erase(int64_t key, uint64_t hash);
+
+  // Removes all keys of a stripe. The stripe's mutex is held.
+  void EraseStripe(size_t stripe);
 
   // Calls visit(bucket, key, row id) for each key. The stripe's mutex is held.
   template <typename Visit>
@@ -131,7 +138,8 @@ class StripedIndex {
   // The memory of all arrays, outgrown ones included.
   size_t bytes() const { return arena_.bytes_out(); }
 
-  // Frees outgrown arrays. Nobody else is in the index.
+  // Frees outgrown arrays. Nobody else is in the index, or each that is holds the mutex of the
+  // stripe that it is in.
   void DropRetired();
   bool has_retired() const { return retired_.load(std::memory_order_relaxed) != nullptr; }
 
@@ -188,7 +196,9 @@ class StripedIndex {
   Status Grow(size_t stripe_number);
   // Moves a stripe's keys to a new array, with more spare buckets where they need them.
   Status Refill(size_t stripe_number, size_t home_buckets, size_t spare_buckets);
+  // `array` may be null: the stripe is empty.
   void Publish(size_t stripe_number, Array* array);
+  void Retire(Array* array);
 
   RegionArena arena_;
   const size_t stripe_hint_;

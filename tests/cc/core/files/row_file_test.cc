@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/core/base/allocator.h"
+#include "cc/core/files/crc32c.h"
 #include "gtest/gtest.h"
 #include "tests/cc/support/failing_allocator.h"
 
@@ -96,6 +97,11 @@ RowFileHeader Header(StoredType key_type, StoredType value_type, size_t dim) {
 }
 
 RowFileHeader Plain(size_t dim = 3) { return Header(StoredType::kInt64, StoredType::kFloat, dim); }
+RowFileHeader Padded(StoredType value_type = StoredType::kFloat, size_t dim = 3) {
+  RowFileHeader header = Header(StoredType::kInt64, value_type, dim);
+  header.padded = true;
+  return header;
+}
 RowFileHeader Strings() { return Header(StoredType::kString, StoredType::kString, 2); }
 
 Status Write(const RowFileHeader& header, const Rows& rows, size_t block_bytes, Memory* file,
@@ -144,7 +150,8 @@ void ExpectRows(const Rows& rows, const RowFileReader& reader) {
 TEST(RowFile, GivesBackWhatWasWritten) {
   for (const RowFileHeader& header :
        {Plain(), Plain(1), Strings(), Header(StoredType::kString, StoredType::kHalf, 5),
-        Header(StoredType::kUint32, StoredType::kString, 1)}) {
+        Header(StoredType::kUint32, StoredType::kString, 1), Padded(), Padded(StoredType::kHalf, 7),
+        Padded(StoredType::kFloat, 900)}) {
     for (const size_t block_bytes : {1, 200, 1 << 20}) {
       for (const size_t count : {0, 1, 57}) {
         const Rows rows(count, header);
@@ -154,10 +161,10 @@ TEST(RowFile, GivesBackWhatWasWritten) {
         const Status status = reader.Verify();
         ASSERT_TRUE(status.ok()) << status.message();
         EXPECT_EQ(count, reader.rows());
-        if (block_bytes == 1) {
+        if (block_bytes == 1 && !header.padded) {
           EXPECT_EQ(count, reader.num_blocks());
         }
-        if (block_bytes == 1 << 20) {
+        if (block_bytes == 1 << 20 && !header.padded) {
           EXPECT_EQ(count > 0 ? 1u : 0u, reader.num_blocks());
         }
         ExpectRows(rows, reader);
@@ -183,8 +190,68 @@ TEST(RowFile, KeepsItsHeader) {
   EXPECT_TRUE(SameRuleAndInitialValues(Plain().meta.rule, header.meta.rule));
 }
 
+TEST(RowFile, PaddedBlocksBeginAtPages) {
+  constexpr size_t kPage = PaddedBlocks::kPage;
+  for (const StoredType type : {StoredType::kFloat, StoredType::kHalf}) {
+    for (size_t dim = 1; dim < 6000; dim += 1 + dim / 7) {
+      const RowFileHeader header = Padded(type, dim);
+      const PaddedBlocks blocks = PaddedBlocks::Of(header);
+      const size_t row_bytes =
+          8 + header.weight_bytes() + header.slot_bytes() + header.statistics_bytes();
+      ASSERT_EQ(0u, blocks.bytes % kPage);
+      ASSERT_GE(blocks.rows * row_bytes, blocks.bytes / 4 * 3);
+      const Rows rows(2 * blocks.rows + 1, header);
+      Memory file;
+      ASSERT_TRUE(Write(header, rows, 0, &file).ok());
+      ASSERT_EQ(kPage, blocks.begin);
+      ASSERT_EQ(blocks.begin + 3 * blocks.bytes + PaddedBlocks::kEndBytes, file.content.size());
+      // Each block can be read alone.
+      std::string bytes(blocks.bytes, '\0');
+      ASSERT_TRUE(file.Read(blocks.begin + blocks.bytes, blocks.bytes, bytes.data()).ok());
+      RowBlock block(HostAllocator());
+      ASSERT_TRUE(ParseRowBlock(header, "memory", 0, bytes.data(), bytes.size(), &block).ok());
+      EXPECT_EQ(blocks.rows, block.size);
+      EXPECT_EQ(rows.keys[blocks.rows], block.keys[0]);
+      // With less or more of it, it is damaged.
+      EXPECT_EQ(StatusCode::kDataLoss,
+                ParseRowBlock(header, "memory", 0, bytes.data(), 10, &block).code());
+      EXPECT_EQ(StatusCode::kDataLoss,
+                ParseRowBlock(header, "memory", 0, bytes.data(), bytes.size() - 8, &block).code());
+    }
+  }
+}
+
+TEST(RowFile, FilesOfTheFirstFormatAreAsTheyWere) {
+  // Of 57 rows as they were written before there was a second format.
+  Memory file;
+  ASSERT_TRUE(Write(Plain(), Rows(57, Plain()), 200, &file).ok());
+  EXPECT_EQ(1, file.content[8]);
+  EXPECT_EQ(size_t{4120}, file.content.size());
+  EXPECT_EQ(588026008u, ExtendCrc32c(0, file.content.data(), file.content.size()));
+}
+
+TEST(RowFile, FillersAreOfPaddedFilesOnly) {
+  Memory file;
+  ASSERT_TRUE(Write(Padded(), Rows(3, Padded()), 0, &file).ok());
+  const uint32_t first_format = 1;
+  std::memcpy(&file.content[8], &first_format, sizeof(first_format));
+  uint64_t body_bytes;
+  std::memcpy(&body_bytes, &file.content[16], sizeof(body_bytes));
+  const uint32_t crc = ExtendCrc32c(0, file.content.data(), 24 + body_bytes);
+  std::memcpy(&file.content[24 + body_bytes], &crc, sizeof(crc));
+  RowFileReader reader(&file, HostAllocator());
+  EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code());
+}
+
+TEST(RowFile, StringsAreNotPadded) {
+  RowFileHeader header = Strings();
+  header.padded = true;
+  Memory file;
+  EXPECT_EQ(StatusCode::kInvalidArgument, Write(header, Rows(1, header), 1, &file).code());
+}
+
 TEST(RowFile, EveryFlippedBitIsFound) {
-  for (const RowFileHeader& header : {Plain(), Strings()}) {
+  for (const RowFileHeader& header : {Plain(), Strings(), Padded()}) {
     Memory file;
     ASSERT_TRUE(Write(header, Rows(3, header), 60, &file).ok());
     const std::string good = file.content;
@@ -200,17 +267,19 @@ TEST(RowFile, EveryFlippedBitIsFound) {
 }
 
 TEST(RowFile, EveryOtherLengthIsFound) {
-  Memory file;
-  ASSERT_TRUE(Write(Plain(), Rows(5, Plain()), 100, &file).ok());
-  const std::string good = file.content;
-  for (size_t size = 0; size < good.size(); ++size) {
-    file.content = good.substr(0, size);
+  for (const RowFileHeader& header : {Plain(), Padded()}) {
+    Memory file;
+    ASSERT_TRUE(Write(header, Rows(5, header), 100, &file).ok());
+    const std::string good = file.content;
+    for (size_t size = 0; size < good.size(); ++size) {
+      file.content = good.substr(0, size);
+      RowFileReader reader(&file, HostAllocator());
+      EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code()) << size;
+    }
+    file.content = good + '\0';
     RowFileReader reader(&file, HostAllocator());
-    EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code()) << size;
+    EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code());
   }
-  file.content = good + '\0';
-  RowFileReader reader(&file, HostAllocator());
-  EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code());
 }
 
 TEST(RowFile, BlocksThatChangePlacesOrAreLeftOutAreFound) {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows on a disk: a log of segments (segment.h, row_log.h), an index in memory that says where each
+// row is (place_index.h), compaction of what was erased or replaced (compaction.h), and reads of
+// many blocks at once (block_reader.h). The folder is scratch space of this process (folder.h).
+//
+// What a row costs: its bytes on the disk, twice at most with garbage, and 16 to 24 bytes of index
+// in memory. A Get reads one block for each row, and one for all rows of a block. Each block that
+// is read has its checksum and the keys of its rows checked, so damage is an error and never a
+// wrong row.
+//
+// Failures leave all rows where they are. A Put that finds no space takes some of its rows, each
+// whole; later ones work once there is space. Nothing is promised of rows after the process has
+// ended, so nothing is synchronized to the medium.
+//
+// In a child of fork() all verbs are refused or do nothing, and the parent's files stay.
+//
+// Thread safety: any verb, any time, from any thread. Put, Clear, SetRule and each step of Compact
+// exclude each other (LockRank::kRowLog). Get, Scan, Erase and the rest run beside them: they pin
+// the segments that they read, and check afterwards whether a row was moved before. No I/O is done
+// under the mutex of a stripe. No verb may be called by a thread that holds a lock of rank kRowLog
+// or above, thus none that holds a stripe of a table.
+#ifndef TF_EMBED_CC_DISK_DISK_STORE_H_
+#define TF_EMBED_CC_DISK_DISK_STORE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/data_type.h"
+#include "cc/core/base/lock_order.h"
+#include "cc/core/table/backing_store.h"
+#include "cc/disk/block_reader.h"
+#include "cc/disk/compaction.h"
+#include "cc/disk/file.h"
+#include "cc/disk/folder.h"
+#include "cc/disk/place_index.h"
+#include "cc/disk/row_log.h"
+#include "cc/disk/segment.h"
+
+namespace tf_embed {
+
+struct DiskStoreOptions {
+  std::string path;  // a folder that exists
+  std::string name;  // of the folder in it that the store makes and removes
+  DataType value_type = DataType::kFloat;
+  size_t dim = 1;
+  size_t init_size = 0;          // rows to make room for in the index
+  uint64_t most_disk_bytes = 0;  // 0: no bound
+  size_t buffer_bytes = size_t{1} << 20;
+  // What a process left in the folder is moved aside instead of removed.
+  bool keep_leftovers = false;
+  bool use_io_uring = true;   // if the kernel allows it
+  bool use_direct_io = true;  // if the file system has it
+  FileSystem* files = HostFileSystem();
+  // Kept until the folder is removed, for a caller that gives out names.
+  std::shared_ptr<const void> lease;
+  Allocator* allocator = HostAllocator();
+};
+
+class DiskStore final : public BackingStore {
+ public:
+  // kFailedPrecondition if the folder is in use.
+  static Status Open(const DiskStoreOptions& options, std::unique_ptr<DiskStore>* store);
+  // Removes the folder.
+  ~DiskStore() override;
+
+  size_t size() const override { return index_.size(); }
+  size_t shared() const override { return index_.shared(); }
+  void Contains(const int64_t* keys, size_t count, bool* exists) const override;
+  Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
+             WholeRows* rows) override;
+  Status Put(const ExecContext& context, const WholeRows& rows) override;
+  void Unshare(const int64_t* keys, size_t count) override;
+  void Erase(const int64_t* keys, size_t count) override;
+  // Goes along the log, which reads each block once.
+  Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
+  Status SetRule(const RuleSlots& rule) override;
+  Status Clear() override;
+  Status Compact(const ExecContext& context) override;
+  BackingStoreStats Stats() const override;
+  const std::string& name() const override { return name_; }
+
+  // How it reads, for messages and benchmarks.
+  bool uses_io_uring() const { return uses_io_uring_; }
+  bool uses_direct_io() const { return folder_->direct(); }
+
+ private:
+  class BatchReader;  // disk_store_get.cc
+
+  DiskStore(const DiskStoreOptions& options, std::unique_ptr<Folder> folder,
+            std::unique_ptr<BlockReader> reader, bool uses_io_uring);
+
+  // Refuses a child of fork().
+  Status CheckOwned() const;
+  std::shared_ptr<const StoreRule> rule() const;
+  Status PutSome(const StoreRule& rule, const WholeRows& rows, size_t* taken);
+  // Compacts in proportion to the rows that came and left. REQUIRES: writers_ held.
+  void CompactSome(const StoreRule& rule, size_t rows);
+  // Makes room below the bound. False if there is none to be made. REQUIRES: writers_ held.
+  bool MakeSpace(const StoreRule& rule);
+  // A part of Scan: cold rows of the blocks from `block` on.
+  Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows, uint32_t* block,
+                     bool* ended, WholeRows* rows) const;
+  void ScanBlock(const Segment& segment, const StoreRule& rule, uint32_t block,
+                 const RowBlock& found, WholeRows* rows) const;
+
+  const DiskStoreOptions options_;
+  const std::string name_;
+  const size_t weight_bytes_;
+  const std::unique_ptr<Folder> folder_;
+  mutable SegmentList segments_;
+  PlaceIndex index_;
+  RowLog log_;
+  mutable OrderedMutex writers_{LockRank::kRowLog};
+  Compaction compaction_;          // of writers_
+  int64_t compaction_credit_ = 0;  // likewise: rows that it may look at now
+  std::unique_ptr<BlockReader> reader_;
+  const bool uses_io_uring_;
+
+  mutable std::mutex rule_mutex_;  // nothing else is locked under it
+  std::shared_ptr<const StoreRule> rule_;
+
+  std::atomic<uint64_t> erased_{0};  // since the last Put
+  std::atomic<uint64_t> rows_read_{0};
+  std::atomic<uint64_t> bytes_read_{0};
+  std::atomic<uint64_t> read_requests_{0};
+  std::atomic<uint64_t> rows_written_{0};
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DISK_DISK_STORE_H_

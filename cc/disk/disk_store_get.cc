@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// Get. The rows of a batch are found in the index, sorted by place, and read block by block, all
+// blocks at once. Nothing keeps others from moving a row meanwhile. So a round goes
+//
+//     find places -> pin the segments -> read and check keys -> make shared, if places still hold
+//
+// and a key whose row was moved goes through another round.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "cc/core/base/first_failure.h"
+#include "cc/disk/disk_store.h"
+
+namespace tf_embed {
+
+class DiskStore::BatchReader final : public BlockReader::Visitor {
+ public:
+  BatchReader(DiskStore* store, const StoreRule& rule, const int64_t* keys, After after,
+              WholeRows* rows)
+      : store_(store),
+        rule_(rule),
+        keys_(keys),
+        after_(after),
+        rows_(rows),
+        wants_(store->options_.allocator),
+        states_(store->options_.allocator),
+        blocks_(store->options_.allocator),
+        reads_(store->options_.allocator),
+        pins_(store->options_.allocator) {}
+  ~BatchReader() override { Unpin(); }
+
+  Status Run(size_t count) {
+    TF_EMBED_RETURN_IF_ERROR(FindAll(count));
+    TF_EMBED_RETURN_IF_ERROR(rows_->Resize(num_rows_, store_->weight_bytes_, rule_.slot_bytes, 0));
+    for (size_t i = 0; i < num_rows_; ++i) rows_->keys[i] = keys_[wants_[i].key];
+    Status status;
+    for (int round = 0; num_wants_ > 0 && status.ok(); ++round) {
+      status = round < kMostRounds ? Round() : Status::DataLoss("An index of rows is damaged.");
+      Unpin();
+    }
+    if (!status.ok()) {
+      for (size_t i = 0; i < num_rows_; ++i) {
+        if (states_[i] == State::kNowShared) store_->index_.Unshare(rows_->keys[i]);
+      }
+      return status;
+    }
+    DropHoles();
+    rows_->size = num_rows_;
+    return status;
+  }
+
+  void Visit(size_t i, const char* bytes, int error) override {
+    const Wanted& wanted = blocks_[i];
+    const Segment& segment = *wanted.segment;
+    if (error == 0) {
+      TakeBlock(wanted, bytes);
+    } else {
+      failed_keys_.fetch_add(wanted.count, std::memory_order_relaxed);
+      failure_.Note(FileFailure("Can't read rows from '" + segment.path + "'", error));
+    }
+  }
+
+ private:
+  static constexpr int kMostRounds = 1000;
+
+  enum class State : uint8_t {
+    kWanted,
+    kRead,
+    kOtherKey,   // another key is at its place
+    kNoRow,      // no row is at its place
+    kShared,     // read, and shared before
+    kNowShared,  // read, and shared by this call
+    kGone,       // erased meanwhile
+  };
+  struct Want {
+    uint32_t place;
+    uint32_t key;  // its number in the batch
+    uint32_t row;  // in the rows that come out
+  };
+  // A block, and the wants that are for it, [first, first + count).
+  struct Wanted {
+    Segment* segment;
+    uint32_t block;
+    uint32_t first;
+    uint32_t count;
+  };
+
+  Status FindAll(size_t count) {
+    constexpr size_t kAhead = 16;
+    TF_EMBED_RETURN_IF_ERROR(wants_.Resize(count));
+    for (size_t i = 0; i < count; ++i) {
+      if (i + kAhead < count) store_->index_.Prefetch(keys_[i + kAhead]);
+      const PlaceIndex::Found found = store_->index_.Find(keys_[i]);
+      if (!found.found()) continue;
+      const uint32_t row = static_cast<uint32_t>(num_wants_);
+      wants_[num_wants_++] = {found.place, static_cast<uint32_t>(i), row};
+    }
+    num_rows_ = num_wants_;
+    TF_EMBED_RETURN_IF_ERROR(states_.Resize(num_rows_));
+    std::fill_n(states_.data(), num_rows_, State::kWanted);
+    TF_EMBED_RETURN_IF_ERROR(blocks_.Resize(num_rows_));
+    return reads_.Resize(num_rows_);
+  }
+
+  Status Round() {
+    std::sort(wants_.data(), wants_.data() + num_wants_,
+              [](const Want& one, const Want& other) { return one.place < other.place; });
+    TF_EMBED_RETURN_IF_ERROR(FindBlocks());
+    TakeFromMemory();
+    size_t most_bytes = 0;
+    for (size_t i = 0; i < num_blocks_; ++i) {
+      const Segment& segment = *blocks_[i].segment;
+      reads_[i] = {segment.file.get(), segment.OffsetOf(blocks_[i].block),
+                   static_cast<uint32_t>(segment.blocks.bytes)};
+      most_bytes = std::max(most_bytes, segment.blocks.bytes);
+      store_->bytes_read_.fetch_add(segment.blocks.bytes, std::memory_order_relaxed);
+    }
+    store_->read_requests_.fetch_add(num_blocks_, std::memory_order_relaxed);
+    if (num_blocks_ > 0) {
+      TF_EMBED_RETURN_IF_ERROR(store_->reader_->Read(reads_.data(), num_blocks_, most_bytes, this));
+    }
+    return Conclude();
+  }
+
+  // Pins the segments of the wants, and lists their blocks.
+  Status FindBlocks() {
+    const SegmentList& segments = store_->segments_;
+    size_t num_segments = 0;
+    for (size_t i = 0; i < num_wants_; ++i) {
+      num_segments +=
+          i == 0 || segments.NumberOf(wants_[i].place) != segments.NumberOf(wants_[i - 1].place);
+    }
+    TF_EMBED_RETURN_IF_ERROR(pins_.Resize(num_segments));
+    num_blocks_ = 0;
+    Segment* segment = nullptr;
+    for (uint32_t i = 0; i < num_wants_; ++i) {
+      const uint32_t number = segments.NumberOf(wants_[i].place);
+      if (i == 0 || number != segments.NumberOf(wants_[i - 1].place)) {
+        segment = store_->segments_.Pin(number);
+        if (segment != nullptr) pins_[num_pins_++] = segment;
+      }
+      if (segment == nullptr) {
+        states_[wants_[i].row] = State::kNoRow;
+        continue;
+      }
+      const uint32_t block =
+          segments.RowOf(wants_[i].place) / static_cast<uint32_t>(segment->blocks.rows);
+      Wanted* const last = num_blocks_ == 0 ? nullptr : &blocks_[num_blocks_ - 1];
+      if (last != nullptr && last->segment == segment && last->block == block) {
+        ++last->count;
+      } else {
+        blocks_[num_blocks_++] = {segment, block, i, 1};
+      }
+    }
+    return Status();
+  }
+
+  // Takes the rows that wait to be written, and keeps the blocks that are in files.
+  void TakeFromMemory() {
+    const RowLog& log = store_->log_;
+    std::lock_guard<OrderedMutex> lock(log.mutex());
+    size_t kept = 0;
+    for (size_t i = 0; i < num_blocks_; ++i) {
+      const Wanted wanted = blocks_[i];
+      if (wanted.block < wanted.segment->flushed_blocks.load()) {
+        blocks_[kept++] = wanted;
+      } else if (wanted.segment != log.open_segment() || wanted.block > log.encoded_blocks()) {
+        NoRows(wanted);
+      } else if (wanted.block < log.encoded_blocks()) {
+        TakeBlock(wanted, log.BytesOf(wanted.block));
+      } else {
+        RowBlock staged(nullptr);
+        staged.size = log.staged();
+        staged.keys = log.staged_keys();
+        staged.weights = log.staged_weights();
+        staged.slots = log.staged_slots();
+        TakeRows(wanted, staged);
+      }
+    }
+    num_blocks_ = kept;
+  }
+
+  void NoRows(const Wanted& wanted) {
+    for (uint32_t i = 0; i < wanted.count; ++i) {
+      states_[wants_[wanted.first + i].row] = State::kNoRow;
+    }
+  }
+
+  void TakeBlock(const Wanted& wanted, const char* bytes) {
+    const Segment& segment = *wanted.segment;
+    RowBlock block(nullptr);  // rows without strings take no memory
+    Status status = ParseRowBlock(segment.header, segment.path, segment.OffsetOf(wanted.block),
+                                  bytes, segment.blocks.bytes, &block);
+    if (status.ok()) {
+      TakeRows(wanted, block);
+    } else {
+      failed_keys_.fetch_add(wanted.count, std::memory_order_relaxed);
+      failure_.Note(std::move(status));
+    }
+  }
+
+  void TakeRows(const Wanted& wanted, const RowBlock& block) {
+    const Segment& segment = *wanted.segment;
+    const size_t weight_bytes = store_->weight_bytes_;
+    const size_t slot_bytes = rule_.slot_bytes;
+    for (uint32_t i = wanted.first; i < wanted.first + wanted.count; ++i) {
+      const Want& want = wants_[i];
+      const size_t number =
+          store_->segments_.RowOf(want.place) - wanted.block * segment.blocks.rows;
+      if (number >= block.size) {
+        states_[want.row] = State::kNoRow;
+      } else if (block.keys[number] != keys_[want.key]) {
+        states_[want.row] = State::kOtherKey;
+      } else {
+        std::memcpy(rows_->weights.data() + want.row * weight_bytes,
+                    block.weights + number * weight_bytes, weight_bytes);
+        if (slot_bytes > 0) {
+          const char* const slots = segment.generation == rule_.generation
+                                        ? block.slots + number * slot_bytes
+                                        : rule_.initial_slots.data();
+          std::memcpy(rows_->slots.data() + want.row * slot_bytes, slots, slot_bytes);
+        }
+        states_[want.row] = State::kRead;
+      }
+    }
+  }
+
+  // Makes rows shared, and keeps the wants that need another round.
+  Status Conclude() {
+    if (failure_.failed()) return Failure();
+    size_t kept = 0;
+    for (size_t i = 0; i < num_wants_; ++i) {
+      Want want = wants_[i];
+      const int64_t key = keys_[want.key];
+      State& state = states_[want.row];
+      if (state == State::kRead) {
+        if (after_ == After::kCold) continue;
+        const PlaceIndex::Shared shared = store_->index_.Share(key, want.place);
+        if (shared != PlaceIndex::Shared::kMoved) {
+          state = shared == PlaceIndex::Shared::kNow ? State::kNowShared : State::kShared;
+          continue;
+        }
+      }
+      const PlaceIndex::Found found = store_->index_.Find(key);
+      if (!found.found()) {
+        state = State::kGone;
+        continue;
+      }
+      if (state == State::kOtherKey && found.place == want.place) {
+        // The segment is pinned, so the place means the row that was read.
+        const Segment* const segment = store_->segments_.Of(store_->segments_.NumberOf(want.place));
+        failed_keys_.fetch_add(1, std::memory_order_relaxed);
+        failure_.Note(Status::DataLoss("'" + segment->path +
+                                       "' is damaged: it has another row in place of one."));
+        continue;
+      }
+      state = State::kWanted;
+      want.place = found.place;
+      wants_[kept++] = want;
+    }
+    num_wants_ = kept;
+    return failure_.failed() ? Failure() : Status();
+  }
+
+  Status Failure() {
+    const Status first = failure_.Take();
+    const std::string message = first.message() + " Keys of the batch that can't be read: " +
+                                std::to_string(failed_keys_.load()) + " of " +
+                                std::to_string(num_rows_) + ".";
+    if (first.code() == StatusCode::kDataLoss) return Status::DataLoss(message);
+    if (first.code() == StatusCode::kUnavailable) return Status::Unavailable(message);
+    return Status::ResourceExhausted([&] { return message; });
+  }
+
+  void DropHoles() {
+    for (size_t i = 0; i < num_rows_;) {
+      if (states_[i] != State::kGone) {
+        ++i;
+        continue;
+      }
+      const size_t last = --num_rows_;
+      states_[i] = states_[last];
+      rows_->keys[i] = rows_->keys[last];
+      MoveBytes(&rows_->weights, store_->weight_bytes_, last, i);
+      MoveBytes(&rows_->slots, rule_.slot_bytes, last, i);
+    }
+  }
+  static void MoveBytes(Buffer<char>* rows, size_t bytes, size_t from, size_t to) {
+    if (bytes > 0 && from != to) {
+      std::memcpy(rows->data() + to * bytes, rows->data() + from * bytes, bytes);
+    }
+  }
+
+  void Unpin() {
+    while (num_pins_ > 0) store_->segments_.Unpin(pins_[--num_pins_]);
+  }
+
+  DiskStore* const store_;
+  const StoreRule& rule_;
+  const int64_t* const keys_;
+  const After after_;
+  WholeRows* const rows_;
+
+  size_t num_rows_ = 0;
+  size_t num_wants_ = 0;
+  size_t num_blocks_ = 0;
+  size_t num_pins_ = 0;
+  Buffer<Want> wants_;
+  Buffer<State> states_;  // by row
+  Buffer<Wanted> blocks_;
+  Buffer<BlockRead> reads_;
+  Buffer<Segment*> pins_;
+  FirstFailure failure_;
+  std::atomic<size_t> failed_keys_{0};
+};
+
+Status DiskStore::Get(const ExecContext&, const int64_t* keys, size_t count, After after,
+                      WholeRows* rows) {
+  rows->size = 0;
+  TF_EMBED_RETURN_IF_ERROR(CheckOwned());
+  const std::shared_ptr<const StoreRule> rule = this->rule();
+  BatchReader reader(this, *rule, keys, after, rows);
+  TF_EMBED_RETURN_IF_ERROR(reader.Run(count));
+  rows_read_.fetch_add(rows->size, std::memory_order_relaxed);
+  return Status();
+}
+
+}  // namespace tf_embed

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folder of one store: scratch space of one process.
+//
+//     LOCK                    locked while the process lives; its content says whose folder it is
+//     rows-<16 digits>.seg    files of rows
+//
+// A folder that is in use is refused. One that its process left behind is emptied and used again,
+// or moved aside to "<folder>.kept-<n>" if it is to be kept. Files with other names are never
+// touched: a folder without our LOCK must be empty, and one that has other files is not removed.
+//
+// A child of fork() does not own the folder: Owned() is false there, and nothing is removed.
+//
+// Thread safety: any thread may call any method at any time.
+#ifndef TF_EMBED_CC_DISK_FOLDER_H_
+#define TF_EMBED_CC_DISK_FOLDER_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cc/core/base/status.h"
+#include "cc/disk/file.h"
+
+namespace tf_embed {
+
+class Folder {
+ public:
+  // `path` exists; `name`, a folder in it, is made.
+  static Status Open(const std::string& path, const std::string& name, bool keep_leftovers,
+                     FileSystem* files, std::unique_ptr<Folder>* folder);
+  // Removes the folder, whose other files are gone. In a child of fork() does nothing.
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  bool Owned() const;
+
+  // The path of a file of rows, by its number.
+  std::string FileOf(uint64_t serial) const;
+  // Makes that file, for direct I/O if the file system has it and `direct` is wanted. 0 or errno.
+  int Create(uint64_t serial, std::unique_ptr<File>* file);
+  // Removes it.
+  void Remove(uint64_t serial);
+
+  // Finds out whether files can be made here, and whether direct I/O works.
+  Status Probe(bool direct);
+  bool direct() const { return direct_; }
+
+ private:
+  Folder(std::string path, FileSystem* files, int lock, pid_t owner)
+      : path_(std::move(path)), files_(files), lock_(lock), owner_(owner) {}
+
+  const std::string path_;
+  FileSystem* const files_;
+  const int lock_;
+  const pid_t owner_;
+  bool direct_ = false;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DISK_FOLDER_H_
