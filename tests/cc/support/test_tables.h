@@ -67,7 +67,7 @@ inline std::vector<TableKind> HostTables() {
 
 // A cache of few rows over another store.
 inline TableKind TieredTables() {
-  constexpr size_t kCacheRows = 16;
+  constexpr size_t kCacheRows = 64;
   const auto create = [](const TableOptions& options) -> std::unique_ptr<Table> {
     return NewTieredTable(options, kCacheRows);
   };
