@@ -24,7 +24,7 @@ from tf_embed.table.initializers import row_initializer, with_own_seed
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.variable import Variable
 
@@ -60,7 +60,7 @@ class TableLayer(keras.layers.Layer):
         bp_v2: bool,
         unknown_value: Any,
         policy: TablePolicy | dict[str, Any] | None,
-        storage: GpuStorage | dict[str, Any] | None,
+        storage: Storage | dict[str, Any] | None,
         name: str | None,
         table_name: str = "{}",
         checkpoint: bool = True,

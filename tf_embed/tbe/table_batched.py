@@ -139,7 +139,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
             `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
             are in its memory, of MANAGED and MANAGED_CACHING in the host's, pinned (see
-            `tf_embed.GpuStorage`). Else all tables are on the CPU. MTIA is refused.
+            `tf_embed.Storage`). Else all tables are on the CPU. MTIA is refused.
         feature_table_map: The number of each feature's table. Default: one feature a table.
         cache_algorithm: Accepted; without effect while there are no caches, as are `cache_sets`,
             `cache_load_factor`, `cache_reserved_memory`, `cache_precision`, `enforce_hbm`,

@@ -14,7 +14,7 @@ from tf_embed.definitions import as_enum
 from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.policies import TablePolicy
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 from tf_embed.tbe import quantized_rows
 from tf_embed.tbe.types import ComputeDevice, EmbeddingLocation, SparseType
 from tf_embed.variable.row_array import RowArray
@@ -106,7 +106,7 @@ class TableSpec:
             "name": name,
         }
         if self.location != EmbeddingLocation.DEVICE:  # on a GPU they are in the host's memory
-            options["storage"] = GpuStorage(max_row_bytes=0, max_host_bytes=None)
+            options["storage"] = Storage(gpu_bytes=0)
         if self.rows is None:
             return Variable(policy=policy, **options)
         if policy is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GpuStorage`: what it takes; and on a GPU, in which memory rows are and what becomes of the rest.
+"""`Storage`: what it takes; and on a GPU, in which memory rows are and what becomes of the rest.
 
 The tests of tables on a GPU run as those of gpu_tables_test.py do.
 """
@@ -25,7 +25,7 @@ from tf_embed.ops import table_ops
 GPU, CPU = "/GPU:0", "/CPU:0"
 DIM = 8
 ROW_BYTES = 4 * DIM
-ON_HOST = tf_embed.GpuStorage(max_row_bytes=0, max_host_bytes=None)
+ON_HOST = tf_embed.Storage(max_row_bytes=0, max_host_bytes=None)
 
 needs_gpu = pytest.mark.skipif(
     not (tf.config.list_physical_devices("GPU") and table_ops.has_gpu_tables()),
@@ -71,20 +71,20 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_what_makes_no_sense_is_refused(self, given, error, message):
         with self.assertRaisesRegex(error, message):
-            tf_embed.GpuStorage(**given)
+            tf_embed.Storage(**given)
 
     def test_what_is_no_storage_is_refused(self):
         for make in (tf_embed.Variable, lambda **given: DynamicEmbedding(2, **given)):
-            with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.GpuStorage. Rec"):
+            with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.Storage. Rec"):
                 make(storage=10**9)
 
     def test_a_table_on_the_cpu_makes_nothing_of_it(self):
-        v = variable(tf_embed.GpuStorage(max_bytes=1), devices=CPU)
+        v = variable(tf_embed.Storage(gpu_total_bytes=1), devices=CPU)
         fill(v, 1000)
         stats = v.stats()
         self.assertEqual((stats["rows"], stats["refused"], stats["pinned_bytes"]), (1000, 0, 0))
         v = variable(
-            tf_embed.GpuStorage(max_bytes=1),
+            tf_embed.Storage(gpu_total_bytes=1),
             devices=CPU,
             policy=tf_embed.TablePolicy(max_rows=10, eviction="score"),
         )
@@ -92,7 +92,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(v.size(), 10)
 
     def test_layers_are_saved_with_it(self):
-        storage = tf_embed.GpuStorage(max_bytes=10**9, max_row_bytes=10**6, max_host_bytes=10**7)
+        storage = tf_embed.Storage(max_bytes=10**9, max_row_bytes=10**6, max_host_bytes=10**7)
         for make in (DynamicEmbedding, tfra.keras.layers.Embedding):
             layer = make(DIM, storage=storage)
             copied = type(layer).from_config(layer.get_config())
@@ -108,7 +108,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_creator_has_one(self):
         config = tfra.HkvHashTableConfig(max_hbm_for_values=10**6)
         creator = tfra.HkvHashTableCreator(config)
-        wanted = tf_embed.GpuStorage(max_row_bytes=10**6, max_host_bytes=None)
+        wanted = tf_embed.Storage(max_row_bytes=10**6, max_host_bytes=None)
         self.assertEqual(variable(kv_creator=creator).storage, wanted)
         self.assertEqual(variable(ON_HOST, kv_creator=creator).storage, ON_HOST)
         self.assertIsNone(variable(kv_creator=tfra.CuckooHashTableCreator()).storage)
@@ -120,7 +120,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(1, 3)
     def test_rows_beyond_a_bound_are_on_the_host(self, shards):
-        storage = tf_embed.GpuStorage(max_row_bytes=shards * 1000 * ROW_BYTES, max_host_bytes=None)
+        storage = tf_embed.Storage(max_row_bytes=shards * 1000 * ROW_BYTES, max_host_bytes=None)
         v = variable(storage, devices=[GPU] * shards, init_size=shards)
         fill(v, 500 * shards)
         self.assertEqual(v.stats()["pinned_bytes"], 0)
@@ -137,7 +137,7 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(
         optimizer=("sgd", "adam"),
-        storage=(ON_HOST, tf_embed.GpuStorage(max_row_bytes=9000, max_host_bytes=None)),
+        storage=(ON_HOST, tf_embed.Storage(max_row_bytes=9000, max_host_bytes=None)),
     )
     def test_steps_give_the_rows_of_the_cpu(self, optimizer, storage):
         rng = np.random.default_rng(SEED)
@@ -167,7 +167,7 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_without_an_eviction_new_rows_are_refused(self, **bounds):
         for policy in (None, tf_embed.TablePolicy(eviction=None)):
-            v = variable(tf_embed.GpuStorage(**bounds), devices=GPU, policy=policy)
+            v = variable(tf_embed.Storage(**bounds), devices=GPU, policy=policy)
             for first in range(0, 5000, 500):
                 fill(v, 500, first)
             stats = v.stats()
@@ -182,7 +182,7 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
     def test_with_one_others_leave_for_them(self, eviction, max_rows):
         policy = tf_embed.TablePolicy(eviction=eviction, max_rows=max_rows)
         v = variable(
-            tf_embed.GpuStorage(max_row_bytes=20_000, max_host_bytes=80_000),
+            tf_embed.Storage(max_row_bytes=20_000, max_host_bytes=80_000),
             devices=GPU,
             policy=policy,
         )
