@@ -233,6 +233,7 @@ OF_LAYER = {
     "initializer": INITIALIZERS,
     "feature_names": NAMES,
     "policy": k.POLICY,
+    "storage": k.STORAGE,
     "padding_id": k.PADDING,
     "name": k.LAYER_NAME,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Storage`: the memories and the disk that hold the rows of a table, and how many bytes of each."""
+"""`Storage`: the memories and the disk that hold the rows of a table, and their bounds."""
 
 from __future__ import annotations
 

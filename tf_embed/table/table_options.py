@@ -67,10 +67,19 @@ class TableOptions:
         return has_order and self.storage is not None and self.storage.is_bounded
 
     @property
+    def is_on_gpu(self) -> bool:
+        """Whether the table is on a GPU."""
+        return "GPU" in self.device.upper()
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether rows may be on disk, under a cache."""
+        return self.storage is not None and self.storage.path is not None
+
+    @property
     def notes_uses(self) -> bool:
         """Whether a lookup in training does more than read: it is kept, or brings rows up."""
-        has_tiers = self.storage is not None and self.storage.path is not None
-        return has_tiers or bool(self.statistics)
+        return self.has_disk or bool(self.statistics)
 
     @property
     def storage_attributes(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import _library
-from tf_embed.table.devices import CPU
 from tf_embed.table.table import Table
 from tf_embed.variable.row_statistics import stats_of
 
@@ -122,8 +121,8 @@ def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
     options = table.options
     weights = options.dim * (options.value_dtype.size or _WORD)
     # A cache over a disk keeps the last use of each row.
-    count = 1 if _has_disk(table) else len(options.statistics)
-    rows = stats["cache_rows"] if _has_disk(table) else stats["rows"]
+    count = 1 if options.has_disk else len(options.statistics)
+    rows = stats["cache_rows"] if options.has_disk else stats["rows"]
     slots = 0
     if rows:
         slots = max(0, stats["payload_bytes"] // rows - weights - count * _WORD)
@@ -151,13 +150,13 @@ def _tiers(table: Table, stats: dict[str, Any], row: int) -> tuple[TierReport, .
         return TierReport(name, bound, capacity, rows, used)
 
     payload = stats["payload_bytes"]
-    if storage is not None and storage.path is not None:
+    if storage is not None and options.has_disk:
         rows, used = stats["disk_rows"], stats["disk_bytes"]
         return (
             tier("host", storage.host_bytes, stats["cache_rows"], payload),
             tier("disk", storage.disk_bytes, rows, used),
         )
-    if options.device == CPU:
+    if not options.is_on_gpu:
         return (tier("host", None, stats["rows"], payload),)
     bounds = {"gpu_bytes": None, "host_bytes": 0} if storage is None else storage.attributes()
     unbounded = {name: None if bound == -1 else bound for name, bound in bounds.items()}
@@ -168,11 +167,6 @@ def _tiers(table: Table, stats: dict[str, Any], row: int) -> tuple[TierReport, .
         tier("gpu", unbounded["gpu_bytes"], stats["rows"] - rows_on_host, payload - pinned),
         tier("host", unbounded["host_bytes"], rows_on_host, pinned),
     )
-
-
-def _has_disk(table: Table) -> bool:
-    storage = table.options.storage
-    return storage is not None and storage.path is not None
 
 
 def _padded(size: int, multiple: int) -> int:

@@ -95,9 +95,7 @@ def stats_of(table: Table) -> dict[str, Any]:
         "load": _ratio(counts["rows"], places),
         "mean_probe_length": _ratio(read, probed),
         "cache_hit_rate": _known_ratio(counts["cache_hits"], found),
-        "read_amplification": _known_ratio(
-            counts["disk_read_bytes"] * counts["disk_rows"], wanted
-        ),
+        "read_amplification": _known_ratio(counts["disk_read_bytes"] * counts["disk_rows"], wanted),
     }
 
 
