@@ -30,6 +30,7 @@ PYTHON_ROOMS = (
     "variable",
     "optimizers",
     "layers",
+    "callbacks",
     "tbe",
     "tfra",
     "__init__",

@@ -45,7 +45,11 @@ def with_prefetch(
 
     def bring_up(*items: Any) -> Any:
         element = items if is_tuple else items[0]
-        chosen = ids_of_element(element, owner) if ids is None else ids(element)
+        chosen = (
+            ids_of_element(element, owner)
+            if ids is None
+            else arguments.call_of(ids, "ids", owner, element)
+        )
         return _after(element, prefetch, chosen)
 
     # One call at a time: a table takes batches in the order in which they will be used.

@@ -233,7 +233,8 @@ class TableLayer(keras.layers.Layer):
                 some = some.values
             elif isinstance(some, tf.RaggedTensor):
                 some = some.flat_values
-            keys = cast_ids(tf.convert_to_tensor(some), table.options.key_dtype, self.name)
+            some = arguments.as_tensor(some, "ids", self.name)
+            keys = cast_ids(some, table.options.key_dtype, self.name)
             # A function of tf.data can't run on a GPU, and there is nothing to bring up on one.
             if not table.options.is_on_gpu:
                 ops.append(table.prefetch(keys))

@@ -16,8 +16,8 @@ from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import stored_rows
-from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.creators import storage_of
+from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.tbe import inputs as batches
