@@ -54,6 +54,7 @@ CC_ROOMS = {
     },
     "host": ("cc/core/", "cc/host/"),
     "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
+    "tiered": ("cc/core/", "cc/tiered/"),
     "stores": ("cc/core/", "cc/device/", "cc/host/", "cc/stores/"),
     # Of the core, the lists of names.
     "ops": (
