@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose tables have rows on disk: the same numbers as in memory, and caches that are used."""
+"""Models whose tables have rows on disk: the same numbers as in memory, and caches in use."""
 
 from __future__ import annotations
 
