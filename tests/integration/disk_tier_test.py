@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 from typing import Any
 
 import keras
@@ -25,7 +26,7 @@ CACHE_ROWS = 400
 
 class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
     def storage(self, rows: int = CACHE_ROWS) -> tf_embed.Storage:
-        folder = pathlib.Path(self.create_tempdir().full_path)
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
         return tf_embed.Storage(host_bytes=rows * ROW_BYTES, path=folder)
 
     def dataset(self) -> tf.data.Dataset:
@@ -112,7 +113,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_saved_model_has_all_rows(self):
         model, layer = self.model(self.storage())
         model.fit(self.dataset(), verbose=0)
-        path = pathlib.Path(self.create_tempdir().full_path) / "m.keras"
+        path = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir())) / "m.keras"
         model.save(path)
         loaded = keras.models.load_model(path)
         self.assertEqual(loaded.layers[0].storage, layer.storage)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 import unittest.mock
 from collections import defaultdict
 from typing import Any
@@ -27,7 +28,8 @@ LABELS = np.random.default_rng(SEED).normal(size=[48, 1])
 def model_of(name: str = "items", **options: Any) -> keras.Model:
     keras.utils.set_random_seed(SEED)
     layer = DynamicEmbedding(3, name=name, initializer="normal", optimizer="adam")
-    model = keras.Sequential([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
+    ids = keras.Input([2], dtype="int64")
+    model = keras.Sequential([ids, layer, keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False, **options)
     return model
 
@@ -63,7 +65,7 @@ class CountedLookups:
 
 class TableMetricsTest(tf.test.TestCase, parameterized.TestCase):
     def folder(self) -> pathlib.Path:
-        return pathlib.Path(self.create_tempdir().full_path)
+        return pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
 
     @pytest.mark.smoke
     @parameterized.parameters({}, {"run_eagerly": True})

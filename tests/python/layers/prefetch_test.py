@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import unittest.mock
 from typing import Any
 
@@ -200,7 +201,7 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_model_whose_layer_has_a_table_already_is_saved_and_loaded(self):
         model, layer = self.model(with_input=False)
         model.fit(layer.prefetch(self.dataset()), verbose=0)
-        path = self.create_tempdir().full_path + "/m.keras"
+        path = tempfile.mkdtemp(dir=self.get_temp_dir()) + "/m.keras"
         model.save(path)
         loaded = keras.models.load_model(path)
         for one, other in zip(self.rows(layer), self.rows(loaded.layers[0]), strict=True):

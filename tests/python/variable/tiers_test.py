@@ -68,7 +68,7 @@ class MemoryReportTest(tf.test.TestCase, parameterized.TestCase):
         (tf.float32, "rowwise_adagrad", (12, 4)),
         (tf.float16, "adagrad", (6, 12)),
         (tf.float64, "adam", (24, 48)),
-        (tf.float32, "lamb", (12, 24)),  # outside of the table
+        (tf.float32, "nadam", (12, 24)),  # outside of the table
     )
     def test_a_row_is_the_same_before_and_after_training(self, dtype, optimizer, parts):
         layer = DynamicEmbedding(3, value_dtype=dtype, optimizer=optimizer, name="items")
