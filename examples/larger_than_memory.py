@@ -116,7 +116,7 @@ def train(
     log_dir = options.log_dir if storage is not None else None
     metrics = tf_embed.callbacks.TableMetrics(log_dir=log_dir, every=every)
     dataset = embedding.prefetch(dataset_of(options.rows, options.steps))
-    model.fit(dataset, callbacks=[metrics, trace], verbose=options.verbose)
+    model.fit(dataset, shuffle=False, callbacks=[metrics, trace], verbose=options.verbose)
     return embedding, trace
 
 
@@ -145,6 +145,7 @@ def plot(path: pathlib.Path, trace: Trace, heading: str) -> None:
     steps = np.arange(1, len(trace.times) + 1)
     above.plot(steps, 100 * np.array(trace.hit_rates))
     above.set_ylabel("cache hit rate, %")
+    above.set_ylim(0, 102)
     width = max(1, len(steps) // 50)
     speeds = width / (np.array(trace.times[width:]) - np.array(trace.times[:-width]))
     below.plot(steps[width:], speeds)

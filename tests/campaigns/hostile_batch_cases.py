@@ -426,7 +426,7 @@ BATCH_CALLS: dict[str, Call] = {
             "indices": PREFETCHED,
             "offsets": PREFETCHED,
             "forward_stream": k.NONE,
-            "batch_size_per_feature_per_rank": k.IGNORED,
+            "batch_size_per_feature_per_rank": k.NONE,
         },
     ),
     "tbe.TableBatchedEmbeddingBags.get_uvm_cache_stats": Call(

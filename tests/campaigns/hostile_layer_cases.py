@@ -77,7 +77,7 @@ LAYER_CALLS: dict[str, Call] = {
         lambda: te.callbacks.TableMetrics,
         dict,
         {
-            "tables": k.NONE.taking("nothing to watch", "[]"),
+            "tables": k.NONE.taking("nothing to watch", "[], array of no rows"),
             "log_dir": k.FOLDER.optional(),
             "every": k.LARGE_INT,
         },
