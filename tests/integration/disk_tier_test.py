@@ -82,7 +82,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
             self.assertGreater(after["promoted"], before["promoted"])
             rates.append(history.history["cache_hit_rate"][0])
         self.assertGreater(rates[1], rates[0])
-        self.assertGreater(rates[1], 0.99)
+        self.assertGreater(rates[1], 0.95)
 
     def test_prefetch_brings_rows_up(self):
         v = tf_embed.Variable(dim=DIM, storage=self.storage())
