@@ -41,6 +41,7 @@ examples: library $(VENV)/.demo
 	$(VENV)/bin/python examples/custom_loop.py
 	$(VENV)/bin/python examples/stream_parquet.py
 	$(VENV)/bin/python examples/kill_and_resume.py
+	$(VENV)/bin/python examples/larger_than_memory.py --compare
 	$(VENV)/bin/python examples/movielens.py $(if $(DATA),--data="$(DATA)")
 
 CC_FILES = $(shell find cc tests/cc benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)

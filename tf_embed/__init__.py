@@ -9,12 +9,13 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     embedding_lookup_sparse     pooled rows of sparse or ragged ids; safe_embedding_lookup_sparse
     unique_rows                 the rows of distinct ids, each once
     layers.DynamicEmbedding     a table, as a Keras layer
+    callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowwiseAdagrad   an optimizer that Keras lacks
     TablePolicy                 admission, eviction and expiry; CounterAdmission, BloomAdmission
     RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
-    GpuStorage                  limits of a table on a GPU
+    Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
     default_partition_fn        how keys are spread over shards
 
 Other systems' interfaces are packages of their own:
@@ -27,6 +28,7 @@ from tf_embed import _library
 
 _library.check_environment()
 
+from tf_embed import callbacks as callbacks  # noqa: E402
 from tf_embed import layers as layers  # noqa: E402
 from tf_embed import optimizers as optimizers  # noqa: E402
 from tf_embed import tbe as tbe  # noqa: E402
@@ -40,7 +42,7 @@ from tf_embed.table.restrict_policies import (  # noqa: E402
     TimestampRestrictPolicy,
 )
 from tf_embed.table.sharding import default_partition_fn  # noqa: E402
-from tf_embed.table.storage import GpuStorage  # noqa: E402
+from tf_embed.table.storage import Storage  # noqa: E402
 from tf_embed.variable.lookup import (  # noqa: E402
     embedding_lookup,
     embedding_lookup_unique,
@@ -58,8 +60,8 @@ __all__ = [
     "CounterAdmission",
     "DynamicEmbeddingOptimizer",
     "FrequencyRestrictPolicy",
-    "GpuStorage",
     "RestrictPolicy",
+    "Storage",
     "TablePolicy",
     "TimestampRestrictPolicy",
     "Variable",

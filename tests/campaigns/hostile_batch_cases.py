@@ -233,6 +233,7 @@ OF_LAYER = {
     "initializer": INITIALIZERS,
     "feature_names": NAMES,
     "policy": k.POLICY,
+    "storage": k.STORAGE,
     "padding_id": k.PADDING,
     "name": k.LAYER_NAME,
 }
@@ -316,6 +317,7 @@ BATCH_CALLS: dict[str, Call] = {
     "tbe.TableBatchedEmbeddingBags [dynamic]": _layer_of(embedding_specs=[(None, 2)])(
         initializer=INITIALIZER.taking(ONE_EACH, "[None]"),
         policy=k.POLICY.taking(ONE_EACH, "[None]"),
+        storage=k.STORAGE.taking(ONE_EACH, "[None]"),
         name=k.LAYER_NAME,
     ),
     "tbe.TableBatchedEmbeddingBags [bytes]": _layer_of(optimizer=None, weights_precision="int8")(
@@ -424,8 +426,13 @@ BATCH_CALLS: dict[str, Call] = {
             "indices": PREFETCHED,
             "offsets": PREFETCHED,
             "forward_stream": k.NONE,
-            "batch_size_per_feature_per_rank": k.IGNORED,
+            "batch_size_per_feature_per_rank": k.NONE,
         },
+    ),
+    "tbe.TableBatchedEmbeddingBags.get_uvm_cache_stats": Call(
+        _method("get_uvm_cache_stats", embedding_specs=[(3, 2)], gather_uvm_cache_stats=True),
+        dict,
+        {"use_local_cache": k.OBJECT},
     ),
     "tbe.TailIdThreshold": _settings(te.tbe.TailIdThreshold, val=NUMBER, is_ratio=BOOL),
     "tbe.CounterBasedRegularizationDefinition": _settings(

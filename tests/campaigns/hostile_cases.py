@@ -199,6 +199,9 @@ CALLS: dict[str, Call] = {
             "training": k.TRAINING,
         },
     ),
+    "Variable.prefetch": Call(
+        _method("prefetch"), lambda: {"keys": [1]}, {"keys": k.KEYS, "name": k.OP_NAME}
+    ),
     "Variable.remove": Call(
         _method("remove"), lambda: {"keys": [1]}, {"keys": k.KEYS, "name": k.OP_NAME}
     ),
@@ -399,15 +402,19 @@ CALLS: dict[str, Call] = {
         lambda policy: _use_variable(te.Variable(dim=2, policy=policy)),
         says=("eviction",),
     ),
-    "GpuStorage": Call(
-        lambda: te.GpuStorage,
-        lambda: {"max_bytes": 2**20},
+    "Storage": Call(
+        lambda: te.Storage,
+        lambda: {"gpu_total_bytes": 2**20},
         {
-            "max_bytes": k.LARGE_INT.optional(),
-            "max_row_bytes": k.LARGE_OR_ZERO.optional(),
-            "max_host_bytes": k.LARGE_OR_ZERO.optional(),
+            "gpu_total_bytes": k.LARGE_INT.optional(),
+            "gpu_bytes": k.LARGE_OR_ZERO.optional(),
+            "host_bytes": k.LARGE_OR_ZERO.optional(),
+            "path": k.NONE,
+            "disk_bytes": k.NONE,
+            "keep_leftovers": k.FALSE,
         },
         lambda storage: _use_variable(te.Variable(dim=2, storage=storage)),
+        says=("host_bytes",),
     ),
     "tfra.HkvHashTableConfig": Call(
         lambda: te.tfra.HkvHashTableConfig,

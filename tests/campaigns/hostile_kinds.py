@@ -148,7 +148,7 @@ POLICY = kind(
         "config of nothing": lambda: {"class_name": "Nothing", "config": {}},
     },
 )
-STORAGE = kind({DEFAULT: "None"}, {"class GpuStorage": lambda: tf_embed.GpuStorage})
+STORAGE = kind({DEFAULT: "None"}, {"class Storage": lambda: tf_embed.Storage})
 CREATOR = kind(
     {DEFAULT: "None"},
     {

@@ -60,7 +60,36 @@ def _model() -> keras.Model:
     return keras.Model(ids, te.layers.DynamicEmbedding(2, name="hostile_layer")(ids))
 
 
+def _prefetch(kind: Any, **options: Any) -> Call:
+    return Call(
+        lambda: _layer(kind, **options).prefetch,
+        lambda: {"dataset": tf.data.Dataset.from_tensors(tf.constant([1, 2]))},
+        {
+            "dataset": k.OBJECT,
+            "ids": k.CALLABLE.optional(),
+            "buffer_size": k.LARGE_OR_ZERO.taking("tf.data.AUTOTUNE", "-1"),
+        },
+    )
+
+
 LAYER_CALLS: dict[str, Call] = {
+    "callbacks.TableMetrics": Call(
+        lambda: te.callbacks.TableMetrics,
+        dict,
+        {
+            "tables": k.NONE.taking("nothing to watch", "[], array of no rows"),
+            "log_dir": k.FOLDER.optional(),
+            "every": k.LARGE_INT,
+        },
+    ),
+    "layers.DynamicEmbedding.prefetch": _prefetch(te.layers.DynamicEmbedding),
+    "tfra.keras.layers.Embedding.prefetch": _prefetch(te.tfra.keras.layers.Embedding),
+    "tfra.keras.layers.SquashedEmbedding.prefetch": _prefetch(
+        te.tfra.keras.layers.SquashedEmbedding
+    ),
+    "tfra.keras.layers.FieldWiseEmbedding.prefetch": _prefetch(
+        te.tfra.keras.layers.FieldWiseEmbedding, nslots=3, slot_map_fn=lambda keys: keys % 3
+    ),
     "layers.DynamicEmbedding": Call(
         lambda: te.layers.DynamicEmbedding,
         lambda: {"dim": 2, "name": "hostile_layer"},

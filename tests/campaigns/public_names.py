@@ -24,7 +24,7 @@ HOOKS = {
     "update_step",
 }
 
-PACKAGES = ("layers", "optimizers", "tbe", "tfra")
+PACKAGES = ("callbacks", "layers", "optimizers", "tbe", "tfra")
 
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def public_names() -> dict[str, Any]:
 
 def _methods(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
     for name in dir(kind):
-        if name.startswith("_") or name in HOOKS:
+        if name.startswith(("_", "on_")) or name in HOOKS:
             continue
         value = inspect.getattr_static(kind, name)
         if isinstance(value, (classmethod, staticmethod)):

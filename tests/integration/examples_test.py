@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 
 import custom_loop
+import larger_than_memory
 import movielens_data
 import numpy as np
 import pytest
@@ -155,6 +156,35 @@ class MovieLensTest(tf.test.TestCase):
             self.assertRegex(program.stdout, rows_line)
         self.assertRegex(program.stdout, r"tf_embed mean\s+\d\.\d{4}\n")
         self.assertRegex(program.stdout, r"User \d+ should see\n  \d\.\d\d  Café 30")
+
+
+class LargerThanMemoryTest(tf.test.TestCase):
+    def test_ids_follow_zipfs_law_and_are_spread(self):
+        ids = np.concatenate([larger_than_memory.ids_of(step, 1000) for step in range(20)])
+        _, counts = np.unique(ids, return_counts=True)
+        counts = np.sort(counts)[::-1] / ids.size
+        self.assertLess(len(counts), 1001)
+        self.assertBetween(counts[0] / counts[9], 5, 20)  # 10 ** 1.05 is 11, without the rounding
+        self.assertGreater(np.abs(ids).max(), 2**62)
+
+    @pytest.mark.smoke
+    def test_a_run_on_disk_is_the_run_in_memory(self):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        options = ("--rows=20000", "--steps=12", "--host-bytes=400000", "--verbose=2")
+        program = run("larger_than_memory.py", *options, "--path=rows", "--compare", cwd=folder)
+        self.assertEqual(program.returncode, 0, program.stderr)
+        self.assertRegex(program.stdout, r"cache hit rate  \d+\.\d\d%\n")
+        self.assertRegex(program.stdout, r"\nhost +390\.6 KiB")
+        self.assertIn("losses equal    yes\nrows equal      yes\n", program.stdout)
+
+    def test_it_draws(self):
+        pytest.importorskip("matplotlib")
+        trace = larger_than_memory.Trace()
+        for step in range(100):
+            trace.on_train_batch_end(step, {"loss": 1.0, "cache_hit_rate": 0.5})
+        path = pathlib.Path(self.get_temp_dir()) / "drawn" / "run.png"
+        larger_than_memory.plot(path, trace, "heading")
+        self.assertGreater(path.stat().st_size, 1000)
 
 
 class CustomLoopTest(tf.test.TestCase):

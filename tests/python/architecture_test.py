@@ -30,6 +30,7 @@ PYTHON_ROOMS = (
     "variable",
     "optimizers",
     "layers",
+    "callbacks",
     "tbe",
     "tfra",
     "__init__",
@@ -54,7 +55,8 @@ CC_ROOMS = {
     "host": ("cc/core/", "cc/host/"),
     "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
     "disk": ("cc/core/", "cc/disk/", "linux/io_uring.h"),
-    "stores": ("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/stores/"),
+    "tiered": ("cc/core/", "cc/tiered/"),
+    "stores": ("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/stores/", "cc/tiered/"),
     # Of the core, the lists of names.
     "ops": (
         *("absl/", "cc/core/policy/eviction_order.h", "cc/core/pooling/bags.h"),

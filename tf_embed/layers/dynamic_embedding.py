@@ -14,7 +14,7 @@ from tf_embed.layers.table_layer import TableLayer
 from tf_embed.table.creators import KVCreator
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.sharding import PartitionFn
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
@@ -79,7 +79,8 @@ class DynamicEmbedding(TableLayer):
             the layer is not training. In training they always get their initial row.
         policy: A `tf_embed.TablePolicy`, by which rows come and leave. A call with `training=True`
             is a use of the rows then.
-        storage: A `tf_embed.GpuStorage`: bounds on the memory of a table on a GPU.
+        storage: A `tf_embed.Storage`: which memories, and which folder on disk, hold the rows, and
+            how many bytes of each. Default: None, one memory without a bound.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
@@ -115,7 +116,7 @@ class DynamicEmbedding(TableLayer):
         bp_v2: bool = False,
         unknown_value: Any = None,
         policy: TablePolicy | dict[str, Any] | None = None,
-        storage: GpuStorage | dict[str, Any] | None = None,
+        storage: Storage | dict[str, Any] | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
+from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.ops import table_ops
 from tf_embed.ops.table_ops import Bags, compute_dtype
 from tf_embed.optimizers.rules import step_variable
@@ -24,8 +25,9 @@ from tf_embed.table.initializers import row_initializer, with_own_seed
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 from tf_embed.variable.lookup import gradient_token
+from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.variable import Variable
 
 _TRAINER = "optimizer_"  # what its arrays in a file begin with
@@ -60,7 +62,7 @@ class TableLayer(keras.layers.Layer):
         bp_v2: bool,
         unknown_value: Any,
         policy: TablePolicy | dict[str, Any] | None,
-        storage: GpuStorage | dict[str, Any] | None,
+        storage: Storage | dict[str, Any] | None,
         name: str | None,
         table_name: str = "{}",
         checkpoint: bool = True,
@@ -153,6 +155,90 @@ class TableLayer(keras.layers.Layer):
                 f"{self.name!r} has no table yet: call the layer, or `layer.build()`, first."
             )
         return self._variable
+
+    def prefetch(
+        self,
+        dataset: tf.data.Dataset,
+        ids: Callable[[Any], Any] | None = None,
+        buffer_size: int = 2,
+    ) -> tf.data.Dataset:
+        """Brings the rows of the next batches up from disk while the present one computes.
+
+        For a layer with a `path` in its `storage`. Elements, their order, `element_spec` and
+        cardinality stay as they are, and so do the rows that training gives. The layer makes its
+        table if it has none yet. Iterators of the dataset can't be saved in checkpoints, as those
+        of any dataset that uses a table or a variable.
+
+        Choose `host_bytes` so that the cache holds the distinct rows of `buffer_size` + 2 batches;
+        otherwise rows leave before they are used. A batch brings up at most half as many rows as
+        the cache has room for.
+
+        Args:
+            dataset: A dataset of batches, as `fit` takes it; finite or infinite.
+            ids: A function from an element to the ids that the layer will look up: a tensor, a
+                tf.RaggedTensor or a tf.SparseTensor, or a list, tuple or dict of them. Default: the
+                element, or its first item if it is (x, y) or (x, y, sample_weight).
+            buffer_size: How many batches are ahead, an int from 0, or tf.data.AUTOTUNE. Default: 2.
+
+        Returns:
+            A tf.data.Dataset of the same elements.
+
+        Raises:
+            TypeError: If `dataset` is not a dataset, `ids` is not a function, `buffer_size` is not
+                an int, or the ids are not of a dtype that the layer takes.
+            ValueError: If `buffer_size` is out of range, or `ids` is missing and an element has
+                several inputs.
+
+        Example:
+            >>> import tensorflow as tf, tf_embed
+            >>> layer = tf_embed.layers.DynamicEmbedding(2)
+            >>> batches = tf.data.Dataset.from_tensor_slices({"item": [5, 6, 7]}).batch(2)
+            >>> ahead = layer.prefetch(batches, ids=lambda features: features["item"])
+            >>> [batch["item"].numpy().tolist() for batch in ahead]
+            [[5, 6], [7]]
+        """
+        self._table_made()
+        return with_prefetch(dataset, self._prefetch_ids, ids, buffer_size, self.name)
+
+    def memory_report(self) -> MemoryReport:
+        """Reports what rows take in each tier, and how many fit. Makes the table if there is none.
+
+        Returns:
+            A report to print; see `tf_embed.Variable.memory_report`.
+
+        Example:
+            >>> import tf_embed
+            >>> layer = tf_embed.layers.DynamicEmbedding(4, optimizer="adagrad", name="items")
+            >>> report = layer.memory_report()
+            >>> report.weight_bytes, report.slot_bytes, report.row_bytes
+            (16, 16, 32)
+        """
+        return self._table_made().memory_report()
+
+    def _table_made(self) -> Variable:
+        """The table, made if there is none. The layer is built later, by its first call.
+
+        A keras.Sequential without an Input takes the dtype of ids from a layer that is not built.
+        """
+        if self._variable is None:
+            with keras.name_scope(self.name):
+                self._make_table()
+        return self.variable
+
+    def _prefetch_ids(self, ids: Any) -> list[tf.Operation]:
+        """The ops that bring rows up, for ids in a graph."""
+        table, ops = self.variable.table, []
+        for some in tf.nest.flatten(ids):
+            if isinstance(some, tf.SparseTensor):
+                some = some.values
+            elif isinstance(some, tf.RaggedTensor):
+                some = some.flat_values
+            some = validation.as_tensor(some, "ids", self.name)
+            keys = cast_ids(some, table.options.key_dtype, self.name)
+            # A function of tf.data can't run on a GPU, and there is nothing to bring up on one.
+            if not table.options.is_on_gpu:
+                ops.append(table.prefetch(keys))
+        return ops
 
     @property
     def compute_dtype(self) -> str:

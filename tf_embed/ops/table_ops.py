@@ -80,7 +80,7 @@ def create_table(
         label: The name that error messages use.
         initializer: Kind of the initial row of a key, see `initializers.RowInitializer`.
         policy: Further settings, by which rows come and leave; None for no policy.
-        storage: Further ones, on the memory of a table on a GPU.
+        storage: Further ones: the tiers that hold the rows, and their bounds.
     """
     attributes = {
         "key_dtype": key_dtype,
@@ -417,6 +417,11 @@ def apply(
         distinct=distinct,
         stochastic_rounding=stochastic_rounding,
     )
+
+
+def prefetch(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation | None:
+    """Copies rows that are in a lower tier to the first one. Absent keys are skipped."""
+    return _raw.tf_embed_prefetch(table=handle, keys=keys, owners=owners)
 
 
 def erase(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation | None:

@@ -2,7 +2,7 @@
 """What `Variable(kv_creator=...)` takes: TFRA's words for the store of a table, and its eviction.
 
 There is one store, on the CPU and on a GPU, and it keeps to every strategy. So a creator says what
-a `TablePolicy`, a `GpuStorage` and `init_size` say as well.
+a `TablePolicy`, a `Storage` and `init_size` say as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.configs import KerasConfig
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 
 
 class HkvEvictStrategy(enum.IntEnum):
@@ -124,7 +124,7 @@ class HkvHashTableConfig(KerasConfig):
             `init_size` says.
         max_capacity: The most rows, in all shards together. Default: no bound.
         max_hbm_for_values: Bytes of a GPU's memory for the rows of a table that is on one, with
-            their slots; further rows are in the host's memory. See `GpuStorage`.
+            their slots; further rows are in host memory. The `gpu_bytes` of a `Storage`.
         evict_strategy: Which rows leave first, a `HkvEvictStrategy` or its number.
         step_per_epoch: How many steps are an epoch, for EPOCHLRU and EPOCHLFU. 0: an epoch lasts
             until `Variable.set_clock` says that it is another. (In TFRA, each upsert is an epoch
@@ -191,9 +191,9 @@ class HkvHashTableConfig(KerasConfig):
         )
 
     @property
-    def storage(self) -> GpuStorage:
+    def storage(self) -> Storage:
         """The same as a storage."""
-        return GpuStorage(max_row_bytes=self.max_hbm_for_values, max_host_bytes=None)
+        return Storage(gpu_bytes=self.max_hbm_for_values)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
@@ -253,8 +253,8 @@ class KVCreator(KerasConfig):
         return None
 
     @property
-    def storage(self) -> GpuStorage | None:
-        """What a table on a GPU may take of which memory."""
+    def storage(self) -> Storage | None:
+        """The tiers of the table; None for one memory."""
         return None
 
     @property
@@ -305,8 +305,8 @@ class HkvHashTableCreator(KVCreator):
         return (self.config or HkvHashTableConfig()).policy
 
     @property
-    def storage(self) -> GpuStorage:
-        """What a table on a GPU may take of which memory."""
+    def storage(self) -> Storage:
+        """The tiers of the table."""
         return (self.config or HkvHashTableConfig()).storage
 
     @property
@@ -367,21 +367,20 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
     return kv_creator.policy
 
 
-def storage_of(kv_creator: Any, storage: Any) -> GpuStorage | None:
+def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
     """The storage of a table that is made with both arguments, of which `storage` goes before.
 
     Args:
         kv_creator: None, or a creator of a table.
-        storage: None, or a GpuStorage.
+        storage: None, or a Storage.
 
     Raises:
-        TypeError: `storage` is none.
+        TypeError: If `storage` is neither.
     """
     if storage is None:
         return None if kv_creator is None else kv_creator.storage
-    if not isinstance(storage, GpuStorage):
+    if not isinstance(storage, Storage):
         raise TypeError(
-            "`storage` must be a tf_embed.GpuStorage. Received: "
-            f"storage={validation.shown(storage)}"
+            f"`storage` must be a tf_embed.Storage. Received: storage={validation.shown(storage)}"
         )
     return storage

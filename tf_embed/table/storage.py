@@ -1,84 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GpuStorage`: in which memory, and in how much of it, the rows of a table on a GPU are."""
+"""`Storage`: the memories and the disk that hold the rows of a table, and their bounds."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import keras
 
 from tf_embed import validation
-from tf_embed.configs import Config
+from tf_embed.configs import Config, as_bool
 
 _NO_BOUND = -1  # as the op that makes a table takes None
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True)
-class GpuStorage(Config):
-    """Bounds on the memory of a table that is on a GPU; one on the CPU makes nothing of them.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Storage(Config):
+    """The tiers of a table: GPU memory, host memory and disk, with a bound in bytes for each.
 
-    A row lies in the GPU's memory, as long as the bounds leave room there, or else in memory of the
-    host, pinned, which the GPU reads and writes over the bus; it stays where it came. So a table
-    may be larger than the card. The index from keys to rows is always in the GPU's memory, and
-    takes 30 to 60 bytes for each row of both.
+    Without a storage all rows of a table are in one memory: the GPU's if the table is on a GPU,
+    otherwise the host's.
 
-    A new row that no bound leaves room for takes the place of another, by the `eviction` of the
-    table's `TablePolicy`, whether that one has a `max_rows` or not; without a policy it is refused
-    and counted in `Variable.stats()`. Of a variable's shards each has its part of each bound.
+    A table on a CPU with a `path` keeps its most recently used rows in host memory, which is a
+    cache, and all others in files in that folder. Rows move between the two by themselves. Results
+    are the same as in memory, to the last bit. `Variable.prefetch` and the `prefetch` of layers
+    read the rows of later batches ahead of time. The files are working storage: they are gone when
+    the table is freed. Checkpoints and saved models have all rows, as those of any table.
 
-    Tables take memory from the GPU's driver. TensorFlow leaves nearly none there unless
-    `tf.config.experimental.set_memory_growth` was called for the GPU, before it is used.
+    A table on a GPU puts new rows in the GPU's memory while the bounds leave room, and then in
+    pinned host memory, which the GPU reads and writes over the bus. A row stays where it was put.
+    The index from keys to rows is always in the GPU's memory and takes 30 to 60 bytes for each row
+    of both. If no bound leaves room for a new row, it evicts another by the `eviction` of the
+    table's `TablePolicy`, with or without `max_rows`; without a policy it is refused and counted in
+    `Variable.stats()`. Tables take memory from the GPU's driver. TensorFlow leaves almost none
+    there unless `tf.config.experimental.set_memory_growth` is called before the GPU is used.
+
+    The bounds of the GPU have no effect on a table on a CPU. Bounds are those of all shards of a
+    variable together, divided evenly. A row is its weights, its optimizer slots, and 8 bytes for
+    each statistic that is kept of it.
+
+    Limits: a table with a `path` is on a CPU and has neither a `TablePolicy` nor row statistics.
+    Making any other raises tf.errors.InvalidArgumentError.
 
     Args:
-        max_bytes: Bytes of the GPU's memory, for index and rows. Default: what the GPU has.
-        max_row_bytes: Bytes of it for rows alone, with slots and statistics. 0: all rows are on the
-            host. Default: no bound of their own.
-        max_host_bytes: Bytes of the host's memory for the rows that find no more room on the GPU.
-            None: what the host has. It needs one of the other two, so that rows leave room for the
-            index. Default: 0, none.
+        gpu_bytes: Bytes of rows in the GPU's memory, an int from 0. 0: all rows are in host memory.
+            Default: None, no bound.
+        gpu_total_bytes: Bytes of index and rows in the GPU's memory, an int from 1. Default: None,
+            what the GPU has.
+        host_bytes: Bytes of rows in host memory, an int from 0. With a `path`: the rows in the
+            cache, from 1; it must be given, because rows go to disk only when the cache is full.
+            On a GPU: the rows that find no room there, 0 for none. Default: None, no bound; but a
+            table on a GPU without `gpu_bytes` and `gpu_total_bytes` puts no rows there, because its
+            rows would leave no GPU memory for the index.
+        path: A folder for rows on disk, a str or an os.PathLike. It is made if it is missing. Each
+            table makes a folder of its own in it. Default: None, no disk.
+        disk_bytes: Bytes of files in that folder, an int from 1. Default: None, what the file
+            system has.
+        keep_leftovers: Whether files that a dead process left in the table's folder are kept, under
+            another name. Default: False, they are deleted.
 
     Raises:
-        TypeError: An argument is no int.
-        ValueError: An argument is out of range, or there is no place for any row.
+        TypeError: If a number of bytes is not an int, `path` is not a path, or `keep_leftovers` is
+            not a bool.
+        ValueError: If an argument is out of range, there is no room for any row, or an argument
+            needs another one.
 
     Example:
+        >>> import tempfile
         >>> import tf_embed
-        >>> on_host = tf_embed.GpuStorage(max_row_bytes=0, max_host_bytes=None)
+        >>> tf_embed.Storage(host_bytes=2**30, path="/tmp/rows").path
+        '/tmp/rows'
+        >>> on_host = tf_embed.Storage(gpu_bytes=0)
         >>> v = tf_embed.Variable(dim=2, initializer=1.0, storage=on_host)
         >>> v.lookup([5]).numpy().tolist()
         [[1.0, 1.0]]
     """
 
-    max_bytes: int | None = None
-    max_row_bytes: int | None = None
-    max_host_bytes: int | None = 0
+    gpu_bytes: int | None = None
+    gpu_total_bytes: int | None = None
+    host_bytes: int | None = None
+    path: str | os.PathLike[str] | None = None
+    disk_bytes: int | None = None
+    keep_leftovers: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("max_bytes", 1), ("max_row_bytes", 0), ("max_host_bytes", 0)):
+        leasts = {"gpu_bytes": 0, "gpu_total_bytes": 1, "host_bytes": 0, "disk_bytes": 1}
+        for name, least in leasts.items():
             if getattr(self, name) is not None:
-                validation.positive_int(getattr(self, name), name, least=least)
-        if self.max_host_bytes == 0:
-            needed = "above 0, or None, where `max_row_bytes` is 0"
-            self._check("max_host_bytes", needed, self.max_row_bytes != 0)
-        elif self.max_bytes is None and self.max_row_bytes is None:
-            raise ValueError(
-                "`max_row_bytes` must say what rows may take of the GPU's memory before they go to "
-                f"the host's. Received: max_row_bytes=None, max_host_bytes={self.max_host_bytes}"
-            )
+                number = validation.positive_int(getattr(self, name), name, least=least)
+                object.__setattr__(self, name, int(number))
+        if self.path is not None:
+            object.__setattr__(self, "path", validation.path_of(self.path, "path"))
+        self._take(as_bool, "keep_leftovers")
+        if self.path is None:
+            self._check("disk_bytes", "None without a `path`", self.disk_bytes is None)
+            self._check("keep_leftovers", "False without a `path`", not self.keep_leftovers)
+            no_room = self.gpu_bytes == 0 and self.host_bytes == 0
+            self._check("host_bytes", "above 0, or None, if `gpu_bytes` is 0", not no_room)
+            has_use = self.host_bytes in (None, 0) or self.bounds_gpu
+            needed = "used with a `path`, or with `gpu_bytes` or `gpu_total_bytes`"
+            self._check("host_bytes", needed, has_use)
+        else:
+            needed = "at least 1 with a `path`: the bytes of rows in the cache"
+            self._check("host_bytes", needed, bool(self.host_bytes))
+
+    @property
+    def bounds_gpu(self) -> bool:
+        """Whether there is a bound on rows in the GPU's memory."""
+        return self.gpu_bytes is not None or self.gpu_total_bytes is not None
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there may be no room for a row though there is memory."""
-        on_host = self.max_row_bytes is not None and self.max_host_bytes is not None
-        return on_host or self.max_bytes is not None
+        """Whether a table on a GPU may have no room for a row though there is memory."""
+        on_both = self.gpu_bytes is not None and self.host_bytes is not None
+        return on_both or self.gpu_total_bytes is not None
 
-    def attributes(self) -> dict[str, int]:
-        """As the op that makes a table takes it."""
+    def attributes(self) -> dict[str, Any]:
+        """The storage as the op that makes a table takes it."""
+        has_host = self.path is not None or self.bounds_gpu
         bounds: dict[str, Any] = {
-            "gpu_total_bytes": self.max_bytes,
-            "gpu_bytes": self.max_row_bytes,
-            "host_bytes": self.max_host_bytes,
+            "gpu_total_bytes": self.gpu_total_bytes,
+            "gpu_bytes": self.gpu_bytes,
+            "host_bytes": self.host_bytes if has_host else 0,
+            "disk_bytes": self.disk_bytes,
         }
-        return {name: _NO_BOUND if one is None else int(one) for name, one in bounds.items()}
+        return {
+            **{name: _NO_BOUND if one is None else one for name, one in bounds.items()},
+            "path": "" if self.path is None else self.path,
+            "keep_leftovers": self.keep_leftovers,
+        }

@@ -145,7 +145,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             defaults,
             token,
             dim=self.options.dim,
-            training=validation.is_training(training) and bool(self.options.statistics),
+            training=validation.is_training(training) and self.options.notes_uses,
         )
 
     def find_pooled(
@@ -193,7 +193,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=options.dim,
             combiner=combiner,
             padding=padding,
-            training=validation.is_training(training) and bool(options.statistics),
+            training=validation.is_training(training) and options.notes_uses,
         )
 
     def find_or_insert(
@@ -376,6 +376,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
             initial_value=initial_value,
         )
 
+    def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
+        """Copies rows that are in a lower tier to the first one. Absent keys are skipped."""
+        return table_ops.prefetch(self.resource_handle, keys, self._owners(keys))
+
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """Removes keys; absent ones are no error."""
         return table_ops.erase(self.resource_handle, keys, self._owners(keys))
@@ -451,6 +455,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return policy_ops.export_scores(
             self.resource_handle, split_size, key_dtype=self.options.key_dtype, order=order
         )
+
+    @property
+    def rule(self) -> str | ExternalRule | None:
+        """The optimizer rule that was bound in this process."""
+        return self._rule
 
     @property
     def is_bound(self) -> bool:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_embed.table import sharding
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.policies import STATISTICS, TablePolicy
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 
 
 def kind_of(key_dtype: tf.DType, value_dtype: tf.DType, dim: int) -> str:
@@ -36,7 +36,7 @@ class TableOptions:
         policy: By which rows come and leave; None: they come at once and stay.
         wanted_statistics: What is kept of the use of each row besides what the policy needs, names
             of `policies.STATISTICS`.
-        storage: What a table on a GPU may take of which memory; None: what the GPU has.
+        storage: The tiers that hold the rows, and their bounds; None: one memory, without a bound.
     """
 
     name: str
@@ -50,7 +50,7 @@ class TableOptions:
     device: str = "/CPU:0"
     policy: TablePolicy | None = None
     wanted_statistics: tuple[str, ...] = ()
-    storage: GpuStorage | None = None
+    storage: Storage | None = None
 
     @property
     def statistics(self) -> frozenset[str]:
@@ -65,6 +65,21 @@ class TableOptions:
         """Whether rows leave for others where the storage, and nothing else, has a bound."""
         has_order = self.policy is not None and self.policy.eviction is not None
         return has_order and self.storage is not None and self.storage.is_bounded
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the table is on a GPU."""
+        return "GPU" in self.device.upper()
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether rows may be on disk, under a cache."""
+        return self.storage is not None and self.storage.path is not None
+
+    @property
+    def notes_uses(self) -> bool:
+        """Whether a lookup in training does more than read: it is kept, or brings rows up."""
+        return self.has_disk or bool(self.statistics)
 
     @property
     def storage_attributes(self) -> dict[str, Any]:

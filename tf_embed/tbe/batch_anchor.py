@@ -38,6 +38,11 @@ class BatchAnchor(Anchor):
             self._track_trackable(table, f"table_{i}")
 
     @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables it stands for."""
+        return self._tables
+
+    @property
     def table_name(self) -> str:
         """The name that messages use."""
         return self._owner

@@ -152,7 +152,7 @@ class Features:
         wrong = (
             f"`batch_size_per_feature_per_rank` of {self.owner!r} must be integers from 0, for "
             f"each of its {self.count} features one for each rank. Received: "
-            f"batch_size_per_feature_per_rank={counts}"
+            f"batch_size_per_feature_per_rank={validation.shown(counts)}"
         )
         try:
             tensor = validation.tensor_of(

@@ -51,7 +51,7 @@ _SWITCHES = (
     "prefetch_pipeline",
     "uvm_host_mapped",
 )
-# What has no effect while rows have one place to be in, and its default.
+# What is checked and has no effect.
 _WITHOUT_EFFECT = (
     "cache_algorithm",
     "cache_load_factor",
@@ -59,8 +59,6 @@ _WITHOUT_EFFECT = (
     "cache_reserved_memory",
     "cache_precision",
     "enforce_hbm",
-    "record_cache_metrics",
-    "gather_uvm_cache_stats",
     "device",
     "uvm_non_rowwise_momentum",
     "use_experimental_tbe",
@@ -157,8 +155,8 @@ def say_what_has_no_effect(
     for name in _WITHOUT_EFFECT:
         if given[name] != parameters[name].default:
             _say_once(
-                f"TableBatchedEmbeddingBags: {name!r} has no effect while all rows of a layer lie "
-                "in one memory."
+                f"TableBatchedEmbeddingBags: {name!r} has no effect: the one cache is that of a "
+                "`storage` with a `path`, which sets its size and evicts by last use."
             )
     for spec in specs:
         location = f"EmbeddingLocation.{spec.location.name}"

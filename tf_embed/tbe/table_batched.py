@@ -16,8 +16,10 @@ from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
+from tf_embed.table.creators import storage_of
 from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
+from tf_embed.table.storage import Storage
 from tf_embed.tbe import inputs as batches
 from tf_embed.tbe import settings as settings_of
 from tf_embed.tbe.batch_anchor import BatchAnchor
@@ -45,6 +47,7 @@ from tf_embed.tbe.resets import RowResets
 from tf_embed.tbe.saving import TablesSaver
 from tf_embed.tbe.table_views import TableViews
 from tf_embed.tbe.tables import Member, Tables, TableSpec, device_of
+from tf_embed.tbe.tiers import Tiers, check_gathers
 from tf_embed.tbe.types import (
     BoundsCheckMode,
     CacheAlgorithm,
@@ -139,13 +142,15 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
             `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
             are in its memory, of MANAGED and MANAGED_CACHING in the host's, pinned (see
-            `tf_embed.GpuStorage`). Else all tables are on the CPU. MTIA is refused.
+            `tf_embed.Storage`). Else all tables are on the CPU. MTIA is refused. MANAGED_CACHING
+            means MANAGED, because there is no cache in a GPU's memory.
         feature_table_map: The number of each feature's table. Default: one feature a table.
-        cache_algorithm: Accepted; without effect while there are no caches, as are `cache_sets`,
-            `cache_load_factor`, `cache_reserved_memory`, `cache_precision`, `enforce_hbm`,
-            `record_cache_metrics`, `gather_uvm_cache_stats`, `device`, `uvm_non_rowwise_momentum`,
-            `use_experimental_tbe`, `prefetch_pipeline`, `stats_reporter_config`,
-            `multipass_prefetch_config` and `uvm_host_mapped`. It is checked, and logged once.
+        cache_algorithm: Accepted without effect, as are `cache_sets`, `cache_load_factor`,
+            `cache_reserved_memory`, `cache_precision`, `enforce_hbm`, `device`,
+            `uvm_non_rowwise_momentum`, `use_experimental_tbe`, `prefetch_pipeline`,
+            `stats_reporter_config`, `multipass_prefetch_config` and `uvm_host_mapped`. Each is
+            checked, and logged once. The one cache is that of a `storage` with a `path`: it evicts
+            by last use, its size is `host_bytes`, and steps never wait for a pipeline.
         cache_load_factor: See above. Above 0.
         cache_sets: See above. At least 0.
         cache_reserved_memory: See above. At least 0.
@@ -157,8 +162,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         enforce_hbm: See above.
         optimizer: An OptimType, or None. This and every other member of an enum may be given by its
             name or its value, such as "ADAM" or "adam".
-        record_cache_metrics: See above.
-        gather_uvm_cache_stats: See above.
+        record_cache_metrics: A `tf_embed.tbe.RecordCacheMetrics`. With
+            `record_tablewise_cache_miss`, `get_table_wise_cache_miss` reports.
+        gather_uvm_cache_stats: Whether `get_uvm_cache_stats` reports. Counting is always on.
         stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step, right
             on average, rather than to the nearest.
         gradient_clipping: Whether each element of the gradient of the output is clipped, before it
@@ -205,6 +211,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         feature_names: Names of the features, for inputs in a dict.
         policy: A `tf_embed.TablePolicy`, or one or None for each table: by which rows of dynamic
             tables come and leave.
+        storage: A `tf_embed.Storage`, or one or None for each table: the tiers of each table, in
+            place of what its EmbeddingLocation means. One for all bounds each table by itself. If
+            one has a `path`, all tables are on the CPU.
         padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
             arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
             so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
@@ -284,6 +293,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         initializer: Any = None,
         feature_names: Sequence[str] | None = None,
         policy: TablePolicy | Sequence[TablePolicy | None] | None = None,
+        storage: Storage | Sequence[Storage | None] | None = None,
         padding_id: int | None = None,
         name: str | None = None,
         **kwargs: Any,
@@ -333,6 +343,10 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         self._policies = [
             deserialized(one, "policy") for one in settings_of.each(policy, num_tables, "policy")
         ]
+        self._storages = [
+            storage_of(None, deserialized(one, "storage"))
+            for one in settings_of.each(storage, num_tables, "storage")
+        ]
         settings_of.check_precisions(
             self.weights_precision,
             self.output_dtype,
@@ -346,7 +360,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         feature_dims = [self._specs[table].dim for table in self.feature_table_map]
         self._check_dims(feature_dims)
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
-        self._device = device_of(self._specs, self.weights_precision, narrow)
+        self._device = device_of(self._specs, self.weights_precision, narrow, self._storages)
         self._arguments = {**given, **settings_of.checked_without_effect(given)}
         settings_of.say_what_has_no_effect(self._arguments, _PARAMETERS, self._specs, self._device)
         self._features = batches.Features(
@@ -402,6 +416,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                 precision=self.weights_precision,
                 initializer=self._initializers[i],
                 policy=self._policies[i],
+                storage=self._storages[i],
                 trainable=not trains_itself,
             )
             for i, spec in enumerate(self._specs)
@@ -454,6 +469,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         self._hyper_parameters = HyperParameters(self.name, self._optimizer)
         self._views = TableViews(self.name, members, trainer)
         self._resets = RowResets(self.name, members, self._optimizer)
+        self._tiers = Tiers(self.name, members, self.feature_table_map)
         self._saver = TablesSaver(self.name, [one.table.table for one in members], trainer)
 
     @property
@@ -725,13 +741,13 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         """
         self._resets.prune(pruned_indices, pruned_indices_offsets, logical_table_ids, buffer_ids)
 
-    # A cache, which the layer does not have.
+    # The caches of tables whose `storage` has a `path`.
 
     def flush(self) -> None:
-        """Writes what is in a cache into the tables: nothing, as there is no cache yet."""
+        """Does nothing: rows in the cache are as good as rows on disk, and are saved with them."""
 
     def reset_cache_states(self) -> None:
-        """Forgets what is in a cache, without writing: nothing, as there is no cache yet."""
+        """Does nothing: it would lose rows that are in the cache alone."""
 
     def prefetch(
         self,
@@ -740,11 +756,14 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         forward_stream: Any = None,
         batch_size_per_feature_per_rank: Any = None,
     ) -> None:
-        """Takes the rows of a batch to come into a cache: nothing, as there is no cache yet.
+        """Brings the rows of a later batch up from disk; see `tf_embed.Variable.prefetch`.
+
+        Tables without a `path` in their `storage` have nothing to bring up. A batch may be used
+        without, and prefetched ones need not be used. Faults are neither counted nor logged here.
 
         Args:
-            indices: As in `call`.
-            offsets: As in `call`.
+            indices: Integers [n], int32 or int64.
+            offsets: Integers [bags + 1], int32 or int64.
             forward_stream: None; TensorFlow has no streams to choose from.
             batch_size_per_feature_per_rank: As in `call`.
 
@@ -752,8 +771,59 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             TypeError: Indices or offsets are no integers.
             ValueError: They are no vectors, or there is a `forward_stream`.
         """
-        del batch_size_per_feature_per_rank
         self._features.check_prefetch(indices, offsets, forward_stream)
+        counts = None
+        if batch_size_per_feature_per_rank is not None:
+            counts = self._features.counts_by_rank(batch_size_per_feature_per_rank)
+        if any(table.table.options.has_disk for table in self.tables):
+            self._tiers.prefetch(self._features.batch(indices, offsets, None, counts))
+
+    def get_uvm_cache_stats(self, use_local_cache: bool = False) -> tf.Tensor:
+        """Counts of the caches of all tables together, since the layer was made or the last reset.
+
+        Args:
+            use_local_cache: Must be False: counts of a single step are not kept.
+
+        Returns:
+            int64 [6], in FBGEMM's order: number of calls, requested indices, unique indices, unique
+            misses, unique conflict misses, conflict misses. Requested indices are those that have a
+            row, and unique misses are rows that came up from disk, by use or by `prefetch`. The
+            others are not counted, and are -1. `table.stats()` of `tables` has more.
+
+        Raises:
+            ValueError: If the layer was made without `gather_uvm_cache_stats`, or `use_local_cache`
+                is True.
+            RuntimeError: If it is called while a graph is traced.
+        """
+        gathers = bool(self._arguments["gather_uvm_cache_stats"])
+        check_gathers(gathers, "gather_uvm_cache_stats", self.name)
+        if as_bool(use_local_cache, "use_local_cache"):
+            raise ValueError(
+                "`use_local_cache` must be False: counts of a single step are not kept. Received: "
+                "use_local_cache=True"
+            )
+        return self._tiers.cache_stats()
+
+    def get_table_wise_cache_miss(self) -> tf.Tensor:
+        """Counts the indices of each table that were found on disk, int64 [tables].
+
+        Raises:
+            ValueError: If the layer was made without a `record_cache_metrics` that has
+                `record_tablewise_cache_miss`.
+            RuntimeError: If it is called while a graph is traced.
+        """
+        metrics = self._arguments["record_cache_metrics"]
+        by_table = metrics is not None and metrics.record_tablewise_cache_miss
+        check_gathers(by_table, "record_cache_metrics", self.name)
+        return self._tiers.misses_by_table()
+
+    def reset_uvm_cache_stats(self) -> None:
+        """Sets the counts of `get_uvm_cache_stats` and `get_table_wise_cache_miss` to 0.
+
+        Raises:
+            RuntimeError: If it is called while a graph is traced.
+        """
+        self._tiers.reset_stats()
 
     # Saving.
 
@@ -786,6 +856,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             "feature_names": self.feature_names,
             "initializer": self._initializers,
             "policy": self._policies,
+            "storage": self._storages,
             "device": None if device is None else str(device),
         }
         plain = {name: settings_of.plain(value) for name, value in values.items()}

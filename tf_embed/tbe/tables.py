@@ -14,7 +14,7 @@ from tf_embed.configs import as_enum
 from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.policies import TablePolicy
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 from tf_embed.tbe import quantized_rows
 from tf_embed.tbe.types import ComputeDevice, EmbeddingLocation, SparseType
 from tf_embed.variable.row_array import RowArray
@@ -75,9 +75,10 @@ class TableSpec:
         precision: SparseType,
         initializer: Any,
         policy: TablePolicy | None,
+        storage: Storage | None,
         trainable: bool,
     ) -> Variable:
-        """Makes the table.
+        """Makes the table, of that storage or else of the one that its location means.
 
         Raises:
             ValueError: The initializer is one that the table can't draw itself, or that bytes have
@@ -105,8 +106,10 @@ class TableSpec:
             "trainable": trainable,
             "name": name,
         }
-        if self.location != EmbeddingLocation.DEVICE:  # on a GPU they are in the host's memory
-            options["storage"] = GpuStorage(max_row_bytes=0, max_host_bytes=None)
+        if storage is not None:
+            options["storage"] = storage
+        elif self.location != EmbeddingLocation.DEVICE:  # on a GPU they are in host memory
+            options["storage"] = Storage(gpu_bytes=0)
         if self.rows is None:
             return Variable(policy=policy, **options)
         if policy is not None:
@@ -121,18 +124,26 @@ class TableSpec:
         return [self.rows, self.dim, self.location.value, self.device.value]
 
 
-def device_of(specs: Sequence[TableSpec], precision: SparseType, has_narrow_states: bool) -> str:
+def device_of(
+    specs: Sequence[TableSpec],
+    precision: SparseType,
+    has_narrow_states: bool,
+    storages: Sequence[Storage | None],
+) -> str:
     """Where the tables of a layer are, which one op looks up in: all on the same device.
 
     Args:
         specs: What describes them. A GPU is for tables none of which is of EmbeddingLocation.HOST.
         precision: What rows are stored in.
         has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
+        storages: The storage of each. Tables with rows on disk are on the CPU.
 
     Returns:
         The first GPU, if there is one that can have all of them; else the CPU.
     """
-    if has_narrow_states or any(spec.location == EmbeddingLocation.HOST for spec in specs):
+    has_disk = any(storage is not None and storage.path is not None for storage in storages)
+    is_of_host = any(spec.location == EmbeddingLocation.HOST for spec in specs)
+    if has_narrow_states or has_disk or is_of_host:
         return CPU
     dtype = tf.int8 if precision == SparseType.INT8 else precision.dtype
     return device_names(None, tf.int64, dtype)[0]

@@ -126,11 +126,12 @@ _DTYPES = {
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class RecordCacheMetrics(Config):
-    """What is counted of a cache. There is no cache yet.
+    """What is reported of caches.
 
     Args:
-        record_cache_miss_counter: Whether lookups with misses, and misses, are counted.
-        record_tablewise_cache_miss: Whether the misses of each table are.
+        record_cache_miss_counter: Accepted without effect.
+        record_tablewise_cache_miss: Whether the misses of each table are reported, by
+            `TableBatchedEmbeddingBags.get_table_wise_cache_miss`.
 
     Raises:
         TypeError: An argument is no bool.

@@ -94,6 +94,11 @@ class Anchor(keras.Variable):
         return self._table
 
     @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables it stands for."""
+        return (self._table,)
+
+    @property
     def table_name(self) -> str:
         """The name that messages use."""
         return self._table.options.name

@@ -31,17 +31,7 @@ class RowStatistics:
 
     def of_table(self) -> dict[str, Any]:
         """See `Variable.stats`."""
-        vector = policy_ops.stats(self._table.resource_handle)
-        eager = tf.executing_eagerly()
-        numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
-        counts = dict(zip(_COUNTS, numbers, strict=True))
-        of_index = ("index_places", "probed_keys", "probed_buckets")
-        places, probed, read = (counts.pop(one) for one in of_index)
-        return {
-            **counts,
-            "load": _ratio(counts["rows"], places),
-            "mean_probe_length": _ratio(read, probed),
-        }
+        return stats_of(self._table)
 
     def of_rows(self, keys: Any) -> dict[str, tf.Tensor]:
         """See `Variable.row_statistics`."""
@@ -87,6 +77,33 @@ class RowStatistics:
         elif not tf.is_tensor(epoch):
             epoch = validation.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
         return policy_ops.set_clock(self._table.resource_handle, step, time_ms, epoch)
+
+
+def stats_of(table: Table) -> dict[str, Any]:
+    """See `Variable.stats`."""
+    vector = policy_ops.stats(table.resource_handle)
+    eager = tf.executing_eagerly()
+    numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
+    counts = dict(zip(_COUNTS, numbers, strict=True))
+    of_index = ("index_places", "probed_keys", "probed_buckets")
+    places, probed, read = (counts.pop(one) for one in of_index)
+    found = counts["cache_hits"] + counts["cache_misses"]
+    # A row on disk has disk_live_bytes / disk_rows bytes.
+    wanted = counts["disk_rows_read"] * counts["disk_live_bytes"]
+    return {
+        **counts,
+        "load": _ratio(counts["rows"], places),
+        "mean_probe_length": _ratio(read, probed),
+        "cache_hit_rate": _known_ratio(counts["cache_hits"], found),
+        "read_amplification": _known_ratio(counts["disk_read_bytes"] * counts["disk_rows"], wanted),
+    }
+
+
+def _known_ratio(part: Any, whole: Any) -> Any:
+    """A quotient; if there is nothing to divide by, None, and in a graph NaN."""
+    if tf.is_tensor(part):
+        return tf.cast(part, tf.float64) / tf.cast(whole, tf.float64)
+    return part / whole if whole else None
 
 
 def _ratio(part: Any, whole: Any) -> Any:

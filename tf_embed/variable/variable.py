@@ -18,12 +18,13 @@ from tf_embed.table.restrict_policies import check_policies, notes_updates
 from tf_embed.table.shard import Shard
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.slot_variable import SlotVariable
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.creation import check_eager, check_strategy, default_init_size
 from tf_embed.variable.eviction import Eviction
+from tf_embed.variable.memory_report import MemoryReport, memory_report
 from tf_embed.variable.row_arguments import RowArguments
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, DIRPATH_VARIABLE, RowFiles
 from tf_embed.variable.row_statistics import RowStatistics
@@ -87,8 +88,9 @@ class Variable(tf.Module):
         short_file_name: Accepted for the sake of old code.
         policy: A `TablePolicy`, by which rows come and leave. Default: a row comes with the first
             training step of its key, and stays.
-        storage: A `GpuStorage`: bounds on the memory of a table on a GPU, and whether rows beyond
-            them are in the host's. Default: what the `kv_creator` says, or else the GPU's memory.
+        storage: A `Storage`: which memories, and which folder on disk, hold the rows, and how many
+            bytes of each. Default: what the `kv_creator` says, otherwise one memory without a
+            bound, the GPU's or the host's.
 
     Raises:
         TypeError: A dtype or a type that is not supported.
@@ -127,7 +129,7 @@ class Variable(tf.Module):
         bp_v2: bool = False,
         short_file_name: bool = False,
         policy: TablePolicy | None = None,
-        storage: GpuStorage | None = None,
+        storage: Storage | None = None,
     ) -> None:
         del short_file_name
         check_eager()
@@ -228,8 +230,8 @@ class Variable(tf.Module):
         return self._table.options.initializer
 
     @property
-    def storage(self) -> GpuStorage | None:
-        """Where the rows of a variable on a GPU are; None: in the GPU's memory, without a bound."""
+    def storage(self) -> Storage | None:
+        """The tiers that hold the rows, and their bounds; None: one memory, without a bound."""
         return self._table.options.storage
 
     @property
@@ -352,6 +354,34 @@ class Variable(tf.Module):
         with validation.name_scope(name, "lookup"):
             values, exists = self._table.find(self._arguments.keys(keys), training=training)
         return (values, exists) if validation.flag(return_exists, "return_exists") else values
+
+    def prefetch(self, keys: Any, name: str | None = None) -> tf.Operation | None:
+        """Brings rows that are on disk up to the cache in host memory, ahead of their use.
+
+        No row changes, and no key is inserted. A call brings up at most half as many rows as the
+        cache has room for. In a table without a `path` in its `storage` there is nothing to bring
+        up.
+
+        Args:
+            keys: Integers, or strings, of any shape. Keys without a row are skipped.
+            name: Name of the operation.
+
+        Returns:
+            The operation in a graph, None in eager execution.
+
+        Raises:
+            TypeError: If `keys` have a wrong dtype.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=1)
+            >>> v.upsert([1, 2], [[0.0], [1.0]])
+            >>> v.prefetch([2, 3])
+            >>> int(v.size())
+            2
+        """
+        with validation.name_scope(name, "prefetch"):
+            return self._table.prefetch(self._arguments.keys(keys))
 
     def remove(self, keys: Any, name: str | None = None) -> tf.Operation | None:
         """Removes keys, with their rows and optimizer slots. Keys that are not there are ignored.
@@ -621,8 +651,8 @@ class Variable(tf.Module):
             - payload_bytes: Bytes of weights, slots and statistics of all rows.
             - index_bytes: Bytes of the index from keys to rows.
             - slack_bytes: Bytes of rows that are freed, or not used yet.
-            - pinned_bytes: Of these two, the bytes of rows of a table on a GPU that are in the
-              host's memory, see `GpuStorage`.
+            - pinned_bytes: Of these two, the bytes of rows of a table on a GPU that are in pinned
+              host memory, see `Storage`.
             - admission_bytes: Bytes of what counts the keys that wait for a row.
             - load: How full the index is, from 0 to 1.
             - mean_probe_length: Cache lines of the index that a lookup reads, in the mean over a
@@ -635,6 +665,28 @@ class Variable(tf.Module):
             - undrained: Rows that wait for `drain_evicted`.
             - hits, misses: Keys that lookups of all kinds found, and did not.
 
+            Of a table with a `path` in its `storage`, otherwise 0 or None:
+
+            - cache_rows: Rows in the cache. The `payload_bytes` are theirs.
+            - cache_hits, cache_misses: Keys that lookups and training found in the cache, and keys
+              that they found on disk. Keys without a row are in neither.
+            - cache_hit_rate: The part of these that was in the cache, from 0 to 1. None before the
+              first, NaN in a graph.
+            - promoted: Rows that came up from disk to the cache, by use or by `prefetch`.
+            - demoted: Rows that the cache evicted to disk.
+            - demoted_unwritten: Of these, rows that had not changed, and were not written again.
+            - disk_rows: Rows on disk, including those that are in the cache as well.
+            - disk_live_bytes: Bytes of these rows.
+            - disk_bytes: Bytes of files.
+            - disk_rows_read, disk_read_bytes, disk_read_requests: Rows that were read from disk,
+              the bytes that were read for them, and the blocks that were requested.
+            - read_amplification: Bytes read, divided by the bytes of the rows that were wanted;
+              1 is the least. None before the first read, NaN in a graph.
+            - disk_rows_written, disk_written_bytes: Rows that were written to disk, and the bytes
+              that were written for them.
+            - disk_compacted_bytes: Bytes that compaction of files read and wrote.
+            - disk_queue_depth: The most requests to the disk that were in flight at once.
+
         Example:
             >>> import tf_embed
             >>> v = tf_embed.Variable(dim=4)
@@ -645,6 +697,32 @@ class Variable(tf.Module):
             (2, 32, 2, 1)
         """
         return self._statistics.of_table()
+
+    def memory_report(self) -> MemoryReport:
+        """Reports what rows take in each tier, and how many fit.
+
+        Bytes of a row include the slots of the optimizer. A table's own optimizer is known at
+        once, the model's when it is built, as the first step of `fit` does.
+
+        Returns:
+            A `MemoryReport`, whose `str` is a text table. Its attributes are the numbers. On a GPU
+            the split of rows between GPU and host is an estimate.
+
+        Raises:
+            RuntimeError: If it is called while a graph is traced.
+
+        Example:
+            >>> import tf_embed
+            >>> v = tf_embed.Variable(dim=4, name="items")
+            >>> v.upsert([1, 2], [[0.0] * 4] * 2)
+            >>> report = v.memory_report()
+            >>> report.row_bytes, report.tiers[0].name, report.tiers[0].rows
+            (16, 'host', 2)
+            >>> print(report)
+            'items': 2 rows. A row takes 16 bytes: weights 16, slots 0, statistics 0.
+            ...
+        """
+        return memory_report(self._table)
 
     def row_statistics(self, keys: Any) -> dict[str, tf.Tensor]:
         """What is kept of the use of rows, as policies need it. Is no use itself.

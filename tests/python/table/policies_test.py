@@ -397,7 +397,9 @@ class StatsTest(tf.test.TestCase, parameterized.TestCase):
         v = variable(TablePolicy(2))
         upsert(v, [1, 2, 3])
         in_graph = tf.function(v.stats)()
-        self.assertEqual({name: one.numpy() for name, one in in_graph.items()}, v.stats())
+        numbers = {name: one.numpy() for name, one in in_graph.items()}
+        known = {name: None if np.isnan(one) else one for name, one in numbers.items()}
+        self.assertEqual(known, v.stats())
 
     def test_a_key_counts_once_a_step(self):
         v = variable(TablePolicy(eviction="lfu"))

@@ -15,7 +15,7 @@ from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
 from tf_embed.ops.table_ops import compute_dtype
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.sharding import PartitionFn
-from tf_embed.table.storage import GpuStorage
+from tf_embed.table.storage import Storage
 from tf_embed.tfra.keras.layers.reduction import combiner_of, reduce_bags
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.lookup import MAX_NORM, clipped
@@ -68,7 +68,7 @@ class Embedding(TableLayer):
             bag counts it.
         unknown_value: As in DynamicEmbedding: the row of ids that have none, but in training.
         policy: As in DynamicEmbedding: a `tf_embed.TablePolicy`.
-        storage: As in DynamicEmbedding: a `tf_embed.GpuStorage`.
+        storage: As in DynamicEmbedding: a `tf_embed.Storage`.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer. Default of `dtype`: `value_dtype`,
             but with a global policy of mixed precision that one.
 
@@ -109,7 +109,7 @@ class Embedding(TableLayer):
         padding_id: int | str | None = None,
         unknown_value: Any = None,
         policy: TablePolicy | dict[str, Any] | None = None,
-        storage: GpuStorage | dict[str, Any] | None = None,
+        storage: Storage | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):

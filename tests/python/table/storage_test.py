@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GpuStorage`: what it takes; and on a GPU, in which memory rows are and what becomes of the rest.
+"""`Storage`: its arguments; and on a GPU, in which memory rows are and what becomes of the rest.
 
 The tests of tables on a GPU run as those of gpu_tables_test.py do.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import pathlib
 import tempfile
 from typing import Any
 
@@ -25,7 +28,7 @@ from tf_embed.ops import table_ops
 GPU, CPU = "/GPU:0", "/CPU:0"
 DIM = 8
 ROW_BYTES = 4 * DIM
-ON_HOST = tf_embed.GpuStorage(max_row_bytes=0, max_host_bytes=None)
+ON_HOST = tf_embed.Storage(gpu_bytes=0)
 
 needs_gpu = pytest.mark.skipif(
     not (tf.config.list_physical_devices("GPU") and table_ops.has_gpu_tables()),
@@ -50,41 +53,73 @@ def fill(v: tf_embed.Variable, count: int, first: int = 0) -> None:
 
 class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        ({"max_bytes": 1.5}, TypeError, "`max_bytes` must be an int. Received: max_bytes=1.5"),
-        ({"max_bytes": 0}, ValueError, "`max_bytes` must be at least 1. Received: max_bytes=0"),
-        ({"max_row_bytes": -1}, ValueError, "`max_row_bytes` must be at least 0. Received"),
+        ({"gpu_total_bytes": 1.5}, TypeError, "`gpu_total_bytes` must be an int. Received: gpu_"),
+        ({"gpu_total_bytes": 0}, ValueError, "`gpu_total_bytes` must be at least 1. Received"),
+        ({"gpu_bytes": -1}, ValueError, "`gpu_bytes` must be at least 0. Received: gpu_bytes=-1"),
+        ({"gpu_bytes": True}, TypeError, "`gpu_bytes` must be an int. Received: gpu_bytes=True"),
+        ({"gpu_bytes": 1, "host_bytes": -5}, ValueError, "`host_bytes` must be at least 0. .*=-5"),
         (
-            {"max_row_bytes": 1, "max_host_bytes": -5},
+            {"gpu_bytes": 0, "host_bytes": 0},
             ValueError,
-            "`max_host_bytes` must be at least 0. Received: max_host_bytes=-5",
+            "`host_bytes` must be above 0, or None, .* Received: host_bytes=0",
         ),
-        (
-            {"max_row_bytes": 0},
-            ValueError,
-            "`max_host_bytes` must be above 0, or None, .* Received: max_host_bytes=0",
-        ),
-        (
-            {"max_host_bytes": 10},
-            ValueError,
-            "`max_row_bytes` must say .* Received: max_row_bytes=None, max_host_bytes=10",
-        ),
+        ({"host_bytes": 10}, ValueError, "`host_bytes` must be used with a `path`, .*=10"),
+        ({"path": "x"}, ValueError, "`host_bytes` must be at least 1 with a `path`.*=None"),
+        ({"path": "x", "host_bytes": 0}, ValueError, "`host_bytes` must be at least 1 .*=0"),
+        ({"path": "", "host_bytes": 9}, ValueError, "`path` must be a path .* Received: path=''"),
+        ({"path": 3, "host_bytes": 9}, TypeError, "`path` must be a str or a path. .* path=3"),
+        ({"disk_bytes": 9}, ValueError, "`disk_bytes` must be None without a `path`. .*=9"),
+        ({"path": "x", "host_bytes": 9, "disk_bytes": 0}, ValueError, "`disk_bytes` must be at le"),
+        ({"keep_leftovers": True}, ValueError, "`keep_leftovers` must be False without a `path`"),
+        ({"keep_leftovers": 1}, TypeError, "`keep_leftovers` must be a bool. Received: .*=1"),
     )
     def test_what_makes_no_sense_is_refused(self, given, error, message):
         with self.assertRaisesRegex(error, message):
-            tf_embed.GpuStorage(**given)
+            tf_embed.Storage(**given)
+
+    def test_arguments_are_by_keyword_and_fixed(self):
+        with self.assertRaises(TypeError):
+            tf_embed.Storage(10)
+        storage = tf_embed.Storage(gpu_bytes=10)
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            storage.gpu_bytes = 11
+
+    @parameterized.parameters(
+        ({}, (-1, -1, 0, -1)),
+        ({"gpu_bytes": 7}, (-1, 7, -1, -1)),
+        ({"gpu_bytes": 7, "host_bytes": 0}, (-1, 7, 0, -1)),
+        ({"gpu_total_bytes": 8, "host_bytes": 9}, (8, -1, 9, -1)),
+        ({"path": "x", "host_bytes": 9, "disk_bytes": 10}, (-1, -1, 9, 10)),
+    )
+    def test_the_op_takes_bounds_as_numbers(self, given, bounds):
+        attributes = tf_embed.Storage(**given).attributes()
+        names = ("gpu_total_bytes", "gpu_bytes", "host_bytes", "disk_bytes")
+        self.assertEqual(tuple(attributes[name] for name in names), bounds)
+        self.assertEqual(attributes["path"], given.get("path", ""))
+        self.assertFalse(attributes["keep_leftovers"])
+
+    def test_a_config_is_json(self):
+        path = pathlib.Path("rows") / "of_tables"
+        storage = tf_embed.Storage(
+            path=path, host_bytes=np.int64(2**20), disk_bytes=2**40, keep_leftovers=True
+        )
+        self.assertEqual(storage.path, os.fspath(path))
+        saved = json.loads(json.dumps(keras.saving.serialize_keras_object(storage)))
+        self.assertEqual(saved["registered_name"], "tf_embed>Storage")
+        self.assertEqual(keras.saving.deserialize_keras_object(saved), storage)
 
     def test_what_is_no_storage_is_refused(self):
         for make in (tf_embed.Variable, lambda **given: DynamicEmbedding(2, **given)):
-            with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.GpuStorage. Rec"):
+            with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.Storage. Rec"):
                 make(storage=10**9)
 
-    def test_a_table_on_the_cpu_makes_nothing_of_it(self):
-        v = variable(tf_embed.GpuStorage(max_bytes=1), devices=CPU)
+    def test_a_table_on_the_cpu_makes_nothing_of_bounds_of_a_gpu(self):
+        v = variable(tf_embed.Storage(gpu_total_bytes=1), devices=CPU)
         fill(v, 1000)
         stats = v.stats()
         self.assertEqual((stats["rows"], stats["refused"], stats["pinned_bytes"]), (1000, 0, 0))
         v = variable(
-            tf_embed.GpuStorage(max_bytes=1),
+            tf_embed.Storage(gpu_total_bytes=1),
             devices=CPU,
             policy=tf_embed.TablePolicy(max_rows=10, eviction="score"),
         )
@@ -92,7 +127,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(v.size(), 10)
 
     def test_layers_are_saved_with_it(self):
-        storage = tf_embed.GpuStorage(max_bytes=10**9, max_row_bytes=10**6, max_host_bytes=10**7)
+        storage = tf_embed.Storage(gpu_total_bytes=10**9, gpu_bytes=10**6, host_bytes=10**7)
         for make in (DynamicEmbedding, tfra.keras.layers.Embedding):
             layer = make(DIM, storage=storage)
             copied = type(layer).from_config(layer.get_config())
@@ -105,11 +140,21 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             loaded = keras.models.load_model(os.path.join(folder, "m.keras"))
         self.assertEqual(loaded.layers[-1].variable.storage, storage)
 
+    def test_table_batched_layers_take_one_for_all_or_one_for_each(self):
+        one = tf_embed.Storage(gpu_bytes=10**6)
+        for given, wanted in ((one, [one, one]), ([one, None], [one, ON_HOST])):
+            layer = tbe.TableBatchedEmbeddingBags([(5, 2), (None, 2)], storage=given)
+            self.assertEqual([table.storage for table in layer.tables], wanted)
+            config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+            copied = keras.saving.deserialize_keras_object(config)
+            self.assertEqual([table.storage for table in copied.tables], wanted)
+        with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.Storage"):
+            tbe.TableBatchedEmbeddingBags([(5, 2)], storage=3)
+
     def test_a_creator_has_one(self):
         config = tfra.HkvHashTableConfig(max_hbm_for_values=10**6)
         creator = tfra.HkvHashTableCreator(config)
-        wanted = tf_embed.GpuStorage(max_row_bytes=10**6, max_host_bytes=None)
-        self.assertEqual(variable(kv_creator=creator).storage, wanted)
+        self.assertEqual(variable(kv_creator=creator).storage, tf_embed.Storage(gpu_bytes=10**6))
         self.assertEqual(variable(ON_HOST, kv_creator=creator).storage, ON_HOST)
         self.assertIsNone(variable(kv_creator=tfra.CuckooHashTableCreator()).storage)
         self.assertIsNone(variable().storage)
@@ -120,7 +165,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(1, 3)
     def test_rows_beyond_a_bound_are_on_the_host(self, shards):
-        storage = tf_embed.GpuStorage(max_row_bytes=shards * 1000 * ROW_BYTES, max_host_bytes=None)
+        storage = tf_embed.Storage(gpu_bytes=shards * 1000 * ROW_BYTES)
         v = variable(storage, devices=[GPU] * shards, init_size=shards)
         fill(v, 500 * shards)
         self.assertEqual(v.stats()["pinned_bytes"], 0)
@@ -137,7 +182,7 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(
         optimizer=("sgd", "adam"),
-        storage=(ON_HOST, tf_embed.GpuStorage(max_row_bytes=9000, max_host_bytes=None)),
+        storage=(ON_HOST, tf_embed.Storage(gpu_bytes=9000)),
     )
     def test_steps_give_the_rows_of_the_cpu(self, optimizer, storage):
         rng = np.random.default_rng(SEED)
@@ -161,13 +206,13 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        {"max_bytes": 100_000},
-        {"max_row_bytes": 60_000},
-        {"max_row_bytes": 20_000, "max_host_bytes": 40_000},
+        {"gpu_total_bytes": 100_000, "host_bytes": 0},
+        {"gpu_bytes": 60_000, "host_bytes": 0},
+        {"gpu_bytes": 20_000, "host_bytes": 40_000},
     )
     def test_without_an_eviction_new_rows_are_refused(self, **bounds):
         for policy in (None, tf_embed.TablePolicy(eviction=None)):
-            v = variable(tf_embed.GpuStorage(**bounds), devices=GPU, policy=policy)
+            v = variable(tf_embed.Storage(**bounds), devices=GPU, policy=policy)
             for first in range(0, 5000, 500):
                 fill(v, 500, first)
             stats = v.stats()
@@ -182,7 +227,7 @@ class OnGpuTest(tf.test.TestCase, parameterized.TestCase):
     def test_with_one_others_leave_for_them(self, eviction, max_rows):
         policy = tf_embed.TablePolicy(eviction=eviction, max_rows=max_rows)
         v = variable(
-            tf_embed.GpuStorage(max_row_bytes=20_000, max_host_bytes=80_000),
+            tf_embed.Storage(gpu_bytes=20_000, host_bytes=80_000),
             devices=GPU,
             policy=policy,
         )

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras callbacks."""
+
+from tf_embed.callbacks.table_metrics import TableMetrics
+
+__all__ = ["TableMetrics"]

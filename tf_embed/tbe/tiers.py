@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Tiers`: the caches of tables whose rows are on disk, as FBGEMM's methods name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.tbe.inputs import Batch
+from tf_embed.tbe.tables import Member
+from tf_embed.variable.row_statistics import stats_of
+
+_NOT_COUNTED = -1
+
+
+class Tiers:
+    """Brings rows up from disk, and reports how often they were in the cache.
+
+    Args:
+        owner: The layer's name, for messages.
+        members: The tables.
+        feature_tables: The number of each feature's table.
+    """
+
+    def __init__(self, owner: str, members: Sequence[Member], feature_tables: Sequence[int]):
+        self._owner = owner
+        self._tables = [member.table.table for member in members]
+        self._feature_tables = tuple(feature_tables)
+        self._before = [(0, 0, 0)] * len(self._tables)
+
+    def prefetch(self, batch: Batch) -> None:
+        """Brings up the rows of a batch. Ids that no row has are skipped."""
+        has_disk = [table.options.has_disk for table in self._tables]
+        if not any(has_disk):
+            return
+        bags = tf.concat([[0], tf.cumsum(batch.num_bags)], 0)
+        count = tf.size(batch.indices, tf.int64)
+        places = tf.clip_by_value(tf.gather(batch.offsets, bags), 0, count)
+        for number, table in enumerate(self._tables):
+            if has_disk[number]:
+                keys = [
+                    batch.indices[places[feature] : places[feature + 1]]
+                    for feature, of_feature in enumerate(self._feature_tables)
+                    if of_feature == number
+                ]
+                table.prefetch(tf.concat(keys, 0))
+
+    def cache_stats(self) -> tf.Tensor:
+        """See `TableBatchedEmbeddingBags.get_uvm_cache_stats`."""
+        hits, misses, promoted = (sum(numbers) for numbers in zip(*self._counts(), strict=True))
+        requested = hits + misses
+        numbers = [_NOT_COUNTED, requested, _NOT_COUNTED, promoted, _NOT_COUNTED, _NOT_COUNTED]
+        return tf.constant(numbers, tf.int64)
+
+    def misses_by_table(self) -> tf.Tensor:
+        """See `TableBatchedEmbeddingBags.get_table_wise_cache_miss`."""
+        return tf.constant([misses for _, misses, _ in self._counts()], tf.int64)
+
+    def reset_stats(self) -> None:
+        """Counts from 0 again."""
+        self._before = self._totals()
+
+    def _counts(self) -> list[tuple[int, ...]]:
+        """Hits, misses and promoted rows of each table since the last reset."""
+        return [
+            tuple(now - before for now, before in zip(*pair, strict=True))
+            for pair in zip(self._totals(), self._before, strict=True)
+        ]
+
+    def _totals(self) -> list[tuple[int, int, int]]:
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                f"The cache statistics of {self._owner!r} must be read in eager execution. "
+                "Received: a call in a graph"
+            )
+        every = [stats_of(table) for table in self._tables]
+        return [(one["cache_hits"], one["cache_misses"], one["promoted"]) for one in every]
+
+
+def check_gathers(is_on: bool, argument: str, owner: str) -> None:
+    """Refuses to report what was not asked for when the layer was made.
+
+    Raises:
+        ValueError: If the argument is not set.
+    """
+    if not is_on:
+        raise ValueError(
+            f"`{argument}` of {owner!r} must be set to read statistics of its caches. Received: "
+            f"{argument}={validation.shown(is_on)}"
+        )

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MemoryReport`: what the rows of a table take in each tier, and how many fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import _library
+from tf_embed.table.table import Table
+from tf_embed.variable.row_statistics import stats_of
+
+_WORD = 8  # bytes of a statistic, and of a reference to a string
+_ROW_ALIGNMENT = 16  # a row begins at a multiple of so many bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class TierReport:
+    """One tier of a table.
+
+    Attributes:
+        name: "gpu", "host" or "disk".
+        bound_bytes: The most bytes that the tier may hold; None: no bound.
+        capacity_rows: How many rows fit within the bound, for all shards together; None: no bound.
+        rows: Rows in the tier now. A row that is in the cache and on disk counts in both.
+        bytes: Bytes of these rows; of the disk, bytes of files.
+    """
+
+    name: str
+    bound_bytes: int | None
+    capacity_rows: int | None
+    rows: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MemoryReport:
+    """What the rows of a table take in each tier. `print` shows it as a text table.
+
+    Attributes:
+        name: The table's name.
+        rows: Number of rows, each counted once.
+        weight_bytes: Bytes of the weights of a row.
+        slot_bytes: Bytes of the optimizer slots of a row.
+        statistics_bytes: Bytes of the statistics of a row.
+        row_bytes: Bytes that a row takes in memory: these three, padded.
+        index_bytes: Bytes of the index from keys to rows.
+        tiers: A `TierReport` for each tier, fastest first.
+    """
+
+    name: str
+    rows: int
+    weight_bytes: int
+    slot_bytes: int
+    statistics_bytes: int
+    row_bytes: int
+    index_bytes: int
+    tiers: tuple[TierReport, ...]
+
+    def __str__(self) -> str:
+        lines = [("tier", "bound", "rows that fit", "rows", "bytes")]
+        for tier in self.tiers:
+            capacity = "any" if tier.capacity_rows is None else f"{tier.capacity_rows:,}"
+            bound = "none" if tier.bound_bytes is None else size_text(tier.bound_bytes)
+            lines.append((tier.name, bound, capacity, f"{tier.rows:,}", size_text(tier.bytes)))
+        lines.append(("index", "none", "", "", size_text(self.index_bytes)))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        heading = (
+            f"{self.name!r}: {self.rows:,} rows. A row takes {self.row_bytes} bytes: weights "
+            f"{self.weight_bytes}, slots {self.slot_bytes}, statistics {self.statistics_bytes}."
+        )
+        texts = [
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+            for line in lines
+        ]
+        return "\n".join([heading, *texts])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def memory_report(table: Table) -> MemoryReport:
+    """See `Variable.memory_report`.
+
+    Raises:
+        RuntimeError: If it is called while a graph is traced.
+    """
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            f"`memory_report` of {table.options.name!r} must be called in eager execution. "
+            "Received: a call in a graph"
+        )
+    stats = stats_of(table)
+    weights, slots, statistics = _parts_of_row(table, stats)
+    row = _padded(_padded(weights, _WORD) + slots, _ROW_ALIGNMENT) + statistics
+    return MemoryReport(
+        name=table.options.name,
+        rows=stats["rows"],
+        weight_bytes=weights,
+        slot_bytes=slots,
+        statistics_bytes=statistics,
+        row_bytes=row,
+        index_bytes=stats["index_bytes"],
+        tiers=_tiers(table, stats, row),
+    )
+
+
+def size_text(number: float) -> str:
+    """A number of bytes, such as "1.5 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
+    """Bytes of the weights, the slots and the statistics of a row in memory."""
+    options = table.options
+    weights = options.dim * (options.value_dtype.size or _WORD)
+    # A cache over a disk keeps the last use of each row.
+    count = 1 if options.has_disk else len(options.statistics)
+    rows = stats["cache_rows"] if options.has_disk else stats["rows"]
+    slots = 0
+    if rows:
+        slots = max(0, stats["payload_bytes"] // rows - weights - count * _WORD)
+    return weights, slots or _slot_bytes_of_rule(table), count * _WORD
+
+
+def _slot_bytes_of_rule(table: Table) -> int:
+    """Bytes of the slots that the optimizer which is bound to the table will keep of a row."""
+    rule, size = table.rule, table.options.slot_dtype.size
+    if rule is None:
+        return 0
+    if isinstance(rule, str):
+        slots = _library.vocabulary()["rules"][rule]
+        return size * (slots["wide_slots"] * table.options.dim + slots["row_slots"])
+    return size * sum(rule.widths)
+
+
+def _tiers(table: Table, stats: dict[str, Any], row: int) -> tuple[TierReport, ...]:
+    options, storage = table.options, table.options.storage
+
+    def tier(name: str, bound: int | None, rows: int, used: int) -> TierReport:
+        capacity = None
+        if bound is not None:  # each shard has its part of the bound
+            capacity = bound // options.num_shards // row * options.num_shards
+        return TierReport(name, bound, capacity, rows, used)
+
+    payload = stats["payload_bytes"]
+    if storage is not None and options.has_disk:
+        rows, used = stats["disk_rows"], stats["disk_bytes"]
+        return (
+            tier("host", storage.host_bytes, stats["cache_rows"], payload),
+            tier("disk", storage.disk_bytes, rows, used),
+        )
+    if not options.is_on_gpu:
+        return (tier("host", None, stats["rows"], payload),)
+    bounds = {"gpu_bytes": None, "host_bytes": 0} if storage is None else storage.attributes()
+    unbounded = {name: None if bound == -1 else bound for name, bound in bounds.items()}
+    # Freed places count among the pinned bytes, so this is an upper limit.
+    pinned = min(payload, stats["pinned_bytes"])
+    rows_on_host = min(stats["rows"], pinned // row)
+    return (
+        tier("gpu", unbounded["gpu_bytes"], stats["rows"] - rows_on_host, payload - pinned),
+        tier("host", unbounded["host_bytes"], rows_on_host, pinned),
+    )
+
+
+def _padded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
