@@ -52,6 +52,8 @@ class Compaction {
 
   // Lets go of the segment that it works at.
   void Stop();
+  // The same, without a lock: for a child of fork().
+  void Forget() { segment_ = nullptr; }
   // Segments that could not be read may be tried again.
   void Retry();
 

@@ -78,8 +78,11 @@ DiskStore::DiskStore(const DiskStoreOptions& options, std::unique_ptr<Folder> fo
       uses_io_uring_(uses_io_uring) {}
 
 DiskStore::~DiskStore() {
-  // A child of fork() has not the reader's threads, which a destructor would wait for.
-  if (!folder_->Owned()) (void)reader_.release();
+  if (folder_->Owned()) return;
+  // A child of fork() has not the reader's threads, which a destructor would wait for, and a mutex
+  // may have been held when it was made.
+  (void)reader_.release();
+  compaction_.Forget();
 }
 
 Status DiskStore::CheckOwned() const {
@@ -105,6 +108,10 @@ Status DiskStore::Put(const ExecContext&, const WholeRows& rows) {
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   std::lock_guard<OrderedMutex> lock(writers_);
   const std::shared_ptr<const StoreRule> rule = this->rule();
+  if (rows.slots.size() < rows.size * rule->slot_bytes) {
+    return Status::FailedPrecondition("Rows for " + name_ +
+                                      " have other slots than its rule, which was changed.");
+  }
   size_t taken = 0;
   Status status = PutSome(*rule, rows, &taken);
   while (!status.ok() && log_.over_bound() && MakeSpace(*rule)) {

@@ -63,6 +63,7 @@ class BackingStore {
 
   // Takes rows, which are cold then; a row of a key that is here is replaced. On failure some of
   // them may be here, each of them whole; the caller keeps its copies and may put them again.
+  // kResourceExhausted if there is no space.
   virtual Status Put(const ExecContext& context, const WholeRows& rows) = 0;
 
   // The cache has dropped its unchanged copies of shared rows: they are cold now. Keys that are
@@ -74,7 +75,8 @@ class BackingStore {
   virtual void Erase(const int64_t* keys, size_t count) = 0;
 
   // Puts some cold rows in `rows`, in an unspecified order, and moves the cursor. About `max_rows`.
-  // Each key comes once while no row comes, leaves or changes between cold and shared.
+  // Each key comes once while no row comes, leaves or changes between cold and shared, and no
+  // Compact runs.
   virtual Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
 
   // Rows have the slots of another rule from now on, which are initial ones, as

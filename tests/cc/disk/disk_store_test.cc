@@ -269,6 +269,35 @@ TEST(DiskStore, TheDiskHasAtMostTwiceTheLiveBytes) {
   }
 }
 
+// As below a cache: rows that change are erased here, and come back later.
+TEST(DiskStore, TheBoundHoldsWhenRowsGoUpAndComeDown) {
+  TempFolder folder("/dev/shm");
+  DiskStoreOracle oracle(Small(folder, 190));
+  std::mt19937_64 random(6);
+  constexpr int64_t kCount = 10000;
+  ASSERT_TRUE(oracle.Put(Range(0, kCount)).ok());
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<int64_t> keys = Some(kCount, kCount / 10, &random);
+    ASSERT_TRUE(oracle.Get(keys, After::kShared).ok());
+    oracle.Erase(keys);
+    ASSERT_TRUE(oracle.Put(keys).ok());
+    const BackingStoreStats stats = oracle.store()->Stats();
+    ASSERT_LE(stats.disk_bytes, 2 * stats.live_bytes + (128 << 10)) << "round " << round;
+  }
+  ASSERT_TRUE(oracle.Check().ok());
+}
+
+TEST(DiskStore, RowsWithTooFewSlotsAreRefused) {
+  TempFolder folder;
+  std::unique_ptr<DiskStore> store;
+  ASSERT_TRUE(DiskStore::Open(Small(folder, 4), &store).ok());
+  ASSERT_TRUE(store->SetRule(FusedSlots(RuleKind::kAdam, 4)).ok());
+  WholeRows rows(HostAllocator());
+  ASSERT_TRUE(rows.Resize(3, 16, 0, 0).ok());
+  rows.size = 3;
+  EXPECT_EQ(StatusCode::kFailedPrecondition, store->Put(ExecContext::Serial(), rows).code());
+}
+
 TEST(DiskStore, ErasedRowsGiveTheirSpaceBack) {
   TempFolder folder;
   DiskStoreOracle oracle(Small(folder, 190));

@@ -288,5 +288,31 @@ TEST_F(StripedIndexTest, ReadersNeverMissAKeyThatIsThere) {
   ExpectWhole();
 }
 
+TEST_F(StripedIndexTest, RowIdsAreReplacedAndStripesErased) {
+  for (uint32_t i = 0; i < 20000; ++i) ASSERT_TRUE(Insert(i, i).ok());
+  for (int64_t key = 0; key < 20000; key += 3) {
+    const uint64_t hash = HashKey(key);
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(StripedIndex::StripeOf(hash)));
+    index.Replace(index.Find(key, hash), key, static_cast<uint32_t>(key) + 100000);
+    row_ids[key] += 100000;
+  }
+  ExpectWhole();
+  for (size_t stripe = 0; stripe < StripedIndex::kStripes; stripe += 2) {
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+    index.EraseStripe(stripe);
+    index.EraseStripe(stripe);  // an empty one
+  }
+  for (auto at = row_ids.begin(); at != row_ids.end();) {
+    at = StripedIndex::StripeOf(HashKey(at->first)) % 2 == 0 ? row_ids.erase(at) : std::next(at);
+  }
+  index.DropRetired();
+  ExpectWhole();
+  for (uint32_t i = 0; i < 5000; ++i) {
+    if (row_ids.count(i) > 0) continue;
+    ASSERT_TRUE(Insert(i, i + 7).ok());
+  }
+  ExpectWhole();
+}
+
 }  // namespace
 }  // namespace tf_embed
