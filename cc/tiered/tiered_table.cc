@@ -350,18 +350,20 @@ Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batc
   std::sort(stay.data(), stay.data() + batch.size);
   Buffer<int64_t> keys(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(keys.Resize(kDemotedTogether));
-  size_t gone = 0;
-  for (size_t in_vain = 0; gone < most && in_vain < 2;) {
+  const auto stays = [&](int64_t key) {
+    return std::binary_search(stay.data(), stay.data() + batch.size, key);
+  };
+  // A list of victims may have rows of the batch alone. After two such lists there are no others.
+  int lists_in_vain = 0;
+  for (size_t gone = 0; gone < most && lists_in_vain < 2;) {
     size_t found;
+    bool collected;
     TF_EMBED_RETURN_IF_ERROR(victims_.Next(inner, *cache_, std::min(kDemotedTogether, most - gone),
-                                           keys.data(), &found));
-    if (found == 0) ++in_vain;  // the list was used up: collect it again, once
-    const auto stays = [&](int64_t key) {
-      return std::binary_search(stay.data(), stay.data() + batch.size, key);
-    };
+                                           keys.data(), &found, &collected));
     const size_t leaving = std::remove_if(keys.data(), keys.data() + found, stays) - keys.data();
     TF_EMBED_RETURN_IF_ERROR(Demote(inner, keys.data(), leaving));
     gone += leaving;
+    lists_in_vain = leaving > 0 ? 0 : lists_in_vain + (collected || found == 0 ? 1 : 0);
   }
   return Status();
 }

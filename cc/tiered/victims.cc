@@ -40,9 +40,10 @@ Status Victims::Collect(const ExecContext& context, const Table& cache) {
 }
 
 Status Victims::Next(const ExecContext& context, const Table& cache, size_t count, int64_t* keys,
-                     size_t* found) {
+                     size_t* found, bool* collected) {
   *found = 0;
-  if (next_ == ranks_.size()) TF_EMBED_RETURN_IF_ERROR(Collect(context, cache));
+  *collected = next_ == ranks_.size();
+  if (*collected) TF_EMBED_RETURN_IF_ERROR(Collect(context, cache));
   TF_EMBED_RETURN_IF_ERROR(steps_.Resize(count));
   TF_EMBED_RETURN_IF_ERROR(exists_.Resize(count));
   while (*found == 0 && next_ < ranks_.size()) {

@@ -25,11 +25,11 @@ class Victims {
   explicit Victims(Allocator* allocator)
       : allocator_(allocator), ranks_(allocator), steps_(allocator), exists_(allocator) {}
 
-  // Puts at most `count` keys of rows that may leave in `keys`; none if no row is old. `cache` has
-  // the statistic kLastStep alone. REQUIRES: nobody changes the cache, and `context` says that the
-  // caller holds it.
+  // Puts at most `count` keys of rows that may leave in `keys`; none if no row is old. Sets
+  // `*collected` to whether that took a new pass over the cache, which has the statistic kLastStep
+  // alone. REQUIRES: nobody changes the cache, and `context` says that the caller holds it.
   Status Next(const ExecContext& context, const Table& cache, size_t count, int64_t* keys,
-              size_t* found);
+              size_t* found, bool* collected);
 
   // Rows that were passed over are candidates again.
   void Forget() {

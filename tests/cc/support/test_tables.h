@@ -66,10 +66,9 @@ inline std::vector<TableKind> HostTables() {
 }
 
 // A cache of few rows over another store.
-inline TableKind TieredTables() {
-  constexpr size_t kCacheRows = 64;
-  const auto create = [](const TableOptions& options) -> std::unique_ptr<Table> {
-    return NewTieredTable(options, kCacheRows);
+inline TableKind TieredTables(size_t cache_rows = 64) {
+  const auto create = [cache_rows](const TableOptions& options) -> std::unique_ptr<Table> {
+    return NewTieredTable(options, cache_rows);
   };
   TableKind kind{"TieredTable", create};
   kind.has_tiers = true;

@@ -125,6 +125,28 @@ TEST_F(TieredTableTest, PrefetchBringsRowsUp) {
   EXPECT_EQ(before.cache_misses, after.cache_misses);
 }
 
+TEST_F(TieredTableTest, BatchThatFillsTheCacheMakesRoomForItself) {
+  // Three keys take turns in a cache of one row.
+  TierOptions tiers;
+  tiers.cache_bytes = 40;
+  tiers.new_cache = [](const TableOptions& options, std::unique_ptr<Table>* cache) {
+    *cache = HostTable::Create(options);
+    return Status();
+  };
+  tiers.new_store = [](std::unique_ptr<BackingStore>* made) {
+    *made = std::make_unique<MemoryStore>(Options());
+    return Status();
+  };
+  std::unique_ptr<TieredTable> small;
+  ASSERT_TRUE(TieredTable::Create(Options(), tiers, &small).ok());
+  for (int round = 0; round < 5; ++round) {
+    const std::vector<float> weights(3 * kDim, static_cast<float>(round));
+    ASSERT_TRUE(small->InsertOrAssign(context, Batch{1, 2, 3}, weights.data(), {}).ok());
+    EXPECT_EQ(3u, small->size());
+    EXPECT_EQ(1u, small->Stats().cache_rows);
+  }
+}
+
 TEST_F(TieredTableTest, EraseReachesBothTiers) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   ASSERT_TRUE(table->Erase(context, Batch(KeysUpTo(150))).ok());

@@ -462,7 +462,8 @@ TEST_P(BoundedAllocationFailure, ABoundedTableLosesNothingButWhatTheSinkKnows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, AllocationFailure, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, AllocationFailure, testing::ValuesIn(WithoutTiers(AllTables())),
+                         NameOfTable);
 INSTANTIATE_TEST_SUITE_P(Tables, BoundedAllocationFailure,
                          testing::ValuesIn(WithoutTiers(AllTables())), NameOfTable);
 

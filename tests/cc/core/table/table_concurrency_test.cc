@@ -516,7 +516,10 @@ TEST_P(TableConcurrency, VerbsOfManyThreadsMayThemselvesUseThreads) {
   for (double number : Look(keys)) ASSERT_EQ(12.0, number);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TableConcurrency, testing::ValuesIn(AllTables()), NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TableConcurrency, testing::ValuesIn(WithoutTiers(AllTables())),
+                         NameOfTable);
+// Some tests have rows of 32 KB.
+INSTANTIATE_TEST_SUITE_P(Tiers, TableConcurrency, testing::Values(TieredTables(4096)), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed
