@@ -53,9 +53,16 @@ TEST_F(LockOrder, LetsWorkOfAPoolTakeStripes) {
   PoolOfThreads(2).Context().parallel_for(4, 1, [&](size_t, size_t) { const Lock l(stripe_); });
 }
 
+TEST_F(LockOrder, LetsAStripeBeHeldForWorkInTheCallingThread) {
+  const Lock stripe(stripe_);
+  size_t done = 0;
+  ExecContext::Serial().parallel_for(4, 1, [&](size_t begin, size_t end) { done += end - begin; });
+  EXPECT_EQ(4u, done);
+}
+
 TEST_F(LockOrderDeathTest, FindsAFallingRank) {
   const Lock stripe(stripe_);
-  EXPECT_DEATH(Lock{policy_}, "waits for rank 4 number 5 while it holds rank 6");
+  EXPECT_DEATH(Lock{policy_}, "waits for rank 4 number 5 while it holds rank 10");
 }
 
 TEST_F(LockOrderDeathTest, FindsAFallingNumber) {
@@ -78,8 +85,8 @@ TEST_F(LockOrderDeathTest, FindsAGateInWorkOfAPool) {
 
 TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
   const Lock stripe(stripe_);
-  EXPECT_DEATH(ExecContext::Serial().parallel_for(1, 1, [](size_t, size_t) {}),
-               "waits for the threads of a pool rank 6");
+  EXPECT_DEATH(PoolOfThreads(2).Context().parallel_for(4, 1, [](size_t, size_t) {}),
+               "waits for the threads of a pool rank 10");
 }
 
 TEST_F(LockOrderDeathTest, FindsAVerbThatTakesWhatItsCallerHolds) {
