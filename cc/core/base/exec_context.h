@@ -38,13 +38,13 @@ class ParallelFor {
   using Work = std::function<void(size_t begin, size_t end)>;
   using Function = std::function<void(size_t total, size_t cost, const Work& work)>;
 
-  // In the calling thread, which waits for no other.
-  static ParallelFor Serial() {
+  // In the calling thread. `waits`: whether locks are checked as if it waited for a pool.
+  static ParallelFor Serial(bool waits) {
     ParallelFor serial;
     serial.function_ = [](size_t total, size_t, const Work& work) {
       if (total > 0) work(0, total);
     };
-    serial.waits_ = false;
+    serial.waits_ = waits;
     return serial;
   }
 
@@ -96,17 +96,18 @@ struct ExecContext {
   // What the caller holds of the table.
   Held held = Held::kNothing;
 
-  // Everything in the calling thread.
+  // Everything in the calling thread. Locks are checked as with a pool, so that a test without
+  // threads finds what one with threads would.
   static ExecContext Serial() {
     ExecContext context;
-    context.parallel_for = ParallelFor::Serial();
+    context.parallel_for = ParallelFor::Serial(/*waits=*/true);
     return context;
   }
 
-  // The same moment and purpose, in the calling thread.
+  // The same moment and purpose, in the calling thread, of a caller that must not wait for a pool.
   ExecContext InSerial() const {
     ExecContext context = *this;
-    context.parallel_for = ParallelFor::Serial();
+    context.parallel_for = ParallelFor::Serial(/*waits=*/false);
     return context;
   }
   // The same, of verbs whose caller holds the table.

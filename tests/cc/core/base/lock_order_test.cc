@@ -53,10 +53,11 @@ TEST_F(LockOrder, LetsWorkOfAPoolTakeStripes) {
   PoolOfThreads(2).Context().parallel_for(4, 1, [&](size_t, size_t) { const Lock l(stripe_); });
 }
 
-TEST_F(LockOrder, LetsAStripeBeHeldForWorkInTheCallingThread) {
+TEST_F(LockOrder, LetsAStripeBeHeldForWorkThatIsToWaitForNoPool) {
   const Lock stripe(stripe_);
   size_t done = 0;
-  ExecContext::Serial().parallel_for(4, 1, [&](size_t begin, size_t end) { done += end - begin; });
+  const ExecContext serial = ExecContext::Serial().InSerial();
+  serial.parallel_for(4, 1, [&](size_t begin, size_t end) { done += end - begin; });
   EXPECT_EQ(4u, done);
 }
 
@@ -85,7 +86,7 @@ TEST_F(LockOrderDeathTest, FindsAGateInWorkOfAPool) {
 
 TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
   const Lock stripe(stripe_);
-  EXPECT_DEATH(PoolOfThreads(2).Context().parallel_for(4, 1, [](size_t, size_t) {}),
+  EXPECT_DEATH(ExecContext::Serial().parallel_for(1, 1, [](size_t, size_t) {}),
                "waits for the threads of a pool rank 10");
 }
 
