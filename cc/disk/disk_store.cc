@@ -69,9 +69,9 @@ DiskStore::DiskStore(const DiskStoreOptions& options, std::unique_ptr<Folder> fo
       name_("the folder '" + folder->path() + "'"),
       weight_bytes_(options.dim * SizeOf(options.value_type)),
       folder_(std::move(folder)),
-      index_(options.allocator, options.init_size, &segments_),
+      index_(options.allocator, options.init_size, options.statistics, &segments_),
       log_({options.value_type, options.dim, options.buffer_bytes, options.most_disk_bytes,
-            options.allocator},
+            options.statistics.size(), options.allocator},
            folder_.get(), &segments_, &index_),
       compaction_(options.allocator, options.buffer_bytes, &segments_, &index_, &log_),
       reader_(std::move(reader)),
@@ -142,7 +142,9 @@ Status DiskStore::PutSome(const StoreRule& rule, const WholeRows& rows, size_t* 
         log_.Stage(RowLog::Purpose::kPut, rule, given, *taken, &staged, &place));
     // Without an entry, a row that was staged is garbage.
     for (size_t i = 0; i < staged; ++i, ++place, ++*taken) {
-      TF_EMBED_RETURN_IF_ERROR(index_.Put(rows.keys[*taken], place));
+      const uint64_t* const statistics =
+          rows.statistics.data() + *taken * options_.statistics.size();
+      TF_EMBED_RETURN_IF_ERROR(index_.Put(rows.keys[*taken], place, statistics));
     }
   }
   return Status();
@@ -179,9 +181,21 @@ bool DiskStore::MakeSpace(const StoreRule& rule) {
   return log_.disk_bytes() < before;
 }
 
-void DiskStore::Unshare(const int64_t* keys, size_t count) {
+void DiskStore::Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) {
   if (!folder_->Owned()) return;
-  for (size_t i = 0; i < count; ++i) index_.Unshare(keys[i]);
+  for (size_t i = 0; i < count; ++i) {
+    index_.Unshare(keys[i],
+                   statistics == nullptr ? nullptr : statistics + i * options_.statistics.size());
+  }
+}
+
+bool DiskStore::FindStatistics(int64_t key, uint64_t* statistics) const {
+  const PlaceIndex::Found found = index_.Find(key, statistics);
+  return found.found() && !found.shared;
+}
+
+bool DiskStore::AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) {
+  return index_.AssignStatistics(key, set, statistics);
 }
 
 void DiskStore::Erase(const int64_t* keys, size_t count) {
@@ -256,6 +270,9 @@ BackingStoreStats DiskStore::Stats() const {
   stats.rows = index_.size();
   stats.shared_rows = index_.shared();
   stats.index_bytes = index_.bytes();
+  segments_.ForEach([&](const Segment* segment) {
+    stats.index_bytes += segment->statistics.size() * sizeof(RowStatistics::Word);
+  });
   stats.buffer_bytes = log_.buffer_bytes();
   stats.live_bytes = index_.live_bytes();
   stats.disk_bytes = log_.disk_bytes();

@@ -3,10 +3,10 @@
 // row is (place_index.h), compaction of what was erased or replaced (compaction.h), and reads of
 // many blocks at once (block_reader.h). The folder is scratch space of this process (folder.h).
 //
-// What a row costs: its bytes on the disk, twice at most with garbage, and 16 to 24 bytes of index
-// in memory. A Get reads one block for each row, and one for all rows of a block. Each block that
-// is read has its checksum and the keys of its rows checked, so damage is an error and never a
-// wrong row.
+// What a row costs: its bytes on the disk, twice at most with garbage, and in memory 16 to 24 bytes
+// of index and 8 bytes for each statistic, which garbage takes as well. A Get reads one block for
+// each row, and one for all rows of a block. Each block that is read has its checksum and the keys
+// of its rows checked, so damage is an error and never a wrong row.
 //
 // Failures leave all rows where they are. A Put that finds no space takes some of its rows, each
 // whole; later ones work once there is space. Nothing is promised of rows after the process has
@@ -48,6 +48,7 @@ struct DiskStoreOptions {
   std::string name;  // of the folder in it that the store makes and removes
   DataType value_type = DataType::kFloat;
   size_t dim = 1;
+  StatisticSet statistics;
   size_t init_size = 0;          // rows to make room for in the index
   uint64_t most_disk_bytes = 0;  // 0: no bound
   size_t buffer_bytes = size_t{1} << 20;
@@ -74,8 +75,18 @@ class DiskStore final : public BackingStore {
   Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
              WholeRows* rows) override;
   Status Put(const ExecContext& context, const WholeRows& rows) override;
-  void Unshare(const int64_t* keys, size_t count) override;
+  void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) override;
   void Erase(const int64_t* keys, size_t count) override;
+  bool FindStatistics(int64_t key, uint64_t* statistics) const override;
+  bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override;
+  Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
+                      RankList* ranks, size_t* below) const override {
+    return index_.CollectRanks(order, one_in, low, high, ranks, below);
+  }
+  Status FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
+                     RankList* expired) override {
+    return index_.FindExpired(policy, now, num_absent, expired);
+  }
   // Goes along the log, which reads each block once.
   Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
   Status SetRule(const RuleSlots& rule) override;

@@ -33,7 +33,8 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
 
   Status Run(size_t count) {
     TF_EMBED_RETURN_IF_ERROR(FindAll(count));
-    TF_EMBED_RETURN_IF_ERROR(rows_->Resize(num_rows_, store_->weight_bytes_, rule_.slot_bytes, 0));
+    TF_EMBED_RETURN_IF_ERROR(rows_->Resize(num_rows_, store_->weight_bytes_, rule_.slot_bytes,
+                                           store_->options_.statistics.size()));
     for (size_t i = 0; i < num_rows_; ++i) rows_->keys[i] = keys_[wants_[i].key];
     Status status;
     for (int round = 0; num_wants_ > 0 && status.ok(); ++round) {
@@ -42,9 +43,14 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
     }
     if (!status.ok()) {
       for (size_t i = 0; i < num_rows_; ++i) {
-        if (states_[i] == State::kNowShared) store_->index_.Unshare(rows_->keys[i]);
+        if (states_[i] == State::kNowShared) store_->index_.Unshare(rows_->keys[i], nullptr);
       }
       return status;
+    }
+    const size_t words = store_->options_.statistics.size();
+    std::fill_n(rows_->statistics.data(), num_rows_ * words, uint64_t{0});
+    for (size_t i = 0; words > 0 && i < num_rows_; ++i) {  // a row may have been erased meanwhile
+      store_->index_.Find(rows_->keys[i], rows_->statistics.data() + i * words);
     }
     DropHoles();
     rows_->size = num_rows_;
@@ -285,6 +291,9 @@ class DiskStore::BatchReader final : public BlockReader::Visitor {
       rows_->keys[i] = rows_->keys[last];
       MoveBytes(&rows_->weights, store_->weight_bytes_, last, i);
       MoveBytes(&rows_->slots, rule_.slot_bytes, last, i);
+      const size_t words = store_->options_.statistics.size();
+      std::copy_n(rows_->statistics.data() + last * words, words,
+                  rows_->statistics.data() + i * words);
     }
   }
   static void MoveBytes(Buffer<char>* rows, size_t bytes, size_t from, size_t to) {

@@ -23,7 +23,8 @@ void DiskStore::ScanBlock(const Segment& segment, const StoreRule& rule, uint32_
       segments_.PlaceOf(segment, block * static_cast<uint32_t>(segment.blocks.rows));
   const size_t slot_bytes = rule.slot_bytes;
   for (size_t i = 0; i < found.size; ++i) {
-    const PlaceIndex::Found entry = index_.Find(found.keys[i]);
+    uint64_t* const statistics = rows->statistics.data() + rows->size * options_.statistics.size();
+    const PlaceIndex::Found entry = index_.Find(found.keys[i], statistics);
     if (entry.place != first + static_cast<uint32_t>(i) || entry.shared) continue;
     const size_t row = rows->size++;
     rows->keys[row] = found.keys[i];
@@ -112,7 +113,8 @@ Status DiskStore::Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) c
   segments_.ForEach(
       [&](Segment* segment) { most_block_rows = std::max(most_block_rows, segment->blocks.rows); });
   const size_t most_rows = std::max(std::min(max_rows, size()), size_t{1}) + most_block_rows;
-  TF_EMBED_RETURN_IF_ERROR(rows->Resize(most_rows, weight_bytes_, rule->slot_bytes, 0));
+  TF_EMBED_RETURN_IF_ERROR(
+      rows->Resize(most_rows, weight_bytes_, rule->slot_bytes, options_.statistics.size()));
   uint64_t serial = cursor->next >> kBlockBits;
   uint32_t block = static_cast<uint32_t>(cursor->next & ((uint64_t{1} << kBlockBits) - 1));
   for (;;) {

@@ -5,12 +5,29 @@
 
 namespace tf_embed {
 
-PlaceIndex::Found PlaceIndex::Find(int64_t key) const {
+PlaceIndex::Found PlaceIndex::Find(int64_t key, uint64_t* statistics) const {
   const uint64_t hash = HashKey(key);
   std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));
   const StripedIndex::Entry entry = index_.Find(key, hash);
   if (!entry.found()) return Found();
+  if (statistics != nullptr) {
+    for (size_t i = 0; i < statistics_.size(); ++i) {
+      statistics[i] = WordsOf(entry.row_id)[i].load(std::memory_order_relaxed);
+    }
+  }
   return Found{entry.row_id & ~kSharedBit, (entry.row_id & kSharedBit) != 0};
+}
+
+RowStatistics::Word* PlaceIndex::WordsOf(uint32_t row_id) const {
+  const uint32_t place = row_id & ~kSharedBit;
+  return segments_->Of(segments_->NumberOf(place))->statistics.data() +
+         segments_->RowOf(place) * statistics_.size();
+}
+
+void PlaceIndex::SetWords(uint32_t row_id, const uint64_t* statistics) {
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    WordsOf(row_id)[i].store(statistics[i], std::memory_order_relaxed);
+  }
 }
 
 void PlaceIndex::AddLive(uint32_t place) {
@@ -27,13 +44,14 @@ uint32_t PlaceIndex::DropLive(uint32_t row_id) {
   return segment->live.fetch_sub(1) == 1 ? number : kNoSegment;
 }
 
-Status PlaceIndex::Put(int64_t key, uint32_t place) {
+Status PlaceIndex::Put(int64_t key, uint32_t place, const uint64_t* statistics) {
   const uint64_t hash = HashKey(key);
   uint32_t emptied = kNoSegment;
   {
     std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));
     const StripedIndex::Entry entry = index_.Find(key, hash);
     AddLive(place);
+    SetWords(place, statistics);
     if (entry.found()) {
       index_.Replace(entry, key, place);
       emptied = DropLive(entry.row_id);
@@ -56,6 +74,10 @@ bool PlaceIndex::Move(int64_t key, uint32_t from, uint32_t to) {
   const StripedIndex::Entry entry = index_.Find(key, hash);
   if (!entry.found() || (entry.row_id & ~kSharedBit) != from) return false;
   AddLive(to);
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    WordsOf(to)[i].store(WordsOf(from)[i].load(std::memory_order_relaxed),
+                         std::memory_order_relaxed);
+  }
   index_.Replace(entry, key, to | (entry.row_id & kSharedBit));
   DropLive(from);  // a row that is shared stays so; whoever compacts retires the segment
   return true;
@@ -94,13 +116,73 @@ PlaceIndex::Shared PlaceIndex::Share(int64_t key, uint32_t place) {
   return Shared::kNow;
 }
 
-void PlaceIndex::Unshare(int64_t key) {
+void PlaceIndex::Unshare(int64_t key, const uint64_t* statistics) {
   const uint64_t hash = HashKey(key);
   std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));
   const StripedIndex::Entry entry = index_.Find(key, hash);
   if (!entry.found() || (entry.row_id & kSharedBit) == 0) return;
+  if (statistics != nullptr) SetWords(entry.row_id, statistics);
   index_.Replace(entry, key, entry.row_id & ~kSharedBit);
   shared_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool PlaceIndex::AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) {
+  const uint64_t hash = HashKey(key);
+  std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));
+  const StripedIndex::Entry entry = index_.Find(key, hash);
+  if (!entry.found() || (entry.row_id & kSharedBit) != 0) return false;
+  RowStatistics row(statistics_, WordsOf(entry.row_id));
+  for (const Statistic statistic : kAllStatistics) {
+    if (set.Has(statistic)) row.Set(statistic, statistics[set.IndexOf(statistic)]);
+  }
+  return true;
+}
+
+Status PlaceIndex::CollectRanks(EvictionOrder order, size_t one_in, const Rank& low,
+                                const Rank& high, RankList* ranks, size_t* below) const {
+  Status status;
+  // Some keys at a time, so that the misses of their statistics overlap.
+  constexpr size_t kTogether = 32;
+  int64_t keys[kTogether];
+  RowStatistics::Word* words[kTogether];
+  size_t count = 0;
+  const auto visit_them = [&] {
+    for (size_t i = 0; i < count && status.ok(); ++i) {
+      const Rank rank = RankOf(order, RowStatistics(statistics_, words[i]), HashKey(keys[i]));
+      if (rank < low) {
+        ++*below;
+      } else if (rank < high || high == kHighestRank) {
+        status = ranks->Append(rank);
+      }
+    }
+    count = 0;
+  };
+  for (size_t i = 0; i < StripedIndex::kStripes / one_in && status.ok(); ++i) {
+    const size_t stripe = i * one_in;
+    std::lock_guard<OrderedMutex> lock(index_.StripeMutex(stripe));
+    index_.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
+      if ((row_id & kSharedBit) != 0) return;
+      keys[count] = key;
+      words[count] = WordsOf(row_id);
+      __builtin_prefetch(words[count]);
+      if (++count == kTogether) visit_them();
+    });
+    visit_them();
+  }
+  return status;
+}
+
+Status PlaceIndex::FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
+                               RankList* expired) {
+  Status status;
+  index_.ForSome(BucketsToSearch(num_absent), &expiry_cursor_,
+                 [&](const Bucket&, int64_t key, uint32_t row_id) {
+                   if (!status.ok() || (row_id & kSharedBit) != 0) return;
+                   if (policy.Expired(RowStatistics(statistics_, WordsOf(row_id)), now)) {
+                     status = expired->Append(Rank(0, HashKey(key)));
+                   }
+                 });
+  return status;
 }
 
 }  // namespace tf_embed

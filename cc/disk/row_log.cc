@@ -89,8 +89,11 @@ Status RowLog::Open(const StoreRule& rule) {
                         std::memory_order_relaxed);
   }
   try {
-    auto segment = std::make_unique<Segment>(folder_, next_serial_, rule.generation, header,
-                                             BlocksOfNext(blocks), &disk_bytes_);
+    auto segment =
+        std::make_unique<Segment>(folder_, next_serial_, rule.generation, header,
+                                  BlocksOfNext(blocks), &disk_bytes_, options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(segment->statistics.Resize(size_t{segment->most_blocks} * blocks.rows *
+                                                        options_.statistics_per_row));
     if (const int error = folder_->Create(segment->serial, &segment->file)) {
       return FileFailure("Can't make '" + segment->path + "', a file of rows", error);
     }

@@ -51,6 +51,7 @@ class RowLog final : private ByteSink {
     size_t dim = 1;
     size_t buffer_bytes = 0;
     uint64_t most_disk_bytes = 0;  // 0: no bound
+    size_t statistics_per_row = 0;
     Allocator* allocator = nullptr;
   };
   // Who appends. Only compaction, which gives space back in the end, may use the reserve.

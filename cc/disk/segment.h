@@ -26,9 +26,11 @@
 #include <memory>
 #include <string>
 
+#include "cc/core/base/allocator.h"
 #include "cc/core/base/lock_order.h"
 #include "cc/core/base/status.h"
 #include "cc/core/files/row_file.h"
+#include "cc/core/rows/row_statistics.h"
 #include "cc/disk/file.h"
 #include "cc/disk/folder.h"
 
@@ -38,7 +40,7 @@ inline constexpr uint32_t kNoPlace = 0x7fffffffu;
 
 struct Segment {
   Segment(Folder* folder, uint64_t serial, uint64_t generation, const RowFileHeader& header,
-          uint32_t most_blocks, std::atomic<uint64_t>* disk_bytes)
+          uint32_t most_blocks, std::atomic<uint64_t>* disk_bytes, Allocator* allocator)
       : folder(folder),
         serial(serial),
         generation(generation),
@@ -47,7 +49,8 @@ struct Segment {
         most_blocks(most_blocks),
         row_bytes(blocks.bytes / blocks.rows),
         path(folder->FileOf(serial)),
-        disk_bytes(disk_bytes) {}
+        disk_bytes(disk_bytes),
+        statistics(allocator) {}
   // Removes the file.
   ~Segment() {
     if (file == nullptr) return;
@@ -69,6 +72,8 @@ struct Segment {
   std::atomic<uint64_t>* const disk_bytes;  // of all segments
   std::unique_ptr<File> file;
   uint32_t number = 0;
+  // By row; those of live rows, each under the mutex of its key's stripe.
+  Buffer<RowStatistics::Word> statistics;
 
   std::atomic<uint32_t> live{0};
   std::atomic<uint32_t> rows{0};            // written, with those that wait to be

@@ -74,7 +74,9 @@ std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
 }
 
 RowLayout HostTable::LayoutOf(const RuleSlots& rule) const {
-  return RowLayout(options_.value_type, options_.dim, rule, options_.policy.statistics.size());
+  RowLayout layout(options_.value_type, options_.dim, rule, options_.policy.statistics.size());
+  layout.has_marks = options_.is_cache;
+  return layout;
 }
 
 RowInitializer HostTable::initializer() const {
@@ -171,6 +173,8 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
                   layout.slot_bytes);
     }
   };
+  request.marks = layout.has_marks && context.training;
+  request.tick = tick();
   request.use = nullptr;
   if (context.training && content_->rows.layout().statistics_per_row > 0) {
     request.use = [](const FindRequest& request, uint32_t row_id) {
@@ -230,7 +234,9 @@ Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, const Wants& wants,
                              size_t key_cost, const Work& work) {
   const auto write_by = [&](const Decision* decisions) {
-    const Write write{content_.get(), context.now, decisions, batch.scores};
+    const Write write{content_.get(), context.now,  decisions,
+                      batch.scores,   batch.absent, content_->rows.layout().has_marks,
+                      tick()};
     return groups.ForEachRange(context, key_cost,
                                [&](KeyGroups::Range* range) { return work(write, range); });
   };
@@ -267,11 +273,13 @@ Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Pro
   for (; entry.found(); probe.entry = write.content->index.Find(group.key, probe.hash)) {
     if (!entry.bucket->TryLock(entry.word)) continue;
     present(write.content->rows.Row(entry.row_id));
+    write.NoteChange(entry.row_id);
     if (write.decisions == nullptr) Use(*write.content, entry.row_id, write.now);
     SetScore(write, group, entry.row_id);
     entry.bucket->Unlock(entry.word);
-    break;
+    return Status();
   }
+  write.LeaveAbsent(group);
   return Status();
 }
 
@@ -284,13 +292,14 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
     if (probe.entry.found()) {
       if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
       present(content->rows.Row(probe.entry.row_id));
+      write.NoteChange(probe.entry.row_id);
       // A planned write has noted the use before.
       if (write.decisions == nullptr) Use(*content, probe.entry.row_id, write.now);
       SetScore(write, group, probe.entry.row_id);
       probe.entry.bucket->Unlock(probe.entry.word);
       return Status();
     }
-    if (!write.MayInsert(group)) return Status();
+    if (write.LeaveAbsent(group) || !write.MayInsert(group)) return Status();
     const size_t stripe = StripedIndex::StripeOf(probe.hash);
     std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
     if (index.Find(group.key, probe.hash).found()) continue;
@@ -304,6 +313,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
       StatisticsOf(*content, row_id).Begin(write.now);
       SetScore(write, group, row_id);
     }
+    write.NoteChange(row_id);
     Status status = index.Insert(group.key, probe.hash, row_id);
     if (!status.ok()) {
       content->rows.Free(&content->pools[stripe], row_id);

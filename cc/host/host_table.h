@@ -34,11 +34,15 @@
 #include "cc/core/loops/table_loops.h"
 #include "cc/core/policy/write_planner.h"
 #include "cc/core/table/table.h"
+#include "cc/core/table/table_cache.h"
 #include "cc/core/table/table_locks.h"
 
 namespace tf_embed {
 
-class HostTable final : public Table, public TableMaintenance, public TableEviction {
+class HostTable final : public Table,
+                        public TableMaintenance,
+                        public TableEviction,
+                        public TableCache {
  public:
   // Returns nullptr without memory for an empty table.
   static std::unique_ptr<HostTable> Create(const TableOptions& options);
@@ -50,6 +54,7 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
   RuleSlots rule() const override;
   TableMaintenance* maintenance() override { return this; }
   TableEviction* eviction() override { return this; }
+  TableCache* cache() override { return options_.is_cache ? this : nullptr; }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override;
@@ -79,6 +84,15 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
   Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
+  void SetTick(uint8_t tick) override { tick_.store(tick, std::memory_order_relaxed); }
+  Status Touch(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status FindMarks(const ExecContext& context, const KeyBatch& batch, uint8_t* marks,
+                   bool* exists) const override;
+  Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
+                     RankList* ranks) const override;
+  Status AddUnchanged(const ExecContext& context, const WholeRows& rows) override;
+  Status NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) override;
+  PlannedRows* planned_rows() override { return &planned_; }
   TableStats Stats() const override;
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
@@ -122,7 +136,19 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
     const Moment& now;
     const Decision* decisions;  // null if writes are not planned: all may come
     const int64_t* scores;      // KeyBatch::scores
+    bool* absent;               // KeyBatch::absent
+    bool marks;                 // rows have marks
+    uint8_t tick;
 
+    // What becomes of an absent key that is the caller's. False: it is not.
+    bool LeaveAbsent(const KeyGroup& group) const {
+      if (absent == nullptr) return false;
+      for (size_t k = 0; k < group.count; ++k) absent[group.positions[k]] = true;
+      return true;
+    }
+    void NoteChange(uint32_t row_id) const {
+      if (marks) RowMark::Change(content->rows.Mark(row_id), tick);
+    }
     bool MayInsert(const KeyGroup& group) const {
       return decisions == nullptr || decisions[group.positions[0]] == Decision::kInsert;
     }
@@ -279,9 +305,15 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
   Status EvictAll(const ExecContext& context, const Leaves& leaves, std::atomic<uint64_t>* counter,
                   size_t* removed);
 
+  // Calls visit(position, entry) for some keys of a batch.
+  template <typename Visit>
+  void ForEachProbe(const KeyBatch& batch, size_t begin, size_t end, const Visit& visit) const;
+
   // Gives all rows the slots of a new row, or their own in other types. Nobody else is in.
   Status ReplaceSlots(const RuleSlots& rule);
   Status ConvertSlots(const RuleSlots& rule);
+
+  uint8_t tick() const { return tick_.load(std::memory_order_relaxed); }
 
   TableOptions options_;
   const TableLoops& loops_;
@@ -291,6 +323,7 @@ class HostTable final : public Table, public TableMaintenance, public TableEvict
   Planned planned_{this};
   WritePlanner planner_;  // under the policy's lock, or while nobody else writes
   mutable Counters counters_;
+  std::atomic<uint8_t> tick_{0};
 };
 
 }  // namespace tf_embed

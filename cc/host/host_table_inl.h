@@ -20,6 +20,7 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
                                const Approach& approach, const Visit& visit) {
   const size_t stride = content.rows.layout().stride;
   const bool has_statistics = content.rows.layout().statistics_per_row > 0;
+  const bool has_marks = content.rows.layout().has_marks;
   Probe ring[kRing];
   while (range->Next()) {
     const size_t count = range->size();
@@ -37,6 +38,7 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
         if (probe.entry.found()) {
           PrefetchRow(content.rows.Row(probe.entry.row_id), stride);
           if (has_statistics) __builtin_prefetch(content.rows.Statistics(probe.entry.row_id), 1);
+          if (has_marks) __builtin_prefetch(content.rows.Mark(probe.entry.row_id));
         }
         approach((*range)[j]);
       }
@@ -128,6 +130,9 @@ Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Co
         for (size_t word = 0; word < layout.statistics_per_row; ++word) {
           copied[word].store(words[word].load(std::memory_order_relaxed),
                              std::memory_order_relaxed);
+        }
+        if (layout.has_marks) {
+          copy->rows.Mark(to)->store(content_->rows.Mark(row_ids[i])->load());
         }
         status = copy->index.Insert(keys[i], HashKey(keys[i]), to);
       }

@@ -18,10 +18,6 @@ namespace {
 // Rough costs in nanoseconds, by which a thread pool splits work.
 constexpr size_t kSurveyCost = 60;
 constexpr size_t kRankCost = 8;
-// Buckets that are searched for expired rows for each key of a batch that is new: with at least
-// one key in each the table is gone through once while half of it comes.
-constexpr size_t kBucketsOfNewKey = 2;
-constexpr size_t kSmallestSearch = 16;
 // Rows that are taken out at a time.
 constexpr size_t kChunk = 512;
 // A table that loses one row in so many is worth a copy.
@@ -75,14 +71,15 @@ Status HostTable::Planned::CollectRanks(const ExecContext& context, EvictionOrde
 
 Status HostTable::Planned::FindExpired(const Moment& now, size_t num_absent, RankList* expired) {
   const Content& content = *table_->content_;
-  const size_t buckets = kSmallestSearch + kBucketsOfNewKey * num_absent;
   Status status;
-  content.index.ForSome(buckets, &expiry_cursor_, [&](const Bucket&, int64_t key, uint32_t row_id) {
-    if (!status.ok()) return;
-    if (table_->options_.policy.Expired(table_->StatisticsOf(content, row_id), now)) {
-      status = expired->Append(Rank(0, HashKey(key)));
-    }
-  });
+  content.index.ForSome(
+      BucketsToSearch(num_absent), &expiry_cursor_,
+      [&](const Bucket&, int64_t key, uint32_t row_id) {
+        if (!status.ok()) return;
+        if (table_->options_.policy.Expired(table_->StatisticsOf(content, row_id), now)) {
+          status = expired->Append(Rank(0, HashKey(key)));
+        }
+      });
   return status;
 }
 

@@ -80,8 +80,10 @@ Status NewTieredStore(const TableOptions& options, const DiskTierOptions& tiers,
   disk.most_disk_bytes = tiers.disk_bytes == UINT64_MAX ? 0 : tiers.disk_bytes;
   disk.keep_leftovers = tiers.keep_leftovers;
   disk.allocator = options.allocator;
-  tier_options.new_store = [disk, tiers](std::unique_ptr<BackingStore>* made) {
+  tier_options.new_store = [disk, tiers](StatisticSet statistics,
+                                         std::unique_ptr<BackingStore>* made) {
     DiskStoreOptions named = disk;
+    named.statistics = statistics;
     std::unique_ptr<DiskStore> opened;
     TF_EMBED_RETURN_IF_ERROR(TakeFolderName(tiers.path, tiers.name, &named));
     TF_EMBED_RETURN_IF_ERROR(DiskStore::Open(named, &opened));

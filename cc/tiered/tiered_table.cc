@@ -19,16 +19,16 @@ namespace {
 
 // Rows that go down together.
 constexpr size_t kDemotedTogether = 4096;
-// Room is made for this share of the cache besides, so that few batches have to make any.
+// Room is made for this share of the cache besides, so that few batches have to make any. By so
+// much the cache grows in a tick.
 constexpr size_t kSpareDivisor = 32;
+static_assert(kSpareDivisor <= Victims::kGrowthTicks);
 // A batch may have rows up to this share of the cache. The others can then make room for it.
 constexpr size_t kBatchDivisor = 2;
 // So often a batch makes room and finds that others have taken it.
 constexpr int kMaxAttempts = 3;
 // Nanoseconds, roughly, of a key that is looked for in the store.
-constexpr size_t kEraseCost = 30;
-
-StatisticSet RecencyOnly() { return StatisticSet().With(Statistic::kLastStep); }
+constexpr size_t kEraseCost = 100;
 
 }  // namespace
 
@@ -51,14 +51,15 @@ KeyBatch TieredTable::Keys::Batch(const KeyBatch& of) const {
 }
 
 TieredTable::TieredTable(const TableOptions& options, const TierOptions& tiers)
-    : options_(options), tiers_(tiers), victims_(options.allocator) {}
+    : options_(options),
+      tiers_(tiers),
+      victims_(options.allocator),
+      planner_(options_.policy, options.allocator, &planned_) {
+  options_.policy = options.policy.WithNeeds();
+}
 
 Status TieredTable::Create(const TableOptions& options, const TierOptions& tiers,
                            std::unique_ptr<TieredTable>* table) {
-  if (options.policy.plans_writes() || options.policy.statistics.size() > 0) {
-    return Status::InvalidArgument("Table '" + options.name +
-                                   "' has rows in several tiers, which have no policy yet.");
-  }
   try {
     table->reset(new TieredTable(options, tiers));
   } catch (const std::bad_alloc&) {
@@ -72,27 +73,29 @@ Status TieredTable::Init() {
   TF_EMBED_RETURN_IF_ERROR(CheckCapacity(rule_, &capacity));
   capacity_ = capacity;
   TableOptions options = options_;
+  options.is_cache = true;
   options.init_size = std::min(options.init_size, capacity);
-  options.policy.statistics = RecencyOnly();
+  options.policy = RowPolicy();
+  options.policy.statistics = options_.policy.statistics;
+  options.policy.ttl_milliseconds = options_.policy.ttl_milliseconds;
   TF_EMBED_RETURN_IF_ERROR(tiers_.new_cache(options, &cache_));
-  return tiers_.new_store(&store_);
+  return tiers_.new_store(options_.policy.statistics, &store_);
 }
 
-size_t TieredTable::CapacityFor(const RuleSlots& rule) const {
-  const RowLayout layout(options_.value_type, options_.dim, rule, RecencyOnly().size());
-  return tiers_.cache_bytes / (layout.stride + layout.statistics_per_row * sizeof(uint64_t));
+size_t TieredTable::RowBytes(const RuleSlots& rule) const {
+  const size_t statistics = options_.policy.statistics.size();
+  const RowLayout layout(options_.value_type, options_.dim, rule, statistics);
+  return layout.stride + statistics * sizeof(uint64_t) + sizeof(RowMark::Byte);
 }
 
 Status TieredTable::CheckCapacity(const RuleSlots& rule, size_t* capacity) const {
-  *capacity = CapacityFor(rule);
+  *capacity = tiers_.cache_bytes / RowBytes(rule);
   if (*capacity > 0) return Status();
-  const RowLayout layout(options_.value_type, options_.dim, rule, RecencyOnly().size());
   const std::string argument = tiers_.cache_bytes_argument;
-  return Status::InvalidArgument(
-      "`" + argument + "` must have room for a row of table '" + options_.name + "', which takes " +
-      std::to_string(layout.stride + layout.statistics_per_row * sizeof(uint64_t)) +
-      " bytes. Received: " + argument + "=" + std::to_string(tiers_.cache_bytes) +
-      " for each shard.");
+  return Status::InvalidArgument("`" + argument + "` must have room for a row of table '" +
+                                 options_.name + "', which takes " +
+                                 std::to_string(RowBytes(rule)) + " bytes. Received: " + argument +
+                                 "=" + std::to_string(tiers_.cache_bytes) + " for each shard.");
 }
 
 RowInitializer TieredTable::initializer() const {
@@ -107,9 +110,21 @@ RuleSlots TieredTable::rule() const {
 
 size_t TieredTable::size() const {
   const std::shared_lock<FairSharedMutex> lock(locks_.content);
+  return SizeInside();
+}
+
+size_t TieredTable::SizeInside() const {
   // A row that comes up at this moment may be counted in neither tier.
   const size_t in_store = store_->size();
   return cache_->size() + in_store - std::min(in_store, store_->shared());
+}
+
+void TieredTable::NoteGrowth() const {
+  const size_t size = cache_->size();
+  size_t next = next_tick_.load(std::memory_order_relaxed);
+  if (size < next) return;
+  const size_t after = size + capacity_ / kSpareDivisor + 1;
+  if (next_tick_.compare_exchange_strong(next, after)) victims_.EndTick(cache_->cache());
 }
 
 Status TieredTable::Absent(const KeyBatch& batch, const bool* exists, Keys* absent) const {
@@ -132,7 +147,7 @@ Status TieredTable::AbsentInCache(const ExecContext& inner, const KeyBatch& batc
   const KeyBatch keys{batch.keys, batch.size};
   Buffer<bool> exists(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(exists.Resize(batch.size));
-  TF_EMBED_RETURN_IF_ERROR(cache_->Contains(inner, keys, exists.data()));
+  TF_EMBED_RETURN_IF_ERROR(cache_->cache()->Touch(inner, keys, exists.data()));
   TF_EMBED_RETURN_IF_ERROR(Absent(keys, exists.data(), absent));
   absent->MakeDistinct();
   return Status();
@@ -162,11 +177,7 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
   TF_EMBED_RETURN_IF_ERROR(
       store_->Get(serial, absent.keys.data(), absent.size, BackingStore::After::kShared, &rows));
   if (rows.size == 0) return Status();
-  KeyBatch batch{rows.keys.data(), rows.size};
-  batch.distinct = true;
-  SlotsIn slots;
-  if (rule_.slots_per_row() > 0) slots = {&rule_, rows.slots.data()};
-  const Status status = cache_->InsertOrAssign(serial, batch, rows.weights.data(), slots);
+  const Status status = cache_->cache()->AddUnchanged(serial, rows);
   moves_.fetch_add(1, std::memory_order_release);
   if (status.ok()) {
     counters_.promoted.fetch_add(rows.size, std::memory_order_relaxed);
@@ -176,7 +187,9 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
   for (size_t i = 0; i < rows.size; ++i) {
     bool exists = false;
     const KeyBatch key{rows.keys.data() + i, 1};
-    if (!cache_->Contains(serial, key, &exists).ok() || !exists) store_->Unshare(key.keys, 1);
+    if (!cache_->Contains(serial, key, &exists).ok() || !exists) {
+      store_->Unshare(key.keys, 1, nullptr);
+    }
   }
   return status;
 }
@@ -227,24 +240,22 @@ Status TieredTable::Find(const ExecContext& context, const KeyBatch& batch,
     exists = own.data();
   }
   Keys absent(options_.allocator);
+  // A row that came up since then, and was erased below, is in the cache.
+  const uint64_t moves = moves_.load(std::memory_order_acquire);
   {
     const ReadLocks reading(locks_, context);
     const ExecContext inner = context.Holding(Held::kContent);
-    const uint64_t moves = moves_.load(std::memory_order_acquire);
     TF_EMBED_RETURN_IF_ERROR(cache_->Find(inner, batch, defaults, weights, exists, slots));
     TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists, &absent));
     counters_.first_tier.fetch_add(batch.size - absent.size, std::memory_order_relaxed);
     if (absent.size == 0) return Status();
     const bool promotes = context.training && context.held == Held::kNothing;
     if (promotes) {
-      Keys stored(options_.allocator);
-      TF_EMBED_RETURN_IF_ERROR(stored.Resize(absent.size));
-      std::copy_n(absent.keys.data(), absent.size, stored.keys.data());
-      stored.size = absent.size;
-      stored.MakeDistinct();
-      TF_EMBED_RETURN_IF_ERROR(KeepStored(&stored));
-      // In the end: a row that came up since the find, and was erased below, is in the cache.
-      if (stored.size == 0 && moves == moves_.load(std::memory_order_acquire)) return Status();
+      // Without rows below there is nothing to bring up.
+      if (store_->size() == 0 && cache_->size() + absent.size <= capacity_ &&
+          moves == moves_.load(std::memory_order_acquire)) {
+        return Status();
+      }
     } else {
       TF_EMBED_RETURN_IF_ERROR(ReadThrough(inner, batch, absent, weights, exists, slots));
       if (moves == moves_.load(std::memory_order_acquire)) return Status();
@@ -255,12 +266,12 @@ Status TieredTable::Find(const ExecContext& context, const KeyBatch& batch,
       return cache_->Find(inner, still.Batch(batch), defaults, weights, exists, slots);
     }
   }
-  return FindBelow(context, batch, absent, defaults, weights, exists, slots);
+  return FindBelow(context, batch, absent, moves, defaults, weights, exists, slots);
 }
 
 Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch, const Keys& absent,
-                              const DefaultRows& defaults, void* weights, bool* exists,
-                              const SlotsOut& slots) const {
+                              uint64_t moves, const DefaultRows& defaults, void* weights,
+                              bool* exists, const SlotsOut& slots) const {
   const KeyBatch part = absent.Batch(batch);
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     size_t wanted = 0;
@@ -272,10 +283,16 @@ Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch,
       const ExecContext inner = context.Holding(Held::kWriting);
       Keys stored(options_.allocator);
       TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, part, &stored));
+      const size_t distinct = stored.size;
       TF_EMBED_RETURN_IF_ERROR(KeepStored(&stored));
-      if (stored.size > capacity_ / kBatchDivisor) break;
-      if (cache_->size() + stored.size <= capacity_) {
+      const size_t most = capacity_ / kBatchDivisor;
+      if (stored.size > most) break;
+      // The write of the same step will insert the others, unless the policy has its say.
+      wanted = options_.policy.plans_writes() || distinct > most ? stored.size : distinct;
+      if (cache_->size() + wanted <= capacity_) {
+        if (stored.size == 0 && moves == moves_.load(std::memory_order_acquire)) return Status();
         TF_EMBED_RETURN_IF_ERROR(BringUp(inner, stored));
+        NoteGrowth();
         TF_EMBED_RETURN_IF_ERROR(cache_->Find(inner, part, defaults, weights, exists, slots));
         size_t found = 0;
         for (size_t i = 0; i < part.size; ++i) found += exists[part.Position(i)] ? 1 : 0;
@@ -283,7 +300,6 @@ Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch,
         counters_.found_again.fetch_add(part.size, std::memory_order_relaxed);
         return Status();
       }
-      wanted = stored.size;
     }
     TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch, wanted));
   }
@@ -349,7 +365,10 @@ Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batc
   std::copy_n(batch.keys, batch.size, stay.data());
   std::sort(stay.data(), stay.data() + batch.size);
   Buffer<int64_t> keys(options_.allocator);
+  Buffer<bool> changed(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(keys.Resize(kDemotedTogether));
+  TF_EMBED_RETURN_IF_ERROR(changed.Resize(kDemotedTogether));
+  victims_.EndTick(cache_->cache());
   const auto stays = [&](int64_t key) {
     return std::binary_search(stay.data(), stay.data() + batch.size, key);
   };
@@ -358,30 +377,50 @@ Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batc
   for (size_t gone = 0; gone < most && lists_in_vain < 2;) {
     size_t found;
     bool collected;
-    TF_EMBED_RETURN_IF_ERROR(victims_.Next(inner, *cache_, std::min(kDemotedTogether, most - gone),
-                                           keys.data(), &found, &collected));
-    const size_t leaving = std::remove_if(keys.data(), keys.data() + found, stays) - keys.data();
-    TF_EMBED_RETURN_IF_ERROR(Demote(inner, keys.data(), leaving));
+    TF_EMBED_RETURN_IF_ERROR(victims_.Next(inner, cache_.get(),
+                                           std::min(kDemotedTogether, most - gone), keys.data(),
+                                           changed.data(), &found, &collected));
+    size_t leaving = 0;
+    for (size_t i = 0; i < found; ++i) {
+      if (stays(keys[i])) continue;
+      changed[leaving] = changed[i];
+      keys[leaving++] = keys[i];
+    }
+    TF_EMBED_RETURN_IF_ERROR(Demote(inner, keys.data(), changed.data(), leaving));
     gone += leaving;
     lists_in_vain = leaving > 0 ? 0 : lists_in_vain + (collected || found == 0 ? 1 : 0);
   }
   return Status();
 }
 
-Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, size_t count) const {
+Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const bool* changed,
+                           size_t count) const {
   if (count == 0) return Status();
-  // Shared rows are below already.
+  // Shared rows are below already, unless they have changed.
+  const size_t words = options_.policy.statistics.size();
   Buffer<bool> stored(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(stored.Resize(count));
-  store_->Contains(keys, count, stored.data());
-  const RowLayout layout(options_.value_type, options_.dim, rule_);
+  Keys kept(options_.allocator);
+  Buffer<uint64_t> statistics(options_.allocator);
   WholeRows rows(options_.allocator);
   Buffer<bool> exists(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(rows.Resize(count, layout.weight_bytes, layout.wide_slot_bytes, 0));
+  const RowLayout layout(options_.value_type, options_.dim, rule_);
+  TF_EMBED_RETURN_IF_ERROR(stored.Resize(count));
+  TF_EMBED_RETURN_IF_ERROR(kept.Resize(count));
+  TF_EMBED_RETURN_IF_ERROR(statistics.Resize(count * words));
+  TF_EMBED_RETURN_IF_ERROR(rows.Resize(count, layout.weight_bytes, layout.wide_slot_bytes, words));
   TF_EMBED_RETURN_IF_ERROR(exists.Resize(count));
+  store_->Contains(keys, count, stored.data());
   for (size_t i = 0; i < count; ++i) {
-    if (!stored[i]) rows.keys[rows.size++] = keys[i];
+    if (stored[i] && !changed[i]) {
+      kept.keys[kept.size++] = keys[i];
+    } else {
+      rows.keys[rows.size++] = keys[i];
+    }
   }
+  const auto find_statistics = [&](const int64_t* of, size_t size, uint64_t* found) {
+    if (words == 0) return Status();
+    return cache_->eviction()->FindStatistics(inner, KeyBatch{of, size}, found, exists.data());
+  };
   if (rows.size > 0) {
     SlotsOut slots;
     if (rule_.slots_per_row() > 0) slots = {&rule_, rows.slots.data()};
@@ -390,6 +429,7 @@ Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, size_t
     TF_EMBED_RETURN_IF_ERROR(cache_->Find(reading, KeyBatch{rows.keys.data(), rows.size},
                                           DefaultRows(), rows.weights.data(), exists.data(),
                                           slots));
+    TF_EMBED_RETURN_IF_ERROR(find_statistics(rows.keys.data(), rows.size, rows.statistics.data()));
     counters_.copied_down.fetch_add(rows.size, std::memory_order_relaxed);
     const Status status = store_->Put(inner, rows);
     if (!status.ok()) {
@@ -397,139 +437,162 @@ Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, size_t
       return status;
     }
   }
+  TF_EMBED_RETURN_IF_ERROR(find_statistics(kept.keys.data(), kept.size, statistics.data()));
   KeyBatch batch{keys, count};
   batch.distinct = true;
   TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
-  store_->Unshare(keys, count);
+  store_->Unshare(kept.keys.data(), kept.size, words == 0 ? nullptr : statistics.data());
   counters_.demoted.fetch_add(count, std::memory_order_relaxed);
-  counters_.unwritten.fetch_add(count - rows.size, std::memory_order_relaxed);
+  counters_.unwritten.fetch_add(kept.size, std::memory_order_relaxed);
   return Status();
 }
 
-Status TieredTable::Enter(const ExecContext& context, const KeyBatch& batch, Effect effect,
-                          size_t* wanted) const {
-  *wanted = 0;
-  // Whoever holds several tables has called Prefetch before, and can't make room now.
-  const bool bounded = context.held != Held::kWriting;
-  if (bounded && store_->size() == 0 && cache_->size() + batch.size <= capacity_) return Status();
-  const ExecContext inner = context.Holding(Held::kWriting);
-  Keys absent(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, batch, &absent));
-  if (absent.size == 0) return Status();
-  if (bounded && cache_->size() + absent.size > capacity_) {
-    *wanted = absent.size;
-    return Status();
-  }
-  // If others could write, a row that comes up for them might replace one that is written here.
-  if (effect == Effect::kOverwrites && context.held == Held::kPaused) return Status();
-  return BringUp(inner, absent);
-}
-
-template <typename Verb>
-Status TieredTable::Run(const ExecContext& inner, const KeyBatch& part, Effect effect,
-                        const Verb& verb) {
-  const auto erase = [&](const int64_t* keys, size_t count) {
-    if (store_->size() == 0) return;
-    const auto erase_some = [&](size_t begin, size_t end) {
-      store_->Erase(keys + begin, end - begin);
-    };
-    inner.parallel_for(count, kEraseCost, std::cref(erase_some));
-  };
-  if (effect == Effect::kChanges && store_->shared() > 0) erase(part.keys, part.size);
-  Status status = verb(inner, part);
-  if (effect != Effect::kOverwrites) return status;
+Status TieredTable::Replace(const ExecContext& inner, const Write& write, const KeyBatch& batch,
+                            const Keys& keys) {
+  Status status = write.verb(inner, batch);
+  if (store_->size() == 0) return status;
   if (status.ok()) {
-    erase(part.keys, part.size);
+    const auto erase = [&](size_t begin, size_t end) {
+      store_->Erase(keys.keys.data() + begin, end - begin);
+    };
+    inner.parallel_for(keys.size, kEraseCost, std::cref(erase));
     return status;
   }
   // Rows that were not written are still below.
-  for (size_t i = 0; i < part.size; ++i) {
+  for (size_t i = 0; i < keys.size; ++i) {
     bool exists = false;
-    const KeyBatch key{part.keys + i, 1};
+    const KeyBatch key{keys.keys.data() + i, 1};
     if (cache_->Contains(inner.InSerial(), key, &exists).ok() && exists) store_->Erase(key.keys, 1);
   }
   return status;
 }
 
-template <typename Verb>
-Status TieredTable::WritePart(const ExecContext& context, const KeyBatch& part,
-                              const RuleSlots* rule, Effect effect, const Verb& verb) {
+Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const Write& write,
+                                 KeyBatch* todo, Keys* rest, size_t* wanted) {
+  *wanted = 0;
   const ExecContext inner = context.Holding(Held::kWriting);
+  if (store_->size() == 0 && (!bounded || cache_->size() + todo->size <= capacity_)) {
+    return write.verb(inner, *todo);
+  }
+  const size_t places = todo->NumPositions();
+  Buffer<bool> left(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(left.Resize(places));
+  std::fill_n(left.data(), places, false);
+  KeyBatch present = *todo;
+  present.absent = left.data();
+  TF_EMBED_RETURN_IF_ERROR(write.verb(inner, present));
+  if (std::memchr(left.data(), 1, places) == nullptr) return Status();
+
+  // The others.
+  for (size_t i = 0; i < places; ++i) left[i] = !left[i];
+  Keys now(options_.allocator);
+  Keys keys(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(Absent(*todo, left.data(), &now));
+  *todo = now.Batch(*todo);
+  std::swap(*rest, now);
+  TF_EMBED_RETURN_IF_ERROR(keys.Resize(rest->size));
+  keys.size = rest->size;
+  std::copy_n(rest->keys.data(), rest->size, keys.keys.data());
+  keys.MakeDistinct();
+  if (write.finds) counters_.found_again.fetch_add(rest->size, std::memory_order_relaxed);
+  if (bounded && cache_->size() + keys.size > capacity_) {
+    *wanted = keys.size;
+    return Status();
+  }
+  // If others could write, a row that comes up for them might replace one that is written here.
+  if (write.overwrites && context.held == Held::kPaused && options_.policy.statistics.size() == 0) {
+    return Replace(inner, write, *todo, keys);
+  }
+  TF_EMBED_RETURN_IF_ERROR(BringUp(inner, keys));
+  return write.verb(inner, *todo);
+}
+
+Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, const Write& write) {
+  const bool planned = options_.policy.plans_writes() && !context.restoring;
+  // Whoever holds several tables has called Prefetch before, and can't make room now.
+  const bool bounded = context.held != Held::kWriting;
+  Keys rest(options_.allocator);
+  KeyBatch todo = part;
   size_t wanted = 0;
   for (int attempt = 0; attempt < kMaxAttempts;) {
-    bool has_rule = true;
+    bool has_rule;
     {
       const WriteLocks writing(locks_, context);
-      has_rule = rule == nullptr || SameRuleAndInitialValues(rule_, *rule);
+      has_rule = HasRule(write.rule);
       if (!has_rule && context.held != Held::kNothing) return RuleWasChanged(options_.name);
       if (has_rule) {
-        TF_EMBED_RETURN_IF_ERROR(Enter(context, part, effect, &wanted));
-        if (wanted == 0) return Run(inner, part, effect, verb);
+        const Status status = planned
+                                  ? RunPlanned(context, bounded, write, todo, &wanted)
+                                  : RunUnplanned(context, bounded, write, &todo, &rest, &wanted);
+        NoteGrowth();
+        if (!status.ok() || wanted == 0) return status;
       }
     }
     if (has_rule) {
-      TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, part, wanted));
+      TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, todo, wanted));
       ++attempt;
     } else {  // another thread may set yet another rule before this one writes
-      TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), *rule));
+      TF_EMBED_RETURN_IF_ERROR(SetRule(ExecContext::Serial(), *write.rule));
     }
   }
   // Other threads keep taking the room, or another rule has left less of it. Alone, the batch gets
   // what room there is, and more than the bound if need be.
   const ReplaceLocks alone(locks_, context);
-  if (rule != nullptr && !SameRuleAndInitialValues(rule_, *rule)) {
-    return RuleWasChanged(options_.name);
-  }
-  TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(inner, part, part.size));
-  TF_EMBED_RETURN_IF_ERROR(Enter(context.Holding(Held::kWriting), part, effect, &wanted));
-  return Run(inner, part, effect, verb);
+  if (!HasRule(write.rule)) return RuleWasChanged(options_.name);
+  TF_EMBED_RETURN_IF_ERROR(MakeRoomAlone(context.Holding(Held::kWriting), todo, todo.size));
+  // Not as Held::kWriting: RunPlanned takes the policy's lock, as whoever asks for it has to.
+  return planned ? RunPlanned(context, false, write, todo, &wanted)
+                 : RunUnplanned(context, false, write, &todo, &rest, &wanted);
 }
 
-template <typename Verb>
-Status TieredTable::Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* rule,
-                          Effect effect, const Verb& verb) {
-  Status status;
-  if (rule != nullptr && context.held == Held::kNothing) {
-    TF_EMBED_RETURN_IF_ERROR(TakeRule(context, *rule));  // its slots decide how large a part may be
+Status TieredTable::ForEachPart(const KeyBatch& batch, size_t limit,
+                                const std::function<Status(const KeyBatch& part)>& run) const {
+  // Keys go to parts in the order in which they first come.
+  Buffer<std::pair<int64_t, uint32_t>> places(options_.allocator);
+  Buffer<uint32_t> parts(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(places.Resize(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(parts.Resize(batch.size));
+  for (size_t i = 0; i < batch.size; ++i) places[i] = {batch.keys[i], static_cast<uint32_t>(i)};
+  std::sort(places.data(), places.data() + batch.size);
+  // By place, the first place of its key; later the number of its part.
+  for (size_t i = 0; i < batch.size; ++i) {
+    const bool again = i > 0 && places[i].first == places[i - 1].first;
+    parts[places[i].second] = again ? parts[places[i - 1].second] : places[i].second;
+  }
+  size_t distinct = 0;
+  for (size_t i = 0; i < batch.size; ++i) {
+    parts[i] = parts[i] == i ? static_cast<uint32_t>(distinct++ / limit) : parts[parts[i]];
+  }
+  const size_t count = (distinct + limit - 1) / limit;
+  if (count == 1) return run(batch);
+  Keys part(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(part.Resize(batch.size));
+  for (size_t number = 0; number < count; ++number) {
+    part.size = 0;
+    for (size_t i = 0; i < batch.size; ++i) {
+      if (parts[i] != number) continue;
+      part.keys[part.size] = batch.keys[i];
+      part.positions[part.size++] = static_cast<uint32_t>(batch.Position(i));
+    }
+    TF_EMBED_RETURN_IF_ERROR(run(part.Batch(batch)));
+  }
+  return Status();
+}
+
+Status TieredTable::Run(const ExecContext& context, const KeyBatch& batch, const Write& write) {
+  if (write.rule != nullptr && context.held == Held::kNothing) {
+    // The slots of the rule decide how large a part may be.
+    TF_EMBED_RETURN_IF_ERROR(TakeRule(context, *write.rule));
   }
   const size_t limit = std::max<size_t>(1, capacity_.load() / kBatchDivisor);
+  Status status;
   if (batch.size <= limit || context.held == Held::kWriting) {
-    status = WritePart(context, batch, rule, effect, verb);
+    status = RunPart(context, batch, write);
+  } else if (options_.policy.plans_writes() && !context.restoring) {
+    status = RunPlannedInParts(context, batch, write, limit);
   } else {
-    // The places of the batch by key, those of equal keys in the order of the batch.
-    struct Place {
-      int64_t key;
-      uint32_t position;
-    };
-    Buffer<Place> places(options_.allocator);
-    Keys part(options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(places.Resize(batch.size));
-    TF_EMBED_RETURN_IF_ERROR(part.Resize(batch.size));
-    for (size_t i = 0; i < batch.size; ++i) {
-      places[i] = {batch.keys[i], static_cast<uint32_t>(batch.Position(i))};
-    }
-    std::stable_sort(places.data(), places.data() + batch.size,
-                     [](const Place& a, const Place& b) { return a.key < b.key; });
-    size_t distinct = 0;
-    for (size_t i = 0; i < batch.size; ++i) {
-      distinct += i == 0 || places[i].key != places[i - 1].key ? 1 : 0;
-    }
-    if (distinct <= limit) {
-      status = WritePart(context, batch, rule, effect, verb);
-    } else {
-      for (size_t begin = 0, end; begin < batch.size && status.ok(); begin = end) {
-        part.size = 0;
-        size_t keys = 0;
-        for (end = begin; end < batch.size; ++end) {
-          const bool is_new = end == begin || places[end].key != places[end - 1].key;
-          if (is_new && keys == limit) break;
-          keys += is_new ? 1 : 0;
-          part.keys[part.size] = places[end].key;
-          part.positions[part.size++] = places[end].position;
-        }
-        status = WritePart(context, part.Batch(batch), rule, effect, verb);
-      }
-    }
+    const auto run = [&](const KeyBatch& part) { return RunPart(context, part, write); };
+    status = ForEachPart(batch, limit, std::cref(run));
   }
   if (context.held == Held::kNothing) DropOutgrown();
   return status;
@@ -545,41 +608,75 @@ Status TieredTable::TakeRule(const ExecContext& context, const RuleSlots& rule) 
 
 Status TieredTable::FindOrInsert(const ExecContext& context, const KeyBatch& batch,
                                  const DefaultRows& defaults, void* weights, bool* exists) {
-  return Write(context, batch, nullptr, Effect::kInserts,
-               [&](const ExecContext& inner, const KeyBatch& part) {
-                 return cache_->FindOrInsert(inner, part, defaults, weights, exists);
-               });
+  Write write;
+  const auto verb = [&](const ExecContext& inner, const KeyBatch& part) {
+    return cache_->FindOrInsert(inner, part, defaults, weights, exists);
+  };
+  write.verb = std::cref(verb);
+  write.finds = true;
+  if (!options_.policy.plans_writes()) return Run(context, batch, write);
+  // Keys that get no row have their defaults from here.
+  Buffer<bool> own(options_.allocator);
+  Keys absent(options_.allocator);
+  if (exists == nullptr) {
+    TF_EMBED_RETURN_IF_ERROR(own.Resize(batch.NumPositions()));
+    exists = own.data();
+  }
+  TF_EMBED_RETURN_IF_ERROR(Find(context, batch, defaults, weights, exists, {}));
+  TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists, &absent));
+  if (absent.size == 0) return Status();
+  write.admits = context.training ? Admits::kPeeked : Admits::kAll;
+  counters_.found_again.fetch_add(absent.size, std::memory_order_relaxed);
+  return Run(context, absent.Batch(batch), write);
 }
 
 Status TieredTable::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                    const void* weights, const SlotsIn& slots) {
-  const Effect effect = slots.slots != nullptr ? Effect::kOverwrites : Effect::kChanges;
-  return Write(context, batch, nullptr, effect,
-               [&](const ExecContext& inner, const KeyBatch& part) {
-                 return cache_->InsertOrAssign(inner, part, weights, slots);
-               });
+  Write write;
+  const auto verb = [&](const ExecContext& inner, const KeyBatch& part) {
+    return cache_->InsertOrAssign(inner, part, weights, slots);
+  };
+  write.verb = std::cref(verb);
+  write.overwrites = slots.slots != nullptr;
+  write.admits = context.training ? Admits::kCounted : Admits::kAll;
+  return Run(context, batch, write);
 }
 
 Status TieredTable::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                           const void* new_rows, const bool* exists) {
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
-  return Write(context, batch, nullptr, Effect::kChanges,
-               [&](const ExecContext& inner, const KeyBatch& part) {
-                 return cache_->Accum(inner, part, old_rows, new_rows, exists);
-               });
+  Write write;
+  const auto verb = [&](const ExecContext& inner, const KeyBatch& part) {
+    return cache_->Accum(inner, part, old_rows, new_rows, exists);
+  };
+  const auto wants = [&](const KeyGroup& group) {
+    return std::any_of(group.positions, group.positions + group.count,
+                       [&](uint32_t position) { return !exists[position]; });
+  };
+  write.verb = std::cref(verb);
+  write.wants = std::cref(wants);
+  return Run(context, batch, write);
 }
 
 Status TieredTable::Apply(const ExecContext& context, const KeyBatch& batch,
                           const Gradients& gradients, const Rule& rule) {
   TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
-  return Write(context, batch, &rule.slots, Effect::kChanges,
-               [&](const ExecContext& inner, const KeyBatch& part) {
-                 return cache_->Apply(inner, part, gradients, rule);
-               });
+  Write write;
+  const auto verb = [&](const ExecContext& inner, const KeyBatch& part) {
+    return cache_->Apply(inner, part, gradients, rule);
+  };
+  write.verb = std::cref(verb);
+  write.rule = &rule.slots;
+  write.admits = Admits::kCounted;
+  return Run(context, batch, write);
 }
 
 Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   const WriteLocks writing(locks_, context);
+  std::unique_lock<OrderedMutex> turn;
+  if (options_.policy.plans_writes() && context.held != Held::kWriting) {
+    turn = std::unique_lock<OrderedMutex>(locks_.policy);
+  }
   // A row must not come up between the two.
   const std::lock_guard<OrderedMutex> lock(promotion_);
   TF_EMBED_RETURN_IF_ERROR(cache_->Erase(context.Holding(Held::kWriting).InSerial(), batch));

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table larger than its first tier: a cache, which is a table itself, over a BackingStore.
 //
-// Verbs run on the cache. Before a verb that writes touches a batch, the rows of the batch that are
-// in the store are copied to the cache, in one request. A row that is copied up is *shared*: both
-// tiers have it. The first verb that writes to it erases it in the store. When the cache is full,
-// its oldest rows go down; shared ones need no writing.
+// Verbs run on the cache. One that writes goes over its batch once and leaves out the keys that the
+// cache does not have. If there are any, their rows are copied up in one request, and the verb goes
+// over those keys again. A row that is copied up is *shared*: both tiers have it, and the cache
+// knows whether its copy has changed. When the cache is full, its oldest rows go down; of shared
+// ones only those that have changed are written.
 //
-// A find that is a part of training brings rows up as well. Any other find reads rows of the store
-// where they are and moves none.
+// A find that is a part of training brings rows up as well, and makes room for those that the write
+// after it will insert. Any other find reads rows of the store where they are and moves none.
 //
 // A batch with more distinct keys than half of the cache is written in parts. Rows are independent
 // of each other, so that makes no difference to them.
 //
+// A table whose policy bounds or admits or expires rows plans a write first, as HostTable does
+// (write_planner.h). All rows of the batch that the store has are brought up before that, so the
+// plan meets cold rows only among those that may leave, by their statistics, which are in memory.
+//
 // Where a row is
-//   in the cache alone    it is new, or has changed since it came up
+//   in the cache alone    it came as a new one
 //   in both               shared
 //   in the store alone    cold
 //
@@ -37,27 +42,34 @@
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/lock_order.h"
+#include "cc/core/batch/key_groups.h"
+#include "cc/core/policy/write_planner.h"
 #include "cc/core/table/backing_store.h"
 #include "cc/core/table/table.h"
+#include "cc/core/table/table_cache.h"
 #include "cc/core/table/table_locks.h"
 #include "cc/tiered/victims.h"
 
 namespace tf_embed {
 
 struct TierOptions {
-  // Bytes of rows that the cache may hold: weights, slots and 8 bytes a row.
+  // Bytes of rows that the cache may hold: weights, slots, statistics and a byte a row.
   uint64_t cache_bytes = 0;
   // What the bound is called where the user sets it, for messages.
   const char* cache_bytes_argument = "host_bytes";
-  // Makes an empty cache with TableEviction and TableMaintenance.
+  // Makes an empty cache with TableCache, TableEviction and TableMaintenance.
   std::function<Status(const TableOptions& options, std::unique_ptr<Table>* cache)> new_cache;
-  // Makes an empty store. Called again for a second table of the same kind (NewEmpty).
-  std::function<Status(std::unique_ptr<BackingStore>* store)> new_store;
+  // Makes an empty store of rows with such statistics. Called again for a second table of the same
+  // kind (NewEmpty).
+  std::function<Status(StatisticSet statistics, std::unique_ptr<BackingStore>* store)> new_store;
 };
 
-class TieredTable final : public Table, public TableMaintenance, public TableTiers {
+class TieredTable final : public Table,
+                          public TableMaintenance,
+                          public TableEviction,
+                          public TableTiers {
  public:
-  // `options` without a policy. kInvalidArgument if the cache has no room for a row.
+  // kInvalidArgument if the cache has no room for a row.
   static Status Create(const TableOptions& options, const TierOptions& tiers,
                        std::unique_ptr<TieredTable>* table);
 
@@ -66,6 +78,7 @@ class TieredTable final : public Table, public TableMaintenance, public TableTie
   size_t size() const override;
   RuleSlots rule() const override;
   TableMaintenance* maintenance() override { return this; }
+  TableEviction* eviction() override { return this; }
   const TableTiers* tiers() const override { return this; }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
@@ -99,14 +112,55 @@ class TieredTable final : public Table, public TableMaintenance, public TableTie
   using TableMaintenance::TakeContent;
   void TakeContent(const ExecContext& context, Table* other) override;
 
+  Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
+                        bool* exists) const override;
+  Status AssignStatistics(const ExecContext& context, const KeyBatch& batch, StatisticSet set,
+                          const uint64_t* statistics) override;
+  Status EvictExpired(const ExecContext& context, size_t* removed) override;
+  Status EvictBelow(const ExecContext& context, EvictionOrder order, const Rank& limit,
+                    size_t num_left, size_t* removed) override;
+  Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                      const Rank& low, const Rank& high, RankList* ranks,
+                      size_t* below) const override;
+
   Status Prefetch(const ExecContext& context, const KeyBatch& batch) const override;
 
  private:
-  // What a verb does to rows that are there.
-  enum class Effect : uint8_t {
-    kInserts,     // nothing
-    kChanges,     // reads and writes them
-    kOverwrites,  // writes all of them
+  // A verb that writes.
+  struct Write {
+    // Runs it on the cache for a part of the batch; holds a reference (std::cref).
+    std::function<Status(const ExecContext& inner, const KeyBatch& part)> verb;
+    // The table has this rule by the time it runs; null: any.
+    const RuleSlots* rule = nullptr;
+    // It replaces whole rows, whatever they are.
+    bool overwrites = false;
+    // It counts hits and misses.
+    bool finds = false;
+    // How new keys come, and whether the verb would insert a key; null: it would insert all.
+    Admits admits = Admits::kAll;
+    std::function<bool(const KeyGroup& group)> wants;
+  };
+
+  // What the planner of writes sees of the table, whose policy's lock it holds.
+  class Planned final : public PlannedRows {
+   public:
+    explicit Planned(TieredTable* table) : table_(table) {}
+    size_t size() const override { return table_->SizeInside(); }
+    void Prefetch(uint64_t hash) const override { cache().Prefetch(hash); }
+    RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
+    Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                        const Rank& low, const Rank& high, RankList* ranks,
+                        size_t* below) const override;
+    Status FindExpired(const Moment& now, size_t num_absent, RankList* expired) override;
+    Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) override {
+      return table_->Remove(keys, count, counter);
+    }
+
+   private:
+    PlannedRows& cache() const { return *table_->cache_->cache()->planned_rows(); }
+
+    TieredTable* const table_;
+    mutable RowStatistics::Word cold_[StatisticSet::kMax];  // of the cold row found last
   };
 
   // Some keys of a batch.
@@ -138,13 +192,18 @@ class TieredTable final : public Table, public TableMaintenance, public TableTie
   TieredTable(const TableOptions& options, const TierOptions& tiers);  // may throw std::bad_alloc
   Status Init();
 
-  // Rows that the cache may hold if they have the slots of a rule; 0 if it is too small for a row.
-  size_t CapacityFor(const RuleSlots& rule) const;
+  // Bytes that a row with the slots of a rule takes in the cache.
+  size_t RowBytes(const RuleSlots& rule) const;
   Status CheckCapacity(const RuleSlots& rule, size_t* capacity) const;
+
+  // REQUIRES: the lock of a reader.
+  size_t SizeInside() const;
+  // Ends a tick of the cache if that has grown by a share.
+  void NoteGrowth() const;
 
   // The keys of a batch whose `exists`, by position, is false.
   Status Absent(const KeyBatch& batch, const bool* exists, Keys* absent) const;
-  // The keys of a batch that the cache does not hold, each once.
+  // The keys of a batch that the cache does not hold, each once. Its rows count as used.
   Status AbsentInCache(const ExecContext& inner, const KeyBatch& batch, Keys* absent) const;
   // Leaves the keys that the store has. REQUIRES: they are distinct.
   Status KeepStored(Keys* keys) const;
@@ -161,32 +220,57 @@ class TieredTable final : public Table, public TableMaintenance, public TableTie
   Status MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch, size_t wanted) const;
   // Erases the shared rows of the store. REQUIRES: the same.
   Status EraseShared() const;
-  // Moves rows from the cache to the store. REQUIRES: the same; they are in the cache.
-  Status Demote(const ExecContext& inner, const int64_t* keys, size_t count) const;
+  // Moves rows from the cache to the store. REQUIRES: the same; they are in the cache. `changed`:
+  // whether they have changed there.
+  Status Demote(const ExecContext& inner, const int64_t* keys, const bool* changed,
+                size_t count) const;
 
-  // Brings up what a write needs. REQUIRES: the locks of a writer. If the cache has no room, does
-  // nothing, and `*wanted` is the number of rows that want it; else 0.
-  Status Enter(const ExecContext& context, const KeyBatch& batch, Effect effect,
-               size_t* wanted) const;
-  // Runs `verb(inner context, part)` for the parts of a batch, each with its rows in the cache. If
-  // `rule` is given, the table has that rule by then.
-  template <typename Verb>
-  Status Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* rule,
-               Effect effect, const Verb& verb);
-  template <typename Verb>
-  Status WritePart(const ExecContext& context, const KeyBatch& part, const RuleSlots* rule,
-                   Effect effect, const Verb& verb);
+  // Runs a verb on a batch, part by part.
+  Status Run(const ExecContext& context, const KeyBatch& batch, const Write& write);
+  Status RunPart(const ExecContext& context, const KeyBatch& part, const Write& write);
+  // RunPart within the locks of a writer. If the cache has no room, `*wanted` is the number of rows
+  // that want it, else 0, and `*todo` is what is left to do: its arrays may be those of `rest`.
+  Status RunUnplanned(const ExecContext& context, bool bounded, const Write& write, KeyBatch* todo,
+                      Keys* rest, size_t* wanted);
+  // The same, of a write that is planned. All or nothing is left to do.
+  Status RunPlanned(const ExecContext& context, bool bounded, const Write& write,
+                    const KeyBatch& batch, size_t* wanted);
+  // Run, of a write that is planned and has more keys than a part may: the plan is for all of them.
+  // Nobody else is inside meanwhile.
+  Status RunPlannedInParts(const ExecContext& context, const KeyBatch& batch, const Write& write,
+                           size_t limit);
+  // Plans a write and calls `run(inner context, batch)` for the keys that may come and those that
+  // are there. REQUIRES: the policy's lock.
+  Status Plan(const ExecContext& inner, const Write& write, const KeyBatch& batch,
+              const std::function<Status(const ExecContext& inner, const KeyBatch& taken)>& run);
+  // TableCache::NoteUses, of a cold row. REQUIRES: the same.
+  TableCache::Found NoteColdUse(const ExecContext& inner, int64_t key);
+  // Calls `run(part)` for parts of a batch with so many distinct keys at most, all places of a key
+  // in one part and in order, until one fails.
+  Status ForEachPart(const KeyBatch& batch, size_t limit,
+                     const std::function<Status(const KeyBatch& part)>& run) const;
+  // Runs the verb for new rows of keys, whatever the store has of them.
+  Status Replace(const ExecContext& inner, const Write& write, const KeyBatch& batch,
+                 const Keys& keys);
+  bool HasRule(const RuleSlots* rule) const {
+    return rule == nullptr || SameRuleAndInitialValues(rule_, *rule);
+  }
   // SetRule, if the table has another one.
   Status TakeRule(const ExecContext& context, const RuleSlots& rule);
-  // `verb`, and what it means for the store. REQUIRES: Enter.
-  template <typename Verb>
-  Status Run(const ExecContext& inner, const KeyBatch& part, Effect effect, const Verb& verb);
-  // Finds keys that the store has, and brings them up.
+  // Takes rows out of both tiers, tells the sink, and counts them. REQUIRES: nobody else writes, or
+  // the policy's lock; each key has a row and comes once.
+  Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter);
+  // Copies whole rows of any tier, in any order. REQUIRES: the same.
+  Status CopyRows(const ExecContext& inner, const KeyBatch& batch, WholeRows* rows) const;
+  // Takes out all rows in a list. REQUIRES: nobody else writes.
+  Status RemoveAll(const RankList& list, std::atomic<uint64_t>* counter, size_t* removed);
+
+  // Finds keys that the cache did not have at `moves`, and brings up those that the store has.
   Status FindBelow(const ExecContext& context, const KeyBatch& batch, const Keys& absent,
-                   const DefaultRows& defaults, void* weights, bool* exists,
+                   uint64_t moves, const DefaultRows& defaults, void* weights, bool* exists,
                    const SlotsOut& slots) const;
 
-  TableOptions options_;
+  TableOptions options_;  // with all statistics that the policy needs
   const TierOptions tiers_;
   const TableLocks locks_{TableLocks::Writes::kTogether};  // before the cache has its own
   std::unique_ptr<Table> cache_;
@@ -196,9 +280,13 @@ class TieredTable final : public Table, public TableMaintenance, public TableTie
 
   // Held while rows come up, by who does not wait for a pool of threads.
   mutable OrderedMutex promotion_{LockRank::kTier};
-  mutable std::atomic<uint64_t> moves_{0};  // times that rows came up
-  mutable Victims victims_;                 // used while nobody else is inside
+  mutable std::atomic<uint64_t> moves_{0};    // times that rows came up
+  mutable Victims victims_;                   // used while nobody else is inside, but for its ticks
+  mutable std::atomic<size_t> next_tick_{0};  // rows of the cache at which a tick ends
   mutable Counters counters_;
+
+  Planned planned_{this};
+  WritePlanner planner_;  // under the policy's lock, or while nobody else writes
 };
 
 }  // namespace tf_embed

@@ -26,6 +26,8 @@ constexpr uint64_t kInStore = uint64_t{1} << 63;
 Status TieredTable::Clear(const ExecContext& context) {
   const ReplaceLocks replacing(locks_, context);
   victims_.Forget();
+  planner_.Forget();
+  next_tick_ = 0;
   TF_EMBED_RETURN_IF_ERROR(store_->Clear());
   return cache_->Clear(context.Holding(Held::kPaused));
 }
@@ -144,6 +146,8 @@ std::unique_ptr<Table> TieredTable::NewEmpty(size_t init_size,
     TableOptions options = options_;
     options.init_size = init_size;
     options.initializer = initializer;
+    options.policy = RowPolicy();
+    options.policy.statistics = options_.policy.statistics;
     std::unique_ptr<TieredTable> table;
     if (!Create(options, tiers_, &table).ok()) return nullptr;
     return table;
@@ -156,6 +160,8 @@ void TieredTable::TakeContent(const ExecContext& context, Table* other) {
   TieredTable* const from = static_cast<TieredTable*>(other);
   const ReplaceLocks replacing(locks_, context);
   victims_.Forget();
+  planner_.Forget();
+  next_tick_ = 0;
   cache_->maintenance()->TakeContent(context.Holding(Held::kPaused), from->cache_.get());
   store_.swap(from->store_);
   rule_ = from->rule_;
@@ -181,6 +187,12 @@ TableStats TieredTable::Stats() const {
   stats.hits += read_below;
   stats.hits -= std::min(stats.hits, count(counters_.copied_down));
   stats.misses -= std::min(stats.misses, read_below + count(counters_.found_again));
+  const PolicyCounters& policy = planner_.counters();
+  stats.admitted = count(policy.admitted);
+  stats.held_back = count(policy.held_back);
+  stats.refused = count(policy.refused);
+  stats.evicted = count(policy.evicted);
+  stats.expired = count(policy.expired);
   stats.cache_rows = stats.rows - (below.rows - std::min(below.rows, below.shared_rows));
   stats.cache_hits = count(counters_.first_tier);
   stats.cache_misses = count(counters_.below);

@@ -89,8 +89,9 @@ struct ExecContext {
   Moment now;
   bool training = false;
 
-  // Rows come back from where they were saved: all of them, whatever the table's policy says of new
-  // rows. The caller keeps the bound afterwards.
+  // All rows of a write come, whatever the table's policy says of new ones. The caller keeps the
+  // bound: rows come back from where they were saved, or a table over this one has planned who
+  // comes.
   bool restoring = false;
 
   // What the caller holds of the table.

@@ -22,6 +22,9 @@ struct KeyBatch {
   // comes with a score and scores decide who leaves, only rows of no higher score leave for it.
   // Null: rows keep theirs, and new ones begin at 0.
   const int64_t* scores = nullptr;
+  // By place. If it is given, a verb that writes inserts nothing: it sets the places of the keys
+  // that it has no row for, and leaves the others as they are.
+  bool* absent = nullptr;
   // Says that no key comes twice, which spares a write the search for equal ones. Where one does
   // all the same, each of its places is dealt with by itself, in any order.
   bool distinct = false;

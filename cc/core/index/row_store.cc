@@ -167,12 +167,17 @@ Status RowStore::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots
       std::memcpy(to, from, layout.slot_offset);
       StoreRow(new_slots(from + layout_.slot_offset), layout.slot_bytes, to + layout.slot_offset);
     }
-    // Statistics stay what they are.
+    // Statistics and marks stay what they are.
+    const size_t rows = RowsOfSlab(slab);
     const size_t statistics_bytes =
-        layout_.statistics_per_row * sizeof(RowStatistics::Word) * std::min(used, RowsOfSlab(slab));
+        layout_.statistics_per_row * sizeof(RowStatistics::Word) * std::min(used, rows);
     if (statistics_bytes > 0) {
-      std::memcpy(fresh[slab] + RowsOfSlab(slab) * layout.stride,
-                  old + RowsOfSlab(slab) * layout_.stride, statistics_bytes);
+      std::memcpy(fresh[slab] + rows * layout.stride, old + rows * layout_.stride,
+                  statistics_bytes);
+    }
+    if (layout.has_marks) {
+      std::memcpy(fresh[slab] + rows * BytesBeforeMark(layout),
+                  old + rows * BytesBeforeMark(layout_), std::min(used, rows));
     }
     allocator_->Deallocate(old, SlabBytes(slab, layout_));
     SetSlab(slab, fresh[slab]);

@@ -7,8 +7,9 @@
 //     slab 0 | slab 1 | slab 2     | ... | slab k             | slab k+1           | ...
 //     2^f    | 2^f    | 2^(f+1)    |     | 2^m rows           | 2^m rows
 //
-// Behind the rows of a slab lie their statistics, a few 64-bit words each: a pass over the
-// statistics of all rows does not read the rows, nor a change of them the rows' cache lines.
+// Behind the rows of a slab lie their statistics, a few 64-bit words each, and their marks, a byte
+// each, if they have any: a pass over those of all rows does not read the rows, nor does a change
+// of them touch the rows' cache lines.
 //
 // Row ids are handed out in runs, so that the stripes of an index, which share a store, rarely
 // meet. A freed row id goes on its stripe's list, and a list that is as long as a run goes to all
@@ -31,6 +32,7 @@
 #include "cc/core/base/platform.h"
 #include "cc/core/index/bucket.h"
 #include "cc/core/rows/row_layout.h"
+#include "cc/core/rows/row_mark.h"
 #include "cc/core/rows/row_statistics.h"
 
 namespace tf_embed {
@@ -64,6 +66,13 @@ class RowStore {
     char* const behind_rows = Slab(place.slab) + RowsOfSlab(place.slab) * layout_.stride;
     return reinterpret_cast<RowStatistics::Word*>(behind_rows) +
            place.row * layout_.statistics_per_row;
+  }
+
+  // The mark of a row id that was taken. REQUIRES: the layout has marks.
+  TF_EMBED_INLINE RowMark::Byte* Mark(uint32_t row_id) const {
+    const Place place = PlaceOf(row_id);
+    char* const marks = Slab(place.slab) + RowsOfSlab(place.slab) * BytesBeforeMark(layout_);
+    return reinterpret_cast<RowMark::Byte*>(marks) + place.row;
   }
 
   // What all slabs take.
@@ -121,8 +130,11 @@ class RowStore {
   }
 
   size_t SlabBytes(size_t slab, const RowLayout& layout) const {
-    return RowsOfSlab(slab) *
-           (layout.stride + layout.statistics_per_row * sizeof(RowStatistics::Word));
+    return RowsOfSlab(slab) * (BytesBeforeMark(layout) + (layout.has_marks ? 1 : 0));
+  }
+  // Of each row.
+  static TF_EMBED_INLINE size_t BytesBeforeMark(const RowLayout& layout) {
+    return layout.stride + layout.statistics_per_row * sizeof(RowStatistics::Word);
   }
 
   size_t FirstRowOf(size_t slab) const {

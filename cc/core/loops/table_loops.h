@@ -43,6 +43,9 @@ struct FindRequest {
   // Notes that a row is used, and says whether it counts as there; null: nobody wants to know. The
   // row id may be another key's by now, where one leaves at this moment.
   bool (*use)(const FindRequest& request, uint32_t row_id);
+  // Rows have marks, and a find is a use of them in this tick.
+  bool marks = false;
+  uint8_t tick = 0;
   void* caller;  // for these two
 };
 

@@ -97,6 +97,7 @@ struct Loops {
       flight.row = rows.Row(row_id);
       PrefetchRow<false>(flight.row, read_bytes);
       if (request.use != nullptr) __builtin_prefetch(rows.Statistics(row_id), 1);
+      if (request.marks) __builtin_prefetch(rows.Mark(row_id));
     };
     const auto copy_row = [&](size_t i) {
       InFlight& flight = ring[i % kRing];
@@ -117,6 +118,9 @@ struct Loops {
       }
       if (request.use != nullptr && flight.row != nullptr && !request.use(request, flight.row_id)) {
         flight.row = nullptr;
+      }
+      if (request.marks && flight.row != nullptr) {
+        RowMark::Use(rows.Mark(flight.row_id), request.tick);
       }
       if (flight.row == nullptr) request.absent(request, keys[i], position);
       if (request.exists != nullptr) request.exists[position] = flight.row != nullptr;

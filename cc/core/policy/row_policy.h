@@ -65,6 +65,10 @@ struct RowPolicy {
   }
 };
 
+// Buckets of an index that are searched for expired rows by a verb that meets so many new keys.
+// With at least one key in each the table is gone through once while half of it comes.
+constexpr size_t BucketsToSearch(size_t num_absent) { return 16 + 2 * num_absent; }
+
 }  // namespace tf_embed
 
 #endif  // TF_EMBED_CC_CORE_POLICY_ROW_POLICY_H_

@@ -51,6 +51,7 @@ struct RowLayout {
   size_t stride;
   size_t statistics_per_row;  // 64-bit words, outside of the row
   bool narrow_slots;          // whether some are not of the compute type
+  bool has_marks = false;     // a byte each, outside of the row (row_mark.h)
 
  private:
   RowLayout(DataType value_type, size_t dim, size_t slots_per_row, size_t slot_bytes,

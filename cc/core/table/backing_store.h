@@ -2,12 +2,12 @@
 // Rows below a cache. A TieredTable keeps the rows that it works on in a table, its cache, and all
 // others in a BackingStore, which computes nothing: it takes whole rows and gives them back.
 //
-// A row of the store is *cold* if the cache has no copy of it, and *shared* if the cache has one
-// with the same content. A copy that changes is the only one from then on: the cache's owner erases
-// the row here. So a key that is here and in the cache is shared, and a shared row that leaves the
-// cache need not be written again.
+// A row of the store is *cold* if the cache has no copy of it, and *shared* if the cache has one.
+// What counts is the cache's copy, and whether it has changed is known there. One that has not need
+// not be written again when it leaves the cache.
 //
-// Rows have weights and slots, the latter of the compute type. They have no statistics.
+// Rows have weights, slots of the compute type, and statistics. The last are kept in memory,
+// whatever the medium, because the rules by which rows leave a table need those of all rows.
 //
 // Thread safety: any thread may call any verb at any time. The keys of a call are distinct.
 #ifndef TF_EMBED_CC_CORE_TABLE_BACKING_STORE_H_
@@ -19,6 +19,10 @@
 
 #include "cc/core/base/exec_context.h"
 #include "cc/core/base/status.h"
+#include "cc/core/policy/eviction_order.h"
+#include "cc/core/policy/rank_list.h"
+#include "cc/core/policy/row_policy.h"
+#include "cc/core/rows/row_statistics.h"
 #include "cc/core/rows/whole_rows.h"
 #include "cc/core/rules/rule_slots.h"
 #include "cc/core/table/table.h"
@@ -66,13 +70,23 @@ class BackingStore {
   // kResourceExhausted if there is no space.
   virtual Status Put(const ExecContext& context, const WholeRows& rows) = 0;
 
-  // The cache has dropped its unchanged copies of shared rows: they are cold now. Keys that are
-  // not here are passed over.
-  virtual void Unshare(const int64_t* keys, size_t count) = 0;
+  // The cache has dropped its unchanged copies of shared rows: they are cold now, with these
+  // statistics; null: with those that they had. Keys that are not here are passed over.
+  virtual void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) = 0;
 
-  // Removes keys. Absent ones are no error, and a key may come twice. Can't fail. Is called for all
-  // keys of each batch while rows are shared, so an absent key must cost no more than a look.
+  // Removes keys. Absent ones are no error, and a key may come twice. Can't fail.
   virtual void Erase(const int64_t* keys, size_t count) = 0;
+
+  // Of a cold row, copies the statistics, or sets those that both the rows and `set` have. False if
+  // there is none.
+  virtual bool FindStatistics(int64_t key, uint64_t* statistics) const = 0;
+  virtual bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) = 0;
+
+  // As TableEviction's and PlannedRows', of cold rows.
+  virtual Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
+                              RankList* ranks, size_t* below) const = 0;
+  virtual Status FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
+                             RankList* expired) = 0;
 
   // Puts some cold rows in `rows`, in an unspecified order, and moves the cursor. About `max_rows`.
   // Each key comes once while no row comes, leaves or changes between cold and shared, and no

@@ -45,6 +45,7 @@ struct TableOptions {
   size_t init_size = 0;  // rows to make room for
   RowInitializer initializer;
   RowPolicy policy;
+  bool is_cache = false;  // rows have marks, and writes mind KeyBatch::absent (table_cache.h)
   Allocator* allocator = HostAllocator();
   // What inner loops are compiled for; results do not depend on it.
   InstructionSet instruction_set = BestInstructionSet();
@@ -72,6 +73,7 @@ struct ExportCursor {
 
 class RankList;
 class Table;
+class TableCache;
 
 // What maintenance needs of a store: export, takeover of content, compaction, change of rule.
 class TableMaintenance {
@@ -172,6 +174,7 @@ class Table {
   virtual TableMaintenance* maintenance() { return nullptr; }
   virtual TableEviction* eviction() { return nullptr; }
   virtual const TableTiers* tiers() const { return nullptr; }
+  virtual TableCache* cache() { return nullptr; }
   const TableMaintenance* maintenance() const { return const_cast<Table*>(this)->maintenance(); }
   const TableEviction* eviction() const { return const_cast<Table*>(this)->eviction(); }
   // The same, with an error that names the table in place of null.

@@ -87,7 +87,7 @@ TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
           EXPECT_TRUE(IsWhole(rows.keys[i], rows.weights.data() + i * kBytes, &version));
           EXPECT_EQ(versions[static_cast<size_t>(rows.keys[i])], version);
         }
-        if (after == After::kShared) store->Unshare(keys.data(), keys.size());
+        if (after == After::kShared) store->Unshare(keys.data(), keys.size(), nullptr);
       }
       --writing;
     });

@@ -130,7 +130,7 @@ TEST(Folder, IsNotAChilds) {
             !store->Scan(1, &cursor, &rows).ok() && !store->Compact(ExecContext::Serial()).ok() &&
             !store->SetRule(RuleSlots()).ok();
         store->Erase(&key, 1);
-        store->Unshare(&key, 1);
+        store->Unshare(&key, 1, nullptr);
         oracle.reset();
         return refused ? 0 : 1;
       }));

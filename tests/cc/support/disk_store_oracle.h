@@ -143,7 +143,7 @@ class DiskStoreOracle {
   }
 
   void Unshare(const std::vector<int64_t>& keys) {
-    store_->Unshare(keys.data(), keys.size());
+    store_->Unshare(keys.data(), keys.size(), nullptr);
     for (const int64_t key : keys) {
       if (rows_.count(key) > 0) rows_[key].shared = false;
     }

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cc/core/base/hash.h"
+#include "cc/core/index/striped_index.h"
 #include "cc/core/rows/row_layout.h"
 #include "cc/core/rows/stored_slots.h"
 #include "cc/core/table/backing_store.h"
@@ -22,7 +24,8 @@ namespace tf_embed {
 
 class MemoryStore final : public BackingStore {
  public:
-  explicit MemoryStore(const TableOptions& options) : options_(options) {}
+  MemoryStore(const TableOptions& options, StatisticSet statistics)
+      : options_(options), statistics_(statistics) {}
 
   // Fails the verbs Get and Put after so many more of them; -1: never.
   void FailAfter(int verbs) {
@@ -67,16 +70,62 @@ class MemoryStore final : public BackingStore {
       const char* const slots = rows.slots.data() + i * layout.wide_slot_bytes;
       row.weights.assign(weights, weights + layout.weight_bytes);
       row.slots.assign(slots, slots + layout.wide_slot_bytes);
+      SetStatistics(rows.statistics.data() + i * statistics_.size(), &row);
     }
     stats_.rows_written += rows.size;
     return Status();
   }
-  void Unshare(const int64_t* keys, size_t count) override {
+  void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (size_t i = 0; i < count; ++i) {
       const auto found = rows_.find(keys[i]);
-      if (found != rows_.end()) Share(&found->second, false);
+      if (found == rows_.end() || !found->second.shared) continue;
+      Share(&found->second, false);
+      if (statistics != nullptr) {
+        SetStatistics(statistics + i * statistics_.size(), &found->second);
+      }
     }
+  }
+  bool FindStatistics(int64_t key, uint64_t* statistics) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = rows_.find(key);
+    if (found == rows_.end() || found->second.shared) return false;
+    for (size_t i = 0; i < statistics_.size(); ++i) statistics[i] = found->second.statistics[i];
+    return true;
+  }
+  bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = rows_.find(key);
+    if (found == rows_.end() || found->second.shared) return false;
+    RowStatistics row(statistics_, found->second.statistics);
+    for (const Statistic statistic : kAllStatistics) {
+      if (set.Has(statistic)) row.Set(statistic, statistics[set.IndexOf(statistic)]);
+    }
+    return true;
+  }
+  Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
+                      RankList* ranks, size_t* below) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [key, row] : rows_) {
+      const uint64_t hash = HashKey(key);
+      if (row.shared || StripedIndex::StripeOf(hash) % one_in != 0) continue;
+      const Rank rank = RankOf(order, StatisticsOf(row), hash);
+      if (rank < low) {
+        ++*below;
+      } else if (rank < high || high == kHighestRank) {
+        TF_EMBED_RETURN_IF_ERROR(ranks->Append(rank));
+      }
+    }
+    return Status();
+  }
+  Status FindExpired(const RowPolicy& policy, const Moment& now, size_t,
+                     RankList* expired) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [key, row] : rows_) {
+      if (row.shared || !policy.Expired(StatisticsOf(row), now)) continue;
+      TF_EMBED_RETURN_IF_ERROR(expired->Append(Rank(0, HashKey(key))));
+    }
+    return Status();
   }
   void Erase(const int64_t* keys, size_t count) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -132,8 +181,16 @@ class MemoryStore final : public BackingStore {
  private:
   struct Row {
     std::vector<char> weights, slots;
+    mutable RowStatistics::Word statistics[StatisticSet::kMax] = {};
     bool shared = false;
   };
+
+  RowStatistics StatisticsOf(const Row& row) const {
+    return RowStatistics(statistics_, row.statistics);
+  }
+  void SetStatistics(const uint64_t* words, Row* row) const {
+    for (size_t i = 0; i < statistics_.size(); ++i) row->statistics[i] = words[i];
+  }
 
   Status Fault(const char* what) {
     if (verbs_left_ < 0 || verbs_left_-- > 0) return Status();
@@ -143,21 +200,24 @@ class MemoryStore final : public BackingStore {
   Status MakeRoom(size_t count, WholeRows* rows) const {
     const RowLayout layout(options_.value_type, options_.dim, rule_);
     rows->size = 0;
-    return rows->Resize(count, layout.weight_bytes, layout.wide_slot_bytes, 0);
+    return rows->Resize(count, layout.weight_bytes, layout.wide_slot_bytes, statistics_.size());
   }
   void Share(Row* row, bool shared) {
     stats_.shared_rows += (shared ? 1 : 0) - (row->shared ? 1 : 0);
     row->shared = shared;
   }
-  static void Append(int64_t key, const Row& row, WholeRows* rows) {
+  void Append(int64_t key, const Row& row, WholeRows* rows) const {
     const size_t i = rows->size++;
     rows->keys[i] = key;
     std::copy(row.weights.begin(), row.weights.end(),
               rows->weights.data() + i * row.weights.size());
     std::copy(row.slots.begin(), row.slots.end(), rows->slots.data() + i * row.slots.size());
+    std::copy_n(row.statistics, statistics_.size(),
+                rows->statistics.data() + i * statistics_.size());
   }
 
   const TableOptions options_;
+  const StatisticSet statistics_;
   const std::string name_ = "the map of a test";
   mutable std::mutex mutex_;
   RuleSlots rule_;
@@ -170,15 +230,16 @@ class MemoryStore final : public BackingStore {
 // rows of three slots a weight; so without slots there is room for more.
 inline std::unique_ptr<TieredTable> NewTieredTable(const TableOptions& options, size_t cache_rows,
                                                    MemoryStore** store = nullptr) {
-  const RowLayout layout(options.value_type, options.dim, 3 * options.dim);
+  const size_t words = options.policy.WithNeeds().statistics.size();
+  const RowLayout layout(options.value_type, options.dim, 3 * options.dim, words);
   TierOptions tiers;
-  tiers.cache_bytes = cache_rows * (layout.stride + sizeof(uint64_t));
+  tiers.cache_bytes = cache_rows * (layout.stride + words * sizeof(uint64_t) + 1);
   tiers.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
     *cache = HostTable::Create(of_cache);
     return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
   };
-  tiers.new_store = [options, store](std::unique_ptr<BackingStore>* made) {
-    auto memory = std::make_unique<MemoryStore>(options);
+  tiers.new_store = [options, store](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
+    auto memory = std::make_unique<MemoryStore>(options, statistics);
     if (store != nullptr && *store == nullptr) *store = memory.get();
     *made = std::move(memory);
     return Status();

@@ -37,7 +37,7 @@ struct TableKind {
   bool takes_threads = true;  // whether several may call verbs at once
   bool same_powers = true;    // whether x^y has the bits that it has on the host
   bool on_device = false;     // where victims are chosen by eviction set
-  bool has_tiers = false;     // then its rows have no policy, and few of them are in its memory
+  bool has_tiers = false;     // then few of its rows are in its memory
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy

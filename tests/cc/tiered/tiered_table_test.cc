@@ -128,13 +128,13 @@ TEST_F(TieredTableTest, PrefetchBringsRowsUp) {
 TEST_F(TieredTableTest, BatchThatFillsTheCacheMakesRoomForItself) {
   // Three keys take turns in a cache of one row.
   TierOptions tiers;
-  tiers.cache_bytes = 40;
+  tiers.cache_bytes = 33;
   tiers.new_cache = [](const TableOptions& options, std::unique_ptr<Table>* cache) {
     *cache = HostTable::Create(options);
     return Status();
   };
-  tiers.new_store = [](std::unique_ptr<BackingStore>* made) {
-    *made = std::make_unique<MemoryStore>(Options());
+  tiers.new_store = [](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
+    *made = std::make_unique<MemoryStore>(Options(), statistics);
     return Status();
   };
   std::unique_ptr<TieredTable> small;
@@ -169,13 +169,13 @@ TEST_F(TieredTableTest, CacheWithoutRoomForARowIsRefused) {
 
 TEST_F(TieredTableTest, RuleWhoseRowsFindNoRoomIsRefused) {
   TierOptions tiers;
-  tiers.cache_bytes = 50;  // two rows of three weights, but not with the slots of Adam
+  tiers.cache_bytes = 45;  // two rows of three weights, but not with the slots of Adam
   tiers.new_cache = [](const TableOptions& options, std::unique_ptr<Table>* cache) {
     *cache = HostTable::Create(options);
     return Status();
   };
-  tiers.new_store = [](std::unique_ptr<BackingStore>* made) {
-    *made = std::make_unique<MemoryStore>(Options());
+  tiers.new_store = [](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
+    *made = std::make_unique<MemoryStore>(Options(), statistics);
     return Status();
   };
   std::unique_ptr<TieredTable> small;

@@ -132,7 +132,7 @@ TEST_P(PolicyConcurrency, ARowLeavesOnceBesideReadersThatRaiseItsRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, PolicyConcurrency, testing::ValuesIn(WithoutTiers(AllTables())),
+INSTANTIATE_TEST_SUITE_P(Tables, PolicyConcurrency, testing::ValuesIn(AllTables()),
                          NameOfTable);
 
 }  // namespace

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mark of a row in a cache: one byte beside the rows, by row id.
+//
+//     mark = | tick of the last use : 7 | changed since it came from below : 1 |
+//
+// The cache says when a tick ends. Ticks come around, so whoever sets them must see to it that no
+// row is kOldest ticks old (TableCache::CollectAges).
+//
+// A byte takes a 64th of the cache lines that a statistic takes, and it is written once in a tick.
+// So the marks of rows in use stay in the caches of the processor.
+#ifndef TF_EMBED_CC_CORE_ROWS_ROW_MARK_H_
+#define TF_EMBED_CC_CORE_ROWS_ROW_MARK_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "cc/core/base/platform.h"
+
+namespace tf_embed {
+
+struct RowMark {
+  using Byte = std::atomic<uint8_t>;
+
+  static constexpr uint8_t kTicks = 128;
+  // Rows that are older count as this old.
+  static constexpr uint8_t kOldest = 64;
+  static constexpr uint8_t kChanged = 1;
+
+  static TF_EMBED_INLINE uint8_t Of(uint8_t tick, bool changed) {
+    return static_cast<uint8_t>(tick << 1 | (changed ? kChanged : 0));
+  }
+  static TF_EMBED_INLINE uint8_t TickOf(uint8_t mark) { return mark >> 1; }
+  static TF_EMBED_INLINE bool IsChanged(uint8_t mark) { return (mark & kChanged) != 0; }
+  static TF_EMBED_INLINE uint8_t Age(uint8_t mark, uint8_t tick) {
+    return static_cast<uint8_t>(tick - TickOf(mark)) % kTicks;
+  }
+
+  // Notes a use. Any thread may at any time, whoever changes the row.
+  static TF_EMBED_INLINE void Use(Byte* byte, uint8_t tick) {
+    uint8_t mark = byte->load(std::memory_order_relaxed);
+    if (TickOf(mark) == tick) return;
+    // Fails if another thread has noted a use or a change, which is just as good.
+    byte->compare_exchange_strong(mark, Of(tick, IsChanged(mark)), std::memory_order_relaxed);
+  }
+  // Notes a change. REQUIRES: the lock of the row, or nobody sees it yet.
+  static TF_EMBED_INLINE void Change(Byte* byte, uint8_t tick) {
+    if (byte->load(std::memory_order_relaxed) == Of(tick, true)) return;
+    byte->store(Of(tick, true), std::memory_order_relaxed);
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_ROWS_ROW_MARK_H_

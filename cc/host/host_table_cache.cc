@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What HostTable is to a table over several tiers. The verbs on rows are in host_table.cc.
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "cc/core/base/first_failure.h"
+#include "cc/core/base/hash.h"
+#include "cc/core/rows/row_copy.h"
+#include "cc/host/host_table.h"
+#include "cc/host/host_table_inl.h"
+
+namespace tf_embed {
+namespace {
+
+// Rough costs in nanoseconds, by which a thread pool splits work.
+constexpr size_t kLookCost = 60;
+constexpr size_t kAgeCost = 8;
+constexpr size_t kAddCost = 300;
+
+}  // namespace
+
+template <typename Visit>
+void HostTable::ForEachProbe(const KeyBatch& batch, size_t begin, size_t end,
+                             const Visit& visit) const {
+  const StripedIndex& index = content_->index;
+  for (size_t i = begin; i < end; ++i) {
+    if (i + kBucketAhead < end) {
+      __builtin_prefetch(index.HomeOf(HashKey(batch.keys[i + kBucketAhead])));
+    }
+    visit(batch.Position(i), index.Find(batch.keys[i], HashKey(batch.keys[i])));
+  }
+}
+
+Status HostTable::Touch(const ExecContext& context, const KeyBatch& batch, bool* exists) const {
+  const ReadLocks reading(locks_, context);
+  const uint8_t now = tick();
+  const auto touch = [&](size_t begin, size_t end) {
+    ForEachProbe(batch, begin, end, [&](size_t position, const StripedIndex::Entry& entry) {
+      exists[position] = entry.found();
+      if (entry.found()) RowMark::Use(content_->rows.Mark(entry.row_id), now);
+    });
+  };
+  context.parallel_for(batch.size, kLookCost, std::cref(touch));
+  return Status();
+}
+
+Status HostTable::FindMarks(const ExecContext& context, const KeyBatch& batch, uint8_t* marks,
+                            bool* exists) const {
+  const ReadLocks reading(locks_, context);
+  const auto find = [&](size_t begin, size_t end) {
+    ForEachProbe(batch, begin, end, [&](size_t position, const StripedIndex::Entry& entry) {
+      exists[position] = entry.found();
+      marks[position] =
+          entry.found() ? content_->rows.Mark(entry.row_id)->load(std::memory_order_relaxed) : 0;
+    });
+  };
+  context.parallel_for(batch.size, kLookCost, std::cref(find));
+  return Status();
+}
+
+Status HostTable::CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
+                              RankList* ranks) const {
+  const ReadLocks reading(locks_, context);
+  const Content& content = *content_;
+  const uint8_t now = tick();
+  const uint8_t oldest = static_cast<uint8_t>(now - RowMark::kOldest) % RowMark::kTicks;
+  FirstFailure failure;
+  std::mutex mutex;  // of what all threads add to
+  const auto collect = [&](size_t begin, size_t end) {
+    RankList mine(options_.allocator);
+    Status status;
+    for (size_t i = begin; i < end && status.ok(); ++i) {
+      const size_t stripe = i * one_in;
+      std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
+      content.index.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t row_id) {
+        RowMark::Byte* const byte = content.rows.Mark(row_id);
+        uint8_t mark = byte->load(std::memory_order_relaxed);
+        if (one_in == 1 && RowMark::Age(mark, now) > RowMark::kOldest) {
+          const uint8_t aged = RowMark::Of(oldest, RowMark::IsChanged(mark));
+          if (byte->compare_exchange_strong(mark, aged, std::memory_order_relaxed)) mark = aged;
+        }
+        if (status.ok() && RowMark::Age(mark, now) >= least_age) {
+          status = mine.Append(Rank(mark, HashKey(key)));
+        }
+      });
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    if (status.ok()) status = ranks->Append(mine.begin(), mine.size());
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  const size_t keys_of_stripe = content.index.size() / StripedIndex::kStripes;
+  context.parallel_for(StripedIndex::kStripes / one_in, kAgeCost * (1 + keys_of_stripe),
+                       std::cref(collect));
+  return failure.Take();
+}
+
+Status HostTable::AddUnchanged(const ExecContext& context, const WholeRows& rows) {
+  const WriteLocks writing(locks_, context);
+  Content& content = *content_;
+  const RowLayout& layout = content.rows.layout();
+  const uint8_t mark = RowMark::Of(tick(), false);
+  FirstFailure failure;
+  const auto add = [&](size_t begin, size_t end) {
+    Buffer<char> narrow(options_.allocator);
+    Status status = narrow.Resize(layout.narrow_slots ? layout.slot_bytes : 0);
+    for (size_t i = begin; i < end && status.ok(); ++i) {
+      const int64_t key = rows.keys[i];
+      const uint64_t hash = HashKey(key);
+      const char* slots = rows.slots.data() + i * layout.wide_slot_bytes;
+      if (layout.narrow_slots) {
+        NarrowSlots(content.rule, layout.value_type, slots, narrow.data());
+        slots = narrow.data();
+      }
+      const size_t stripe = StripedIndex::StripeOf(hash);
+      std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
+      const uint32_t row_id = content.rows.Take(&content.pools[stripe]);
+      if (row_id == kNoRowId) {
+        status = NoMemory(content.index.size());
+        break;
+      }
+      // As in VisitRow.
+      std::atomic_thread_fence(std::memory_order_release);
+      char* const row = content.rows.Row(row_id);
+      loops_.store_row(rows.weights.data() + i * layout.weight_bytes, layout.weight_bytes, row);
+      loops_.store_row(slots, layout.slot_bytes, row + layout.slot_offset);
+      for (size_t word = 0; word < layout.statistics_per_row; ++word) {
+        content.rows.Statistics(row_id)[word].store(
+            rows.statistics[i * layout.statistics_per_row + word], std::memory_order_relaxed);
+      }
+      content.rows.Mark(row_id)->store(mark, std::memory_order_relaxed);
+      status = content.index.Insert(key, hash, row_id);
+      if (!status.ok()) content.rows.Free(&content.pools[stripe], row_id);
+    }
+    if (!status.ok()) failure.Note(std::move(status));
+  };
+  context.parallel_for(rows.size, kAddCost, std::cref(add));
+  return failure.Take();
+}
+
+Status HostTable::NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) {
+  const ReadLocks reading(locks_, context);
+  const RowPolicy& policy = options_.policy;
+  const auto note = [&](size_t begin, size_t end) {
+    ForEachProbe(batch, begin, end, [&](size_t position, const StripedIndex::Entry& entry) {
+      found[position] = entry.found() ? Found::kPresent : Found::kAbsent;
+      if (!entry.found() || policy.statistics.size() == 0) return;
+      // Nobody else inserts or erases, so the row id is still the key's.
+      RowStatistics row = StatisticsOf(*content_, entry.row_id);
+      if (policy.Expired(row, context.now)) {
+        found[position] = Found::kExpired;
+      } else {
+        row.Use(context.now);
+      }
+    });
+  };
+  context.parallel_for(batch.size, kLookCost, std::cref(note));
+  return Status();
+}
+
+}  // namespace tf_embed
