@@ -511,6 +511,7 @@ Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, co
   const bool planned = options_.policy.plans_writes() && !context.restoring;
   // Whoever holds several tables has called Prefetch before, and can't make room now.
   const bool bounded = context.held != Held::kWriting;
+  const size_t limit = std::max<size_t>(1, capacity_.load() / kBatchDivisor);
   Keys rest(options_.allocator);
   KeyBatch todo = part;
   size_t wanted = 0;
@@ -527,6 +528,10 @@ Status TieredTable::RunPart(const ExecContext& context, const KeyBatch& part, co
         NoteGrowth();
         if (!status.ok() || wanted == 0) return status;
       }
+    }
+    if (has_rule && wanted > limit) {
+      const auto run = [&](const KeyBatch& some) { return RunPart(context, some, write); };
+      return ForEachPart(todo, limit, std::cref(run));
     }
     if (has_rule) {
       TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, todo, wanted));
@@ -585,15 +590,10 @@ Status TieredTable::Run(const ExecContext& context, const KeyBatch& batch, const
     TF_EMBED_RETURN_IF_ERROR(TakeRule(context, *write.rule));
   }
   const size_t limit = std::max<size_t>(1, capacity_.load() / kBatchDivisor);
-  Status status;
-  if (batch.size <= limit || context.held == Held::kWriting) {
-    status = RunPart(context, batch, write);
-  } else if (options_.policy.plans_writes() && !context.restoring) {
-    status = RunPlannedInParts(context, batch, write, limit);
-  } else {
-    const auto run = [&](const KeyBatch& part) { return RunPart(context, part, write); };
-    status = ForEachPart(batch, limit, std::cref(run));
-  }
+  const bool planned = options_.policy.plans_writes() && !context.restoring;
+  const Status status = planned && batch.size > limit && context.held != Held::kWriting
+                            ? RunPlannedInParts(context, batch, write, limit)
+                            : RunPart(context, batch, write);
   if (context.held == Held::kNothing) DropOutgrown();
   return status;
 }

@@ -10,7 +10,7 @@
 // A find that is a part of training brings rows up as well, and makes room for those that the write
 // after it will insert. Any other find reads rows of the store where they are and moves none.
 //
-// A batch with more distinct keys than half of the cache is written in parts. Rows are independent
+// A batch with more absent keys than half of the cache is written in parts. Rows are independent
 // of each other, so that makes no difference to them.
 //
 // A table whose policy bounds or admits or expires rows plans a write first, as HostTable does
@@ -225,7 +225,7 @@ class TieredTable final : public Table,
   Status Demote(const ExecContext& inner, const int64_t* keys, const bool* changed,
                 size_t count) const;
 
-  // Runs a verb on a batch, part by part.
+  // Runs a verb on a batch. RunPart: if too many keys are absent, on these part by part.
   Status Run(const ExecContext& context, const KeyBatch& batch, const Write& write);
   Status RunPart(const ExecContext& context, const KeyBatch& part, const Write& write);
   // RunPart within the locks of a writer. If the cache has no room, `*wanted` is the number of rows
