@@ -205,9 +205,8 @@ void DiskStore::Erase(const int64_t* keys, size_t count) {
   erased_.fetch_add(erased, std::memory_order_relaxed);
 }
 
-Status DiskStore::SetRule(const RuleSlots& rule) {
+Status DiskStore::SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) {
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
-  std::lock_guard<OrderedMutex> lock(writers_);
   const std::shared_ptr<const StoreRule> old = this->rule();
   const bool same = SameRule(old->rule, rule);
   try {
@@ -222,6 +221,8 @@ Status DiskStore::SetRule(const RuleSlots& rule) {
     } else {
       TF_EMBED_RETURN_IF_ERROR(FillInitial(rule, options_.value_type, made.get()));
     }
+    TF_EMBED_RETURN_IF_ERROR(change_cache());
+    std::lock_guard<OrderedMutex> lock(writers_);
     std::lock_guard<std::mutex> rule_lock(rule_mutex_);
     rule_ = std::move(made);
   } catch (const std::bad_alloc&) {

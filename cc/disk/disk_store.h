@@ -89,7 +89,8 @@ class DiskStore final : public BackingStore {
   }
   // Goes along the log, which reads each block once.
   Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
-  Status SetRule(const RuleSlots& rule) override;
+  using BackingStore::SetRule;
+  Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) override;
   Status Clear() override;
   Status Compact(const ExecContext& context) override;
   BackingStoreStats Stats() const override;

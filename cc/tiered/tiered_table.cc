@@ -62,10 +62,10 @@ Status TieredTable::Create(const TableOptions& options, const TierOptions& tiers
                            std::unique_ptr<TieredTable>* table) {
   try {
     table->reset(new TieredTable(options, tiers));
+    return (*table)->Init();
   } catch (const std::bad_alloc&) {
     return NoMemoryForRow(options.name, 0);
   }
-  return (*table)->Init();
 }
 
 Status TieredTable::Init() {

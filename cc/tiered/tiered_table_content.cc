@@ -41,8 +41,10 @@ Status TieredTable::SetRule(const ExecContext& context, const RuleSlots& rule) {
   const ReplaceLocks replacing(locks_, context);
   size_t capacity;
   TF_EMBED_RETURN_IF_ERROR(CheckCapacity(rule, &capacity));
-  TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->SetRule(context.Holding(Held::kPaused), rule));
-  TF_EMBED_RETURN_IF_ERROR(store_->SetRule(rule));
+  const auto change_cache = [&] {
+    return cache_->maintenance()->SetRule(context.Holding(Held::kPaused), rule);
+  };
+  TF_EMBED_RETURN_IF_ERROR(store_->SetRule(rule, std::cref(change_cache)));
   rule_ = rule;
   capacity_ = capacity;
   return MakeRoomAlone(context.Holding(Held::kWriting), KeyBatch(), 0);

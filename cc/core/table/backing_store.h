@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "cc/core/base/exec_context.h"
@@ -94,8 +95,12 @@ class BackingStore {
   virtual Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
 
   // Rows have the slots of another rule from now on, which are initial ones, as
-  // TableMaintenance::SetRule has it. Only shared and cold rows of the store are meant.
-  virtual Status SetRule(const RuleSlots& rule) = 0;
+  // TableMaintenance::SetRule has it. Calls `change_cache` when nothing can fail here any more, and
+  // changes nothing if that fails. One call at a time.
+  virtual Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) = 0;
+  Status SetRule(const RuleSlots& rule) {
+    return SetRule(rule, [] { return Status(); });
+  }
 
   // Removes all keys and gives the space back.
   virtual Status Clear() = 0;

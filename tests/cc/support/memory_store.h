@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,14 +64,20 @@ class MemoryStore final : public BackingStore {
     const std::lock_guard<std::mutex> lock(mutex_);
     TF_EMBED_RETURN_IF_ERROR(Fault("written"));
     const RowLayout layout(options_.value_type, options_.dim, rule_);
-    for (size_t i = 0; i < rows.size; ++i) {
-      Row& row = rows_[rows.keys[i]];
-      Share(&row, false);
-      const char* const weights = rows.weights.data() + i * layout.weight_bytes;
-      const char* const slots = rows.slots.data() + i * layout.wide_slot_bytes;
-      row.weights.assign(weights, weights + layout.weight_bytes);
-      row.slots.assign(slots, slots + layout.wide_slot_bytes);
-      SetStatistics(rows.statistics.data() + i * statistics_.size(), &row);
+    try {
+      for (size_t i = 0; i < rows.size; ++i) {
+        const char* const weights = rows.weights.data() + i * layout.weight_bytes;
+        const char* const slots = rows.slots.data() + i * layout.wide_slot_bytes;
+        std::vector<char> new_weights(weights, weights + layout.weight_bytes);
+        std::vector<char> new_slots(slots, slots + layout.wide_slot_bytes);
+        Row& row = rows_[rows.keys[i]];
+        Share(&row, false);
+        row.weights.swap(new_weights);
+        row.slots.swap(new_slots);
+        SetStatistics(rows.statistics.data() + i * statistics_.size(), &row);
+      }
+    } catch (const std::bad_alloc&) {
+      return NoMemory();
     }
     stats_.rows_written += rows.size;
     return Status();
@@ -148,18 +155,18 @@ class MemoryStore final : public BackingStore {
     cursor->done = next == rows_.end();
     return Status();
   }
-  Status SetRule(const RuleSlots& rule) override {
+  using BackingStore::SetRule;
+  Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!SameRule(rule_, rule)) {
-      const RowLayout layout(options_.value_type, options_.dim, rule.slots_per_row());
-      std::vector<char> slots(layout.slot_bytes);
-      RuleSlots wide = rule;
-      for (uint32_t i = 0; i < wide.num_groups; ++i) wide.groups[i].type = SlotType::kCompute;
-      DispatchSlots(options_.value_type, [&](auto tag) {
-        StoreInitialSlots<typename decltype(tag)::Type>(wide, slots.data());
-      });
-      for (auto& row : rows_) row.second.slots = slots;
+    std::vector<std::vector<char>> each;
+    try {
+      if (!SameRule(rule_, rule)) each.assign(rows_.size(), InitialSlots(rule));
+    } catch (const std::bad_alloc&) {
+      return NoMemory();
     }
+    TF_EMBED_RETURN_IF_ERROR(change_cache());
+    auto next = each.begin();
+    for (auto row = rows_.begin(); next != each.end(); ++row) row->second.slots.swap(*next++);
     rule_ = rule;
     return Status();
   }
@@ -196,6 +203,18 @@ class MemoryStore final : public BackingStore {
     if (verbs_left_ < 0 || verbs_left_-- > 0) return Status();
     verbs_left_ = 0;
     return Status::Unavailable(name_ + " can't be " + what + ".");
+  }
+  std::vector<char> InitialSlots(RuleSlots rule) const {
+    const RowLayout layout(options_.value_type, options_.dim, rule.slots_per_row());
+    std::vector<char> slots(layout.slot_bytes);
+    for (uint32_t i = 0; i < rule.num_groups; ++i) rule.groups[i].type = SlotType::kCompute;
+    DispatchSlots(options_.value_type, [&](auto tag) {
+      StoreInitialSlots<typename decltype(tag)::Type>(rule, slots.data());
+    });
+    return slots;
+  }
+  static Status NoMemory() {
+    return Status::ResourceExhausted([] { return "No memory in the map of a test."; });
   }
   Status MakeRoom(size_t count, WholeRows* rows) const {
     const RowLayout layout(options_.value_type, options_.dim, rule_);
