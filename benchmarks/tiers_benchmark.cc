@@ -334,11 +334,13 @@ std::string Benchmark::Report(double share, const Subject& subject, const Subjec
   };
   const double hits = rate(&TableStats::cache_hits), misses = rate(&TableStats::cache_misses);
   const double hit_rate = hits + misses == 0 ? 1.0 : hits / (hits + misses);
-  std::printf(" %9.4f %10.0f %10.0f %10.1f\n", hit_rate, rate(&TableStats::promoted),
-              rate(&TableStats::disk_read_requests), rate(&TableStats::disk_written_bytes) / 1e6);
+  const double reads = rate(&TableStats::disk_read_requests);
+  const double bytes_per_read = reads == 0 ? 0 : rate(&TableStats::disk_read_bytes) / reads;
+  std::printf(" %9.4f %10.0f %10.0f %10.1f\n", hit_rate, rate(&TableStats::promoted), reads,
+              rate(&TableStats::disk_written_bytes) / 1e6);
   return fields + ", " + Field("hit_rate", hit_rate) + ", " +
          Field("rows_up_per_second", rate(&TableStats::promoted)) + ", " +
-         Field("reads_per_second", rate(&TableStats::disk_read_requests)) + ", " +
+         Field("reads_per_second", reads) + ", " + Field("bytes_per_read", bytes_per_read) + ", " +
          Field("queue_depth", stats.disk_queue_depth) + "}";
 }
 
