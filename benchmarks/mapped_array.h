@@ -110,8 +110,9 @@ class MappedArray {
       sync_file_range(file_, Offset(run), static_cast<off_t>(Bytes(run)), SYNC_FILE_RANGE_WRITE);
     }
     for (const auto& run : runs) {
-      sync_file_range(file_, Offset(run), static_cast<off_t>(Bytes(run)),
-                      SYNC_FILE_RANGE_WAIT_BEFORE);
+      sync_file_range(
+          file_, Offset(run), static_cast<off_t>(Bytes(run)),
+          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
       posix_fadvise(file_, Offset(run), static_cast<off_t>(Bytes(run)), POSIX_FADV_DONTNEED);
     }
   }

@@ -301,6 +301,7 @@ void Benchmark::CompareRows(std::vector<Subject>* subjects) {
   for (Subject& subject : *subjects) {
     if (subject.array != nullptr) {
       subject.array->Gather(context_, keys_.data(), batch_, weights_.data());
+      subject.array->KeepWithin(MappedBytes(), keys_.data(), batch_);
     } else {
       Check(subject.table->Find(reading, {keys_.data(), batch_, nullptr}, {}, weights_.data(),
                                 nullptr, {}));

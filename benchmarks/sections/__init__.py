@@ -24,7 +24,7 @@ PARTS = {
     ),
     "tiers": (
         ("steps 1e6x64", "resident 1e6x64", "overwrites 16384x64"),
-        ("steps 4e6x64", "resident 4e6x64", "overwrites 262144x64"),
+        ("steps 4e6x64", "resident 4e6x64", "overwrites 131072x64"),
     ),
     "tbe": (
         (
