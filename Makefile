@@ -24,6 +24,7 @@ help:
 	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
 	@echo 'make bench-quick what the goals are about, in less than ten minutes'
 	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
+	@echo 'make bench-tiers tables larger than memory; FOLDER=folder is on the disk to measure'
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
 	@echo 'make cuda-test   build the tests of a table on a GPU, without TensorFlow, and run them on one'

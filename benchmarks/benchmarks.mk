@@ -2,8 +2,14 @@
 # tf_embed beside its peers. The Makefile includes this.
 
 # The peers are installed once, what is in the tree each time.
+# fio and RocksDB are peers of tables over disk. Without them their figures are left out.
+.PHONY: bench-packages
+bench-packages:
+	$(call packages,fio librocksdb-dev)
+
 .PHONY: bench-environments
 bench-environments: | system
+	-@$(MAKE) --no-print-directory bench-packages
 	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
 	PYTHON="$(PYTHON)" benchmarks/environments.sh peers
 	PYTHON= benchmarks/environments.sh ours
@@ -11,8 +17,13 @@ bench-environments: | system
 .PHONY: bench bench-quick
 bench bench-quick: bench-environments
 	.venv/bench216/bin/python benchmarks/run.py $(if $(filter %-quick,$@),--quick) \
-	    $(if $(SECTIONS),--sections=$(SECTIONS))
+	    $(if $(SECTIONS),--sections=$(SECTIONS)) $(if $(FOLDER),--folder="$(FOLDER)")
 
 .PHONY: bench-tbe
 bench-tbe: bench-environments
 	.venv/bench216/bin/python benchmarks/run.py --quick --sections=tbe
+
+# FOLDER is on the disk to measure.
+.PHONY: bench-tiers
+bench-tiers: bench-environments
+	.venv/bench216/bin/python benchmarks/run.py --sections=tiers $(if $(FOLDER),--folder="$(FOLDER)")

@@ -188,6 +188,10 @@ int Main(int argc, char** argv) {
     return 1;
   }
   bench.num_rows = static_cast<uint64_t>(gigabytes * 1e9 / kRowBytes);
+  if (bench.num_rows < 2 * 65536) {  // two of the largest batches, which have distinct rows
+    std::fprintf(stderr, "Take at least 0.11 gigabytes.\n");
+    return 1;
+  }
   options.init_size = bench.num_rows;
   Check(DiskStore::Open(options, &bench.store));
   Check(bench.store->SetRule(FusedSlots(RuleKind::kAdam, kDim)));

@@ -13,6 +13,7 @@ import argparse
 import datetime
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -24,15 +25,16 @@ import machine
 import report
 from rows import Row
 from sections import ASKED_FOR, PARTS
-from settings import BUILD, ROOT, TENSORFLOW_PYTHON
+from settings import BUILD, ROOT, TENSORFLOW_PYTHON, Settings
 
 RESULTS, END = "<!-- results -->", "<!-- end of results -->"
 
 
-def run_part(section: str, part: str, quick: bool) -> tuple[list[Row], str]:
+def run_part(section: str, part: str, settings: Settings) -> tuple[list[Row], str]:
     """The rows of a part, and what went wrong or ""."""
     command = [os.fspath(TENSORFLOW_PYTHON), os.fspath(ROOT / "benchmarks" / "section.py")]
-    command += [section, part, *(["--quick"] if quick else [])]
+    command += [section, part, f"--folder={settings.folder}"]
+    command += ["--quick"] if settings.quick else []
     log = BUILD / "logs" / f"{section}-{part}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -49,16 +51,16 @@ def run_part(section: str, part: str, quick: bool) -> tuple[list[Row], str]:
     return rows, ""
 
 
-def run_sections(sections: Sequence[str], quick: bool) -> tuple[list[Row], dict[str, str]]:
+def run_sections(sections: Sequence[str], settings: Settings) -> tuple[list[Row], dict[str, str]]:
     """All rows, and for each section that is not whole, why."""
     rows: list[Row] = []
     failures = {goal.section: "left out" for goal in goals.GOALS if goal.section not in sections}
     for section in sections:
         parts, more = PARTS[section]
-        for part in parts if quick else (*parts, *more):
+        for part in parts if settings.quick else (*parts, *more):
             begin = time.monotonic()
             print(f"--- {section} {part}: load average {os.getloadavg()[0]:.2f}", flush=True)
-            found, failure = run_part(section, part, quick)
+            found, failure = run_part(section, part, settings)
             rows += found
             if failure:
                 failures[section] = failure
@@ -121,6 +123,9 @@ def main() -> None:
         help=f"some of %(default)s,{','.join(ASKED_FOR)}; the last only where named",
         metavar="NAMES",
     )
+    parser.add_argument(
+        "--folder", type=pathlib.Path, default=BUILD, help="where tables over disk have their rows"
+    )
     parser.add_argument("--write", action="store_true", help="put results into the README")
     options = parser.parse_args()
     sections = options.sections.split(",")
@@ -134,7 +139,7 @@ def main() -> None:
         "command": " ".join(["python", "benchmarks/run.py", *sys.argv[1:]]),
     }
     print(", ".join(f"{name}: {value}" for name, value in about.items()))
-    rows, failures = run_sections(sections, options.quick)
+    rows, failures = run_sections(sections, Settings(options.quick, options.folder.resolve()))
     figures = report.figures(rows, failures)
     about["minutes"] = f"{(time.monotonic() - begin) / 60:.1f}"
     write_results(rows, figures, about)

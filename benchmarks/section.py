@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures one part of one section, in a process of its own.
 
-    python benchmarks/section.py lookup 1e6 [--quick]
+    python benchmarks/section.py lookup 1e6 [--quick] [--folder=FOLDER]
 
 Prints a line of JSON for each row; what libraries print goes to the standard error.
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import pathlib
 import sys
 
 # Read when TensorFlow is loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from settings import Settings
+from settings import BUILD, Settings
 
 
 def main() -> None:
@@ -24,11 +25,12 @@ def main() -> None:
     parser.add_argument("section")
     parser.add_argument("part")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--folder", type=pathlib.Path, default=BUILD)
     options = parser.parse_args()
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     section = importlib.import_module(f"sections.{options.section}")
-    for row in section.rows(options.part, Settings(quick=options.quick)):
+    for row in section.rows(options.part, Settings(options.quick, options.folder)):
         lines.write(row.to_json() + "\n")
     lines.flush()
     sys.stdout.flush()

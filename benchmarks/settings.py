@@ -18,9 +18,11 @@ class Settings:
 
     Attributes:
         quick: Whether only the cases are measured that goals are about, in fewer rounds.
+        folder: Where tables over disk have their rows; the disk that is measured.
     """
 
     quick: bool = False
+    folder: pathlib.Path = BUILD
 
     @property
     def rounds(self) -> int:

@@ -1,37 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times training steps of a table over disk, beside those of a table in memory, at given shares of
-// keys that the cache has.
+// Measures a table over disk: training steps beside those of other tables, resident memory, and
+// what overwriting does to disk and steps.
 //
-//     tiers_benchmark --folder=FOLDER [--json] [rows] [dim] [batch] [threads] [steps]
+//     tiers_benchmark --folder=FOLDER [--json] [--measure=steps] [--tables=memory,disk,...]
+//                     [rows] [dim] [batch] [threads] [steps]
 //
-// Default: 1000000 64 65536 2 20. All rows are written first, with the slots of Adam. The cache has
-// room for a quarter of them. A batch has distinct keys: a share of hot ones, which half of the
-// cache has room for, and others that are drawn from all the rest. A step looks the batch up, as a
-// part of training, and applies Adam. With prefetch, another thread brings the rows of the next
-// batch up during the step. The tables take turns on the same batches.
+// Default: 1000000 64 65536 2 20. The cache has room for a quarter of the rows. With --json the
+// last line is an object of JSON.
+//
+// --measure=steps: all rows are written first, with the slots of Adam. A batch has distinct keys: a
+// share of hot ones, which half of the cache has room for, and others that are drawn from all the
+// rest. A step looks the batch up, as a part of training, and applies Adam. The tables take turns
+// on the same batches:
+//
+//     memory            a table in memory
+//     disk              a cache over DiskStore
+//     disk+prefetch     the same; another thread brings the rows of the next batch up in each step
+//     rocksdb           the same cache over RocksDB (rocksdb_store.h), if it is linked
+//     rocksdb+prefetch
+//     mapped            an array mapped from a file (mapped_array.h), in as much memory as `disk`
+//
+// --measure=resident: resident memory beyond that of the caller's arrays, over bound and index of
+// the table `disk`, after steps at 90% hits.
+//
+// --measure=overwrites: `steps` rounds that assign all rows of the table `disk` in random order.
+// After each batch, bytes on disk are compared with the live ones.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "benchmarks/mapped_array.h"
 #include "benchmarks/pool.h"
 #include "benchmarks/rule.h"
 #include "cc/core/rows/row_layout.h"
+#include "cc/host/host_table.h"
 #include "cc/stores/new_store.h"
+#include "cc/tiered/tiered_table.h"
+#if defined(TF_EMBED_WITH_ROCKSDB)
+#include "benchmarks/rocksdb_store.h"
+#endif
 
+namespace tf_embed {
 namespace {
 
-using tf_embed::KeyBatch;
-using tf_embed::Status;
-using tf_embed::Table;
-using tf_embed::TableStats;
 using Clock = std::chrono::steady_clock;
 
 void Check(const Status& status) {
@@ -40,172 +63,407 @@ void Check(const Status& status) {
   std::exit(1);
 }
 
+[[noreturn]] void Refuse(const std::string& message) {
+  std::fprintf(stderr, "tiers_benchmark: %s\n", message.c_str());
+  std::exit(1);
+}
+
 double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
-
-struct Subject {
-  const char* name;
-  bool prefetches;
-  std::unique_ptr<Table> table;
-  std::vector<double> steps;  // seconds
-  TableStats before;
-};
 
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
 
-}  // namespace
+double Longest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
 
-int main(int argc, char** argv) {
+size_t ResidentBytes() {
+  size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// `"name": value` of an object of JSON.
+template <typename Value>
+std::string Field(const char* name, const Value& value) {
+  std::ostringstream field;
+  field.precision(6);
+  field << '"' << name << "\": " << value;
+  return field.str();
+}
+
+std::string Milliseconds(const std::vector<double>& seconds) {
+  std::ostringstream list;
+  list.precision(6);
+  for (const double one : seconds) list << (list.tellp() == 0 ? "[" : ", ") << one * 1e3;
+  return list.str() + "]";
+}
+
+struct Subject {
+  std::string name;
+  bool prefetches = false;
+  std::unique_ptr<Table> table;
+  std::unique_ptr<MappedArray> array;  // in place of a table
+  std::vector<double> steps;           // seconds
+  std::vector<double> dropping;        // of these, what dropped pages of the array
+  TableStats before;
+};
+
+class Benchmark {
+ public:
+  Benchmark(const std::string& folder, const std::vector<double>& numbers)
+      : folder_(folder),
+        rows_(static_cast<size_t>(numbers[0])),
+        dim_(static_cast<size_t>(numbers[1])),
+        batch_(static_cast<size_t>(numbers[2])),
+        steps_(static_cast<size_t>(numbers[4])),
+        pool_(static_cast<size_t>(numbers[3])),
+        rule_(RuleOf(RuleKind::kAdam, dim_)),
+        layout_(DataType::kFloat, dim_, rule_.slots, 1),
+        cache_bytes_(rows_ / 4 * (layout_.stride + sizeof(uint64_t))),
+        hot_rows_(rows_ / 8) {
+    if (batch_ == 0 || batch_ > hot_rows_) Refuse("a batch must have 1 to rows / 8 keys.");
+    options_.dim = dim_;
+    options_.initializer.kind = InitializerKind::kConstant;  // as a file's, which is zeros
+    context_ = pool_.Context();
+    context_.training = true;
+    keys_.resize(batch_);
+    next_.resize(batch_);
+    weights_.assign(batch_ * dim_, 0.0f);
+    gradients_.assign(batch_ * dim_, 0.01f);
+    std::printf("%zu rows of %zu bytes, a cache of %zu, dim %zu, batches of %zu\n", rows_,
+                layout_.stride, rows_ / 4, dim_, batch_);
+  }
+
+  // Each returns the fields of an object of JSON.
+  std::string MeasureSteps(const std::string& tables);
+  std::string MeasureResident();
+  std::string MeasureOverwrites();
+
+ private:
+  Subject Make(const std::string& name);
+  Status NewRocksdbTable(const std::string& name, std::unique_ptr<Table>* table);
+  size_t MappedBytes() const { return cache_bytes_ + rows_ * kIndexBytesPerRow; }
+
+  void Step(Subject* subject, const std::vector<int64_t>& keys, size_t count);
+  // Rows from the first on, up to `end`, in batches.
+  void StepAll(std::vector<Subject>* subjects, size_t end);
+  // Distinct keys, a share of them from the rows that the cache keeps.
+  void Draw(double share, std::vector<int64_t>* keys);
+  void MeasureShare(double share, std::vector<Subject>* subjects);
+  // Fails unless all tables have the same rows of the last batch, to the last bit.
+  void CompareRows(std::vector<Subject>* subjects);
+  std::string Report(double share, const Subject& subject, const Subject& first);
+  void BeginStep() {
+    ++context_.now.step;
+    ++rule_.step;
+  }
+
+  // What a mapped array may have for the index that it does not need.
+  static constexpr size_t kIndexBytesPerRow = 24;
+
+  const std::string folder_;
+  const size_t rows_, dim_, batch_, steps_;
+  Pool pool_;
+  Rule rule_;
+  const RowLayout layout_;
+  const size_t cache_bytes_, hot_rows_;
+  TableOptions options_;
+  ExecContext context_;
+  std::mt19937_64 random_{1};
+  std::vector<int64_t> keys_, next_;
+  std::vector<float> weights_, gradients_;
+};
+
+Status Benchmark::NewRocksdbTable(const std::string& name, std::unique_ptr<Table>* table) {
+#if defined(TF_EMBED_WITH_ROCKSDB)
+  TierOptions tiers;
+  tiers.cache_bytes = cache_bytes_;
+  tiers.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
+    *cache = HostTable::Create(of_cache);
+    return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
+  };
+  tiers.new_store = [path = folder_ + "/" + name, dim = dim_](std::unique_ptr<BackingStore>* made) {
+    return NewRocksdbStore(path, dim, made);
+  };
+  std::unique_ptr<TieredTable> made;
+  TF_EMBED_RETURN_IF_ERROR(TieredTable::Create(options_, tiers, &made));
+  *table = std::move(made);
+  return Status();
+#else
+  (void)table;
+  return Status::InvalidArgument("RocksDB is not linked: '" + name +
+                                 "' needs tiers_benchmark_rocksdb.");
+#endif
+}
+
+Subject Benchmark::Make(const std::string& name) {
+  Subject subject;
+  subject.name = name;
+  subject.prefetches = name.find("+prefetch") != std::string::npos;
+  options_.name = name;
+  if (name == "mapped") {
+    subject.array = std::make_unique<MappedArray>(rows_, dim_, layout_.slots_per_row);
+    Check(subject.array->Open(folder_));
+    return subject;
+  }
+  if (name.rfind("rocksdb", 0) == 0) {
+    Check(NewRocksdbTable(name, &subject.table));
+    return subject;
+  }
+  StorageOptions storage;
+  if (name.rfind("disk", 0) == 0) {
+    storage.tiers.path = folder_;
+    storage.tiers.name = name;
+    storage.tiers.cache_bytes = cache_bytes_;
+  } else if (name != "memory") {
+    Refuse("there is no table '" + name + "'.");
+  }
+  Store store;
+  Check(NewStore(options_, storage, &store));
+  subject.table = std::move(store.table);
+  return subject;
+}
+
+void Benchmark::Step(Subject* subject, const std::vector<int64_t>& keys, size_t count) {
+  if (subject->array != nullptr) {
+    subject->array->Gather(context_, keys.data(), count, weights_.data());
+    subject->array->Step(context_, keys.data(), count, rule_, gradients_.data());
+    const auto begin = Clock::now();
+    subject->array->KeepWithin(MappedBytes(), keys.data(), count);
+    subject->dropping.push_back(Seconds(begin));
+    return;
+  }
+  const KeyBatch batch{keys.data(), count, nullptr};
+  Check(subject->table->Find(context_, batch, {}, weights_.data(), nullptr, {}));
+  Check(subject->table->Apply(context_, batch, gradients_.data(), DataType::kFloat, rule_));
+}
+
+void Benchmark::StepAll(std::vector<Subject>* subjects, size_t end) {
+  for (size_t begin = 0; begin < end; begin += batch_) {
+    const size_t count = std::min(batch_, end - begin);
+    std::iota(keys_.begin(), keys_.end(), static_cast<int64_t>(begin));
+    BeginStep();
+    for (Subject& subject : *subjects) Step(&subject, keys_, count);
+  }
+}
+
+void Benchmark::Draw(double share, std::vector<int64_t>* keys) {
+  const auto draw_some = [&](size_t first, size_t range, size_t count, int64_t* to) {
+    // Each from a slice of its own, so that no key comes twice.
+    for (size_t i = 0; i < count; ++i) {
+      const size_t low = first + range * i / count, high = first + range * (i + 1) / count;
+      to[i] = static_cast<int64_t>(low + random_() % std::max<size_t>(1, high - low));
+    }
+  };
+  const size_t hot = static_cast<size_t>(static_cast<double>(batch_) * share);
+  draw_some(0, hot_rows_, hot, keys->data());
+  draw_some(hot_rows_, rows_ - hot_rows_, batch_ - hot, keys->data() + hot);
+  std::shuffle(keys->begin(), keys->end(), random_);
+}
+
+void Benchmark::MeasureShare(double share, std::vector<Subject>* subjects) {
+  StepAll(subjects, hot_rows_);  // the hot rows come up and stay
+  for (Subject& subject : *subjects) {
+    subject.steps.clear();
+    subject.dropping.clear();
+    if (subject.table != nullptr) subject.before = subject.table->Stats();
+  }
+  Draw(share, &next_);
+  for (size_t step = 0; step < steps_; ++step) {
+    keys_.swap(next_);
+    Draw(share, &next_);
+    BeginStep();
+    for (size_t i = 0; i < subjects->size(); ++i) {
+      Subject& subject = (*subjects)[(i + step) % subjects->size()];
+      const auto begin = Clock::now();
+      std::thread prefetcher;
+      if (subject.prefetches) {
+        prefetcher = std::thread([&] {
+          Check(subject.table->tiers()->Prefetch(context_.InSerial(), {next_.data(), batch_}));
+        });
+      }
+      Step(&subject, keys_, batch_);
+      if (prefetcher.joinable()) prefetcher.join();
+      subject.steps.push_back(Seconds(begin));
+    }
+  }
+}
+
+void Benchmark::CompareRows(std::vector<Subject>* subjects) {
+  ExecContext reading = context_;
+  reading.training = false;
+  std::vector<float> expected;
+  for (Subject& subject : *subjects) {
+    if (subject.array != nullptr) {
+      subject.array->Gather(context_, keys_.data(), batch_, weights_.data());
+      subject.array->KeepWithin(MappedBytes(), keys_.data(), batch_);
+    } else {
+      Check(subject.table->Find(reading, {keys_.data(), batch_, nullptr}, {}, weights_.data(),
+                                nullptr, {}));
+    }
+    if (expected.empty()) expected = weights_;
+    if (weights_ != expected) Refuse("'" + subject.name + "' has other rows.");
+  }
+}
+
+std::string Benchmark::Report(double share, const Subject& subject, const Subject& first) {
+  const double median = Median(subject.steps);
+  std::printf("%5.0f%%  %-16s %9.2f %9.2f %9.2fx", share * 100, subject.name.c_str(), median * 1e3,
+              Longest(subject.steps) * 1e3, Median(first.steps) / median);
+  std::string fields = "{" + Field("hits", share) + ", \"table\": \"" + subject.name +
+                       "\", \"steps_ms\": " + Milliseconds(subject.steps);
+  if (subject.array != nullptr) {
+    std::printf("  of these %.2f ms to drop pages; %.0f MB resident of %.0f\n",
+                Median(subject.dropping) * 1e3,
+                static_cast<double>(subject.array->ResidentBytes()) / 1e6,
+                static_cast<double>(subject.array->bytes()) / 1e6);
+    return fields + ", \"dropping_ms\": " + Milliseconds(subject.dropping) + ", " +
+           Field("resident_over_bound", static_cast<double>(subject.array->ResidentBytes()) /
+                                            static_cast<double>(MappedBytes())) +
+           "}";
+  }
+  const TableStats stats = subject.table->Stats();
+  const TableStats& before = subject.before;
+  const double sum = std::accumulate(subject.steps.begin(), subject.steps.end(), 0.0);
+  const auto rate = [&](uint64_t TableStats::*number) {
+    return static_cast<double>(stats.*number - before.*number) / sum;
+  };
+  const double hits = rate(&TableStats::cache_hits), misses = rate(&TableStats::cache_misses);
+  const double hit_rate = hits + misses == 0 ? 1.0 : hits / (hits + misses);
+  const double reads = rate(&TableStats::disk_read_requests);
+  const double bytes_per_read = reads == 0 ? 0 : rate(&TableStats::disk_read_bytes) / reads;
+  std::printf(" %9.4f %10.0f %10.0f %10.1f\n", hit_rate, rate(&TableStats::promoted), reads,
+              rate(&TableStats::disk_written_bytes) / 1e6);
+  return fields + ", " + Field("hit_rate", hit_rate) + ", " +
+         Field("rows_up_per_second", rate(&TableStats::promoted)) + ", " +
+         Field("reads_per_second", reads) + ", " + Field("bytes_per_read", bytes_per_read) + ", " +
+         Field("queue_depth", stats.disk_queue_depth) + "}";
+}
+
+std::string Benchmark::MeasureSteps(const std::string& tables) {
+  std::vector<Subject> subjects;
+  std::istringstream names(tables);
+  for (std::string name; std::getline(names, name, ',');) subjects.push_back(Make(name));
+  if (subjects.empty() || steps_ == 0) Refuse("steps of which tables?");
+  StepAll(&subjects, rows_);
+  std::printf("%6s  %-16s %9s %9s %10s %9s %10s %10s %10s\n", "hits", "table", "ms/step", "worst",
+              "of first", "hit rate", "rows up/s", "reads/s", "MB/s down");
+  std::string cells;
+  for (const double share : {1.0, 0.99, 0.95, 0.9, 0.5}) {
+    MeasureShare(share, &subjects);
+    CompareRows(&subjects);
+    for (const Subject& subject : subjects) {
+      cells += (cells.empty() ? "" : ", ") + Report(share, subject, subjects[0]);
+      std::fflush(stdout);
+    }
+  }
+  return Field("row_bytes", layout_.stride + sizeof(int64_t)) + ", \"cells\": [" + cells + "]";
+}
+
+std::string Benchmark::MeasureResident() {
+  const size_t before = ResidentBytes();
+  std::vector<Subject> subjects;
+  subjects.push_back(Make("disk"));
+  StepAll(&subjects, rows_);
+  MeasureShare(0.9, &subjects);
+  const size_t resident = ResidentBytes() - before;
+  const TableStats stats = subjects[0].table->Stats();
+  const double planned = static_cast<double>(cache_bytes_ + stats.index_bytes);
+  const double over = static_cast<double>(resident) / planned;
+  std::printf("resident %.1f MB, bound %.1f MB and index %.1f MB: %.3f\n",
+              static_cast<double>(resident) / 1e6, static_cast<double>(cache_bytes_) / 1e6,
+              static_cast<double>(stats.index_bytes) / 1e6, over);
+  return Field("resident_bytes", resident) + ", " + Field("cache_bytes", cache_bytes_) + ", " +
+         Field("index_bytes", stats.index_bytes) + ", " + Field("over", over);
+}
+
+std::string Benchmark::MeasureOverwrites() {
+  std::vector<Subject> subjects;
+  subjects.push_back(Make("disk"));
+  Table* const table = subjects[0].table.get();
+  StepAll(&subjects, rows_);
+  std::vector<int64_t> order(rows_);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const std::vector<float> slots(batch_ * layout_.slots_per_row, 0.5f);
+  const SlotsIn slots_in{&rule_.slots, slots.data()};
+  double most_over_live = 0;
+  std::vector<double> steps;
+  // The first round leaves the rows in random order on disk, and is not counted in times.
+  for (size_t round = 0; round <= steps_; ++round) {
+    std::shuffle(order.begin(), order.end(), random_);
+    for (size_t begin = 0; begin + batch_ <= rows_; begin += batch_) {
+      BeginStep();
+      const KeyBatch batch{order.data() + begin, batch_, nullptr};
+      const auto start = Clock::now();
+      Check(table->InsertOrAssign(context_, batch, weights_.data(), slots_in));
+      if (round > 0) steps.push_back(Seconds(start));
+      const TableStats stats = table->Stats();
+      most_over_live = std::max(most_over_live, static_cast<double>(stats.disk_bytes) /
+                                                    static_cast<double>(stats.disk_live_bytes));
+    }
+  }
+  const TableStats stats = table->Stats();
+  const double median = Median(steps), longest = Longest(steps);
+  std::sort(steps.begin(), steps.end());
+  const double last_percent = steps[steps.size() * 99 / 100];
+  std::printf(
+      "%zu rounds: disk at most %.2f x live; a step %.2f ms, 99%% within %.2f, worst %.2f\n",
+      steps_, most_over_live, median * 1e3, last_percent * 1e3, longest * 1e3);
+  std::printf("%.0f MB written, compaction read and wrote %.0f MB\n",
+              static_cast<double>(stats.disk_written_bytes) / 1e6,
+              static_cast<double>(stats.disk_compacted_bytes) / 1e6);
+  return Field("rounds", steps_) + ", " + Field("disk_over_live", most_over_live) + ", " +
+         Field("median_ms", median * 1e3) + ", " + Field("ms_99", last_percent * 1e3) + ", " +
+         Field("worst_ms", longest * 1e3) + ", " +
+         Field("compacted_bytes", stats.disk_compacted_bytes);
+}
+
+int Main(int argc, char** argv) {
   bool json = false;
-  std::string folder;
+  std::string folder, measure = "steps", tables = "memory,disk,disk+prefetch";
   std::vector<double> numbers = {1e6, 64, 65536, 2, 20};
   size_t given = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
+    const auto value = [&](const std::string& name, std::string* to) {
+      if (argument.rfind(name, 0) != 0) return false;
+      *to = argument.substr(name.size());
+      return true;
+    };
+    if (value("--folder=", &folder) || value("--measure=", &measure) ||
+        value("--tables=", &tables)) {
+      continue;
+    }
     if (argument == "--json") {
       json = true;
-    } else if (argument.rfind("--folder=", 0) == 0) {
-      folder = argument.substr(9);
-    } else if (given < numbers.size()) {
+    } else if (argument.rfind("--", 0) == 0 || given == numbers.size()) {
+      Refuse("unknown argument " + argument + ".");
+    } else {
       numbers[given++] = std::atof(argv[i]);
     }
   }
-  if (folder.empty()) {
-    std::fprintf(stderr, "tiers_benchmark: say --folder=, where the rows on disk may be.\n");
-    return 1;
+  if (folder.empty()) Refuse("say --folder=, where the rows on disk may be.");
+  Benchmark benchmark(folder, numbers);
+  std::string fields;
+  if (measure == "steps") {
+    fields = benchmark.MeasureSteps(tables);
+  } else if (measure == "resident") {
+    fields = benchmark.MeasureResident();
+  } else if (measure == "overwrites") {
+    fields = benchmark.MeasureOverwrites();
+  } else {
+    Refuse("there is no measure '" + measure + "'.");
   }
-  const auto number = [&](size_t i) { return static_cast<size_t>(numbers[i]); };
-  const size_t rows = number(0), dim = number(1), batch = number(2);
-  const size_t threads = number(3), steps = number(4);
-
-  tf_embed::Rule rule = tf_embed::RuleOf(tf_embed::RuleKind::kAdam, dim);
-  tf_embed::TableOptions options;
-  options.dim = dim;
-  options.initializer.kind = tf_embed::InitializerKind::kUniform;
-  options.initializer.a = -0.05;
-  options.initializer.b = 0.05;
-  const tf_embed::RowLayout layout(options.value_type, dim, rule.slots, 1);
-  const size_t cache_rows = rows / 4;
-  const size_t hot_rows = cache_rows / 2;
-
-  std::vector<Subject> subjects;
-  for (const char* const name : {"memory", "disk", "disk, prefetch"}) {
-    subjects.push_back({name, std::string(name) == "disk, prefetch", nullptr, {}, {}});
-    tf_embed::StorageOptions storage;
-    if (std::string(name) != "memory") {
-      storage.tiers.path = folder;
-      storage.tiers.name = subjects.back().prefetches ? "prefetch" : "plain";
-      storage.tiers.cache_bytes = cache_rows * (layout.stride + sizeof(uint64_t));
-    }
-    options.name = name;
-    tf_embed::Store store;
-    Check(tf_embed::NewStore(options, storage, &store));
-    subjects.back().table = std::move(store.table);
-  }
-
-  tf_embed::Pool pool(threads);
-  tf_embed::ExecContext context = pool.Context();
-  context.training = true;
-  std::vector<int64_t> keys(batch), next(batch);
-  std::vector<float> weights(batch * dim), gradients(batch * dim, 0.01f);
-  const auto apply = [&](Table* table, const std::vector<int64_t>& of, size_t count) {
-    const KeyBatch key_batch{of.data(), count, nullptr};
-    Check(table->Find(context, key_batch, {}, weights.data(), nullptr, {}));
-    Check(table->Apply(context, key_batch, gradients.data(), tf_embed::DataType::kFloat, rule));
-  };
-  for (size_t begin = 0; begin < rows; begin += batch) {
-    const size_t count = std::min(batch, rows - begin);
-    std::iota(keys.begin(), keys.end(), static_cast<int64_t>(begin));
-    ++context.now.step;
-    ++rule.step;
-    for (Subject& subject : subjects) apply(subject.table.get(), keys, count);
-  }
-
-  std::printf(
-      "%zu rows of %zu bytes, a cache of %zu, dim %zu, batches of %zu, %zu threads, %zu "
-      "steps\n",
-      rows, layout.stride, cache_rows, dim, batch, threads, steps);
-  std::printf("%6s  %-16s %9s %9s %10s %9s %10s %10s\n", "hits", "table", "ms/step", "worst ms",
-              "in memory", "hit rate", "reads/s", "MB/s down");
-  std::mt19937_64 random(1);
-  std::string objects;
-  // A batch of distinct keys, the first `hot` of them from the rows that the cache keeps.
-  const auto draw = [&](double share, std::vector<int64_t>* drawn) {
-    const size_t hot = static_cast<size_t>(static_cast<double>(batch) * share);
-    const size_t cold = batch - hot;
-    const auto draw_some = [&](size_t first, size_t range, size_t count, int64_t* to) {
-      // Each from a slice of its own, so that no key comes twice.
-      for (size_t i = 0; i < count; ++i) {
-        const size_t low = first + range * i / count, high = first + range * (i + 1) / count;
-        to[i] = static_cast<int64_t>(low + random() % std::max<size_t>(1, high - low));
-      }
-    };
-    draw_some(0, hot_rows, hot, drawn->data());
-    draw_some(hot_rows, rows - hot_rows, cold, drawn->data() + hot);
-    std::shuffle(drawn->begin(), drawn->end(), random);
-  };
-  for (const double share : {1.0, 0.99, 0.95, 0.9, 0.5}) {
-    // The hot rows come up and stay.
-    for (size_t begin = 0; begin < hot_rows; begin += batch) {
-      const size_t count = std::min(batch, hot_rows - begin);
-      std::iota(keys.begin(), keys.end(), static_cast<int64_t>(begin));
-      ++context.now.step;
-      ++rule.step;
-      for (Subject& subject : subjects) apply(subject.table.get(), keys, count);
-    }
-    for (Subject& subject : subjects) {
-      subject.steps.clear();
-      subject.before = subject.table->Stats();
-    }
-    draw(share, &next);
-    for (size_t step = 0; step < steps; ++step) {
-      keys.swap(next);
-      draw(share, &next);
-      ++context.now.step;
-      ++rule.step;
-      for (size_t i = 0; i < subjects.size(); ++i) {
-        Subject& subject = subjects[(i + step) % subjects.size()];
-        const auto begin = Clock::now();
-        std::thread prefetcher;
-        if (subject.prefetches) {
-          prefetcher = std::thread([&] {
-            Check(subject.table->tiers()->Prefetch(context.InSerial(), {next.data(), batch}));
-          });
-        }
-        apply(subject.table.get(), keys, batch);
-        if (prefetcher.joinable()) prefetcher.join();
-        subject.steps.push_back(Seconds(begin));
-      }
-    }
-    const double in_memory = Median(subjects[0].steps);
-    for (const Subject& subject : subjects) {
-      const TableStats stats = subject.table->Stats();
-      const double median = Median(subject.steps);
-      const double worst = *std::max_element(subject.steps.begin(), subject.steps.end());
-      const double sum = std::accumulate(subject.steps.begin(), subject.steps.end(), 0.0);
-      const double hits = static_cast<double>(stats.cache_hits - subject.before.cache_hits);
-      const double below = static_cast<double>(stats.cache_misses - subject.before.cache_misses);
-      const double rate = hits + below == 0 ? 1.0 : hits / (hits + below);
-      const double reads =
-          static_cast<double>(stats.disk_read_requests - subject.before.disk_read_requests) / sum;
-      const double down =
-          static_cast<double>(stats.disk_written_bytes - subject.before.disk_written_bytes) / sum;
-      std::printf("%5.0f%%  %-16s %9.2f %9.2f %9.2fx %9.4f %10.0f %10.1f\n", share * 100,
-                  subject.name, median * 1e3, worst * 1e3, in_memory / median, rate, reads,
-                  down / 1e6);
-      char object[320];
-      std::snprintf(object, sizeof(object),
-                    "{\"hits\": %.2f, \"table\": \"%s\", \"step_ms\": %.4g, \"worst_ms\": %.4g, "
-                    "\"of_memory\": %.4g, \"hit_rate\": %.4g, \"reads_per_second\": %.6g}",
-                    share, subject.name, median * 1e3, worst * 1e3, in_memory / median, rate,
-                    reads);
-      objects += (objects.empty() ? "" : ", ") + std::string(object);
-    }
-  }
-  if (json) std::printf("[%s]\n", objects.c_str());
+  if (json) std::printf("{%s}\n", fields.c_str());
   return 0;
 }
+
+}  // namespace
+}  // namespace tf_embed
+
+int main(int argc, char** argv) { return tf_embed::Main(argc, argv); }

@@ -22,6 +22,10 @@ PARTS = {
         ("restrict frequency 4e6x16", "bounded 1e6x64", "admission 1e7x16"),
         ("restrict timestamp 4e6x16",),
     ),
+    "tiers": (
+        ("steps 1e6x64", "resident 1e6x64", "overwrites 16384x64"),
+        ("steps 4e6x64", "resident 4e6x64", "overwrites 131072x64"),
+    ),
     "tbe": (
         (
             *(

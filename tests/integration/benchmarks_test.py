@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pathlib
 import subprocess
+import tempfile
 import time
 from unittest import mock
 
@@ -22,7 +23,7 @@ import sections
 import timing
 from machine import Load
 from rows import OURS, Row
-from sections import policies
+from sections import policies, tiers
 from settings import Settings
 from warm_memory import WarmMemory
 
@@ -259,6 +260,71 @@ class PoliciesTest(parameterized.TestCase):
             found = list(policies.rows("bounded 1e6x64", Settings(quick=True)))
         said = [row.figures for row in found if row.figures]
         self.assertEqual(said, [{"bounded_step_over_unbounded": 1.25}])
+
+
+class TiersTest(parameterized.TestCase):
+    def cell(self, table, hits=0.99, steps=(4.0, 4.0), **more):
+        return {"table": table, "hits": hits, "steps_ms": list(steps), **more}
+
+    def cells(self, hits=0.99):
+        return [
+            self.cell("memory", hits, (2.0, 8.0, 3.0)),
+            self.cell("disk", hits, (4.0, 8.0, 12.0)),
+            self.cell("disk+prefetch", hits, (2.5, 10.0, 4.0)),
+            self.cell("rocksdb", hits, (16.0, 8.0, 36.0)),
+        ]
+
+    @parameterized.parameters(
+        (1.0, {"tiers_hits100_of_memory": 0.5}),
+        (0.99, {"tiers_hits99_of_memory": 0.5, "tiers_hits99_prefetch_of_memory": 0.8}),
+        (0.95, {}),
+        (0.9, {"tiers_vs_rocksdb": 3.0}),
+    )
+    def test_figures_are_medians_of_the_rounds_ratios(self, hits, figures):
+        (found,) = tiers.step_rows("1e6x64", self.cells(hits), IDLE)
+        self.assertEqual(found.figures, figures)
+        self.assertEqual(found.ratios[tiers.ROCKSDB], 3.0)
+        self.assertEqual(found.values[OURS], 8.0)
+
+    def test_without_rocksdb_there_is_no_figure_of_it(self):
+        (found,) = tiers.step_rows("1e6x64", self.cells(0.9)[:3], IDLE)
+        self.assertEqual(found.figures, {})
+        self.assertNotIn(tiers.ROCKSDB, found.values)
+
+    @parameterized.parameters((1.05, [6.0, 7.0, 8.0]), (1.2, None))
+    def test_mapped_array_counts_only_within_its_bound(self, over, times):
+        more = {"dropping_ms": [4.0, 3.0, 2.0], "resident_over_bound": over}
+        mapped = self.cell("mapped", steps=(10.0, 10.0, 10.0), **more)
+        (found,) = tiers.step_rows("1e6x64", [*self.cells(), mapped], IDLE)
+        if times is None:
+            self.assertNotIn(tiers.MAPPED, found.values)
+        else:
+            self.assertEqual(found.values[tiers.MAPPED], 7.0)
+
+    @parameterized.parameters(
+        ([80.0, 120.0], 4096.0, {"tiers_misses_vs_fio": 0.6}, "fio read 80 and 120"),
+        ([None, None], 4096.0, {}, "not installed"),
+        ([80.0, 120.0], 8192.0, {}, "not the table's"),
+    )
+    def test_misses_are_compared_with_reads_of_the_same_size(self, reads, block, figures, note):
+        disk = self.cell("disk", 0.5, rows_up_per_second=60.0, reads_per_second=50.0)
+        memory = self.cell("memory", 0.5, rows_up_per_second=0.0)
+        cells = [memory, {**disk, "bytes_per_read": block}]
+        found = tiers.misses_row("1e6x64", cells, reads, IDLE)
+        self.assertEqual(found.figures, figures)
+        self.assertIn(note, found.note)
+        self.assertEqual(found.values[OURS], 60.0)
+        self.assertNotIn(tiers.MEMORY, found.values)
+
+    def test_longest_step_and_disk_are_compared_with_median_and_live_rows(self):
+        said = {"rounds": 100, "disk_over_live": 1.7, "median_ms": 2, "ms_99": 3, "worst_ms": 5}
+        with mock.patch.object(tiers, "_run", lambda *command: said):
+            folder = self.enter_context(tempfile.TemporaryDirectory())
+            settings = Settings(quick=True, folder=pathlib.Path(folder))
+            found = list(tiers.rows("overwrites 16384x64", settings))
+        self.assertEqual(found[0].figures, {"tiers_disk_over_live": 1.7})
+        self.assertEqual(found[1].figures, {"tiers_worst_step_over_median": 2.5})
+        self.assertEmpty(list(pathlib.Path(folder).iterdir()))
 
 
 class MachineTest(absltest.TestCase):
