@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All operations of a Variable at once, for minutes, over tables of each kind.
+"""All operations of a Variable at once, for minutes, over tables of each kind, also on disk.
 
     python tests/campaigns/stress.py [--seconds=60] [--kinds=plain,lfu] [--threads=5] [--seed=1]
 
@@ -44,6 +44,8 @@ class Kind:
     key_dtype: str = "int64"
     value_dtype: str = "float32"
     replaces: bool = False  # whether it is cleared, restored and loaded
+    cache_rows: int = 0  # of float32, in host memory; all others are on disk. 0: no disk
+    slots: bool = False  # whether rows have slots
 
     @property
     def keeps_all(self) -> bool:
@@ -69,6 +71,11 @@ def kinds() -> dict[str, Kind]:
             key_dtype="string",
             replaces=True,
         ),
+        "disk": Kind(cache_rows=1000, slots=True),
+        "disk-replaced": Kind(cache_rows=1000, slots=True, replaces=True),
+        "disk-half": Kind(cache_rows=500, value_dtype="float16", replaces=True),
+        "disk-strings": Kind(cache_rows=1000, key_dtype="string"),
+        "disk-tiny": Kind(cache_rows=20),  # fewer than a batch has
     }
 
 
@@ -98,17 +105,32 @@ class Stress:
             devices=["/CPU:0"] * 2,
             initializer=-1.0,
             policy=policy,
+            storage=self.storage(),
         )
         self.checkpoint = tf.train.Checkpoint(v=self.v)
-        self.optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+        momentum = 0.5 if self.kind.slots else 0.0
+        self.optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5, momentum))
         self.optimizer.build(self.v.trainable_variables)
         self.v.upsert(self.keys(np.arange(KEYS)), self.rows(KEYS, 1.0))
+        if self.kind.slots:
+            # What is saved has slots then. To load rows without them is a change of the optimizer,
+            # which steps at the same time refuse.
+            self.train(np.random.default_rng(seed))
         self.path = self.checkpoint.write(os.path.join(folder, "first"))
         if self.kind.replaces:
             self.v.save_to_file_system(folder)
         self.find = tf.function(lambda keys: self.v.lookup(keys))
         self.calls: dict[str, int] = {}
+        self.owned: dict[int, float] = {}  # the number in a thread's own rows
         self.hangs = False
+
+    def storage(self) -> Any:
+        if not self.kind.cache_rows:
+            return None
+        row_bytes = DIM * 4 * (2 if self.kind.slots else 1) + 8
+        return self.tf_embed.Storage(
+            host_bytes=self.kind.cache_rows * row_bytes, path=os.path.join(self.folder, "tiers")
+        )
 
     def keys(self, numbers: Any) -> Any:
         if self.kind.key_dtype == "string":
@@ -171,7 +193,13 @@ class Stress:
             "save files": (1, lambda r: v.save_to_file_system(self.folder)),
             "load files": (1, lambda r: v.load_from_file_system(self.folder)),
         }
+        of_disk = {
+            "prefetch": (8, lambda r: v.prefetch(some(r))),
+            "shrink": (1, lambda r: v.table.shrink()),
+        }
         operations = dict(of_keys)
+        if self.kind.cache_rows:
+            operations |= of_disk
         if self.kind.policy.get("eviction"):
             operations |= of_policies
         if self.kind.policy.get("log_evicted"):
@@ -206,8 +234,13 @@ class Stress:
         """Rows that only this thread writes."""
         first = KEYS + thread * OWN_KEYS
         keys = self.keys(range(first, first + OWN_KEYS))
-        number = float(random.integers(0, 100))
-        self.v.upsert(keys, self.rows(OWN_KEYS, number))
+        if thread in self.owned:  # by now they may have gone to another tier
+            self.check_own(keys, self.owned[thread])
+        self.owned[thread] = float(random.integers(0, 100))
+        self.v.upsert(keys, self.rows(OWN_KEYS, self.owned[thread]))
+        self.check_own(keys, self.owned[thread])
+
+    def check_own(self, keys: Any, number: float) -> None:
         read = self.check(self.v.lookup(keys), "own rows")
         if self.kind.keeps_all and (read != number).any():
             raise WrongRowError(f"own rows: wrote {number}, read {sorted(set(read.tolist()))}")
