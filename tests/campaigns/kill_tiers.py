@@ -323,10 +323,10 @@ class Campaign:
         until = time.monotonic() + r.uniform(0.0, most)
         while alive and time.monotonic() < until:
             alive = process.read(until - time.monotonic())
-        killed = process.end(kill=alive) != 0
+        killed = process.end(kill=alive and event != "end") != 0
         self.counts["killed"] += killed
         self.note(process.said, killed)
-        self.check_leftovers(plan, left, process.said)
+        self.check_leftovers(plan, left, process.said, killed)
         if any(event == "end" for event, _ in process.said):
             self.start_again()
         if self.plant == "damage":
@@ -367,7 +367,11 @@ class Campaign:
         self.counts[f"restored {how}"] += 1
 
     def check_leftovers(
-        self, plan: Plan, left: dict[str, dict[str, int]], said: list[tuple[str, dict[str, Any]]]
+        self,
+        plan: Plan,
+        left: dict[str, dict[str, int]],
+        said: list[tuple[str, dict[str, Any]]],
+        killed: bool,
     ) -> None:
         """What became of the files of the process before."""
         now = self.tiers()
@@ -379,7 +383,7 @@ class Campaign:
             self.check_folder(f"items-{shard}", "made" in through, plan, left, now)
             # A table that is restored fills a second folder, and then drops the first.
             self.check_folder(f"items-{shard}.2", "checkpoint" in through, plan, left, now)
-        if "end" in through:
+        if not killed:
             mine = [name for name in now if name not in left and ".kept-" not in name]
             if mine:
                 raise Finding(f"a process that came to its end left {mine}")
