@@ -230,6 +230,7 @@ class Process:
             faulthandler.enable()
             # A line is one write, and shorter than a pipe's buffer.
             work(lambda event, **more: os.write(writes, f"{json.dumps([event, more])}\n".encode()))
+            gc.collect()  # frees the table, as the end of Python would
             status = 0
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
