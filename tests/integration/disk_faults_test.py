@@ -176,6 +176,23 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLessEqual(on_disk.v.stats()["disk_bytes"], 2**21)
 
+    def test_a_restore_that_finds_no_room_changes_nothing(self):
+        folder = self.folder()
+        large = Trained(None)
+        large.v.upsert(np.arange(KEYS), np.ones([KEYS, DIM], "f"))
+        path = tf.train.Checkpoint(v=large.v).write(str(self.folder() / "checkpoint"))
+        small = Trained(self.storage(folder, disk_bytes=2**20))
+        for number in range(10):
+            small.step(number)
+        before = small.content()
+        with self.assertRaisesRegex(
+            tf.errors.ResourceExhaustedError, f"The folder '{folder}/items-0.2' has .* no room for"
+        ):
+            tf.train.Checkpoint(v=small.v).read(path)
+        for mine, its in zip(small.content(), before, strict=True):
+            self.assertAllEqual(mine, its)
+        self.assertEqual(os.listdir(folder), ["items-0"])
+
     # Budgets.
 
     @parameterized.product(rows=(1, 2, BATCH // 4), shards=(1, 2))
