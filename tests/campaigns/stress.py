@@ -46,6 +46,7 @@ class Kind:
     replaces: bool = False  # whether it is cleared, restored and loaded
     cache_rows: int = 0  # of float32, in host memory; all others are on disk. 0: no disk
     slots: bool = False  # whether rows have slots
+    keys: int = KEYS
 
     @property
     def keeps_all(self) -> bool:
@@ -72,8 +73,8 @@ def kinds() -> dict[str, Kind]:
             replaces=True,
         ),
         "disk": Kind(cache_rows=1000, slots=True),
-        "disk-replaced": Kind(cache_rows=1000, slots=True, replaces=True),
-        "disk-half": Kind(cache_rows=500, value_dtype="float16", replaces=True),
+        "disk-replaced": Kind(cache_rows=1000, slots=True, replaces=True, keys=20_000),
+        "disk-half": Kind(cache_rows=500, value_dtype="float16", replaces=True, keys=40_000),
         "disk-strings": Kind(cache_rows=1000, key_dtype="string"),
         "disk-tiny": Kind(cache_rows=20),  # fewer than a batch has
     }
@@ -111,7 +112,7 @@ class Stress:
         momentum = 0.5 if self.kind.slots else 0.0
         self.optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5, momentum))
         self.optimizer.build(self.v.trainable_variables)
-        self.v.upsert(self.keys(np.arange(KEYS)), self.rows(KEYS, 1.0))
+        self.v.upsert(self.keys(np.arange(self.kind.keys)), self.rows(self.kind.keys, 1.0))
         if self.kind.slots:
             # What is saved has slots then. To load rows without them is a change of the optimizer,
             # which steps at the same time refuse.
@@ -149,7 +150,7 @@ class Stress:
     def operations(self) -> dict[str, tuple[int, Callable[[Any], Any]]]:
         """By name: how often it is drawn, and what it does."""
         v, tf = self.v, self.tf
-        some = lambda random: self.keys(random.integers(0, KEYS, BATCH))  # noqa: E731
+        some = lambda random: self.keys(random.integers(0, self.kind.keys, BATCH))  # noqa: E731
         number = lambda random: float(random.integers(0, 100))  # noqa: E731
         ragged = lambda random: tf.RaggedTensor.from_uniform_row_length(  # noqa: E731
             tf.constant(some(random)), 5
@@ -224,7 +225,7 @@ class Stress:
 
     def train(self, random: Any) -> None:
         """A step; of one thread, since a Keras optimizer is for one."""
-        keys = self.keys(random.integers(0, KEYS, BATCH))
+        keys = self.keys(random.integers(0, self.kind.keys, BATCH))
         with self.tf.GradientTape() as tape:
             loss = self.tf.reduce_sum(self.tf_embed.embedding_lookup(self.v, keys))
         variables = self.v.trainable_variables
@@ -232,7 +233,7 @@ class Stress:
 
     def own(self, thread: int, random: Any) -> None:
         """Rows that only this thread writes."""
-        first = KEYS + thread * OWN_KEYS
+        first = self.kind.keys + thread * OWN_KEYS
         keys = self.keys(range(first, first + OWN_KEYS))
         if thread in self.owned:  # by now they may have gone to another tier
             self.check_own(keys, self.owned[thread])
@@ -260,7 +261,7 @@ class Stress:
         if plant == "crash":
             os.abort()
         elif plant == "lost":
-            self.v.remove(self.keys(range(KEYS, KEYS + OWN_KEYS)))
+            self.v.remove(self.keys(range(self.kind.keys, self.kind.keys + OWN_KEYS)))
         elif plant == "torn":
             self.v.upsert(self.keys(range(BATCH)), self.np.arange(BATCH * DIM).reshape(-1, DIM))
         elif plant == "error":
