@@ -29,6 +29,7 @@ test-locks: configured $(VENV)/.ready
 campaigns: library $(VENV)/.ready
 	$(MAKE) test-locks STRESS_ARGS=--seconds=600
 	$(VENV)/bin/python tests/campaigns/stress.py --seconds=1800
+	$(VENV)/bin/python tests/campaigns/kill_tiers.py --kills=100
 	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
 	$(VENV)/bin/python tests/campaigns/hostile_calls.py
 	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All operations of a Variable at once, for minutes, over tables of each kind.
+"""All operations of a Variable at once, for minutes, over tables of each kind, also on disk.
 
     python tests/campaigns/stress.py [--seconds=60] [--kinds=plain,lfu] [--threads=5] [--seed=1]
 
@@ -44,6 +44,9 @@ class Kind:
     key_dtype: str = "int64"
     value_dtype: str = "float32"
     replaces: bool = False  # whether it is cleared, restored and loaded
+    cache_rows: int = 0  # of float32, in host memory; all others are on disk. 0: no disk
+    slots: bool = False  # whether rows have slots
+    keys: int = KEYS
 
     @property
     def keeps_all(self) -> bool:
@@ -69,6 +72,11 @@ def kinds() -> dict[str, Kind]:
             key_dtype="string",
             replaces=True,
         ),
+        "disk": Kind(cache_rows=1000, slots=True),
+        "disk-replaced": Kind(cache_rows=1000, slots=True, replaces=True, keys=20_000),
+        "disk-half": Kind(cache_rows=500, value_dtype="float16", replaces=True, keys=40_000),
+        "disk-strings": Kind(cache_rows=1000, key_dtype="string"),
+        "disk-tiny": Kind(cache_rows=20),  # fewer than a batch has
     }
 
 
@@ -98,17 +106,32 @@ class Stress:
             devices=["/CPU:0"] * 2,
             initializer=-1.0,
             policy=policy,
+            storage=self.storage(),
         )
         self.checkpoint = tf.train.Checkpoint(v=self.v)
-        self.optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+        momentum = 0.5 if self.kind.slots else 0.0
+        self.optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5, momentum))
         self.optimizer.build(self.v.trainable_variables)
-        self.v.upsert(self.keys(np.arange(KEYS)), self.rows(KEYS, 1.0))
+        self.v.upsert(self.keys(np.arange(self.kind.keys)), self.rows(self.kind.keys, 1.0))
+        if self.kind.slots:
+            # What is saved has slots then. To load rows without them is a change of the optimizer,
+            # which steps at the same time refuse.
+            self.train(np.random.default_rng(seed))
         self.path = self.checkpoint.write(os.path.join(folder, "first"))
         if self.kind.replaces:
             self.v.save_to_file_system(folder)
         self.find = tf.function(lambda keys: self.v.lookup(keys))
         self.calls: dict[str, int] = {}
+        self.owned: dict[int, float] = {}  # the number in a thread's own rows
         self.hangs = False
+
+    def storage(self) -> Any:
+        if not self.kind.cache_rows:
+            return None
+        row_bytes = DIM * 4 * (2 if self.kind.slots else 1) + 8
+        return self.tf_embed.Storage(
+            host_bytes=self.kind.cache_rows * row_bytes, path=os.path.join(self.folder, "tiers")
+        )
 
     def keys(self, numbers: Any) -> Any:
         if self.kind.key_dtype == "string":
@@ -127,7 +150,7 @@ class Stress:
     def operations(self) -> dict[str, tuple[int, Callable[[Any], Any]]]:
         """By name: how often it is drawn, and what it does."""
         v, tf = self.v, self.tf
-        some = lambda random: self.keys(random.integers(0, KEYS, BATCH))  # noqa: E731
+        some = lambda random: self.keys(random.integers(0, self.kind.keys, BATCH))  # noqa: E731
         number = lambda random: float(random.integers(0, 100))  # noqa: E731
         ragged = lambda random: tf.RaggedTensor.from_uniform_row_length(  # noqa: E731
             tf.constant(some(random)), 5
@@ -171,7 +194,13 @@ class Stress:
             "save files": (1, lambda r: v.save_to_file_system(self.folder)),
             "load files": (1, lambda r: v.load_from_file_system(self.folder)),
         }
+        of_disk = {
+            "prefetch": (8, lambda r: v.prefetch(some(r))),
+            "shrink": (1, lambda r: v.table.shrink()),
+        }
         operations = dict(of_keys)
+        if self.kind.cache_rows:
+            operations |= of_disk
         if self.kind.policy.get("eviction"):
             operations |= of_policies
         if self.kind.policy.get("log_evicted"):
@@ -196,7 +225,7 @@ class Stress:
 
     def train(self, random: Any) -> None:
         """A step; of one thread, since a Keras optimizer is for one."""
-        keys = self.keys(random.integers(0, KEYS, BATCH))
+        keys = self.keys(random.integers(0, self.kind.keys, BATCH))
         with self.tf.GradientTape() as tape:
             loss = self.tf.reduce_sum(self.tf_embed.embedding_lookup(self.v, keys))
         variables = self.v.trainable_variables
@@ -204,10 +233,15 @@ class Stress:
 
     def own(self, thread: int, random: Any) -> None:
         """Rows that only this thread writes."""
-        first = KEYS + thread * OWN_KEYS
+        first = self.kind.keys + thread * OWN_KEYS
         keys = self.keys(range(first, first + OWN_KEYS))
-        number = float(random.integers(0, 100))
-        self.v.upsert(keys, self.rows(OWN_KEYS, number))
+        if thread in self.owned:  # by now they may have gone to another tier
+            self.check_own(keys, self.owned[thread])
+        self.owned[thread] = float(random.integers(0, 100))
+        self.v.upsert(keys, self.rows(OWN_KEYS, self.owned[thread]))
+        self.check_own(keys, self.owned[thread])
+
+    def check_own(self, keys: Any, number: float) -> None:
         read = self.check(self.v.lookup(keys), "own rows")
         if self.kind.keeps_all and (read != number).any():
             raise WrongRowError(f"own rows: wrote {number}, read {sorted(set(read.tolist()))}")
@@ -227,7 +261,7 @@ class Stress:
         if plant == "crash":
             os.abort()
         elif plant == "lost":
-            self.v.remove(self.keys(range(KEYS, KEYS + OWN_KEYS)))
+            self.v.remove(self.keys(range(self.kind.keys, self.kind.keys + OWN_KEYS)))
         elif plant == "torn":
             self.v.upsert(self.keys(range(BATCH)), self.np.arange(BATCH * DIM).reshape(-1, DIM))
         elif plant == "error":

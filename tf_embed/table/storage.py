@@ -27,7 +27,8 @@ class Storage(Config):
     cache, and all others in files in that folder. Rows move between the two by themselves. Results
     are the same as in memory, to the last bit. `Variable.prefetch` and the `prefetch` of layers
     read the rows of later batches ahead of time. The files are working storage: they are gone when
-    the table is freed. Checkpoints and saved models have all rows, as those of any table.
+    the table is freed, or Python ends. Checkpoints and saved models have all rows, as those of any
+    table.
 
     A table on a GPU puts new rows in the GPU's memory while the bounds leave room, and then in
     pinned host memory, which the GPU reads and writes over the bus. A row stays where it was put.
@@ -54,8 +55,8 @@ class Storage(Config):
             On a GPU: the rows that find no room there, 0 for none. Default: None, no bound; but a
             table on a GPU without `gpu_bytes` and `gpu_total_bytes` puts no rows there, because its
             rows would leave no GPU memory for the index.
-        path: A folder for rows on disk, a str or an os.PathLike. It is made if it is missing. Each
-            table makes a folder of its own in it. Default: None, no disk.
+        path: A folder of this machine for rows on disk, a str or an os.PathLike. It is made if it
+            is missing. Each table makes a folder of its own in it. Default: None, no disk.
         disk_bytes: Bytes of files in that folder, an int from 1. Default: None, what the file
             system has.
         keep_leftovers: Whether files that a dead process left in the table's folder are kept, under
@@ -93,6 +94,8 @@ class Storage(Config):
                 object.__setattr__(self, name, int(number))
         if self.path is not None:
             object.__setattr__(self, "path", validation.path_of(self.path, "path"))
+            # A URL would be a folder of this machine too, named "s3:".
+            self._check("path", "a folder of this machine, not a URL", "://" not in str(self.path))
         self._take(as_bool, "keep_leftovers")
         if self.path is None:
             self._check("disk_bytes", "None without a `path`", self.disk_bytes is None)

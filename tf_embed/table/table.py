@@ -63,7 +63,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 self._no_rows = tf.zeros([0], options.value_dtype)
             # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
             eagerly = self._destruction_context
-            weakref.finalize(self, _destroy, self.resource_handle, eagerly).atexit = False
+            freed = weakref.finalize(self, _destroy, self.resource_handle, eagerly)
+            # Memory goes with the process, but files in a folder would stay.
+            freed.atexit = bool(options.storage_attributes.get("path"))
 
     def _create_resource(self) -> tf.Tensor:
         options = self.options

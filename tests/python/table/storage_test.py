@@ -68,6 +68,11 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         ({"path": "x", "host_bytes": 0}, ValueError, "`host_bytes` must be at least 1 .*=0"),
         ({"path": "", "host_bytes": 9}, ValueError, "`path` must be a path .* Received: path=''"),
         ({"path": 3, "host_bytes": 9}, TypeError, "`path` must be a str or a path. .* path=3"),
+        (
+            {"path": "s3://b/x", "host_bytes": 9},
+            ValueError,
+            "`path` must be .*, not a URL.*=.s3://b",
+        ),
         ({"disk_bytes": 9}, ValueError, "`disk_bytes` must be None without a `path`. .*=9"),
         ({"path": "x", "host_bytes": 9, "disk_bytes": 0}, ValueError, "`disk_bytes` must be at le"),
         ({"keep_leftovers": True}, ValueError, "`keep_leftovers` must be False without a `path`"),

@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kills processes that train and save a model with rows on disk, at random moments.
+
+    python tests/campaigns/kill_tiers.py [--kills=100] [--seed=1]
+
+A process trains a Keras model whose table has a small cache over files. Every few steps it saves a
+checkpoint, the files of `save_to_file_system`, and at times a `.keras` file. SIGKILL comes while it
+makes the table, restores, trains or saves. The next process goes on from the last checkpoint in the
+same folder, with one shard or two. It is a finding
+
+- if a restored table, model or file is not, bit for bit, that of a table in memory after as many
+  steps, or a save that was finished is gone;
+- if a new table has rows of the dead process, or its files;
+- if files are not removed, or with `keep_leftovers` not kept as they were;
+- if a process fails, or says nothing for `--stall` seconds.
+
+Processes are forked when TensorFlow is imported and before it has run anything, which spares each
+of them the import.
+
+`--plant` makes the campaign misbehave on purpose, to show that it notices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import faulthandler
+import gc
+import hashlib
+import json
+import os
+import pathlib
+import random
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_embed
+
+DIM, FIELDS, BATCH, IDS = 16, 4, 256, 40_000
+CACHE_BYTES = 3000 * (DIM * 4 * 3 + 8)  # with Adam's slots
+STEPS, SAVE_STEPS = 200, 5  # of a round; then training begins again
+KERAS_EVERY = 4  # saves
+PLANTS = ("step", "damage", "files")
+
+Report = Callable[..., None]
+
+
+class Finding(Exception):  # noqa: N818 - it is not an error of this program
+    """Something that must not be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a process does.
+
+    Attributes:
+        shards: Of the table.
+        keep: Whether it keeps files of the process before it.
+        extra: What it restores besides the checkpoint, to compare: "keras", "files" or "".
+        plant: How it misbehaves, see PLANTS.
+    """
+
+    shards: int = 1
+    keep: bool = False
+    extra: str = ""
+    plant: str = ""
+
+
+# --- The process that is killed -------------------------------------------------------------------
+
+
+def batch_of(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ids and labels of a step: a function of its number."""
+    ids = tf.random.stateless_uniform([BATCH, FIELDS], [7, step], maxval=IDS, dtype=tf.int64)
+    labels = tf.reduce_sum(ids % 7, 1, keepdims=True) > 12
+    return ids * 0x61C8864680B583EB, tf.cast(labels, tf.float32)
+
+
+def model_of(storage: tf_embed.Storage | None, shards: int) -> tuple[keras.Model, Any]:
+    keras.utils.set_random_seed(1)
+    layer = tf_embed.layers.DynamicEmbedding(
+        DIM, optimizer="adam", storage=storage, name="items", devices=["/CPU:0"] * shards
+    )
+    model = keras.Sequential(
+        [
+            keras.Input([FIELDS], dtype="int64"),
+            layer,
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    return model, layer
+
+
+def digest(arrays: Iterable[Any]) -> str:
+    whole = hashlib.sha256()
+    for array in arrays:
+        whole.update(np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()[:16]
+
+
+def table_of(variable: tf_embed.Variable) -> str:
+    """A digest of all rows with their slots."""
+    keys, rows, slots = (part.numpy() for part in variable.table.export()[:3])
+    order = np.argsort(keys)
+    return digest([keys[order], rows[order], slots[order]])
+
+
+def state_of(model: keras.Model) -> dict[str, str]:
+    dense = [*model.layers[-1].weights, *model.optimizer.variables]
+    return {"table": table_of(model.layers[0].variable), "dense": digest(map(np.asarray, dense))}
+
+
+class Saves(keras.callbacks.Callback):
+    """Saves in three ways and reports before and after."""
+
+    def __init__(self, folder: pathlib.Path, report: Report, manager: tf.train.CheckpointManager):
+        super().__init__()
+        self.folder, self.report, self.manager = folder, report, manager
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        step = int(self.model.optimizer.iterations)
+        self.report("step", step=step)
+        if step % SAVE_STEPS:
+            return
+        self.save("checkpoint", step, lambda: self.manager.save(checkpoint_number=step))
+        variable = self.model.layers[0].variable
+        self.save("files", step, lambda: variable.save_to_file_system(self.folder / "files"))
+        if step // SAVE_STEPS % KERAS_EVERY == 0:
+            self.save("keras", step, self.save_keras)
+
+    def save(self, how: str, step: int, do: Callable[[], Any]) -> None:
+        self.report("saving", how=how, step=step)
+        do()
+        self.report("saved", how=how, step=step)
+
+    def save_keras(self) -> None:  # Keras writes where it is told, and not aside
+        self.model.save(self.folder / "unfinished.keras")
+        os.replace(self.folder / "unfinished.keras", self.folder / "whole.keras")
+
+
+def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
+    tf.config.experimental.enable_op_determinism()
+    storage = tf_embed.Storage(
+        host_bytes=CACHE_BYTES, path=folder / "tiers", keep_leftovers=plan.keep
+    )
+    report("making")
+    model, layer = model_of(storage, plan.shards)
+    variable = layer.variable
+    if plan.plant == "files":
+        (folder / "tiers" / "items-0" / "rows-00000000000000aa.seg").touch()
+    files = [str(file) for file in (folder / "tiers").glob("items-[01]/rows-*")]
+    mine = [file for file in files if int(pathlib.Path(file).parent.name[-1]) < plan.shards]
+    report("made", rows=int(variable.size()), exported=len(variable.export()[0]), files=mine)
+    checkpoint = tf.train.Checkpoint(model=model)
+    manager = tf.train.CheckpointManager(checkpoint, str(folder / "checkpoints"), max_to_keep=2)
+    if manager.latest_checkpoint:
+        checkpoint.restore(manager.latest_checkpoint).assert_consumed()
+        step = int(model.optimizer.iterations)
+        report("restored", how="checkpoint", step=step, state=state_of(model))
+    restore_extra(plan.extra, folder, report)
+    first = int(model.optimizer.iterations)
+    if plan.plant == "step":
+        first += 1  # leaves a step out
+    batches = tf.data.Dataset.range(first, STEPS).map(batch_of)
+    saves = Saves(folder, report, manager)
+    model.fit(layer.prefetch(batches), shuffle=False, verbose=0, callbacks=[saves])
+    report("end", rows=int(variable.size()), stats=variable.stats())
+
+
+def restore_extra(how: str, folder: pathlib.Path, report: Report) -> None:
+    """Restores another kind of save, beside the table that is trained."""
+    if how == "keras" and (folder / "whole.keras").exists():
+        model = keras.models.load_model(folder / "whole.keras")
+        report("restored", how=how, step=int(model.optimizer.iterations), state=state_of(model))
+        del model
+        gc.collect()
+    if how == "files" and (folder / "files").exists():
+        other = tf_embed.Variable(dim=DIM, name="items", devices=["/CPU:0"] * 3)
+        try:
+            other.load_from_file_system(folder / "files")
+        except tf.errors.NotFoundError as error:  # right, if no save was finished
+            report("none", how=how, error=str(error)[:300])
+            return
+        report("restored", how=how, step=None, state={"table": table_of(other)})
+
+
+def wanted_states(report: Report) -> None:
+    """The state after each save of a round, of a table in memory."""
+    tf.config.experimental.enable_op_determinism()
+    model, _ = model_of(None, 1)
+    for first in range(0, STEPS, SAVE_STEPS):
+        batches = tf.data.Dataset.range(first, first + SAVE_STEPS).map(batch_of)
+        model.fit(batches, shuffle=False, verbose=0)
+        report("state", step=first + SAVE_STEPS, state=state_of(model))
+    report("end", rows=int(model.layers[0].variable.size()))
+
+
+# --- The parent -----------------------------------------------------------------------------------
+
+
+class Process:
+    """A forked process and what it says, a line of JSON each time."""
+
+    def __init__(self, work: Callable[[Report], None], errors: pathlib.Path):
+        self.errors, self.said, self.rest = errors, [], b""
+        self.reads, writes = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(writes)
+            return
+        status = 1
+        try:
+            os.dup2(os.open(errors, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
+            faulthandler.enable()
+            # A line is one write, and shorter than a pipe's buffer.
+            work(lambda event, **more: os.write(writes, f"{json.dumps([event, more])}\n".encode()))
+            gc.collect()  # frees the table, as the end of Python would
+            status = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(status)
+
+    def read(self, seconds: float) -> bool:
+        """Reads what it says within some time; False if it has ended."""
+        if not select.select([self.reads], [], [], max(0.0, seconds))[0]:
+            return True
+        some = os.read(self.reads, 1 << 16)
+        *lines, self.rest = (self.rest + some).split(b"\n")
+        self.said += [tuple(json.loads(line)) for line in lines]
+        return bool(some)
+
+    def wait_for(self, event: str, stall: float) -> bool:
+        """Waits until it has said something; False if it ends before."""
+        heard = time.monotonic()
+        while all(one != event for one, _ in self.said):
+            before = len(self.said)
+            if not self.read(1.0):
+                return False
+            heard = time.monotonic() if len(self.said) > before else heard
+            if time.monotonic() - heard > stall:
+                os.kill(self.pid, signal.SIGABRT)
+                os.waitpid(self.pid, 0)
+                raise Finding(f"it said nothing for {stall} s\n{self.errors.read_text()[-3000:]}")
+        return True
+
+    def end(self, kill: bool) -> int:
+        """Waits for the end, or brings it about. The number of the signal, 0 for none."""
+        if kill:
+            os.kill(self.pid, signal.SIGKILL)
+        while self.read(1.0):
+            pass
+        os.close(self.reads)
+        _, status = os.waitpid(self.pid, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+            raise Finding(f"it failed: {self.errors.read_text()[-3000:]}")
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if number not in (0, signal.SIGKILL):
+            raise Finding(f"it ended by signal {number}\n{self.errors.read_text()[-3000:]}")
+        return number
+
+
+class Campaign:
+    """The folder, what is in it, and what has been seen."""
+
+    def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace):
+        self.folder, self.stall, self.plant = folder, arguments.stall, arguments.plant
+        self.random = random.Random(arguments.seed)
+        self.wanted: dict[int, dict[str, str]] = {}
+        self.finished: dict[str, int] = {}  # the last step of each kind of save
+        self.begun: dict[str, int] = {}
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def count_states(self) -> None:
+        process = Process(wanted_states, self.folder / "errors")
+        process.wait_for("end", self.stall)
+        process.end(kill=False)
+        for event, more in process.said:
+            if event == "state":
+                self.wanted[more["step"]] = more["state"]
+
+    def tiers(self) -> dict[str, dict[str, int]]:
+        """The files of each table's folder, with their lengths."""
+        parent = self.folder / "tiers"
+        folders = sorted(parent.iterdir()) if parent.exists() else []
+        return {
+            one.name: {file.name: file.stat().st_size for file in one.iterdir()} for one in folders
+        }
+
+    def kill_one(self, number: int) -> None:
+        r = self.random
+        plan = Plan(
+            shards=r.choice((1, 1, 2)),
+            keep=r.random() < 0.3,
+            extra=r.choice(("", "", "", "files", "files", "keras")),
+            plant=self.plant or "",
+        )
+        left = self.tiers()
+        process = Process(lambda report: train(plan, self.folder, report), self.folder / "errors")
+        # Most die in training; some before, and some are let go on to the end of the round.
+        chance = r.random()
+        event, most = ("step", 1.2) if chance < 0.7 else ("making", 0.8)
+        if chance > 0.95:
+            event, most = "end", 0.0
+        alive = process.wait_for(event, self.stall)
+        if not alive and not any(one == "end" for one, _ in process.said):
+            process.end(kill=False)
+            raise Finding("it ended before it trained")
+        until = time.monotonic() + r.uniform(0.0, most)
+        while alive and time.monotonic() < until:
+            alive = process.read(until - time.monotonic())
+        killed = process.end(kill=alive and event != "end") != 0
+        self.counts["killed"] += killed
+        self.note(process.said, killed)
+        self.check_leftovers(plan, left, process.said, killed)
+        if any(event == "end" for event, _ in process.said):
+            self.start_again()
+        if self.plant == "damage":
+            self.damage()
+
+    def note(self, said: list[tuple[str, dict[str, Any]]], killed: bool) -> None:
+        """Counts what a process did, and compares what it restored."""
+        at = "starting"
+        for event, more in said:
+            if event == "made" and (more["rows"] or more["exported"] or more["files"]):
+                raise Finding(f"a new table has rows or files of a dead process: {more}")
+            if event == "restored":
+                self.check_restored(more)
+            if event == "none" and more["how"] in self.finished:
+                raise Finding(f"a finished save is gone: {more}")
+            if event == "end":
+                self.counts["rounds"] += 1
+            if event in ("saving", "saved"):
+                (self.begun if event == "saving" else self.finished)[more["how"]] = more["step"]
+            self.counts["saves"] += event == "saved"
+            at = {"saving": f"saving {more.get('how')}", "making": "making the table"}.get(event)
+            at = at or {"made": "restoring", "restored": "starting to train"}.get(event, "training")
+        if killed:
+            self.counts[f"while {at}"] += 1
+
+    def check_restored(self, more: dict[str, Any]) -> None:
+        how, step, state = more["how"], more["step"], more["state"]
+        if step is None:  # files don't know their step
+            steps = [s for s, one in self.wanted.items() if one["table"] == state["table"]]
+            if not steps:
+                raise Finding(f"{how}: rows of no step. Received: {more}")
+            step = steps[0]
+        elif self.wanted.get(step) != state:
+            raise Finding(f"{how}: step {step} must be {self.wanted.get(step)}. Received: {more}")
+        first, last = self.finished.get(how, 0), self.begun.get(how, 0)
+        if not first <= step <= last:
+            raise Finding(f"{how}: it must be of steps {first} to {last}. Received: {more}")
+        self.counts[f"restored {how}"] += 1
+
+    def check_leftovers(
+        self,
+        plan: Plan,
+        left: dict[str, dict[str, int]],
+        said: list[tuple[str, dict[str, Any]]],
+        killed: bool,
+    ) -> None:
+        """What became of the files of the process before."""
+        now = self.tiers()
+        for name in now:
+            if ".kept-" in name:
+                shutil.rmtree(self.folder / "tiers" / name)
+        through = {event if event != "restored" else more["how"] for event, more in said}
+        for shard in range(plan.shards):
+            self.check_folder(f"items-{shard}", "made" in through, plan, left, now)
+            # A table that is restored fills a second folder, and then drops the first.
+            self.check_folder(f"items-{shard}.2", "checkpoint" in through, plan, left, now)
+        if not killed:
+            mine = [name for name in now if name not in left and ".kept-" not in name]
+            if mine:
+                raise Finding(f"a process that came to its end left {mine}")
+
+    def check_folder(
+        self,
+        name: str,
+        is_through: bool,
+        plan: Plan,
+        left: dict[str, dict[str, int]],
+        now: dict[str, dict[str, int]],
+    ) -> None:
+        """What became of one folder, if the process is through with what was in it."""
+        if not is_through:
+            return
+        has_rows = any(file.startswith("rows-") for file in left.get(name, {}))
+        kept = [now[one] for one in now if one.startswith(f"{name}.kept-")]
+        if kept != ([left[name]] if has_rows and plan.keep else []):
+            raise Finding(f"{name}: {plan} kept {kept} of {left.get(name)}")
+        self.counts["leftovers kept" if plan.keep else "leftovers removed"] += has_rows
+
+    def start_again(self) -> None:
+        for name in ("checkpoints", "files"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / "whole.keras").unlink(missing_ok=True)
+        self.finished, self.begun = {}, {}
+
+    def damage(self) -> None:
+        for file in (self.folder / "checkpoints").glob("*.data-*"):
+            with file.open("r+b") as opened:
+                opened.seek(file.stat().st_size // 2)
+                opened.write(b"damage" * 10)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
+    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    failures, number = 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        campaign = Campaign(pathlib.Path(name), arguments)
+        campaign.count_states()
+        while campaign.counts["killed"] < arguments.kills and number < 2 * arguments.kills + 10:
+            number += 1
+            try:
+                campaign.kill_one(number)
+            except Finding as finding:
+                failures += 1
+                print(f"process {number}: {finding}", flush=True)
+                campaign.start_again()
+                if failures == 5:
+                    break
+    for what, count in sorted(campaign.counts.items()):
+        print(f"{what:28} {count:6,}")
+    print(
+        f"kill_tiers: {campaign.counts['killed']} of {number} processes killed, "
+        f"{time.monotonic() - begin:.0f} s, {failures} failures"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

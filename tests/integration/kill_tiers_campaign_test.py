@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes killed while they train tables on disk lose nothing, and what is planted is found."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+KILL_TIERS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "kill_tiers.py"
+
+
+def kill_tiers(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(KILL_TIERS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800)
+
+
+def test_a_few_kills_lose_nothing():
+    done = kill_tiers("--kills=3", "--seed=4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of" in done.stdout and "0 failures" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_lose_nothing():
+    done = kill_tiers("--kills=100", "--seed=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "restored checkpoint" in done.stdout and "0 failures" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("plant", "report"),
+    [
+        ("step", "checkpoint: step"),
+        ("damage", "it failed: DataLossError"),
+        ("files", "a new table has rows or files of a dead process"),
+    ],
+)
+@pytest.mark.sampled
+def test_what_is_planted_is_found(plant: str, report: str):
+    done = kill_tiers("--kills=6", f"--plant={plant}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert report in done.stdout
