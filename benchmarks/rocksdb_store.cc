@@ -120,7 +120,9 @@ class RocksdbStore final : public BackingStore {
     return Status();
   }
 
-  Status Put(const ExecContext& context, const WholeRows& rows) override {
+  using BackingStore::Put;
+  Status Put(const ExecContext& context, const WholeRows& rows, After after) override {
+    const uint32_t what = after == After::kShared ? kShared : kStored;
     std::mutex mutex;
     Status status;
     context.parallel_for(rows.size, 1000, [&](size_t begin, size_t end) {
@@ -131,17 +133,18 @@ class RocksdbStore final : public BackingStore {
     TF_EMBED_RETURN_IF_ERROR(status);
     for (size_t i = 0; i < rows.size; ++i) {
       const int64_t key = rows.keys[i];
-      if (Mark(key, kStored)) continue;
+      if (Mark(key, what)) continue;
       const uint64_t hash = HashKey(key);
       std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));
-      TF_EMBED_RETURN_IF_ERROR(index_.Insert(key, hash, kStored));
+      TF_EMBED_RETURN_IF_ERROR(index_.Insert(key, hash, what));
+      shared_ += what == kShared ? 1 : 0;
     }
     if (index_.has_retired()) index_.DropRetired();
     rows_written_ += rows.size;
     return Status();
   }
 
-  void Unshare(const int64_t* keys, size_t count) override {
+  void Unshare(const int64_t* keys, size_t count, const uint64_t*) override {
     for (size_t i = 0; i < count; ++i) {
       PrefetchIndex(keys, i, count);
       Mark(keys[i], kStored);
@@ -160,10 +163,22 @@ class RocksdbStore final : public BackingStore {
   Status Scan(size_t, ExportCursor*, WholeRows*) const override {
     return Status::FailedPrecondition("The benchmark's store of RocksDB has no Scan.");
   }
-  Status SetRule(const RuleSlots& rule) override {
+  // Rows have no statistics.
+  bool FindStatistics(int64_t, uint64_t*) const override { return false; }
+  bool AssignStatistics(int64_t, StatisticSet, const uint64_t*) override { return false; }
+  Status CollectRanks(EvictionOrder, size_t, const Rank&, const Rank&, RankList*,
+                      size_t*) const override {
+    return Status();
+  }
+  Status FindExpired(const RowPolicy&, const Moment&, size_t, RankList*) override {
+    return Status();
+  }
+  using BackingStore::SetRule;
+  Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) override {
     if (size() > 0) {
       return Status::FailedPrecondition("The benchmark's store of RocksDB has rows of a rule.");
     }
+    TF_EMBED_RETURN_IF_ERROR(change_cache());
     slot_bytes_ = rule.slots_per_row() * sizeof(float);
     return Status();
   }

@@ -104,7 +104,7 @@ void DiskStore::Contains(const int64_t* keys, size_t count, bool* exists) const 
   }
 }
 
-Status DiskStore::Put(const ExecContext&, const WholeRows& rows) {
+Status DiskStore::Put(const ExecContext&, const WholeRows& rows, After after) {
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   std::lock_guard<OrderedMutex> lock(writers_);
   const std::shared_ptr<const StoreRule> rule = this->rule();
@@ -113,9 +113,9 @@ Status DiskStore::Put(const ExecContext&, const WholeRows& rows) {
                                       " have other slots than its rule, which was changed.");
   }
   size_t taken = 0;
-  Status status = PutSome(*rule, rows, &taken);
+  Status status = PutSome(*rule, rows, after, &taken);
   while (!status.ok() && log_.over_bound() && MakeSpace(*rule)) {
-    status = PutSome(*rule, rows, &taken);
+    status = PutSome(*rule, rows, after, &taken);
   }
   rows_written_.fetch_add(taken, std::memory_order_relaxed);
   CompactSome(*rule, taken);
@@ -129,7 +129,8 @@ Status DiskStore::Put(const ExecContext&, const WholeRows& rows) {
   return status;
 }
 
-Status DiskStore::PutSome(const StoreRule& rule, const WholeRows& rows, size_t* taken) {
+Status DiskStore::PutSome(const StoreRule& rule, const WholeRows& rows, After after,
+                          size_t* taken) {
   RowsToWrite given;
   given.size = rows.size;
   given.keys = rows.keys.data();
@@ -144,7 +145,8 @@ Status DiskStore::PutSome(const StoreRule& rule, const WholeRows& rows, size_t* 
     for (size_t i = 0; i < staged; ++i, ++place, ++*taken) {
       const uint64_t* const statistics =
           rows.statistics.data() + *taken * options_.statistics.size();
-      TF_EMBED_RETURN_IF_ERROR(index_.Put(rows.keys[*taken], place, statistics));
+      TF_EMBED_RETURN_IF_ERROR(
+          index_.Put(rows.keys[*taken], place, after == After::kShared, statistics));
     }
   }
   return Status();

@@ -74,7 +74,8 @@ class DiskStore final : public BackingStore {
   void Contains(const int64_t* keys, size_t count, bool* exists) const override;
   Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
              WholeRows* rows) override;
-  Status Put(const ExecContext& context, const WholeRows& rows) override;
+  using BackingStore::Put;
+  Status Put(const ExecContext& context, const WholeRows& rows, After after) override;
   void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) override;
   void Erase(const int64_t* keys, size_t count) override;
   bool FindStatistics(int64_t key, uint64_t* statistics) const override;
@@ -109,7 +110,7 @@ class DiskStore final : public BackingStore {
   // Refuses a child of fork().
   Status CheckOwned() const;
   std::shared_ptr<const StoreRule> rule() const;
-  Status PutSome(const StoreRule& rule, const WholeRows& rows, size_t* taken);
+  Status PutSome(const StoreRule& rule, const WholeRows& rows, After after, size_t* taken);
   // Compacts in proportion to the rows that came and left. REQUIRES: writers_ held.
   void CompactSome(const StoreRule& rule, size_t rows);
   // Makes room below the bound. False if there is none to be made. REQUIRES: writers_ held.

@@ -44,7 +44,8 @@ uint32_t PlaceIndex::DropLive(uint32_t row_id) {
   return segment->live.fetch_sub(1) == 1 ? number : kNoSegment;
 }
 
-Status PlaceIndex::Put(int64_t key, uint32_t place, const uint64_t* statistics) {
+Status PlaceIndex::Put(int64_t key, uint32_t place, bool shared, const uint64_t* statistics) {
+  const uint32_t row_id = shared ? place | kSharedBit : place;
   const uint64_t hash = HashKey(key);
   uint32_t emptied = kNoSegment;
   {
@@ -52,13 +53,14 @@ Status PlaceIndex::Put(int64_t key, uint32_t place, const uint64_t* statistics) 
     const StripedIndex::Entry entry = index_.Find(key, hash);
     AddLive(place);
     SetWords(place, statistics);
+    if (shared) shared_.fetch_add(1, std::memory_order_relaxed);
     if (entry.found()) {
-      index_.Replace(entry, key, place);
+      index_.Replace(entry, key, row_id);
       emptied = DropLive(entry.row_id);
     } else {
-      Status status = index_.Insert(key, hash, place);
+      Status status = index_.Insert(key, hash, row_id);
       if (!status.ok()) {
-        DropLive(place);
+        DropLive(row_id);
         return status;
       }
     }

@@ -45,8 +45,8 @@ class PlaceIndex {
   // Copies the statistics too if they are wanted.
   Found Find(int64_t key, uint64_t* statistics = nullptr) const;
 
-  // Gives a key the place of its new row, which is cold. On failure nothing has changed.
-  Status Put(int64_t key, uint32_t place, const uint64_t* statistics);
+  // Gives a key the place of its new row. On failure nothing has changed.
+  Status Put(int64_t key, uint32_t place, bool shared, const uint64_t* statistics);
   // Gives a key the place that its row was copied to. False if the row is no longer at `from`.
   bool Move(int64_t key, uint32_t from, uint32_t to);
   // False if there is no such key.

@@ -86,6 +86,7 @@ class HostTable final : public Table,
                       size_t* below) const override;
   void SetTick(uint8_t tick) override { tick_.store(tick, std::memory_order_relaxed); }
   Status Touch(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status SetChanged(const ExecContext& context, const KeyBatch& batch, bool changed) const override;
   Status FindMarks(const ExecContext& context, const KeyBatch& batch, uint8_t* marks,
                    bool* exists) const override;
   Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,

@@ -46,6 +46,18 @@ Status HostTable::Touch(const ExecContext& context, const KeyBatch& batch, bool*
   return Status();
 }
 
+Status HostTable::SetChanged(const ExecContext& context, const KeyBatch& batch,
+                             bool changed) const {
+  const ReadLocks reading(locks_, context);
+  const auto set = [&](size_t begin, size_t end) {
+    ForEachProbe(batch, begin, end, [&](size_t, const StripedIndex::Entry& entry) {
+      if (entry.found()) RowMark::SetChanged(content_->rows.Mark(entry.row_id), changed);
+    });
+  };
+  context.parallel_for(batch.size, kLookCost, std::cref(set));
+  return Status();
+}
+
 Status HostTable::FindMarks(const ExecContext& context, const KeyBatch& batch, uint8_t* marks,
                             bool* exists) const {
   const ReadLocks reading(locks_, context);

@@ -181,7 +181,7 @@ class TieredTable final : public Table,
   struct Counters {
     std::atomic<uint64_t> promoted{0};     // rows that came up
     std::atomic<uint64_t> demoted{0};      // rows that went down
-    std::atomic<uint64_t> unwritten{0};    // of these, rows that the store had already
+    std::atomic<uint64_t> written{0};      // rows that were written to the store
     std::atomic<uint64_t> first_tier{0};   // keys that verbs found in the cache
     std::atomic<uint64_t> below{0};        // keys that verbs found in the store
     std::atomic<uint64_t> read_below{0};   // of these, keys that stayed there
@@ -214,10 +214,28 @@ class TieredTable final : public Table,
   Status ReadThrough(const ExecContext& inner, const KeyBatch& batch, const Keys& absent,
                      void* weights, bool* exists, const SlotsOut& slots) const;
 
-  // Takes rows out of the cache until `wanted` more have room; those of the batch stay.
+  // Takes rows out of the cache until `wanted` more have room; those of the batch stay. Changed
+  // rows are written while others are inside, and leave when nobody is.
   Status MakeRoom(const ExecContext& context, const KeyBatch& batch, size_t wanted) const;
   // The same. REQUIRES: nobody else is inside.
   Status MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch, size_t wanted) const;
+  // The rows that leave for `wanted` more, or 0.
+  size_t NumLeaving(size_t wanted) const;
+  // Calls `take(keys, changed, count)` for rows that may leave and are not in the batch, until it
+  // has taken `most`.
+  Status ForEachVictim(const ExecContext& inner, const KeyBatch& batch, size_t most, size_t at_once,
+                       const std::function<Status(const int64_t* keys, const bool* changed,
+                                                  size_t count)>& take) const;
+  // Writes rows that will leave, which are shared and unchanged from then on until they change.
+  // REQUIRES: the locks of a writer.
+  Status WriteVictims(const ExecContext& inner, const KeyBatch& batch, size_t most,
+                      Keys* victims) const;
+  // Takes those out of the cache that have not been used or changed since. REQUIRES: nobody else is
+  // inside.
+  Status DropVictims(const ExecContext& inner, const Keys& victims) const;
+  // Fills in rows of which the keys are given, as the cache has them, and puts them in the store.
+  // REQUIRES: promotion_, or nobody else is inside. On failure the store may have some.
+  Status PutRows(const ExecContext& inner, WholeRows* rows, BackingStore::After after) const;
   // Erases the shared rows of the store. REQUIRES: the same.
   Status EraseShared() const;
   // Moves rows from the cache to the store. REQUIRES: the same; they are in the cache. `changed`:
@@ -278,10 +296,10 @@ class TieredTable final : public Table,
   RuleSlots rule_;
   std::atomic<size_t> capacity_{0};  // rows of the cache
 
-  // Held while rows come up, by who does not wait for a pool of threads.
+  // Held while rows come up, or are written to go down, by who does not wait for a pool of threads.
   mutable OrderedMutex promotion_{LockRank::kTier};
   mutable std::atomic<uint64_t> moves_{0};    // times that rows came up
-  mutable Victims victims_;                   // used while nobody else is inside, but for its ticks
+  mutable Victims victims_;                   // of promotion_, or of who is alone
   mutable std::atomic<size_t> next_tick_{0};  // rows of the cache at which a tick ends
   mutable Counters counters_;
 

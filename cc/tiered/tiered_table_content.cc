@@ -200,7 +200,7 @@ TableStats TieredTable::Stats() const {
   stats.cache_misses = count(counters_.below);
   stats.promoted = count(counters_.promoted);
   stats.demoted = count(counters_.demoted);
-  stats.demoted_unwritten = count(counters_.unwritten);
+  stats.demoted_unwritten = stats.demoted - std::min(stats.demoted, count(counters_.written));
   stats.disk_rows = below.rows;
   stats.disk_live_bytes = below.live_bytes;
   stats.disk_bytes = below.disk_bytes;

@@ -34,10 +34,12 @@ class Victims {
 
   // Puts at most `count` keys of rows that may leave in `keys`, and whether they have changed since
   // they came from below in `changed`; none if there are no rows. Sets `*collected` to whether that
-  // took a new pass over the cache. REQUIRES: nobody else is in the cache, and `context` says so;
+  // took a new pass over the cache. REQUIRES: `context` says what the caller holds of the cache;
   // EndTick comes before each call but a few.
   Status Next(const ExecContext& context, Table* cache, size_t count, int64_t* keys, bool* changed,
               size_t* found, bool* collected);
+
+  bool IsOfThisTick(uint8_t mark) const { return RowMark::TickOf(mark) == tick(); }
 
   // Rows that were passed over are candidates again.
   void Forget() {

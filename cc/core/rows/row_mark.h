@@ -42,6 +42,16 @@ struct RowMark {
     // Fails if another thread has noted a use or a change, which is just as good.
     byte->compare_exchange_strong(mark, Of(tick, IsChanged(mark)), std::memory_order_relaxed);
   }
+  // Sets the bit alone. Of a row that is marked as unchanged and then copied, a writer marks what
+  // the copy lacks: the writer has locked the row before it looks at the mark, and the copy waits
+  // for the lock.
+  static TF_EMBED_INLINE void SetChanged(Byte* byte, bool changed) {
+    if (changed) {
+      byte->fetch_or(kChanged, std::memory_order_seq_cst);
+    } else {
+      byte->fetch_and(static_cast<uint8_t>(~kChanged), std::memory_order_seq_cst);
+    }
+  }
   // Notes a change. REQUIRES: the lock of the row, or nobody sees it yet.
   static TF_EMBED_INLINE void Change(Byte* byte, uint8_t tick) {
     if (byte->load(std::memory_order_relaxed) == Of(tick, true)) return;

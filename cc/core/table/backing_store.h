@@ -56,20 +56,23 @@ class BackingStore {
   // Tells which keys are here, in `exists` [count].
   virtual void Contains(const int64_t* keys, size_t count, bool* exists) const = 0;
 
-  // What becomes of the rows that Get copies.
+  // What rows are after a verb.
   enum class After : uint8_t {
-    kCold,    // they stay as they are
-    kShared,  // they are shared from now on: the caller puts them in the cache
+    kCold,    // Get: what they were before
+    kShared,  // the cache has them too, or the caller puts them there now
   };
   // Copies the rows of those keys that are here to `rows`, in any order, and leaves out the others.
   // On failure no row has become shared.
   virtual Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
                      WholeRows* rows) = 0;
 
-  // Takes rows, which are cold then; a row of a key that is here is replaced. On failure some of
-  // them may be here, each of them whole; the caller keeps its copies and may put them again.
-  // kResourceExhausted if there is no space.
-  virtual Status Put(const ExecContext& context, const WholeRows& rows) = 0;
+  // Takes rows; a row of a key that is here is replaced. On failure some of them may be here, each
+  // of them whole; the caller keeps its copies and may put them again. kResourceExhausted if there
+  // is no space.
+  virtual Status Put(const ExecContext& context, const WholeRows& rows, After after) = 0;
+  Status Put(const ExecContext& context, const WholeRows& rows) {
+    return Put(context, rows, After::kCold);
+  }
 
   // The cache has dropped its unchanged copies of shared rows: they are cold now, with these
   // statistics; null: with those that they had. Keys that are not here are passed over.

@@ -32,13 +32,18 @@ class TableCache {
   // is noted in their statistics.
   virtual Status Touch(const ExecContext& context, const KeyBatch& batch, bool* exists) const = 0;
 
+  // Marks rows as changed, or as unchanged: a caller that copies them afterwards has all changes
+  // but those that mark them again. Absent keys are passed over.
+  virtual Status SetChanged(const ExecContext& context, const KeyBatch& batch,
+                            bool changed) const = 0;
+
   // Copies the marks of keys, 0 for absent ones.
   virtual Status FindMarks(const ExecContext& context, const KeyBatch& batch, uint8_t* marks,
                            bool* exists) const = 0;
 
   // Adds Rank(mark, hash) of rows that are at least so old, of about one row in `one_in`, which are
   // always the same ones. If that is 1, rows that are too old for their marks are brought to
-  // kOldest. REQUIRES: SetTick is not called meanwhile.
+  // kOldest. REQUIRES: SetTick is called a few times at most meanwhile.
   virtual Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
                              RankList* ranks) const = 0;
 

@@ -60,7 +60,8 @@ class MemoryStore final : public BackingStore {
     stats_.rows_read += rows->size;
     return Status();
   }
-  Status Put(const ExecContext&, const WholeRows& rows) override {
+  using BackingStore::Put;
+  Status Put(const ExecContext&, const WholeRows& rows, After after) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     TF_EMBED_RETURN_IF_ERROR(Fault("written"));
     const RowLayout layout(options_.value_type, options_.dim, rule_);
@@ -71,7 +72,7 @@ class MemoryStore final : public BackingStore {
         std::vector<char> new_weights(weights, weights + layout.weight_bytes);
         std::vector<char> new_slots(slots, slots + layout.wide_slot_bytes);
         Row& row = rows_[rows.keys[i]];
-        Share(&row, false);
+        Share(&row, after == After::kShared);
         row.weights.swap(new_weights);
         row.slots.swap(new_slots);
         SetStatistics(rows.statistics.data() + i * statistics_.size(), &row);

@@ -3,6 +3,8 @@
 // a table in memory does, and what becomes of rows when the lower tier fails.
 #include "cc/tiered/tiered_table.h"
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "gtest/gtest.h"
@@ -238,6 +240,71 @@ TEST_F(TieredTableTest, RowsThatCantBeReadAreAnErrorAndStay) {
     const float weight = Get({key})[0];
     EXPECT_TRUE(weight == static_cast<float>(key) || weight < static_cast<float>(key));
     EXPECT_GT(weight, static_cast<float>(key) - 2.0f) << key;
+  }
+}
+
+// Threads.
+
+TEST(TieredThreads, NoChangeIsLostWhileRowsGoUpAndDown) {
+  // Each thread adds 1 to rows that all share, and others bring rows up and look at them.
+  constexpr size_t kThreads = 3, kRounds = 400, kBatch = 40;
+  constexpr int64_t kKeys = 2000;
+  TableOptions options;
+  options.dim = 1;
+  options.initializer.kind = InitializerKind::kConstant;
+  const auto table = NewTieredTable(options, 300);
+  ASSERT_NE(nullptr, table);
+  const Rule sgd = [] {
+    Rule rule = MakeRule(RuleKind::kSgd, 1);
+    rule.learning_rate = 1.0;
+    return rule;
+  }();
+  std::vector<std::atomic<int>> added(kKeys);
+  std::atomic<size_t> writing{kThreads};
+  InThreads(kThreads + 2, [&](size_t thread) {
+    Random random(thread);
+    ExecContext context = ExecContext::Serial();
+    const std::vector<float> gradients(kBatch, -1.0f);
+    std::vector<float> weights(kBatch);
+    const auto draw = [&] {
+      std::vector<int64_t> keys(kBatch);
+      for (int64_t& key : keys) key = static_cast<int64_t>(random() % kKeys);
+      std::sort(keys.begin(), keys.end());
+      keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+      return keys;
+    };
+    if (thread < kThreads) {
+      for (size_t round = 0; round < kRounds; ++round) {
+        const std::vector<int64_t> keys = draw();
+        context.training = round % 2 == 0;
+        if (context.training) {
+          EXPECT_TRUE(
+              table->Find(context, Batch(keys), DefaultRows(), weights.data(), nullptr, {}).ok());
+        }
+        EXPECT_TRUE(
+            table->Apply(context, Batch(keys), gradients.data(), DataType::kFloat, sgd).ok());
+        for (const int64_t key : keys) ++added[static_cast<size_t>(key)];
+      }
+      --writing;
+      return;
+    }
+    while (writing.load() > 0) {
+      const std::vector<int64_t> keys = draw();
+      if (thread == kThreads) {
+        EXPECT_TRUE(table->Prefetch(context, Batch(keys)).ok());
+      } else {
+        EXPECT_TRUE(
+            table->Find(context, Batch(keys), DefaultRows(), weights.data(), nullptr, {}).ok());
+      }
+    }
+  });
+  EXPECT_GT(table->Stats().demoted, 1000u);
+  for (int64_t key = 0; key < kKeys; ++key) {
+    float weight = 0.0f;
+    ASSERT_TRUE(
+        table->Find(ExecContext::Serial(), KeyBatch{&key, 1}, DefaultRows(), &weight, nullptr, {})
+            .ok());
+    EXPECT_EQ(static_cast<float>(added[static_cast<size_t>(key)].load()), weight) << key;
   }
 }
 
