@@ -14,6 +14,7 @@ from tf_embed.variable.row_statistics import stats_of
 
 _WORD = 8  # bytes of a statistic, and of a reference to a string
 _ROW_ALIGNMENT = 16  # a row begins at a multiple of so many bytes
+_MARK = 1  # bytes that a cache keeps of a row: its last use, and whether it has changed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +46,10 @@ class MemoryReport:
         weight_bytes: Bytes of the weights of a row.
         slot_bytes: Bytes of the optimizer slots of a row.
         statistics_bytes: Bytes of the statistics of a row.
-        row_bytes: Bytes that a row takes in memory: these three, padded.
-        index_bytes: Bytes of the index from keys to rows.
+        row_bytes: Bytes that a row takes in memory: these three, padded, and a byte more in the
+            cache of a table with a `path`.
+        index_bytes: Bytes of the index from keys to rows. Of a table with a `path` it includes the
+            statistics of rows on disk, which are in memory.
         tiers: A `TierReport` for each tier, fastest first.
     """
 
@@ -94,7 +97,7 @@ def memory_report(table: Table) -> MemoryReport:
         )
     stats = stats_of(table)
     weights, slots, statistics = _parts_of_row(table, stats)
-    row = _padded(_padded(weights, _WORD) + slots, _ROW_ALIGNMENT) + statistics
+    row = bytes_of_row(weights, slots, statistics, is_cached=table.options.has_disk)
     return MemoryReport(
         name=table.options.name,
         rows=stats["rows"],
@@ -105,6 +108,19 @@ def memory_report(table: Table) -> MemoryReport:
         index_bytes=stats["index_bytes"],
         tiers=_tiers(table, stats, row),
     )
+
+
+def bytes_of_row(weights: int, slots: int, statistics: int, *, is_cached: bool) -> int:
+    """Bytes that a row takes in memory.
+
+    Args:
+        weights: Bytes of its weights.
+        slots: Bytes of its optimizer slots.
+        statistics: Bytes of its statistics.
+        is_cached: Whether the memory is a cache over a disk.
+    """
+    row = _padded(_padded(weights, _WORD) + slots, _ROW_ALIGNMENT)
+    return row + statistics + (_MARK if is_cached else 0)
 
 
 def size_text(number: float) -> str:
@@ -120,13 +136,12 @@ def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
     """Bytes of the weights, the slots and the statistics of a row in memory."""
     options = table.options
     weights = options.dim * (options.value_dtype.size or _WORD)
-    # A cache over a disk keeps the last use of each row.
-    count = 1 if options.has_disk else len(options.statistics)
+    statistics = len(options.statistics) * _WORD
     rows = stats["cache_rows"] if options.has_disk else stats["rows"]
     slots = 0
     if rows:
-        slots = max(0, stats["payload_bytes"] // rows - weights - count * _WORD)
-    return weights, slots or _slot_bytes_of_rule(table), count * _WORD
+        slots = max(0, stats["payload_bytes"] // rows - weights - statistics)
+    return weights, slots or _slot_bytes_of_rule(table), statistics
 
 
 def _slot_bytes_of_rule(table: Table) -> int:
