@@ -112,6 +112,60 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLessEqual(after.tiers[0].rows, CACHE_ROWS)
         self.assertGreaterEqual(sum(tier.rows for tier in after.tiers), after.rows)
 
+    @parameterized.parameters(
+        (None, 0),
+        (tf_embed.TablePolicy(eviction="lfu"), 16),
+        (tf_embed.TablePolicy(10_000, "ttl", ttl_seconds=1e6), 16),
+        (tf_embed.TablePolicy(eviction="score"), 8),
+    )
+    def test_the_report_is_what_the_tiers_hold(self, policy, statistics):
+        shards, row = 3, 16 + 1 + statistics
+        v = tf_embed.Variable(
+            dim=DIM,
+            devices=["/CPU:0"] * shards,
+            policy=policy,
+            storage=tf_embed.Storage(
+                host_bytes=shards * 500 * row,
+                path=tempfile.mkdtemp(dir=self.get_temp_dir()),
+            ),
+        )
+        self.assertEqual(v.memory_report().tiers[0].capacity_rows, shards * 500)
+        index_bytes = []
+        for some in np.split(np.arange(60_000), 60):
+            v.upsert(some, np.zeros([len(some), DIM], np.float32))
+            index_bytes.append(v.memory_report().index_bytes)
+        report, stats = v.memory_report(), v.stats()
+        host, disk = report.tiers
+        self.assertEqual((report.statistics_bytes, report.row_bytes), (statistics, row))
+        self.assertIn(f"statistics {statistics}, mark 1.", str(report))
+        self.assertBetween(host.rows, 0.9 * host.capacity_rows, host.capacity_rows)
+        self.assertEqual(host.bytes, host.rows * (row - 1))
+        self.assertEqual(disk.bytes, stats["disk_bytes"])
+        # Statistics of rows on disk are in memory, with those of garbage.
+        most = (24 + 2 * statistics) * disk.rows + 2**20
+        self.assertBetween(report.index_bytes, (16 + statistics) * disk.rows, most)
+
+    @parameterized.parameters((4, 1), (32, 3), (200, 1))
+    def test_the_rows_that_fit_on_disk_fit(self, dim, shards):
+        v = tf_embed.Variable(
+            dim=dim,
+            devices=["/CPU:0"] * shards,
+            storage=tf_embed.Storage(
+                host_bytes=2**18,
+                path=tempfile.mkdtemp(dir=self.get_temp_dir()),
+                disk_bytes=2**23,
+            ),
+        )
+        fit = v.memory_report().tiers[1].capacity_rows
+        step = max(1, fit // 40)
+        count = 0
+        with self.assertRaises(tf.errors.ResourceExhaustedError):
+            while count < 2 * fit:
+                keys = np.arange(count, count + step)
+                v.upsert(keys, np.zeros([step, dim], np.float32))
+                count += step
+        self.assertBetween(v.memory_report().tiers[1].rows, 0.95 * fit, 1.25 * fit)
+
     def test_a_saved_model_has_all_rows(self):
         model, layer = self.model(self.storage())
         model.fit(self.dataset(), verbose=0)
