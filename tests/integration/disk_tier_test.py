@@ -15,13 +15,18 @@ from absl.testing import parameterized
 from reference import SEED
 
 import tf_embed
-from tf_embed import tbe
+from tf_embed import BloomAdmission, CounterAdmission, TablePolicy, tbe
 from tf_embed.callbacks import TableMetrics
 from tf_embed.layers import DynamicEmbedding
 
 DIM, VOCABULARY, STEPS, BATCH = 4, 4000, 24, 32
 ROW_BYTES = 16 + 2 * 16 + 1  # with Adam's slots
 CACHE_ROWS = 400
+POLICIES = (
+    None,
+    TablePolicy(700, "lfu", CounterAdmission(2), ttl_seconds=10**6, log_evicted=True),
+    TablePolicy(500, "lru", BloomAdmission(2, 0.01), log_evicted=True),
+)
 
 
 class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
@@ -49,19 +54,32 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
         model.compile("sgd", "mse", jit_compile=False)
         return model, layer
 
+    def uses(self, v: tf_embed.Variable) -> list[np.ndarray]:
+        """What a policy goes by and has done, except for times."""
+        statistics = v.row_statistics(self.rows(v)[0])
+        kept = [one.numpy() for name, one in statistics.items() if name != "last_time_ms"]
+        left = v.drain_evicted() if v.policy is not None else (np.zeros([0]), np.zeros([0]))
+        keys, rows = (np.asarray(part) for part in left)
+        order = np.argsort(keys, kind="stable")
+        counts = [v.stats()[name] for name in ("admitted", "held_back", "evicted", "expired")]
+        return [*kept, keys[order], rows[order], np.array(counts)]
+
     def rows(self, v: tf_embed.Variable) -> tuple[np.ndarray, np.ndarray]:
         keys, rows = (part.numpy() for part in v.export())
         return np.sort(keys), rows[np.argsort(keys)]
 
+    @parameterized.parameters(*POLICIES)
     @pytest.mark.smoke
-    def test_fit_is_the_same_as_in_memory_with_prefetch_and_without(self):
+    def test_fit_is_the_same_as_in_memory_with_prefetch_and_without(self, policy):
         results = []
         for on_disk, ahead in ((False, False), (True, False), (True, True)):
-            model, layer = self.model(self.storage() if on_disk else None)
+            model, layer = self.model(self.storage() if on_disk else None, policy=policy)
             dataset = layer.prefetch(self.dataset()) if ahead else self.dataset()
             losses = model.fit(dataset, epochs=2, verbose=0).history["loss"]
-            results.append((losses, *self.rows(layer.variable)))
+            results.append((losses, *self.rows(layer.variable), *self.uses(layer.variable)))
             stats = layer.variable.stats()
+            if policy is not None:
+                self.assertGreater(min(stats["evicted"], stats["held_back"]), 100)
             if on_disk:
                 # Rows that a step and a prefetch bring up at once may be more than the bound.
                 most = CACHE_ROWS + (2 * BATCH if ahead else 0)
@@ -114,9 +132,9 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         (None, 0),
-        (tf_embed.TablePolicy(eviction="lfu"), 16),
-        (tf_embed.TablePolicy(10_000, "ttl", ttl_seconds=1e6), 16),
-        (tf_embed.TablePolicy(eviction="score"), 8),
+        (TablePolicy(eviction="lfu"), 16),
+        (TablePolicy(60_000, "ttl", ttl_seconds=1e6), 16),
+        (TablePolicy(eviction="score"), 8),
     )
     def test_the_report_is_what_the_tiers_hold(self, policy, statistics):
         shards, row = 3, 16 + 1 + statistics
@@ -177,7 +195,8 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
         for one, other in zip(self.rows(loaded.layers[0].variable), wanted, strict=True):
             self.assertAllEqual(one, other)
 
-    def test_batched_tables_are_the_same_as_in_memory(self):
+    @parameterized.parameters(*POLICIES)
+    def test_batched_tables_are_the_same_as_in_memory(self, policy):
         results = []
         rng = np.random.default_rng(SEED)
         batches = [rng.integers(0, VOCABULARY, 2 * BATCH) for _ in range(STEPS)]
@@ -188,6 +207,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
                 optimizer="ADAM",
                 table_names=["a", "b"],
                 initializer=1.0,
+                policy=[policy, None],
                 storage=self.storage() if on_disk else None,
                 gather_uvm_cache_stats=True,
                 record_cache_metrics={"record_tablewise_cache_miss": True},
@@ -200,7 +220,9 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
                     loss = tf.reduce_sum(layer(tf.constant(batch), offsets, training=True) ** 2)
                 variables = layer.trainable_variables
                 sgd.apply(tape.gradient(loss, variables), variables)
-            results.append([part for v in layer.tables for part in self.rows(v)])
+            results.append(
+                [part for v in layer.tables for part in (*self.rows(v), *self.uses(v))]
+            )
             _, requested, _, promoted, _, _ = layer.get_uvm_cache_stats().numpy()
             self.assertEqual((requested > 0, promoted > 0), (on_disk, on_disk))
             self.assertLen(layer.get_table_wise_cache_miss(), 2)
