@@ -220,9 +220,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
                     loss = tf.reduce_sum(layer(tf.constant(batch), offsets, training=True) ** 2)
                 variables = layer.trainable_variables
                 sgd.apply(tape.gradient(loss, variables), variables)
-            results.append(
-                [part for v in layer.tables for part in (*self.rows(v), *self.uses(v))]
-            )
+            results.append([part for v in layer.tables for part in (*self.rows(v), *self.uses(v))])
             _, requested, _, promoted, _, _ = layer.get_uvm_cache_stats().numpy()
             self.assertEqual((requested > 0, promoted > 0), (on_disk, on_disk))
             self.assertLen(layer.get_table_wise_cache_miss(), 2)

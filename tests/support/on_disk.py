@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_embed
 from tf_embed.variable import variable
 
-HOST_BYTES = 2000  # some ten to sixty rows of the tests' tables
+HOST_BYTES = 400  # one to twenty rows of the tests' tables
 
 
 class OnDisk(tf.test.TestCase):

@@ -62,6 +62,10 @@ class EpochTest(OnDisk, scores_test.EpochTest):
     """Epochs."""
 
 
+class ScoreFunctionTest(OnDisk, scores_test.ScoreFunctionTest):
+    """Scores that come with rows."""
+
+
 class RestrictTest(OnDisk, restrict_test.RestrictTest):
     """Policies as TFRA has them."""
 
@@ -73,7 +77,7 @@ class UsersPolicyTest(OnDisk, restrict_test.UsersPolicyTest):
 class EvictionLogTest(OnDisk, eviction_log_test.EvictionLogTest):
     """Rows that left."""
 
-    host_bytes = 40_000
+    host_bytes = 8_000
 
 
 class StringPoliciesTest(OnDisk, string_policies_test.StringPoliciesTest):
