@@ -234,9 +234,7 @@ Status HostTable::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, const Wants& wants,
                              size_t key_cost, const Work& work) {
   const auto write_by = [&](const Decision* decisions) {
-    const Write write{content_.get(), context.now,  decisions,
-                      batch.scores,   batch.absent, content_->rows.layout().has_marks,
-                      tick()};
+    const Write write{content_.get(), context.now, decisions, batch.scores, batch.absent, tick()};
     return groups.ForEachRange(context, key_cost,
                                [&](KeyGroups::Range* range) { return work(write, range); });
   };
@@ -270,10 +268,10 @@ template <typename Present>
 Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
                                   const Present& present) {
   const StripedIndex::Entry& entry = probe.entry;
-  for (; entry.found(); probe.entry = write.content->index.Find(group.key, probe.hash)) {
+  for (; entry.found(); probe.FindAgain(*write.content, group.key)) {
     if (!entry.bucket->TryLock(entry.word)) continue;
     present(write.content->rows.Row(entry.row_id));
-    write.NoteChange(entry.row_id);
+    write.NoteChange(probe.mark);
     if (write.decisions == nullptr) Use(*write.content, entry.row_id, write.now);
     SetScore(write, group, entry.row_id);
     entry.bucket->Unlock(entry.word);
@@ -288,11 +286,11 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
                            const Present& present, const Absent& absent) {
   Content* const content = write.content;
   StripedIndex& index = content->index;
-  for (;; probe.entry = index.Find(group.key, probe.hash)) {
+  for (;; probe.FindAgain(*content, group.key)) {
     if (probe.entry.found()) {
       if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
       present(content->rows.Row(probe.entry.row_id));
-      write.NoteChange(probe.entry.row_id);
+      write.NoteChange(probe.mark);
       // A planned write has noted the use before.
       if (write.decisions == nullptr) Use(*content, probe.entry.row_id, write.now);
       SetScore(write, group, probe.entry.row_id);
@@ -313,7 +311,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
       StatisticsOf(*content, row_id).Begin(write.now);
       SetScore(write, group, row_id);
     }
-    write.NoteChange(row_id);
+    write.NoteChange(content->MarkOf(row_id));
     Status status = index.Insert(group.key, probe.hash, row_id);
     if (!status.ok()) {
       content->rows.Free(&content->pools[stripe], row_id);

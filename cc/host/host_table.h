@@ -118,6 +118,11 @@ class HostTable final : public Table,
           initializer(std::move(initializer)),
           rule(rule) {}
 
+    // Null if rows have no marks.
+    RowMark::Byte* MarkOf(uint32_t row_id) const {
+      return rows.layout().has_marks ? rows.Mark(row_id) : nullptr;
+    }
+
     StripedIndex index;
     RowStore rows;
     RowStore::RowIdPool pools[StripedIndex::kStripes];  // each under its stripe's mutex
@@ -129,6 +134,13 @@ class HostTable final : public Table,
   struct Probe {
     uint64_t hash;
     StripedIndex::Entry entry;
+    RowMark::Byte* mark;  // of the row that was found; null if rows have no marks
+
+    // Looks for the key once more.
+    void FindAgain(const Content& content, int64_t key) {
+      entry = content.index.Find(key, hash);
+      mark = entry.found() ? content.MarkOf(entry.row_id) : nullptr;
+    }
   };
 
   // One write of a batch, under way.
@@ -138,7 +150,6 @@ class HostTable final : public Table,
     const Decision* decisions;  // null if writes are not planned: all may come
     const int64_t* scores;      // KeyBatch::scores
     bool* absent;               // KeyBatch::absent
-    bool marks;                 // rows have marks
     uint8_t tick;
 
     // What becomes of an absent key that is the caller's. False: it is not.
@@ -147,8 +158,8 @@ class HostTable final : public Table,
       for (size_t k = 0; k < group.count; ++k) absent[group.positions[k]] = true;
       return true;
     }
-    void NoteChange(uint32_t row_id) const {
-      if (marks) RowMark::Change(content->rows.Mark(row_id), tick);
+    void NoteChange(RowMark::Byte* mark) const {
+      if (mark != nullptr) RowMark::Change(mark, tick);
     }
     bool MayInsert(const KeyGroup& group) const {
       return decisions == nullptr || decisions[group.positions[0]] == Decision::kInsert;

@@ -35,10 +35,14 @@ Status HostTable::ForEachGroup(const Content& content, KeyGroups::Range* range,
         const size_t j = i - kBetween;
         Probe& probe = ring[j % kRing];
         probe.entry = content.index.Find((*range)[j].key, probe.hash);
+        probe.mark = nullptr;
         if (probe.entry.found()) {
           PrefetchRow(content.rows.Row(probe.entry.row_id), stride);
           if (has_statistics) __builtin_prefetch(content.rows.Statistics(probe.entry.row_id), 1);
-          if (has_marks) __builtin_prefetch(content.rows.Mark(probe.entry.row_id));
+          if (has_marks) {
+            probe.mark = content.rows.Mark(probe.entry.row_id);
+            __builtin_prefetch(probe.mark);
+          }
         }
         approach((*range)[j]);
       }

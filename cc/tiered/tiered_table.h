@@ -28,9 +28,10 @@
 // then not in the cache is absent. While a caller keeps writers out, as an export does, no row
 // moves. The locks of the cache are never taken by a verb: those of this table stand for them.
 //
-// The bound of the cache is kept but for two cases, until the next verb: a caller that holds
-// several tables (HeldTables) can't make room, and a batch that finds its room taken by other
-// threads again and again is not refused.
+// The bound of the cache is kept but for three cases, until the next verb: a caller that holds
+// several tables (HeldTables) can't make room; a batch that finds its room taken by other threads
+// again and again is not refused; and threads that bring up rows at once may count on the same
+// room.
 #ifndef TF_EMBED_CC_TIERED_TIERED_TABLE_H_
 #define TF_EMBED_CC_TIERED_TIERED_TABLE_H_
 

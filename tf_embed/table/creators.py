@@ -376,11 +376,26 @@ def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
 
     Raises:
         TypeError: If `storage` is neither.
+        ValueError: If it has a `path` and no bound for the cache.
     """
     if storage is None:
         return None if kv_creator is None else kv_creator.storage
+    check_storage(storage)
+    if storage.path is not None and storage.host_bytes is None:
+        raise ValueError(
+            "`host_bytes` of `storage` must be given with a `path`: the bytes of rows in the "
+            f"cache. Received: storage={storage}"
+        )
+    return storage
+
+
+def check_storage(storage: Any) -> None:
+    """Refuses what is not a Storage.
+
+    Raises:
+        TypeError: If it is not.
+    """
     if not isinstance(storage, Storage):
         raise TypeError(
             f"`storage` must be a tf_embed.Storage. Received: storage={validation.shown(storage)}"
         )
-    return storage

@@ -139,7 +139,8 @@ class TablePolicy(KerasConfig):
     slots.
 
     Args:
-        max_rows: The most rows, at least one for each shard. Default: no bound.
+        max_rows: The most rows, of all tiers together, at least one for each shard. Default: no
+            bound.
         eviction: Which rows leave first, for a bound and by `Variable.restrict`: "lru", not used
             for the most steps; "lfu", used in the fewest steps, and of these not used for the most;
             "ttl", not used for the longest time; "score", of the lowest score, see `score_fn` and

@@ -42,8 +42,11 @@ class Storage(Config):
     variable together, divided evenly. A row is its weights, its optimizer slots, and 8 bytes for
     each statistic that is kept of it.
 
-    Limits: a table with a `path` is on a CPU and has neither a `TablePolicy` nor row statistics.
-    Making any other raises tf.errors.InvalidArgumentError.
+    A `TablePolicy` goes by the rows of all tiers. The statistics of rows on disk are in memory, 8
+    bytes for each, and are not part of `host_bytes`.
+
+    Limit: a table with a `path` is on a CPU. Making any other raises
+    tf.errors.InvalidArgumentError.
 
     Args:
         gpu_bytes: Bytes of rows in the GPU's memory, an int from 0. 0: all rows are in host memory.
@@ -51,10 +54,11 @@ class Storage(Config):
         gpu_total_bytes: Bytes of index and rows in the GPU's memory, an int from 1. Default: None,
             what the GPU has.
         host_bytes: Bytes of rows in host memory, an int from 0. With a `path`: the rows in the
-            cache, from 1; it must be given, because rows go to disk only when the cache is full.
-            On a GPU: the rows that find no room there, 0 for none. Default: None, no bound; but a
-            table on a GPU without `gpu_bytes` and `gpu_total_bytes` puts no rows there, because its
-            rows would leave no GPU memory for the index.
+            cache, from 1. A table with a `path` needs it, because rows go to disk only when the
+            cache is full; `tf_embed.tbe.TableBatchedEmbeddingBags` can do without. On a GPU: the
+            rows that find no room there, 0 for none. Default: None, no bound; but a table on a GPU
+            without `gpu_bytes` and `gpu_total_bytes` puts no rows there, because its rows would
+            leave no GPU memory for the index.
         path: A folder of this machine for rows on disk, a str or an os.PathLike. It is made if it
             is missing. Each table makes a folder of its own in it. Default: None, no disk.
         disk_bytes: Bytes of files in that folder, an int from 1. Default: None, what the file
@@ -107,7 +111,7 @@ class Storage(Config):
             self._check("host_bytes", needed, has_use)
         else:
             needed = "at least 1 with a `path`: the bytes of rows in the cache"
-            self._check("host_bytes", needed, bool(self.host_bytes))
+            self._check("host_bytes", needed, self.host_bytes != 0)
 
     @property
     def bounds_gpu(self) -> bool:

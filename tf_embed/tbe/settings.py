@@ -17,6 +17,8 @@ from tf_embed.configs import as_bool, as_config, as_enum, as_number
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.devices import CPU
+from tf_embed.table.storage import Storage
+from tf_embed.tbe.cache_sizes import lacks_size
 from tf_embed.tbe.optimizer_settings import EmbOptimType
 from tf_embed.tbe.tables import TableSpec
 from tf_embed.tbe.types import (
@@ -51,18 +53,16 @@ _SWITCHES = (
     "prefetch_pipeline",
     "uvm_host_mapped",
 )
+# What is checked and has no effect on tables without a cache.
+_OF_CACHE = ("cache_load_factor", "cache_sets", "prefetch_pipeline")
 # What is checked and has no effect.
 _WITHOUT_EFFECT = (
-    "cache_algorithm",
-    "cache_load_factor",
-    "cache_sets",
     "cache_reserved_memory",
     "cache_precision",
     "enforce_hbm",
     "device",
     "uvm_non_rowwise_momentum",
     "use_experimental_tbe",
-    "prefetch_pipeline",
     "stats_reporter_config",
     "multipass_prefetch_config",
     "uvm_host_mapped",
@@ -101,6 +101,11 @@ def checked_without_effect(given: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             "`cache_reserved_memory` must be at least 0. Received: cache_reserved_memory="
             f"{validation.shown(given['cache_reserved_memory'])}"
+        )
+    if checked["prefetch_pipeline"] and checked["cache_algorithm"] != CacheAlgorithm.LRU:
+        raise ValueError(
+            "`prefetch_pipeline` needs CacheAlgorithm.LRU, as in FBGEMM. Received: "
+            f"cache_algorithm=CacheAlgorithm.{checked['cache_algorithm'].name}"
         )
     _check_device(given["device"])
     return checked
@@ -141,7 +146,8 @@ def _say_once(text: str) -> None:
 def say_what_has_no_effect(
     given: dict[str, Any],
     parameters: Mapping[str, inspect.Parameter],
-    specs: list[TableSpec],
+    specs: Sequence[TableSpec],
+    storages: Sequence[Storage | None],
     device: str,
 ) -> None:
     """Logs, once in a process, each argument that is set and has no effect.
@@ -150,16 +156,31 @@ def say_what_has_no_effect(
         given: The arguments.
         parameters: What their defaults are of.
         specs: What describes the tables.
+        storages: The storage of each, as it was given.
         device: Where they are.
     """
-    for name in _WITHOUT_EFFECT:
-        if given[name] != parameters[name].default:
+    has_disk = [storage is not None and storage.path is not None for storage in storages]
+    sizes_caches = any(lacks_size(storage) for storage in storages)
+    has_effect = {
+        "cache_load_factor": sizes_caches and not given["cache_sets"],
+        "cache_sets": sizes_caches,
+        "prefetch_pipeline": any(has_disk),
+    }
+    for name in (*_OF_CACHE, *_WITHOUT_EFFECT):
+        if given[name] != parameters[name].default and not has_effect.get(name, False):
             _say_once(
-                f"TableBatchedEmbeddingBags: {name!r} has no effect: the one cache is that of a "
-                "`storage` with a `path`, which sets its size and evicts by last use."
+                f"TableBatchedEmbeddingBags: {name!r} has no effect here. The one cache is that of "
+                "a `storage` with a `path`."
             )
-    for spec in specs:
+    if given["cache_algorithm"] != CacheAlgorithm.LRU:
+        _say_once(
+            "TableBatchedEmbeddingBags: CacheAlgorithm.LFU means LRU: the cache of a table with a "
+            "`path` evicts by last use. Rows have the same values."
+        )
+    for spec, is_cached in zip(specs, has_disk, strict=True):
         location = f"EmbeddingLocation.{spec.location.name}"
+        if is_cached:
+            continue
         if spec.location != EmbeddingLocation.HOST and device == CPU:
             _say_once(
                 f"TableBatchedEmbeddingBags: {location} means host memory here, where rows lie."

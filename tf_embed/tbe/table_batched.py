@@ -16,7 +16,7 @@ from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
-from tf_embed.table.creators import storage_of
+from tf_embed.table.creators import check_storage
 from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
@@ -25,6 +25,7 @@ from tf_embed.tbe import settings as settings_of
 from tf_embed.tbe.batch_anchor import BatchAnchor
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.bounds import BoundsCheck
+from tf_embed.tbe.cache_sizes import CacheSizes
 from tf_embed.tbe.factory import (
     OptimizerSettings,
     as_optim_type,
@@ -47,7 +48,7 @@ from tf_embed.tbe.resets import RowResets
 from tf_embed.tbe.saving import TablesSaver
 from tf_embed.tbe.table_views import TableViews
 from tf_embed.tbe.tables import Member, Tables, TableSpec, device_of
-from tf_embed.tbe.tiers import Tiers, check_gathers
+from tf_embed.tbe.tiers import Tiers, check_gathers, check_records
 from tf_embed.tbe.types import (
     BoundsCheckMode,
     CacheAlgorithm,
@@ -142,18 +143,23 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
             `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
             are in its memory, of MANAGED and MANAGED_CACHING in the host's, pinned (see
-            `tf_embed.Storage`). Else all tables are on the CPU. MTIA is refused. MANAGED_CACHING
-            means MANAGED, because there is no cache in a GPU's memory.
+            `tf_embed.Storage`). Otherwise all tables are on the CPU. MTIA is refused.
+            MANAGED_CACHING means MANAGED, because there is no cache in a GPU's memory. With a
+            `storage` that has a `path` it means a cache in host memory over rows on disk.
         feature_table_map: The number of each feature's table. Default: one feature a table.
-        cache_algorithm: Accepted without effect, as are `cache_sets`, `cache_load_factor`,
-            `cache_reserved_memory`, `cache_precision`, `enforce_hbm`, `device`,
-            `uvm_non_rowwise_momentum`, `use_experimental_tbe`, `prefetch_pipeline`,
-            `stats_reporter_config`, `multipass_prefetch_config` and `uvm_host_mapped`. Each is
-            checked, and logged once. The one cache is that of a `storage` with a `path`: it evicts
-            by last use, its size is `host_bytes`, and steps never wait for a pipeline.
-        cache_load_factor: See above. Above 0.
-        cache_sets: See above. At least 0.
-        cache_reserved_memory: See above. At least 0.
+        cache_algorithm: CacheAlgorithm.LRU or LFU. The one cache is that of a `storage` with a
+            `path`. It evicts by last use, roughly, with either; the rows have the same values.
+        cache_load_factor: The part of the rows of a table that its cache has room for, above 0.
+            It counts for tables of EmbeddingLocation.MANAGED_CACHING whose `storage` has a `path`
+            and no `host_bytes`. Their number of rows is that of `embedding_specs`, or of a dynamic
+            table the `max_rows` of its `policy`. A cache has whole sets of 32 rows. A row is its
+            weights, its statistics and the slots of the layer's own optimizer.
+        cache_sets: If not 0, the number of sets of 32 rows in the caches of those tables together,
+            in place of `cache_load_factor`. Each has its own cache, in proportion to its rows.
+        cache_reserved_memory: Accepted without effect, as are `cache_precision`, `enforce_hbm`,
+            `device`, `uvm_non_rowwise_momentum`, `use_experimental_tbe`, `stats_reporter_config`,
+            `multipass_prefetch_config` and `uvm_host_mapped`. Each is checked, and logged once. At
+            least 0.
         cache_precision: See above.
         weights_precision: What rows are stored in: SparseType.FP32, FP16 or BF16; or INT8, which
             are not trained, so with OptimType.NONE: `upsert` what
@@ -163,7 +169,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         optimizer: An OptimType, or None. This and every other member of an enum may be given by its
             name or its value, such as "ADAM" or "adam".
         record_cache_metrics: A `tf_embed.tbe.RecordCacheMetrics`. With
-            `record_tablewise_cache_miss`, `get_table_wise_cache_miss` reports.
+            `record_cache_miss_counter`, `get_cache_miss_counter` reports, and with
+            `record_tablewise_cache_miss`, `get_table_wise_cache_miss`.
         gather_uvm_cache_stats: Whether `get_uvm_cache_stats` reports. Counting is always on.
         stochastic_rounding: Whether rows of FP16 and BF16 are rounded at random after a step, right
             on average, rather than to the nearest.
@@ -190,7 +197,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         bounds_check_mode: See above.
         uvm_non_rowwise_momentum: See above.
         use_experimental_tbe: See above.
-        prefetch_pipeline: See above.
+        prefetch_pipeline: Whether `prefetch` will be called for later batches. It needs
+            CacheAlgorithm.LRU, as in FBGEMM, and changes nothing else: a lookup reads what was not
+            prefetched, and a row that leaves the cache too early is read again.
         stats_reporter_config: See above.
         table_names: Names of the tables, all different. They are a part of what initial rows are
             drawn from. Default: the layer's name, "/table_" and a number.
@@ -213,7 +222,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             tables come and leave.
         storage: A `tf_embed.Storage`, or one or None for each table: the tiers of each table, in
             place of what its EmbeddingLocation means. One for all bounds each table by itself. If
-            one has a `path`, all tables are on the CPU.
+            one has a `path`, all tables are on the CPU. `host_bytes` may be left out beside a
+            `path`, see `cache_load_factor`.
         padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
             arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
             so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
@@ -344,9 +354,11 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             deserialized(one, "policy") for one in settings_of.each(policy, num_tables, "policy")
         ]
         self._storages = [
-            storage_of(None, deserialized(one, "storage"))
-            for one in settings_of.each(storage, num_tables, "storage")
+            deserialized(one, "storage") for one in settings_of.each(storage, num_tables, "storage")
         ]
+        for one in self._storages:
+            if one is not None:
+                check_storage(one)
         settings_of.check_precisions(
             self.weights_precision,
             self.output_dtype,
@@ -362,7 +374,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         narrow = any(dtype != tf.float32 for dtype in self._state_dtypes.values())
         self._device = device_of(self._specs, self.weights_precision, narrow, self._storages)
         self._arguments = {**given, **settings_of.checked_without_effect(given)}
-        settings_of.say_what_has_no_effect(self._arguments, _PARAMETERS, self._specs, self._device)
+        settings_of.say_what_has_no_effect(
+            self._arguments, _PARAMETERS, self._specs, self._storages, self._device
+        )
         self._features = batches.Features(
             self.name,
             num_features,
@@ -409,6 +423,14 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     def _make_tables(self) -> None:
         trains_itself = self._optimizer is not None
+        sizes = CacheSizes(
+            self._arguments["cache_load_factor"],
+            self._arguments["cache_sets"],
+            self.weights_precision,
+            self._optimizer,
+            self._state_dtypes,
+        )
+        storages = sizes.storages(self._storages, self._specs, self._policies, self.table_names)
         variables = [
             spec.variable(
                 name=self.table_names[i],
@@ -416,7 +438,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                 precision=self.weights_precision,
                 initializer=self._initializers[i],
                 policy=self._policies[i],
-                storage=self._storages[i],
+                storage=storages[i],
                 trainable=not trains_itself,
             )
             for i, spec in enumerate(self._specs)
@@ -804,8 +826,30 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             )
         return self._tiers.cache_stats()
 
+    def get_cache_miss_counter(self) -> tf.Tensor:
+        """Counts the misses of the caches of all tables together.
+
+        Returns:
+            int64 [2], in FBGEMM's order: number of calls with a miss, which is not counted and is
+            -1, and unique misses, the sum of `get_table_wise_cache_miss`.
+
+        Raises:
+            ValueError: If the layer was made without a `record_cache_metrics` that has
+                `record_cache_miss_counter`.
+            RuntimeError: If it is called while a graph is traced.
+        """
+        metrics = self._arguments["record_cache_metrics"]
+        check_records(metrics, "record_cache_miss_counter", self.name)
+        return self._tiers.miss_counter()
+
     def get_table_wise_cache_miss(self) -> tf.Tensor:
-        """Counts the indices of each table that were found on disk, int64 [tables].
+        """Counts the unique misses of each table since it was made or the last reset.
+
+        A unique miss is a row that came up from disk, because a step or `prefetch` wanted it and it
+        was not in the cache. Lookups of evaluation bring no rows up and count none.
+
+        Returns:
+            int64 [tables].
 
         Raises:
             ValueError: If the layer was made without a `record_cache_metrics` that has
@@ -813,12 +857,11 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             RuntimeError: If it is called while a graph is traced.
         """
         metrics = self._arguments["record_cache_metrics"]
-        by_table = metrics is not None and metrics.record_tablewise_cache_miss
-        check_gathers(by_table, "record_cache_metrics", self.name)
+        check_records(metrics, "record_tablewise_cache_miss", self.name)
         return self._tiers.misses_by_table()
 
     def reset_uvm_cache_stats(self) -> None:
-        """Sets the counts of `get_uvm_cache_stats` and `get_table_wise_cache_miss` to 0.
+        """Sets the counts of the caches that these methods report to 0.
 
         Raises:
             RuntimeError: If it is called while a graph is traced.

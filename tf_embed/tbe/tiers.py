@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.tables import Member
+from tf_embed.tbe.types import RecordCacheMetrics
 from tf_embed.variable.row_statistics import stats_of
 
 _NOT_COUNTED = -1
@@ -54,9 +55,14 @@ class Tiers:
         numbers = [_NOT_COUNTED, requested, _NOT_COUNTED, promoted, _NOT_COUNTED, _NOT_COUNTED]
         return tf.constant(numbers, tf.int64)
 
+    def miss_counter(self) -> tf.Tensor:
+        """See `TableBatchedEmbeddingBags.get_cache_miss_counter`."""
+        promoted = sum(rows for _, _, rows in self._counts())
+        return tf.constant([_NOT_COUNTED, promoted], tf.int64)
+
     def misses_by_table(self) -> tf.Tensor:
         """See `TableBatchedEmbeddingBags.get_table_wise_cache_miss`."""
-        return tf.constant([misses for _, misses, _ in self._counts()], tf.int64)
+        return tf.constant([promoted for _, _, promoted in self._counts()], tf.int64)
 
     def reset_stats(self) -> None:
         """Counts from 0 again."""
@@ -77,6 +83,24 @@ class Tiers:
             )
         every = [stats_of(table) for table in self._tables]
         return [(one["cache_hits"], one["cache_misses"], one["promoted"]) for one in every]
+
+
+def check_records(metrics: RecordCacheMetrics | None, field: str, owner: str) -> None:
+    """Refuses to report misses that the layer was not asked to record when it was made.
+
+    Args:
+        metrics: The layer's `record_cache_metrics`.
+        field: Which of its fields must be set.
+        owner: The layer's name.
+
+    Raises:
+        ValueError: If it is not set.
+    """
+    if metrics is None or not getattr(metrics, field):
+        raise ValueError(
+            f"`record_cache_metrics` of {owner!r} must have `{field}` to read misses of its "
+            f"caches. Received: record_cache_metrics={validation.shown(metrics)}"
+        )
 
 
 def check_gathers(is_on: bool, argument: str, owner: str) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What FBGEMM's table-batched embeddings are described by, under FBGEMM's names.
 
-What is cached has no effect while all rows of a layer lie in one memory: these settings are taken
-so that a description that was written for FBGEMM is one here.
+Settings of a cache have an effect on tables whose `storage` has a `path`. Other tables take them so
+that a description that was written for FBGEMM is one here.
 `tf_embed.tbe.optimizer_settings` has those of its optimizers.
 """
 
@@ -22,8 +22,12 @@ class EmbeddingLocation(enum.IntEnum):
 
     The tables of a layer, none of them of `HOST`, are on a GPU, where there is one that can have
     them: `DEVICE` is its memory, `MANAGED` is pinned memory of the host that it reads and writes,
-    and `MANAGED_CACHING` the same, without a cache. Else all are on the CPU. `MTIA`, an accelerator
-    that TensorFlow does not know, is refused.
+    and `MANAGED_CACHING` the same, without a cache. Otherwise all are on the CPU.
+
+    A table whose `storage` has a `path` has its rows on disk, under a cache in host memory. With
+    `MANAGED_CACHING` the arguments of FBGEMM's cache say how large that is.
+
+    `MTIA`, an accelerator that TensorFlow does not know, is refused.
     """
 
     DEVICE = 0
@@ -84,7 +88,11 @@ class BoundsCheckMode(enum.IntEnum):
 
 
 class CacheAlgorithm(enum.IntEnum):
-    """Which rows a cache keeps: those used last, or those used most. There is no cache yet."""
+    """Which rows FBGEMM's cache keeps: those used last, or those used most.
+
+    The cache of a table with a `path` keeps rows by their last use, roughly, with either. The rows
+    have the same values.
+    """
 
     LRU = 0
     LFU = 1
@@ -129,7 +137,8 @@ class RecordCacheMetrics(Config):
     """What is reported of caches.
 
     Args:
-        record_cache_miss_counter: Accepted without effect.
+        record_cache_miss_counter: Whether the misses of all tables together are reported, by
+            `TableBatchedEmbeddingBags.get_cache_miss_counter`.
         record_tablewise_cache_miss: Whether the misses of each table are reported, by
             `TableBatchedEmbeddingBags.get_table_wise_cache_miss`.
 
@@ -147,7 +156,7 @@ class RecordCacheMetrics(Config):
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class TBEStatsReporterConfig(Config):
-    """How often statistics of a cache are reported. There is no cache yet.
+    """How often statistics of a cache are reported. It has no effect: read `Variable.stats`.
 
     Args:
         interval: After how many batches; below 1: never.
@@ -165,7 +174,7 @@ class TBEStatsReporterConfig(Config):
 @keras.saving.register_keras_serializable(package="tf_embed.tbe")
 @dataclasses.dataclass(frozen=True)
 class MultiPassPrefetchConfig(Config):
-    """How a prefetch into a cache is split, so that it takes less memory. There is no cache yet.
+    """How a prefetch into a cache is split, so that it takes less memory. It has no effect.
 
     Args:
         num_passes: Into how many parts at most. At least 1.

@@ -14,6 +14,12 @@ from tf_embed.variable.row_statistics import stats_of
 
 _WORD = 8  # bytes of a statistic, and of a reference to a string
 _ROW_ALIGNMENT = 16  # a row begins at a multiple of so many bytes
+_KEY = 8  # bytes of a key, or of the number of a string
+_BLOCK_FRAME = 20  # bytes of a block on disk that are not of rows
+_PAGE = 4096
+# Of a bound on files, what rows can fill before compaction has no room to work.
+_DISK_SHARE = 5 / 6
+_MARK = 1  # bytes that a cache keeps of a row: its last use, and whether it has changed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +30,7 @@ class TierReport:
         name: "gpu", "host" or "disk".
         bound_bytes: The most bytes that the tier may hold; None: no bound.
         capacity_rows: How many rows fit within the bound, for all shards together; None: no bound.
+            Of the disk, about so many: compaction of files needs a part of the bound.
         rows: Rows in the tier now. A row that is in the cache and on disk counts in both.
         bytes: Bytes of these rows; of the disk, bytes of files.
     """
@@ -45,8 +52,12 @@ class MemoryReport:
         weight_bytes: Bytes of the weights of a row.
         slot_bytes: Bytes of the optimizer slots of a row.
         statistics_bytes: Bytes of the statistics of a row.
-        row_bytes: Bytes that a row takes in memory: these three, padded.
-        index_bytes: Bytes of the index from keys to rows.
+        mark_bytes: Bytes that the cache of a table with a `path` keeps of a row besides.
+        row_bytes: Bytes that a row takes in memory: these four, padded.
+        index_bytes: Bytes of the index from keys to rows. Of a table with a `path` it includes the
+            statistics of rows on disk, which are in memory.
+        slack_bytes: Bytes of host memory beside these and the bytes of the tiers: places of rows
+            that left, room that is not used yet, and buffers.
         tiers: A `TierReport` for each tier, fastest first.
     """
 
@@ -55,8 +66,10 @@ class MemoryReport:
     weight_bytes: int
     slot_bytes: int
     statistics_bytes: int
+    mark_bytes: int
     row_bytes: int
     index_bytes: int
+    slack_bytes: int
     tiers: tuple[TierReport, ...]
 
     def __str__(self) -> str:
@@ -66,10 +79,12 @@ class MemoryReport:
             bound = "none" if tier.bound_bytes is None else size_text(tier.bound_bytes)
             lines.append((tier.name, bound, capacity, f"{tier.rows:,}", size_text(tier.bytes)))
         lines.append(("index", "none", "", "", size_text(self.index_bytes)))
+        lines.append(("slack", "none", "", "", size_text(self.slack_bytes)))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         heading = (
             f"{self.name!r}: {self.rows:,} rows. A row takes {self.row_bytes} bytes: weights "
-            f"{self.weight_bytes}, slots {self.slot_bytes}, statistics {self.statistics_bytes}."
+            f"{self.weight_bytes}, slots {self.slot_bytes}, statistics {self.statistics_bytes}"
+            + (f", mark {self.mark_bytes}." if self.mark_bytes else ".")
         )
         texts = [
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
@@ -94,17 +109,42 @@ def memory_report(table: Table) -> MemoryReport:
         )
     stats = stats_of(table)
     weights, slots, statistics = _parts_of_row(table, stats)
-    row = _padded(_padded(weights, _WORD) + slots, _ROW_ALIGNMENT) + statistics
+    row = bytes_of_row(weights, slots, statistics, is_cached=table.options.has_disk)
+    on_disk = _bytes_on_disk(weights, max(slots, _slot_bytes_of_rule(table)))
     return MemoryReport(
         name=table.options.name,
         rows=stats["rows"],
         weight_bytes=weights,
         slot_bytes=slots,
         statistics_bytes=statistics,
+        mark_bytes=_MARK if table.options.has_disk else 0,
         row_bytes=row,
         index_bytes=stats["index_bytes"],
-        tiers=_tiers(table, stats, row),
+        slack_bytes=stats["slack_bytes"],
+        tiers=_tiers(table, stats, row, on_disk),
     )
+
+
+def bytes_of_row(weights: int, slots: int, statistics: int, *, is_cached: bool) -> int:
+    """Bytes that a row takes in memory.
+
+    Args:
+        weights: Bytes of its weights.
+        slots: Bytes of its optimizer slots.
+        statistics: Bytes of its statistics.
+        is_cached: Whether the memory is a cache over a disk.
+    """
+    row = _padded(_padded(weights, _WORD) + slots, _ROW_ALIGNMENT)
+    return row + statistics + (_MARK if is_cached else 0)
+
+
+def _bytes_on_disk(weights: int, slots: int) -> int:
+    """Bytes that a row takes in files: it is in a block of whole pages, beside others."""
+    row = _KEY + weights + slots
+    block = _padded(row, _PAGE)
+    while (rows := (block - _BLOCK_FRAME) // row) * row < block // 4 * 3:
+        block += _PAGE
+    return block // rows
 
 
 def size_text(number: float) -> str:
@@ -120,13 +160,12 @@ def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
     """Bytes of the weights, the slots and the statistics of a row in memory."""
     options = table.options
     weights = options.dim * (options.value_dtype.size or _WORD)
-    # A cache over a disk keeps the last use of each row.
-    count = 1 if options.has_disk else len(options.statistics)
+    statistics = len(options.statistics) * _WORD
     rows = stats["cache_rows"] if options.has_disk else stats["rows"]
     slots = 0
     if rows:
-        slots = max(0, stats["payload_bytes"] // rows - weights - count * _WORD)
-    return weights, slots or _slot_bytes_of_rule(table), count * _WORD
+        slots = max(0, stats["payload_bytes"] // rows - weights - statistics)
+    return weights, slots or _slot_bytes_of_rule(table), statistics
 
 
 def _slot_bytes_of_rule(table: Table) -> int:
@@ -140,13 +179,20 @@ def _slot_bytes_of_rule(table: Table) -> int:
     return size * sum(rule.widths)
 
 
-def _tiers(table: Table, stats: dict[str, Any], row: int) -> tuple[TierReport, ...]:
+def _tiers(
+    table: Table, stats: dict[str, Any], row: int, row_on_disk: int
+) -> tuple[TierReport, ...]:
     options, storage = table.options, table.options.storage
 
     def tier(name: str, bound: int | None, rows: int, used: int) -> TierReport:
         capacity = None
         if bound is not None:  # each shard has its part of the bound
-            capacity = bound // options.num_shards // row * options.num_shards
+            of_shard = bound // options.num_shards
+            if name == "disk":
+                of_shard = int(of_shard * _DISK_SHARE) // row_on_disk
+            else:
+                of_shard //= row
+            capacity = of_shard * options.num_shards
         return TierReport(name, bound, capacity, rows, used)
 
     payload = stats["payload_bytes"]

@@ -649,12 +649,13 @@ class Variable(tf.Module):
 
             - rows: Number of keys.
             - payload_bytes: Bytes of weights, slots and statistics of all rows.
-            - index_bytes: Bytes of the index from keys to rows.
+            - index_bytes: Bytes of the index from keys to rows, and of the statistics of rows on
+              disk.
             - slack_bytes: Bytes of rows that are freed, or not used yet.
             - pinned_bytes: Of these two, the bytes of rows of a table on a GPU that are in pinned
               host memory, see `Storage`.
             - admission_bytes: Bytes of what counts the keys that wait for a row.
-            - load: How full the index is, from 0 to 1.
+            - load: How full the index is, from 0 to 1; of a table with a `path`, the cache's.
             - mean_probe_length: Cache lines of the index that a lookup reads, in the mean over a
               sample; 0 without rows.
             - admitted: Rows that came by a policy with a bound, admission or TTL.

@@ -57,6 +57,7 @@ struct Loops {
     const char* row;  // null for an absent key
     uint32_t word;
     uint32_t row_id;
+    RowMark::Byte* mark;  // if rows have marks
   };
 
   // kRowBytes: the size of the weights, or 0 where it is known at run time only.
@@ -97,7 +98,10 @@ struct Loops {
       flight.row = rows.Row(row_id);
       PrefetchRow<false>(flight.row, read_bytes);
       if (request.use != nullptr) __builtin_prefetch(rows.Statistics(row_id), 1);
-      if (request.marks) __builtin_prefetch(rows.Mark(row_id));
+      if (request.marks) {
+        flight.mark = rows.Mark(row_id);
+        __builtin_prefetch(flight.mark);
+      }
     };
     const auto copy_row = [&](size_t i) {
       InFlight& flight = ring[i % kRing];
@@ -115,13 +119,12 @@ struct Loops {
         flight.word = entry.word;
         flight.row_id = entry.row_id;
         flight.row = entry.found() ? rows.Row(entry.row_id) : nullptr;
+        if (request.marks && entry.found()) flight.mark = rows.Mark(entry.row_id);
       }
       if (request.use != nullptr && flight.row != nullptr && !request.use(request, flight.row_id)) {
         flight.row = nullptr;
       }
-      if (request.marks && flight.row != nullptr) {
-        RowMark::Use(rows.Mark(flight.row_id), request.tick);
-      }
+      if (request.marks && flight.row != nullptr) RowMark::Use(flight.mark, request.tick);
       if (flight.row == nullptr) request.absent(request, keys[i], position);
       if (request.exists != nullptr) request.exists[position] = flight.row != nullptr;
     };

@@ -13,13 +13,13 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tf_embed import TablePolicy
+from tf_embed import Storage, TablePolicy
 from tf_embed.layers import DynamicEmbedding
 
 Content = dict[int, tuple[Any, ...]]
 
 
-def model_of(shards: int) -> keras.Model:
+def model_of(shards: int, storage: Storage | None = None) -> keras.Model:
     layer = DynamicEmbedding(
         3,
         combiner="mean",
@@ -27,6 +27,7 @@ def model_of(shards: int) -> keras.Model:
         initializer="uniform",
         policy=TablePolicy(eviction="lfu"),
         devices=["/CPU:0"] * shards,
+        storage=storage,
         name="users",
     )
     ids = keras.Input([2], dtype="int64")
@@ -88,21 +89,29 @@ def by_weights(model: keras.Model, other: keras.Model, folder: str) -> None:
 
 
 class ReshardTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
-        (by_checkpoint, True),
-        (by_weights_file, True),
-        (by_keras_file, True),
-        (by_row_files, True),
-        (by_weights, False),  # as any weight, nothing of the optimizer
+    @parameterized.product(
+        case=(
+            (by_checkpoint, True),
+            (by_weights_file, True),
+            (by_keras_file, True),
+            (by_row_files, True),
+            (by_weights, False),  # as any weight, nothing of the optimizer
+        ),
+        on_disk=((), (1, 2), (3,)),
     )
     @pytest.mark.smoke
-    def test_one_to_three_to_two(self, carry, with_all):
-        model = model_of(1)
+    def test_one_to_three_to_two(self, case, on_disk):
+        carry, with_all = case
+        storages = {
+            shards: Storage(host_bytes=600, path=tempfile.mkdtemp(dir=self.get_temp_dir()))
+            for shards in on_disk
+        }
+        model = model_of(1, storages.get(1))
         train(model, 1)
         wanted = content_of(model, with_all)
         self.assertGreater(len(wanted), 10)
         for shards in (3, 2):
-            other = model_of(shards)
+            other = model_of(shards, storages.get(shards))
             carry(model, other, tempfile.mkdtemp(dir=self.get_temp_dir()))
             self.assertEqual(content_of(other, with_all), wanted)
             sizes = [int(table_of(other).size(i)) for i in range(shards)]

@@ -64,7 +64,6 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             "`host_bytes` must be above 0, or None, .* Received: host_bytes=0",
         ),
         ({"host_bytes": 10}, ValueError, "`host_bytes` must be used with a `path`, .*=10"),
-        ({"path": "x"}, ValueError, "`host_bytes` must be at least 1 with a `path`.*=None"),
         ({"path": "x", "host_bytes": 0}, ValueError, "`host_bytes` must be at least 1 .*=0"),
         ({"path": "", "host_bytes": 9}, ValueError, "`path` must be a path .* Received: path=''"),
         ({"path": 3, "host_bytes": 9}, TypeError, "`path` must be a str or a path. .* path=3"),
@@ -117,6 +116,14 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         for make in (tf_embed.Variable, lambda **given: DynamicEmbedding(2, **given)):
             with self.assertRaisesRegex(TypeError, "`storage` must be a tf_embed.Storage. Rec"):
                 make(storage=10**9)
+
+    def test_a_cache_without_a_size_is_refused(self):
+        storage = tf_embed.Storage(path="x")
+        for make in (tf_embed.Variable, lambda **given: DynamicEmbedding(2, **given)):
+            with self.assertRaisesRegex(ValueError, "`host_bytes` of `storage` must be given"):
+                make(storage=storage)
+        with self.assertRaisesRegex(ValueError, "`host_bytes` of the `storage` of 'mine' must be"):
+            tbe.TableBatchedEmbeddingBags([(9, 2)], storage=storage, table_names=["mine"])
 
     def test_a_table_on_the_cpu_makes_nothing_of_bounds_of_a_gpu(self):
         v = variable(tf_embed.Storage(gpu_total_bytes=1), devices=CPU)

@@ -115,6 +115,8 @@ class MemoryReportTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(lines[2].split(), ["host", "none", "any", "100", "1.6", "KiB"])
         self.assertEqual(lines[3].split()[:2], ["index", "none"])
+        self.assertEqual(lines[4].split()[:2], ["slack", "none"])
+        self.assertEqual(report.slack_bytes, v.stats()["slack_bytes"])
         self.assertEqual(repr(report), str(report))
 
     @parameterized.parameters(

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// How TieredTable makes room in its cache. The verbs on rows are in tiered_table.cc.
+#include <algorithm>
+#include <functional>
+#include <mutex>
+
+#include "cc/core/rows/row_layout.h"
+#include "cc/tiered/tiered_table.h"
+
+namespace tf_embed {
+namespace {
+
+// Rows that go down together.
+constexpr size_t kDemotedTogether = 4096;
+// Rows that are written together while others are inside.
+constexpr size_t kWrittenTogether = 1024;
+// Room is made for this share of the cache besides, so that few batches have to make any. By so
+// much the cache grows in a tick.
+constexpr size_t kSpareDivisor = 32;
+static_assert(kSpareDivisor <= Victims::kGrowthTicks);
+
+}  // namespace
+
+void TieredTable::NoteGrowth() const {
+  const size_t size = cache_->size();
+  size_t next = next_tick_.load(std::memory_order_relaxed);
+  if (size < next) return;
+  const size_t after = size + capacity_ / kSpareDivisor + 1;
+  if (next_tick_.compare_exchange_strong(next, after)) victims_.EndTick(cache_->cache());
+}
+
+size_t TieredTable::NumLeaving(size_t wanted) const {
+  const size_t size = cache_->size();
+  if (size + wanted <= capacity_) return 0;
+  return std::min(size, size + wanted - capacity_ + capacity_ / kSpareDivisor);
+}
+
+Status TieredTable::ForEachVictim(
+    const ExecContext& inner, const KeyBatch& batch, size_t most, size_t at_once,
+    const std::function<Status(const int64_t* keys, const bool* changed, size_t count)>& take)
+    const {
+  Buffer<int64_t> stay(options_.allocator);
+  Buffer<int64_t> keys(options_.allocator);
+  Buffer<bool> changed(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(stay.Resize(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(keys.Resize(at_once));
+  TF_EMBED_RETURN_IF_ERROR(changed.Resize(at_once));
+  std::copy_n(batch.keys, batch.size, stay.data());
+  std::sort(stay.data(), stay.data() + batch.size);
+  const auto stays = [&](int64_t key) {
+    return std::binary_search(stay.data(), stay.data() + batch.size, key);
+  };
+  // A list of victims may have rows of the batch alone. After two such lists there are no others.
+  int lists_in_vain = 0;
+  for (size_t gone = 0; gone < most && lists_in_vain < 2;) {
+    size_t found;
+    bool collected;
+    TF_EMBED_RETURN_IF_ERROR(victims_.Next(inner, cache_.get(), std::min(at_once, most - gone),
+                                           keys.data(), changed.data(), &found, &collected));
+    size_t leaving = 0;
+    for (size_t i = 0; i < found; ++i) {
+      if (stays(keys[i])) continue;
+      changed[leaving] = changed[i];
+      keys[leaving++] = keys[i];
+    }
+    if (leaving > 0) TF_EMBED_RETURN_IF_ERROR(take(keys.data(), changed.data(), leaving));
+    gone += leaving;
+    lists_in_vain = leaving > 0 ? 0 : lists_in_vain + (collected || found == 0 ? 1 : 0);
+  }
+  return Status();
+}
+
+Status TieredTable::MakeRoom(const ExecContext& context, const KeyBatch& batch,
+                             size_t wanted) const {
+  Keys victims(options_.allocator);
+  const ExecContext inner = context.Holding(Held::kWriting);
+  {
+    const WriteLocks writing(locks_, context);
+    const size_t most = NumLeaving(wanted);
+    if (most > 0) victims_.EndTick(cache_->cache());
+    TF_EMBED_RETURN_IF_ERROR(WriteVictims(inner.InSerial(), batch, most, &victims));
+  }
+  const ReplaceLocks alone(locks_, context);
+  TF_EMBED_RETURN_IF_ERROR(DropVictims(inner, victims));
+  return MakeRoomAlone(inner, batch, wanted);
+}
+
+Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch,
+                                  size_t wanted) const {
+  const size_t most = NumLeaving(wanted);
+  if (most == 0) return Status();
+  victims_.EndTick(cache_->cache());
+  const auto demote = [&](const int64_t* keys, const bool* changed, size_t count) {
+    return Demote(inner, keys, changed, count);
+  };
+  return ForEachVictim(inner, batch, most, kDemotedTogether, std::cref(demote));
+}
+
+Status TieredTable::PutRows(const ExecContext& inner, WholeRows* rows,
+                            BackingStore::After after) const {
+  if (rows->size == 0) return Status();
+  const RowLayout layout(options_.value_type, options_.dim, rule_);
+  const size_t words = options_.policy.statistics.size();
+  Buffer<bool> exists(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(exists.Resize(rows->size));
+  SlotsOut slots;
+  if (rule_.slots_per_row() > 0) slots = {&rule_, rows->slots.data()};
+  const KeyBatch batch{rows->keys.data(), rows->size};
+  ExecContext reading = inner;
+  reading.training = false;  // this is no use of the rows
+  TF_EMBED_RETURN_IF_ERROR(
+      cache_->Find(reading, batch, DefaultRows(), rows->weights.data(), exists.data(), slots));
+  counters_.copied_down.fetch_add(rows->size, std::memory_order_relaxed);
+  if (words > 0) {
+    TF_EMBED_RETURN_IF_ERROR(
+        cache_->eviction()->FindStatistics(inner, batch, rows->statistics.data(), exists.data()));
+  }
+  counters_.written.fetch_add(rows->size, std::memory_order_relaxed);
+  return store_->Put(inner, *rows, after);
+}
+
+Status TieredTable::WriteVictims(const ExecContext& inner, const KeyBatch& batch, size_t most,
+                                 Keys* victims) const {
+  if (most == 0) return Status();
+  const RowLayout layout(options_.value_type, options_.dim, rule_);
+  WholeRows rows(options_.allocator);
+  Buffer<bool> stored(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(victims->Resize(most));
+  TF_EMBED_RETURN_IF_ERROR(stored.Resize(kWrittenTogether));
+  TF_EMBED_RETURN_IF_ERROR(rows.Resize(kWrittenTogether, layout.weight_bytes,
+                                       layout.wide_slot_bytes, options_.policy.statistics.size()));
+  const auto write = [&](const int64_t* keys, const bool* changed, size_t count) {
+    store_->Contains(keys, count, stored.data());
+    rows.size = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (changed[i] || !stored[i]) rows.keys[rows.size++] = keys[i];
+    }
+    const KeyBatch written{rows.keys.data(), rows.size};
+    TF_EMBED_RETURN_IF_ERROR(cache_->cache()->SetChanged(inner, written, false));
+    Status status = PutRows(inner, &rows, BackingStore::After::kShared);
+    if (!status.ok()) {
+      // Whichever of them are in the store by now, what the cache has counts.
+      for (size_t i = 0; i < count; ++i) {
+        const KeyBatch one{keys + i, 1};
+        if (changed[i] || !stored[i]) (void)cache_->cache()->SetChanged(inner, one, true);
+      }
+      return status;
+    }
+    std::copy_n(keys, count, victims->keys.data() + victims->size);
+    victims->size += count;
+    return status;
+  };
+  // In several turns, so that rows which others want can come up between them.
+  while (victims->size < most) {
+    const std::lock_guard<OrderedMutex> lock(promotion_);
+    const size_t before = victims->size;
+    TF_EMBED_RETURN_IF_ERROR(ForEachVictim(inner, batch, std::min(kWrittenTogether, most - before),
+                                           kWrittenTogether, std::cref(write)));
+    if (victims->size == before) break;
+  }
+  return Status();
+}
+
+Status TieredTable::DropVictims(const ExecContext& inner, const Keys& victims) const {
+  if (victims.size == 0) return Status();
+  const size_t words = options_.policy.statistics.size();
+  Keys leaving(options_.allocator);
+  Buffer<uint8_t> marks(options_.allocator);
+  Buffer<bool> exists(options_.allocator);
+  Buffer<bool> stored(options_.allocator);
+  Buffer<uint64_t> statistics(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(leaving.Resize(victims.size));
+  TF_EMBED_RETURN_IF_ERROR(marks.Resize(victims.size));
+  TF_EMBED_RETURN_IF_ERROR(exists.Resize(victims.size));
+  TF_EMBED_RETURN_IF_ERROR(stored.Resize(victims.size));
+  TF_EMBED_RETURN_IF_ERROR(statistics.Resize(victims.size * words));
+  const KeyBatch all{victims.keys.data(), victims.size};
+  TF_EMBED_RETURN_IF_ERROR(cache_->cache()->FindMarks(inner, all, marks.data(), exists.data()));
+  store_->Contains(all.keys, all.size, stored.data());
+  for (size_t i = 0; i < victims.size; ++i) {
+    if (!exists[i] || !stored[i] || RowMark::IsChanged(marks[i])) continue;
+    if (victims_.IsOfThisTick(marks[i])) continue;
+    leaving.keys[leaving.size++] = victims.keys[i];
+  }
+  KeyBatch batch{leaving.keys.data(), leaving.size};
+  batch.distinct = true;
+  if (words > 0) {
+    TF_EMBED_RETURN_IF_ERROR(
+        cache_->eviction()->FindStatistics(inner, batch, statistics.data(), exists.data()));
+  }
+  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+  store_->Unshare(batch.keys, batch.size, words == 0 ? nullptr : statistics.data());
+  counters_.demoted.fetch_add(batch.size, std::memory_order_relaxed);
+  return Status();
+}
+
+Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const bool* changed,
+                           size_t count) const {
+  // Shared rows are below already, unless they have changed.
+  const size_t words = options_.policy.statistics.size();
+  const RowLayout layout(options_.value_type, options_.dim, rule_);
+  Buffer<bool> exists(options_.allocator);
+  Keys kept(options_.allocator);
+  Buffer<uint64_t> statistics(options_.allocator);
+  WholeRows rows(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(exists.Resize(count));
+  TF_EMBED_RETURN_IF_ERROR(kept.Resize(count));
+  TF_EMBED_RETURN_IF_ERROR(statistics.Resize(count * words));
+  TF_EMBED_RETURN_IF_ERROR(rows.Resize(count, layout.weight_bytes, layout.wide_slot_bytes, words));
+  store_->Contains(keys, count, exists.data());
+  for (size_t i = 0; i < count; ++i) {
+    if (exists[i] && !changed[i]) {
+      kept.keys[kept.size++] = keys[i];
+    } else {
+      rows.keys[rows.size++] = keys[i];
+    }
+  }
+  const Status status = PutRows(inner, &rows, BackingStore::After::kCold);
+  if (!status.ok()) {
+    store_->Erase(rows.keys.data(), rows.size);  // the cache has them still
+    return status;
+  }
+  if (words > 0) {
+    TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(
+        inner, KeyBatch{kept.keys.data(), kept.size}, statistics.data(), exists.data()));
+  }
+  KeyBatch batch{keys, count};
+  batch.distinct = true;
+  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+  store_->Unshare(kept.keys.data(), kept.size, words == 0 ? nullptr : statistics.data());
+  counters_.demoted.fetch_add(count, std::memory_order_relaxed);
+  return Status();
+}
+
+}  // namespace tf_embed

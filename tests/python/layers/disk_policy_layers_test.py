@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies in Keras models whose tables have rows on disk: the tests of tables in memory."""
+
+from __future__ import annotations
+
+import policy_layers_test
+import tensorflow as tf
+from on_disk import OnDisk
+
+
+class SavePathsTest(OnDisk, policy_layers_test.SavePathsTest):
+    """What is saved."""
+
+    host_bytes = 500  # three rows for each of three shards
+
+
+class LayerTest(OnDisk, policy_layers_test.LayerTest):
+    """What a model does."""
+
+    host_bytes = 500
+
+
+if __name__ == "__main__":
+    tf.test.main()

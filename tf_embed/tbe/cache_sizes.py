@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CacheSizes`: how large the caches of a layer's tables are, by FBGEMM's arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
+from tf_embed.optimizers.rules import fused_slots
+from tf_embed.table.policies import TablePolicy
+from tf_embed.table.storage import Storage
+from tf_embed.table.table_options import TableOptions
+from tf_embed.tbe import quantized_rows
+from tf_embed.tbe.tables import TableSpec
+from tf_embed.tbe.types import EmbeddingLocation, SparseType
+from tf_embed.variable.memory_report import bytes_of_row
+
+_WORD = 8  # bytes
+_ROWS_OF_SET = 32  # as in FBGEMM's cache
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheSizes:
+    """Gives the storage of each table its `host_bytes`, where `cache_load_factor` says it.
+
+    Those are the tables of EmbeddingLocation.MANAGED_CACHING whose storage has a `path` and no
+    `host_bytes`. FBGEMM has one cache for all of them, and here each has its own.
+
+    Attributes:
+        load_factor: Which part of the rows of a table its cache has room for.
+        sets: If not 0, how many sets of 32 rows all these caches have together, in place of
+            `load_factor`. They are divided by the number of rows.
+        precision: What rows are stored in.
+        optimizer: The optimizer whose slots rows have; None: rows have none yet.
+        state_dtypes: The dtypes of some of its slots, by name, that are not float32.
+    """
+
+    load_factor: float
+    sets: int
+    precision: SparseType
+    optimizer: RowRuleOptimizer | None
+    state_dtypes: Mapping[str, tf.DType]
+
+    def storages(
+        self,
+        storages: Sequence[Storage | None],
+        specs: Sequence[TableSpec],
+        policies: Sequence[TablePolicy | None],
+        names: Sequence[str],
+    ) -> list[Storage | None]:
+        """The storage of each table, with the `host_bytes` that it lacks.
+
+        Raises:
+            ValueError: If a storage lacks `host_bytes` and nothing says them.
+        """
+        rows = [self._rows_of(*each) for each in zip(storages, specs, policies, names, strict=True)]
+        total = sum(rows)
+        sized = list(storages)
+        for i, (storage, count) in enumerate(zip(storages, rows, strict=True)):
+            if storage is None or not count:
+                continue
+            sets = math.ceil(self.load_factor * count / _ROWS_OF_SET)
+            if self.sets:
+                sets = -(-self.sets * count // total)
+            row = self._row_bytes(specs[i], policies[i], storage)
+            sized[i] = dataclasses.replace(storage, host_bytes=sets * _ROWS_OF_SET * row)
+        return sized
+
+    def _rows_of(
+        self, storage: Storage | None, spec: TableSpec, policy: TablePolicy | None, name: str
+    ) -> int:
+        """How many rows a table has whose cache has no size; 0 for another one."""
+        if not lacks_size(storage):
+            return 0
+        rows = spec.rows
+        if rows is None and policy is not None:
+            rows = policy.max_rows
+        if rows is None or spec.location != EmbeddingLocation.MANAGED_CACHING:
+            raise ValueError(
+                f"`host_bytes` of the `storage` of {name!r} must be given with a `path`. Only a "
+                "table of EmbeddingLocation.MANAGED_CACHING with a number of rows takes it from "
+                f"`cache_load_factor` or `cache_sets`. Received: storage={storage}, "
+                f"location=EmbeddingLocation.{spec.location.name}, "
+                f"rows={validation.shown(spec.rows)}"
+            )
+        return rows
+
+    def _row_bytes(self, spec: TableSpec, policy: TablePolicy | None, storage: Storage) -> int:
+        quantized = self.precision == SparseType.INT8
+        weights = spec.dim + quantized_rows.TAIL if quantized else spec.dim
+        weights *= 1 if self.precision.dtype is None else self.precision.dtype.size
+        options = TableOptions("", policy=policy, storage=storage)
+        statistics = len(options.statistics) * _WORD
+        return bytes_of_row(weights, self._slot_bytes(spec.dim), statistics, is_cached=True)
+
+    def _slot_bytes(self, dim: int) -> int:
+        if self.optimizer is None:
+            return 0
+        end = 0
+        for name, width, _ in fused_slots(self.optimizer, dim):
+            size = self.state_dtypes.get(name, tf.float32).size
+            end = -(-end // size) * size + width * size
+        is_narrow = any(dtype != tf.float32 for dtype in self.state_dtypes.values())
+        return -(-end // _WORD) * _WORD if is_narrow else end
+
+
+def lacks_size(storage: Storage | None) -> bool:
+    """Whether there is a cache over a disk without a size."""
+    return storage is not None and storage.path is not None and storage.host_bytes is None
