@@ -222,15 +222,16 @@ class TieredTable final : public Table,
   Status MakeRoomAlone(const ExecContext& inner, const KeyBatch& batch, size_t wanted) const;
   // The rows that leave for `wanted` more, or 0.
   size_t NumLeaving(size_t wanted) const;
-  // Calls `take(keys, changed, count)` for rows that may leave and are not in the batch, until it
-  // has taken `most`.
-  Status ForEachVictim(const ExecContext& inner, const KeyBatch& batch, size_t most, size_t at_once,
+  // The keys of a batch in order.
+  Status SortedKeys(const KeyBatch& batch, Keys* sorted) const;
+  // Calls `take(keys, changed, count)` for rows that may leave and are not in `stay`, which is
+  // sorted, until it has taken `most`.
+  Status ForEachVictim(const ExecContext& inner, const Keys& stay, size_t most, size_t at_once,
                        const std::function<Status(const int64_t* keys, const bool* changed,
                                                   size_t count)>& take) const;
   // Writes rows that will leave, which are shared and unchanged from then on until they change.
   // REQUIRES: the locks of a writer.
-  Status WriteVictims(const ExecContext& inner, const KeyBatch& batch, size_t most,
-                      Keys* victims) const;
+  Status WriteVictims(const ExecContext& inner, const Keys& stay, size_t most, Keys* victims) const;
   // Takes those out of the cache that have not been used or changed since. REQUIRES: nobody else is
   // inside.
   Status DropVictims(const ExecContext& inner, const Keys& victims) const;

@@ -35,20 +35,24 @@ size_t TieredTable::NumLeaving(size_t wanted) const {
   return std::min(size, size + wanted - capacity_ + capacity_ / kSpareDivisor);
 }
 
+Status TieredTable::SortedKeys(const KeyBatch& batch, Keys* sorted) const {
+  TF_EMBED_RETURN_IF_ERROR(sorted->Resize(batch.size));
+  sorted->size = batch.size;
+  std::copy_n(batch.keys, batch.size, sorted->keys.data());
+  sorted->MakeDistinct();
+  return Status();
+}
+
 Status TieredTable::ForEachVictim(
-    const ExecContext& inner, const KeyBatch& batch, size_t most, size_t at_once,
+    const ExecContext& inner, const Keys& stay, size_t most, size_t at_once,
     const std::function<Status(const int64_t* keys, const bool* changed, size_t count)>& take)
     const {
-  Buffer<int64_t> stay(options_.allocator);
   Buffer<int64_t> keys(options_.allocator);
   Buffer<bool> changed(options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(stay.Resize(batch.size));
   TF_EMBED_RETURN_IF_ERROR(keys.Resize(at_once));
   TF_EMBED_RETURN_IF_ERROR(changed.Resize(at_once));
-  std::copy_n(batch.keys, batch.size, stay.data());
-  std::sort(stay.data(), stay.data() + batch.size);
   const auto stays = [&](int64_t key) {
-    return std::binary_search(stay.data(), stay.data() + batch.size, key);
+    return std::binary_search(stay.keys.data(), stay.keys.data() + stay.size, key);
   };
   // A list of victims may have rows of the batch alone. After two such lists there are no others.
   int lists_in_vain = 0;
@@ -72,13 +76,15 @@ Status TieredTable::ForEachVictim(
 
 Status TieredTable::MakeRoom(const ExecContext& context, const KeyBatch& batch,
                              size_t wanted) const {
+  Keys stay(options_.allocator);
   Keys victims(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(SortedKeys(batch, &stay));
   const ExecContext inner = context.Holding(Held::kWriting);
   {
     const WriteLocks writing(locks_, context);
     const size_t most = NumLeaving(wanted);
     if (most > 0) victims_.EndTick(cache_->cache());
-    TF_EMBED_RETURN_IF_ERROR(WriteVictims(inner.InSerial(), batch, most, &victims));
+    TF_EMBED_RETURN_IF_ERROR(WriteVictims(inner.InSerial(), stay, most, &victims));
   }
   const ReplaceLocks alone(locks_, context);
   TF_EMBED_RETURN_IF_ERROR(DropVictims(inner, victims));
@@ -89,11 +95,13 @@ Status TieredTable::MakeRoomAlone(const ExecContext& inner, const KeyBatch& batc
                                   size_t wanted) const {
   const size_t most = NumLeaving(wanted);
   if (most == 0) return Status();
+  Keys stay(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(SortedKeys(batch, &stay));
   victims_.EndTick(cache_->cache());
   const auto demote = [&](const int64_t* keys, const bool* changed, size_t count) {
     return Demote(inner, keys, changed, count);
   };
-  return ForEachVictim(inner, batch, most, kDemotedTogether, std::cref(demote));
+  return ForEachVictim(inner, stay, most, kDemotedTogether, std::cref(demote));
 }
 
 Status TieredTable::PutRows(const ExecContext& inner, WholeRows* rows,
@@ -119,7 +127,7 @@ Status TieredTable::PutRows(const ExecContext& inner, WholeRows* rows,
   return store_->Put(inner, *rows, after);
 }
 
-Status TieredTable::WriteVictims(const ExecContext& inner, const KeyBatch& batch, size_t most,
+Status TieredTable::WriteVictims(const ExecContext& inner, const Keys& stay, size_t most,
                                  Keys* victims) const {
   if (most == 0) return Status();
   const RowLayout layout(options_.value_type, options_.dim, rule_);
@@ -154,7 +162,7 @@ Status TieredTable::WriteVictims(const ExecContext& inner, const KeyBatch& batch
   while (victims->size < most) {
     const std::lock_guard<OrderedMutex> lock(promotion_);
     const size_t before = victims->size;
-    TF_EMBED_RETURN_IF_ERROR(ForEachVictim(inner, batch, std::min(kWrittenTogether, most - before),
+    TF_EMBED_RETURN_IF_ERROR(ForEachVictim(inner, stay, std::min(kWrittenTogether, most - before),
                                            kWrittenTogether, std::cref(write)));
     if (victims->size == before) break;
   }
