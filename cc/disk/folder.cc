@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc/disk/aligned_buffer.h"
@@ -23,6 +26,7 @@ namespace {
 constexpr char kLockName[] = "LOCK";
 constexpr char kContent[] = "A store of rows of tf_embed. The files beside this one are its own.\n";
 constexpr size_t kContentBytes = sizeof(kContent) - 1;
+constexpr char kKept[] = ".kept";  // and a number: what is behind the name of a folder that is kept
 constexpr uint64_t kProbe = ~uint64_t{0};  // a number that no file of rows has
 
 std::string NameOf(uint64_t serial) {
@@ -54,54 +58,122 @@ int List(const std::string& path, std::vector<std::string>* names) {
   return error;
 }
 
+// Without the number at the end and the character before it, if it ends so.
+std::string WithoutNumber(const std::string& name, char before) {
+  const size_t last = name.find_last_not_of("0123456789");
+  const bool has = last != std::string::npos && last + 1 < name.size() && name[last] == before;
+  return has ? name.substr(0, last) : name;
+}
+
+// The label of a folder "<label>-<shard>" or "<label>-<shard>.<n>". False for other names.
+bool LabelOf(const std::string& name, std::string* label) {
+  const std::string shard = WithoutNumber(name, '.');
+  *label = WithoutNumber(shard, '-');
+  return label->size() < shard.size();
+}
+
 // An open LOCK file, locked.
 struct Lock {
   int descriptor = -1;
-  bool ours = false;  // it says that the folder is ours: a process left it behind
+  bool ours = false;   // it says that the folder is ours: a process left it behind
+  bool empty = false;  // it says nothing yet
 
+  Lock() = default;
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
   ~Lock() {
-    if (descriptor >= 0) close(descriptor);
+    if (descriptor < 0) return;
+    flock(descriptor, LOCK_UN);  // a child of fork() may have the descriptor open still
+    close(descriptor);
   }
 };
 
-// Locks the LOCK file of a folder, which is made if it is not there.
-Status TakeLock(const std::string& path, Lock* lock) {
+enum class Taken : uint8_t {
+  kYes,
+  kInUse,  // another one has the lock
+  kGone,   // the folder or the file was removed or moved, perhaps just now
+};
+
+// Locks the LOCK file of a folder; makes it if `make` and it is not there.
+Status TakeLock(const std::string& path, bool make, Lock* lock, Taken* taken) {
   const std::string name = path + "/" + kLockName;
-  for (;;) {
-    const int descriptor =
-        open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
-    if (descriptor < 0) return FileFailure("Can't open '" + name + "'", errno);
-    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-      const int error = errno;
-      close(descriptor);
-      if (error == EWOULDBLOCK) {
-        return Status::FailedPrecondition(
-            "The folder '" + path +
-            "' is in use by another store of rows. Give each table and each process a folder of "
-            "its own.");
-      }
-      return FileFailure("Can't lock '" + name + "'", error);
-    }
-    // Its owner may have removed the file after it was opened here: then it locks nothing.
-    struct stat opened, there;
-    if (fstat(descriptor, &opened) != 0 || stat(name.c_str(), &there) != 0 ||
-        opened.st_ino != there.st_ino || opened.st_dev != there.st_dev) {
-      close(descriptor);
-      continue;
-    }
-    char content[kContentBytes];
-    lock->descriptor = descriptor;
-    lock->ours =
-        pread(descriptor, content, kContentBytes, 0) == static_cast<ssize_t>(kContentBytes) &&
-        std::memcmp(content, kContent, kContentBytes) == 0;
+  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0);
+  const int descriptor = open(name.c_str(), flags, S_IRUSR | S_IWUSR);
+  if (descriptor < 0 && errno == ENOENT) {
+    *taken = Taken::kGone;
     return Status();
   }
+  if (descriptor < 0 && errno == ENOTDIR) {
+    return Status::InvalidArgument("A store of rows needs a folder '" + path +
+                                   "', which is a file.");
+  }
+  if (descriptor < 0) return FileFailure("Can't open '" + name + "'", errno);
+  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    close(descriptor);
+    if (error != EWOULDBLOCK) return FileFailure("Can't lock '" + name + "'", error);
+    *taken = Taken::kInUse;
+    return Status();
+  }
+  lock->descriptor = descriptor;
+  // The file may have been removed, or moved with its folder, after it was opened here: then it
+  // locks nothing.
+  struct stat opened, there;
+  if (fstat(descriptor, &opened) != 0 || stat(name.c_str(), &there) != 0 ||
+      opened.st_ino != there.st_ino || opened.st_dev != there.st_dev) {
+    *taken = Taken::kGone;
+    return Status();
+  }
+  char content[kContentBytes];
+  lock->ours =
+      pread(descriptor, content, kContentBytes, 0) == static_cast<ssize_t>(kContentBytes) &&
+      std::memcmp(content, kContent, kContentBytes) == 0;
+  lock->empty = opened.st_size == 0;
+  *taken = Taken::kYes;
+  return Status();
+}
+
+// What a folder that is locked has.
+struct Content {
+  std::vector<std::string> rows;  // names of files of rows
+  bool has_others = false;        // and no LOCK
+
+  bool has_rows() const { return !rows.empty(); }
+  // Whether the folder is ours. A process may have ended before it wrote who it was.
+  bool IsOf(const Lock& lock) const {
+    return lock.ours || (lock.empty && !has_rows() && !has_others);
+  }
+};
+
+// 0 or errno.
+int Look(const std::string& path, Content* content) {
+  std::vector<std::string> names;
+  if (const int error = List(path, &names)) return error;
+  for (const std::string& name : names) {
+    if (IsOurs(name.c_str())) {
+      content->rows.push_back(name);
+    } else if (name != kLockName) {
+      content->has_others = true;
+    }
+  }
+  return 0;
+}
+
+// Removes the files of rows.
+Status RemoveRows(const std::string& path, const Content& content, FileSystem* files) {
+  for (const std::string& name : content.rows) {
+    const std::string file = path + "/" + name;
+    if (const int error = files->Unlink(file)) {
+      return FileFailure("Can't remove '" + file + "', which a process left behind", error);
+    }
+  }
+  return Status();
 }
 
 // Moves the folder of a dead process aside.
 Status MoveAside(const std::string& path) {
   for (uint64_t n = 1;; ++n) {
-    const std::string kept = path + ".kept-" + std::to_string(n);
+    const std::string kept = path + kKept + "-" + std::to_string(n);
     // A folder that is made here and is empty is replaced by rename, another one is not.
     if (mkdir(kept.c_str(), S_IRWXU) != 0) {
       if (errno == EEXIST) continue;
@@ -115,64 +187,130 @@ Status MoveAside(const std::string& path) {
 }
 
 // Makes the folder's LOCK ours, once what another process left is away.
-Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, Lock* lock,
+Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, const Lock& lock,
                bool* moved) {
-  std::vector<std::string> names;
-  if (const int error = List(path, &names)) {
+  Content content;
+  if (const int error = Look(path, &content)) {
     return FileFailure("Can't list the folder '" + path + "'", error);
   }
-  if (!lock->ours) {
-    struct stat found;
-    const bool empty_lock = fstat(lock->descriptor, &found) == 0 && found.st_size == 0;
-    // A process may have ended before it wrote who it was.
-    if (names.size() == 1 && empty_lock) return Status();
-    if (empty_lock) unlink((path + "/" + kLockName).c_str());
+  if (!content.IsOf(lock)) {
+    if (lock.empty) unlink((path + "/" + kLockName).c_str());  // made by TakeLock
     return Status::FailedPrecondition("The folder '" + path +
                                       "' has files that are not of a store of rows. Name another "
                                       "folder, or remove it.");
   }
-  bool has_rows = false;
-  for (const std::string& name : names) has_rows = has_rows || IsOurs(name.c_str());
-  if (has_rows && keep_leftovers) {
+  if (content.has_rows() && keep_leftovers) {
     *moved = true;
     return MoveAside(path);
   }
-  for (const std::string& name : names) {
-    if (!IsOurs(name.c_str())) continue;
-    const std::string file = path + "/" + name;
-    if (const int error = files->Unlink(file)) {
-      return FileFailure("Can't remove '" + file + "', which a process left behind", error);
-    }
+  TF_EMBED_RETURN_IF_ERROR(RemoveRows(path, content, files));
+  if (!lock.ours &&
+      pwrite(lock.descriptor, kContent, kContentBytes, 0) != static_cast<ssize_t>(kContentBytes)) {
+    const Status status = FileFailure("Can't write to '" + path + "/" + kLockName + "'", errno);
+    unlink((path + "/" + kLockName).c_str());
+    rmdir(path.c_str());
+    return status;
   }
   return Status();
+}
+
+// Gives a folder another name of the same shard, under which no table looks for it: removal takes
+// long, and meanwhile a table may want the folder. If this process dies, others find it. 0 or
+// errno.
+int Rename(std::string* path) {
+  constexpr uint64_t kFirst = 1000000;
+  const size_t slash = path->rfind('/') + 1;
+  const std::string shard = path->substr(0, slash) + WithoutNumber(path->substr(slash), '.');
+  for (uint64_t n = kFirst;; ++n) {
+    std::string renamed = shard + "." + std::to_string(n);
+    if (renamed == *path) return 0;
+    if (rename(path->c_str(), renamed.c_str()) == 0) {
+      *path = std::move(renamed);
+      return 0;
+    }
+    if (errno != ENOTEMPTY && errno != EEXIST) return errno;
+  }
+}
+
+// Removes a folder, or moves it aside, if it is ours and not in use. If that fails it stays: a
+// table that wants a folder of this name is told why.
+void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
+  struct stat found;
+  if (lstat(path.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return;
+  Lock lock;
+  Taken taken = Taken::kGone;
+  if (!TakeLock(path, /*make=*/false, &lock, &taken).ok() || taken != Taken::kYes) return;
+  Content content;
+  if (Look(path, &content) != 0 || !content.IsOf(lock)) return;
+  if (content.has_rows() && keep_leftovers) {
+    (void)MoveAside(path);
+    return;
+  }
+  // With files of others the folder stays, and stays ours.
+  if (!content.has_others && Rename(&path) != 0) return;
+  if (!RemoveRows(path, content, files).ok() || content.has_others) return;
+  unlink((path + "/" + kLockName).c_str());
+  rmdir(path.c_str());
+}
+
+// What dead processes left in folders for other shards of the table, or for copies of it.
+void RemoveLeftoversBeside(const std::string& parent, const std::string& name, bool keep_leftovers,
+                           FileSystem* files) {
+  std::string label, other_label;
+  if (!LabelOf(name, &label)) return;
+  // Names of folders that were kept look like shards of such a table.
+  const size_t kept_bytes = sizeof(kKept) - 1;
+  if (label.size() >= kept_bytes && label.substr(label.size() - kept_bytes) == kKept) return;
+  std::vector<std::string> names;
+  if (List(parent, &names) != 0) return;
+  for (const std::string& other : names) {
+    if (other == name || !LabelOf(other, &other_label) || other_label != label) continue;
+    RemoveLeftover(parent + "/" + other, keep_leftovers, files);
+  }
 }
 
 }  // namespace
 
 Status Folder::Open(const std::string& parent, const std::string& name, bool keep_leftovers,
                     FileSystem* files, std::unique_ptr<Folder>* folder) {
+  // Another process may remove the folder at any time before it is locked, if it was its own or is
+  // a leftover. One that removes a leftover holds the lock for a moment.
+  constexpr int kMostGone = 100;
+  constexpr int kMostWaits = 20;
+  constexpr auto kWait = std::chrono::milliseconds(10);
   const std::string path = parent + "/" + name;
-  for (;;) {
+  for (int gone = 0, waits = 0;;) {
     if (mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
       return FileFailure("Can't make the folder '" + path + "'", errno);
     }
     Lock lock;
-    TF_EMBED_RETURN_IF_ERROR(TakeLock(path, &lock));
-    bool moved = false;
-    TF_EMBED_RETURN_IF_ERROR(Prepare(path, keep_leftovers, files, &lock, &moved));
-    if (moved) continue;
-    if (!lock.ours && pwrite(lock.descriptor, kContent, kContentBytes, 0) !=
-                          static_cast<ssize_t>(kContentBytes)) {
-      const Status status = FileFailure("Can't write to '" + path + "/" + kLockName + "'", errno);
-      unlink((path + "/" + kLockName).c_str());
-      rmdir(path.c_str());
-      return status;
+    Taken taken = Taken::kGone;
+    TF_EMBED_RETURN_IF_ERROR(TakeLock(path, /*make=*/true, &lock, &taken));
+    if (taken == Taken::kInUse) {
+      if (++waits > kMostWaits) {
+        return Status::FailedPrecondition(
+            "The folder '" + path +
+            "' is in use by another store of rows. Give each table and each process a folder of "
+            "its own.");
+      }
+      std::this_thread::sleep_for(kWait);
+      continue;
     }
+    if (taken == Taken::kGone) {
+      if (++gone > kMostGone) {
+        return FileFailure("Can't open '" + path + "/" + kLockName + "'", ENOENT);
+      }
+      continue;
+    }
+    bool moved = false;
+    TF_EMBED_RETURN_IF_ERROR(Prepare(path, keep_leftovers, files, lock, &moved));
+    if (moved) continue;
     folder->reset(new (std::nothrow) Folder(path, files, lock.descriptor, getpid()));
     if (*folder == nullptr) {
       return Status::ResourceExhausted([] { return "No memory for a store of rows."; });
     }
     lock.descriptor = -1;
+    RemoveLeftoversBeside(parent, name, keep_leftovers, files);
     return Status();
   }
 }

@@ -8,6 +8,10 @@
 // or moved aside to "<folder>.kept-<n>" if it is to be kept. Files with other names are never
 // touched: a folder without our LOCK must be empty, and one that has other files is not removed.
 //
+// A table's folders are named "<label>-<shard>" or "<label>-<shard>.<n>". Open also removes, or
+// moves aside, what dead processes left in folders beside it of exactly the same label, since the
+// table may have had more shards then.
+//
 // A child of fork() does not own the folder: Owned() is false there, and nothing is removed.
 //
 // Thread safety: any thread may call any method at any time.

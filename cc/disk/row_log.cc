@@ -25,14 +25,21 @@ uint32_t MostBlocks(const PaddedBlocks& blocks) {
   return static_cast<uint32_t>(std::max<uint64_t>(most, 1));
 }
 
+// Of a bound of bytes: compaction needs room for a few segments, before it can give any back.
+uint64_t Reserve(uint64_t most_disk_bytes, uint64_t segment_bytes) {
+  return std::min(most_disk_bytes / 4, 2 * segment_bytes);
+}
+
 }  // namespace
 
 Status RowLog::NoSpace(uint64_t bytes) const {
   return Status::ResourceExhausted([&] {
     return "The folder '" + folder_->path() + "' has " + std::to_string(disk_bytes()) +
            " bytes of rows and may have " + std::to_string(options_.most_disk_bytes) +
-           ": no room for " + std::to_string(bytes) +
-           " bytes more. Raise the bound, or erase rows.";
+           ": no room for " + std::to_string(bytes) + " bytes more. Of the bound " +
+           std::to_string(Reserve(options_.most_disk_bytes, SegmentBytes())) +
+           " bytes are kept free for compaction, and " + std::to_string(buffered_) +
+           " are for rows that wait to be written. Raise the bound, or erase rows.";
   });
 }
 
@@ -146,13 +153,11 @@ Status RowLog::Flush() {
 Status RowLog::EncodeStaged(Purpose purpose) {
   const size_t bytes = open_->blocks.bytes;
   if (options_.most_disk_bytes > 0) {
-    // Compaction needs room for a few segments, before it can give any back.
-    const uint64_t reserve = purpose == Purpose::kCompaction
-                                 ? 0
-                                 : std::min(options_.most_disk_bytes / 4, 2 * SegmentBytes());
-    const uint64_t after = disk_bytes() + buffered_ + bytes + PaddedBlocks::kEndBytes;
-    over_bound_ = after > options_.most_disk_bytes - reserve;
-    if (over_bound_) return NoSpace(bytes);
+    const uint64_t reserve =
+        purpose == Purpose::kCompaction ? 0 : Reserve(options_.most_disk_bytes, SegmentBytes());
+    const uint64_t wanted = bytes + PaddedBlocks::kEndBytes;
+    over_bound_ = disk_bytes() + buffered_ + wanted > options_.most_disk_bytes - reserve;
+    if (over_bound_) return NoSpace(wanted);
   }
   if (buffered_ + bytes + PaddedBlocks::kEndBytes > buffer_.size()) {
     TF_EMBED_RETURN_IF_ERROR(Flush());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/stores/new_store.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cc/core/files/row_file.h"
 #include "cc/disk/disk_store.h"
 #include "cc/host/host_table.h"
 #include "cc/tiered/tiered_table.h"
@@ -32,6 +34,34 @@ Status NewDeviceStore(const TableOptions& options, const DeviceOptions& device, 
   return Status();
 }
 
+// The file that keeps `path` from being a folder: itself or one above it. "" if there is none.
+std::string FileInTheWay(const std::string& path) {
+  std::error_code error;
+  for (std::filesystem::path part = path; !part.empty(); part = part.parent_path()) {
+    const std::filesystem::file_status status = std::filesystem::status(part, error);
+    if (std::filesystem::exists(status)) {
+      return std::filesystem::is_directory(status) ? "" : part.string();
+    }
+    if (part == part.parent_path()) break;
+  }
+  return "";
+}
+
+// Bytes of the smallest file of rows, which has one block, and of the reserve for compaction beside
+// it: a quarter of the bound, or two segments as RowLog makes them. Rows have no slots yet.
+uint64_t LeastDiskBytes(const TableOptions& options) {
+  RowFileHeader header;
+  header.value_type = static_cast<StoredType>(options.value_type);
+  header.meta.value_type = options.value_type;
+  header.meta.dim = options.dim;
+  header.padded = true;
+  const PaddedBlocks blocks = PaddedBlocks::Of(header);
+  const uint64_t file = blocks.begin + blocks.bytes + PaddedBlocks::kEndBytes;
+  const uint64_t segment =
+      std::max<uint64_t>(blocks.bytes / 16, DiskStoreOptions().buffer_bytes / 8);
+  return file + std::min((file + 2) / 3, 2 * segment);
+}
+
 // A name of a folder in `path` that no other store of this process has: `name` with other
 // characters than letters, digits, dots and dashes replaced, and a number behind it if there are
 // several. Another process that has it is told by the folder's lock.
@@ -42,6 +72,10 @@ Status TakeFolderName(const std::string& path, std::string name, DiskStoreOption
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) {
+    if (const std::string file = FileInTheWay(path); !file.empty()) {
+      return Status::InvalidArgument("`path` must name a folder, and '" + file +
+                                     "' is a file. Received: path='" + path + "'.");
+    }
     return Status::Unavailable("Can't make the folder '" + path + "': " + error.message() + ".");
   }
   disk->path = std::filesystem::canonical(path, error).string();
@@ -68,6 +102,12 @@ Status TakeFolderName(const std::string& path, std::string name, DiskStoreOption
 
 // A cache in host memory over rows on disk.
 Status NewTieredStore(const TableOptions& options, const DiskTierOptions& tiers, Store* store) {
+  if (const uint64_t least = LeastDiskBytes(options); tiers.disk_bytes < least) {
+    return Status::InvalidArgument(
+        "`disk_bytes` must have room for a file of rows of table '" + options.name +
+        "' and a reserve for compaction, which take " + std::to_string(least) +
+        " bytes. Received: disk_bytes=" + std::to_string(tiers.disk_bytes) + " for each shard.");
+  }
   TierOptions tier_options;
   tier_options.cache_bytes = tiers.cache_bytes;
   tier_options.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {

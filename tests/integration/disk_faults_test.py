@@ -30,6 +30,7 @@ import tf_embed
 DIM = 16
 ROW_BYTES = 2 * 4 * DIM + 8  # with Adagrad's slots
 CACHE_ROWS, KEYS, BATCH = 500, 20_000, 200
+LEAST_DISK_BYTES = 4 * 4096  # a header, a block, a footer, and a third of them for compaction
 
 
 class Trained:
@@ -172,7 +173,8 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
         self.train_to_the_end(
             on_disk,
             remove,
-            f"The folder '{folder}/items-0' has [0-9]+ bytes of rows and may have 2097152: no room",
+            f"The folder '{folder}/items-0' has [0-9]+ bytes of rows and may have 2097152: no room "
+            "for 8192 bytes more. Of the bound 262144 bytes are kept free for compaction, and ",
         )
         self.assertLessEqual(on_disk.v.stats()["disk_bytes"], 2**21)
 
@@ -213,29 +215,62 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
         ):
             filled(tf_embed.Storage(host_bytes=23, path=self.folder()))
 
-    def test_a_bound_below_one_block_loses_no_row(self):
+    def test_a_bound_of_one_block_loses_no_row(self):
         folder = self.folder()
-        v = tf_embed.Variable(
-            dim=4, name="v", storage=tf_embed.Storage(host_bytes=2400, path=folder, disk_bytes=1)
-        )
-        keys = np.arange(1000)
+        storage = tf_embed.Storage(host_bytes=2400, path=folder, disk_bytes=LEAST_DISK_BYTES)
+        v = tf_embed.Variable(dim=4, name="v", storage=storage)
+        few, keys = np.arange(250), np.arange(1000)
+        v.upsert(few, np.tile(few[:, None], [1, 4]).astype("f"))
+        self.assertGreater(v.stats()["disk_rows"], 0)
         with self.assertRaisesRegex(
-            tf.errors.ResourceExhaustedError, f"'{folder}/v-0' has 0 bytes of rows and may have 1:"
+            tf.errors.ResourceExhaustedError,
+            f"'{folder}/v-0' has [0-9]+ bytes of rows and may have {LEAST_DISK_BYTES}: .* 4096 "
+            "bytes are kept free for compaction",
         ):
             v.upsert(keys, np.tile(keys[:, None], [1, 4]).astype("f"))
         taken, rows = (part.numpy() for part in v.export())
         self.assertNotEmpty(taken)
         self.assertAllEqual(rows, np.tile(taken[:, None], [1, 4]))
 
+    @parameterized.parameters((1, 1), (2, 1), (1, LEAST_DISK_BYTES - 1))
+    def test_a_bound_below_one_block_is_refused(self, shards, disk_bytes):
+        folder = self.folder()
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError,
+            f"`disk_bytes` must have room for a file of rows of table 'v' .* {LEAST_DISK_BYTES} "
+            f"bytes. Received: disk_bytes={disk_bytes // shards} for each shard",
+        ):
+            tf_embed.Variable(
+                dim=4,
+                name="v",
+                storage=self.storage(folder, disk_bytes=disk_bytes),
+                devices=["/CPU:0"] * shards,
+            )
+        self.assertEmpty(os.listdir(folder))
+
     # Folders.
 
-    @parameterized.parameters("a file", "below a file", "no folder to write to")
-    def test_a_path_that_can_be_no_folder_is_an_error(self, kind):
+    @parameterized.parameters("", "x", "x/y")
+    def test_a_path_that_is_a_file_is_an_error(self, below):
         file = self.folder() / "file"
         file.touch()
-        path = {"a file": file, "below a file": file / "x"}.get(kind, pathlib.Path("/proc/x"))
-        with self.assertRaisesRegex(tf.errors.UnavailableError, f"folder '{path}"):
-            filled(self.storage(path))
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError,
+            f"`path` must name a folder, and '{file}' is a file. Received: path='{file / below}'",
+        ):
+            filled(self.storage(file / below))
+
+    def test_a_path_without_a_folder_to_write_to_is_an_error(self):
+        with self.assertRaisesRegex(tf.errors.UnavailableError, "folder '/proc/x"):
+            filled(self.storage("/proc/x"))
+
+    def test_a_file_with_the_name_of_the_folder_is_an_error(self):
+        folder = self.folder()
+        (folder / "v-0").touch()
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError, f"needs a folder '{folder}/v-0', which is a file"
+        ):
+            filled(self.storage(folder))
 
     def test_a_read_only_file_system_is_an_error(self):
         with file_system("ro") as folder:
@@ -322,6 +357,38 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
         del one, other
         gc.collect()
         self.assertEmpty(os.listdir(folder))
+
+    def test_the_next_process_removes_what_killed_ones_left(self):
+        folder, checkpoint = self.folder(), str(self.folder() / "checkpoint")
+        program = f"""
+import os, signal, sys
+import numpy as np, tensorflow as tf
+import tf_embed
+storage = tf_embed.Storage(host_bytes=24000, path={str(folder)!r})
+names, shards, restores = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3] == "True"
+tables = []
+for name in names:
+    v = tf_embed.Variable(dim=4, name=name, storage=storage, devices=["/CPU:0"] * shards)
+    v.upsert(np.arange(20000), np.ones([20000, 4], "f"))
+    tables.append(v)
+    if restores:
+        tf.train.Checkpoint(v=v).read(tf.train.Checkpoint(v=v).write({checkpoint!r}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+        def killed(names: str, shards: int, restores: bool = False) -> list[str]:
+            command = [sys.executable, "-c", program, names, str(shards), str(restores)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, -signal.SIGKILL, done.stderr)
+            return sorted(os.listdir(folder))
+
+        self.assertEqual(killed("v", 4), ["v-0", "v-1", "v-2", "v-3"])
+        self.assertEqual(killed("v,w,v", 1), ["v-0", "v-0.2", "w-0"])
+        self.assertEqual(killed("v", 1, restores=True), ["v-0.2", "w-0"])
+        self.assertEqual(killed("v-0", 2), ["v-0-0", "v-0-1", "v-0.2", "w-0"])
+        v = filled(self.storage(folder))
+        self.assertEqual(sorted(os.listdir(folder)), ["v-0", "v-0-0", "v-0-1", "w-0"])
+        self.check_filled(v)
 
     def test_another_process_takes_no_folder_in_use_and_leaves_none_at_its_end(self):
         folder = self.folder()

@@ -200,6 +200,7 @@ TEST_P(Faults, ABoundOfBytesHolds) {
   EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
   EXPECT_TRUE(Names(status, folder_.path() + "/items-0")) << status.message();
   EXPECT_TRUE(Names(status, "1048576")) << status.message();
+  EXPECT_TRUE(Names(status, "bytes are kept free for compaction")) << status.message();
   ASSERT_TRUE(oracle.Check().ok());
   EXPECT_GT(oracle.size(), 600u);  // of 1280 that would fit without a reserve
   // It stays full, and keeps what it has.

@@ -2,9 +2,11 @@
 // Whose a folder is: locks, what a dead process left, children of fork().
 #include "cc/disk/folder.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -110,6 +112,188 @@ TEST(Folder, KeepsFilesThatAreNotItsOwn) {
   std::ofstream(folder.path() + "/items-0/LOCK") << "of another program";
   EXPECT_EQ(StatusCode::kFailedPrecondition, DiskStore::Open(Small(folder), &store).code());
   EXPECT_EQ(std::vector<std::string>({"LOCK", "notes.txt", "rows-1.seg"}), folder.Names("items-0"));
+}
+
+DiskStoreOptions Named(const TempFolder& folder, const std::string& name) {
+  DiskStoreOptions options = Small(folder);
+  options.name = name;
+  return options;
+}
+
+TEST(Folder, RemovesLeftoversOfOtherShardsOfItsLabelOnly) {
+  TempFolder folder;
+  const std::vector<std::string> others = {"item-0",   "items",      "items-1-0", "items-x",
+                                           "items.2",  "items-1.x",  "items-",    "xitems-1",
+                                           "items-.2", "items-1.2.3"};
+  for (const std::string& name : others) LeaveBehind(Named(folder, name));
+  LeaveBehind(Named(folder, "items-0.kept-1"));  // as if it had been kept
+  std::vector<std::string> left = folder.Names();
+  // Those of the label are made under another one: each would remove those before it.
+  for (const char* const name : {"items-1", "items-10", "items-0.2", "items-1.1000000"}) {
+    std::filesystem::rename(folder.path() + "/items-x", folder.path() + "/" + name);
+    LeaveBehind(Named(folder, "items-x"));
+  }
+  std::filesystem::create_directory(folder.path() + "/items-2");
+  std::ofstream(folder.path() + "/items-2/LOCK");  // its process ended before it wrote there
+  left.push_back("items-0");
+  std::sort(left.begin(), left.end());
+  DiskStoreOracle oracle(Small(folder));
+  EXPECT_EQ(left, folder.Names());
+  ASSERT_TRUE(oracle.Put(Range(1000)).ok());
+  ASSERT_TRUE(oracle.Check().ok());
+}
+
+TEST(Folder, KeepsLeftoversOfOtherShardsIfItShall) {
+  TempFolder folder;
+  LeaveBehind(Named(folder, "items-1"));
+  const std::vector<std::string> left = folder.Names("items-1");
+  DiskStoreOptions options = Small(folder);
+  options.keep_leftovers = true;
+  { DiskStoreOracle oracle(options); }
+  EXPECT_EQ(std::vector<std::string>({"items-1.kept-1"}), folder.Names());
+  EXPECT_EQ(left, folder.Names("items-1.kept-1"));
+  // Nor does a table go whose shards have such names.
+  { DiskStoreOracle oracle(Named(folder, "items-1.kept-0")); }
+  { DiskStoreOracle oracle(Small(folder)); }
+  EXPECT_EQ(left, folder.Names("items-1.kept-1"));
+}
+
+TEST(Folder, LeavesOtherShardsThatAreInUse) {
+  TempFolder folder;
+  DiskStoreOracle mine(Named(folder, "items-1"));
+  ASSERT_TRUE(mine.Put(Range(1000)).ok());
+  int ready[2], ended[2];
+  ASSERT_EQ(0, pipe(ready));
+  ASSERT_EQ(0, pipe(ended));
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 1;
+    close(ended[1]);
+    DiskStoreOracle its(Named(folder, "items-2"));
+    if (!its.Put(Range(1000)).ok() || write(ready[1], &byte, 1) != 1) _exit(1);
+    _exit(read(ended[0], &byte, 1) == 0 && its.Check().ok() ? 0 : 2);
+  }
+  char byte;
+  ASSERT_EQ(1, read(ready[0], &byte, 1));
+  {
+    DiskStoreOracle oracle(Small(folder));
+    EXPECT_EQ(std::vector<std::string>({"items-0", "items-1", "items-2"}), folder.Names());
+  }
+  ASSERT_TRUE(mine.Check().ok());
+  close(ended[1]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(0, status);
+  DiskStoreOracle oracle(Small(folder));  // the child ended without a destructor
+  EXPECT_EQ(std::vector<std::string>({"items-0", "items-1"}), folder.Names());
+}
+
+TEST(Folder, LeavesFilesOfOthersBesideIt) {
+  TempFolder folder, elsewhere;
+  LeaveBehind(Named(elsewhere, "items-7"));
+  const std::string path = folder.path();
+  for (const char* const name : {"/items-1", "/items-2", "/items-3", "/items-6"}) {
+    std::filesystem::create_directory(path + name);
+  }
+  std::ofstream(path + "/items-1/rows-0000000000000001.seg") << "without a LOCK";
+  std::ofstream(path + "/items-2/LOCK") << "of another program";
+  std::ofstream(path + "/items-3/LOCK");
+  std::ofstream(path + "/items-3/notes.txt") << "mine";
+  std::ofstream(path + "/items-4") << "a file";
+  std::filesystem::create_symlink(elsewhere.path() + "/items-7", path + "/items-5");
+  LeaveBehind(Named(elsewhere, "things-1"));
+  std::filesystem::rename(elsewhere.path() + "/things-1", path + "/items-9");
+  std::ofstream(path + "/items-9/notes.txt") << "mine";
+  const std::vector<std::string> linked = elsewhere.Names("items-7");
+  for (int round = 0; round < 2; ++round) {
+    { DiskStoreOracle oracle(Small(folder)); }
+    EXPECT_EQ(std::vector<std::string>(
+                  {"items-1", "items-2", "items-3", "items-4", "items-5", "items-6", "items-9"}),
+              folder.Names());
+    EXPECT_EQ(std::vector<std::string>({"rows-0000000000000001.seg"}), folder.Names("items-1"));
+    EXPECT_EQ(std::vector<std::string>({"LOCK"}), folder.Names("items-2"));
+    EXPECT_EQ(std::vector<std::string>({"LOCK", "notes.txt"}), folder.Names("items-3"));
+    EXPECT_EQ(linked, elsewhere.Names("items-7"));
+    EXPECT_EQ(std::vector<std::string>({"LOCK", "notes.txt"}), folder.Names("items-9"));
+  }
+}
+
+TEST(Folder, MayBeTakenWhileItsOwnerRemovesIt) {
+  TempFolder folder;
+  const auto take_and_drop = [&](const char* name, int times) {
+    for (int i = 0; i < times; ++i) {
+      std::unique_ptr<Folder> taken;
+      const Status status = Folder::Open(folder.path(), name, false, HostFileSystem(), &taken);
+      // The other process has the folder for a moment: it is waited for, but may be the next again.
+      if (!status.ok() && status.code() != StatusCode::kFailedPrecondition) {
+        ADD_FAILURE() << status.message();
+        return 1;
+      }
+      std::unique_ptr<File> file;
+      if (status.ok() && taken->Create(1, &file) != 0) return 2;  // someone removed the folder
+      if (status.ok()) taken->Remove(1);
+    }
+    return 0;
+  };
+  // The third one looks for leftovers beside its folder, so it often locks that of the others.
+  std::vector<pid_t> children;
+  for (const char* const name : {"items-0", "items-0", "items-1"}) {
+    children.push_back(fork());
+    if (children.back() == 0) _exit(take_and_drop(name, 3000));
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(0, status);
+  }
+  EXPECT_TRUE(folder.Names().empty());
+}
+
+TEST(Folder, MayBeTakenWhileAnotherShardRemovesWhatIsLeftInIt) {
+  TempFolder folder;
+  int ended[2];
+  ASSERT_EQ(0, pipe(ended));
+  const pid_t cleaner = fork();
+  if (cleaner == 0) {
+    fcntl(ended[0], F_SETFL, O_NONBLOCK);
+    close(ended[1]);
+    char byte;
+    while (read(ended[0], &byte, 1) < 0) {
+      std::unique_ptr<Folder> taken;
+      if (!Folder::Open(folder.path(), "items-0", false, HostFileSystem(), &taken).ok()) _exit(1);
+    }
+    _exit(0);
+  }
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_EQ(0, InChild([&] {
+                std::unique_ptr<Folder> taken;
+                const Status status =
+                    Folder::Open(folder.path(), "items-1", false, HostFileSystem(), &taken);
+                if (!status.ok()) return 1;
+                for (uint64_t serial = 1; serial < 20; ++serial) {
+                  std::unique_ptr<File> file;
+                  if (taken->Create(serial, &file) != 0) return 2;
+                }
+                (void)taken.release();
+                return 0;
+              }));
+  }
+  close(ended[1]);
+  int status = 0;
+  waitpid(cleaner, &status, 0);
+  EXPECT_EQ(0, status);
+  { DiskStoreOracle oracle(Small(folder)); }
+  EXPECT_TRUE(folder.Names().empty());
+}
+
+TEST(Folder, IsNoFile) {
+  TempFolder folder;
+  std::ofstream(folder.path() + "/items-0") << "mine";
+  std::unique_ptr<DiskStore> store;
+  const Status status = DiskStore::Open(Small(folder), &store);
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("'" + folder.path() + "/items-0', which is"))
+      << status.message();
 }
 
 TEST(Folder, IsNotAChilds) {
