@@ -234,12 +234,16 @@ Status TieredTable::Find(const ExecContext& context, const KeyBatch& batch,
     TF_EMBED_RETURN_IF_ERROR(cache_->Find(inner, batch, defaults, weights, exists, slots));
     TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists, &absent));
     counters_.first_tier.fetch_add(batch.size - absent.size, std::memory_order_relaxed);
-    if (absent.size == 0) return Status();
     const bool promotes = context.training && context.held == Held::kNothing;
+    if (absent.size == 0) {
+      if (promotes) seen_.Note(batch);
+      return Status();
+    }
     if (promotes) {
       // Without rows below there is nothing to bring up.
       if (store_->size() == 0 && cache_->size() + absent.size <= capacity_ &&
           moves == moves_.load(std::memory_order_acquire)) {
+        seen_.Note(batch);
         return Status();
       }
     } else {
@@ -276,6 +280,7 @@ Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch,
       // The write of the same step will insert the others, unless the policy has its say.
       wanted = options_.policy.plans_writes() || distinct > most ? stored.size : distinct;
       if (cache_->size() + wanted <= capacity_) {
+        if (wanted == distinct) seen_.Note(batch);
         if (stored.size == 0 && moves == moves_.load(std::memory_order_acquire)) return Status();
         TF_EMBED_RETURN_IF_ERROR(BringUp(inner, stored));
         NoteGrowth();
@@ -362,6 +367,18 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
   if (store_->size() == 0 && (!bounded || cache_->size() + todo->size <= capacity_)) {
     return write.verb(inner, *todo);
   }
+  // A write that finds no room, because the disk is full, shall have changed nothing.
+  if (bounded && cache_->size() + todo->size > capacity_ && !seen_.Has(*todo)) {
+    Keys absent(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, *todo, &absent));
+    if (absent.size > 0 && cache_->size() + absent.size > capacity_) {
+      *wanted = absent.size;
+      return Status();
+    }
+    if (Replaces(context, write)) return Replace(inner, write, *todo, absent);
+    TF_EMBED_RETURN_IF_ERROR(BringUp(inner, absent));
+    return write.verb(inner, *todo);
+  }
   const size_t places = todo->NumPositions();
   Buffer<bool> left(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(left.Resize(places));
@@ -387,10 +404,7 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
     *wanted = keys.size;
     return Status();
   }
-  // If others could write, a row that comes up for them might replace one that is written here.
-  if (write.overwrites && context.held == Held::kPaused && options_.policy.statistics.size() == 0) {
-    return Replace(inner, write, *todo, keys);
-  }
+  if (Replaces(context, write)) return Replace(inner, write, *todo, keys);
   TF_EMBED_RETURN_IF_ERROR(BringUp(inner, keys));
   return write.verb(inner, *todo);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table larger than its first tier: a cache, which is a table itself, over a BackingStore.
 //
-// Verbs run on the cache. One that writes goes over its batch once and leaves out the keys that the
-// cache does not have. If there are any, their rows are copied up in one request, and the verb goes
-// over those keys again. A row that is copied up is *shared*: both tiers have it, and the cache
-// knows whether its copy has changed. When the cache is full, its oldest rows go down; of shared
-// ones only those that have changed are written.
+// Verbs run on the cache. Before one that writes, the rows of its batch that the store has are
+// copied up in one request, and room is made for those that are new. If a find of the same step has
+// done so (SeenBatches), or there is room for all, the verb goes over its batch at once, leaves out
+// the keys that the cache does not have after all, and goes over these again when their rows are
+// up. A row that is copied up is *shared*: both tiers have it, and the cache knows whether its copy
+// has changed. When the cache is full, its oldest rows go down; of shared ones only those that have
+// changed are written.
 //
 // A find that is a part of training brings rows up as well, and makes room for those that the write
 // after it will insert. Any other find reads rows of the store where they are and moves none.
@@ -40,6 +42,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/lock_order.h"
@@ -49,6 +52,7 @@
 #include "cc/core/table/table.h"
 #include "cc/core/table/table_cache.h"
 #include "cc/core/table/table_locks.h"
+#include "cc/tiered/seen_batches.h"
 #include "cc/tiered/victims.h"
 
 namespace tf_embed {
@@ -146,7 +150,10 @@ class TieredTable final : public Table,
   class Planned final : public PlannedRows {
    public:
     explicit Planned(TieredTable* table) : table_(table) {}
-    size_t size() const override { return table_->SizeInside(); }
+    size_t size() const override {
+      const std::lock_guard<OrderedMutex> lock(table_->promotion_);  // no row is on its way
+      return table_->SizeInside();
+    }
     void Prefetch(uint64_t hash) const override { cache().Prefetch(hash); }
     RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
     Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
@@ -269,6 +276,12 @@ class TieredTable final : public Table,
   // in one part and in order, until one fails.
   Status ForEachPart(const KeyBatch& batch, size_t limit,
                      const std::function<Status(const KeyBatch& part)>& run) const;
+  // Whether rows that the store has need not come up. If others could write, one that comes up for
+  // them might replace one that is written.
+  bool Replaces(const ExecContext& context, const Write& write) const {
+    return write.overwrites && context.held == Held::kPaused &&
+           options_.policy.statistics.size() == 0;
+  }
   // Runs the verb for new rows of keys, whatever the store has of them.
   Status Replace(const ExecContext& inner, const Write& write, const KeyBatch& batch,
                  const Keys& keys);
@@ -303,6 +316,7 @@ class TieredTable final : public Table,
   mutable std::atomic<uint64_t> moves_{0};    // times that rows came up
   mutable Victims victims_;                   // of promotion_, or of who is alone
   mutable std::atomic<size_t> next_tick_{0};  // rows of the cache at which a tick ends
+  mutable SeenBatches seen_;
   mutable Counters counters_;
 
   Planned planned_{this};

@@ -198,6 +198,7 @@ Status TieredTable::DropVictims(const ExecContext& inner, const Keys& victims) c
   }
   TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
   store_->Unshare(batch.keys, batch.size, words == 0 ? nullptr : statistics.data());
+  seen_.Forget();
   counters_.demoted.fetch_add(batch.size, std::memory_order_relaxed);
   return Status();
 }
@@ -236,6 +237,7 @@ Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const 
   batch.distinct = true;
   TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
   store_->Unshare(kept.keys.data(), kept.size, words == 0 ? nullptr : statistics.data());
+  seen_.Forget();
   counters_.demoted.fetch_add(count, std::memory_order_relaxed);
   return Status();
 }

@@ -28,7 +28,7 @@ from reference import SEED
 import tf_embed
 
 DIM = 16
-ROW_BYTES = 2 * 4 * DIM + 8  # with Adagrad's slots
+ROW_BYTES = 2 * 4 * DIM + 1  # with Adagrad's slots
 CACHE_ROWS, KEYS, BATCH = 500, 20_000, 200
 LEAST_DISK_BYTES = 4 * 4096  # a header, a block, a footer, and a third of them for compaction
 
@@ -211,9 +211,9 @@ class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_cache_without_room_for_a_row_is_refused(self):
         with self.assertRaisesRegex(
             tf.errors.InvalidArgumentError,
-            "`host_bytes` must have room for a row of table 'v', which takes 24 bytes. .*=23",
+            "`host_bytes` must have room for a row of table 'v', which takes 17 bytes. .*=16",
         ):
-            filled(tf_embed.Storage(host_bytes=23, path=self.folder()))
+            filled(tf_embed.Storage(host_bytes=16, path=self.folder()))
 
     def test_a_bound_of_one_block_loses_no_row(self):
         folder = self.folder()
