@@ -73,8 +73,7 @@ TEST_P(EvictedRows, ExpiredOnesAreWholeToo) {
   ExpectLogged(removed);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EvictedRows, testing::ValuesIn(ContractTables()),
-                         NameOfTable);
+INSTANTIATE_TEST_SUITE_P(All, EvictedRows, testing::ValuesIn(ContractTables()), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

@@ -132,8 +132,7 @@ TEST_P(PolicyConcurrency, ARowLeavesOnceBesideReadersThatRaiseItsRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, PolicyConcurrency, testing::ValuesIn(AllTables()),
-                         NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, PolicyConcurrency, testing::ValuesIn(AllTables()), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

@@ -199,8 +199,7 @@ TEST_P(TableAdmission, FindOrInsertInTrainingInsertsWhatAnApplyWould) {
   EXPECT_EQ((std::set<int64_t>{1}), subject.Keys());
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TableAdmission, testing::ValuesIn(ContractTables()),
-                         NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TableAdmission, testing::ValuesIn(ContractTables()), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

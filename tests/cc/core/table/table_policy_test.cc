@@ -416,8 +416,7 @@ TEST_P(TablePolicy, StatsTellWhatATableIsMadeOf) {
   EXPECT_GE(stats.probed_buckets, stats.probed_keys);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(ContractTables()),
-                         NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TablePolicy, testing::ValuesIn(ContractTables()), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed

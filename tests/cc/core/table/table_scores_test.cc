@@ -187,8 +187,7 @@ TEST_P(TableScores, ReadersAndWritersMeetInAnEpoch) {
   for (const int64_t key : subject.Keys()) ASSERT_EQ(3, ScoreOfRow(&subject, key));
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, TableScores, testing::ValuesIn(ContractTables()),
-                         NameOfTable);
+INSTANTIATE_TEST_SUITE_P(Tables, TableScores, testing::ValuesIn(ContractTables()), NameOfTable);
 
 }  // namespace
 }  // namespace tf_embed
