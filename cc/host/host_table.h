@@ -92,6 +92,7 @@ class HostTable final : public Table,
   Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
                      RankList* ranks) const override;
   Status AddUnchanged(const ExecContext& context, const WholeRows& rows) override;
+  void Drop(const ExecContext& context, const int64_t* keys, size_t count) override;
   Status NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) override;
   PlannedRows* planned_rows() override { return &planned_; }
   TableStats Stats() const override;

@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kLookCost = 60;
 constexpr size_t kAgeCost = 8;
 constexpr size_t kAddCost = 300;
+constexpr size_t kDropCost = 100;
 
 }  // namespace
 
@@ -149,6 +150,23 @@ Status HostTable::AddUnchanged(const ExecContext& context, const WholeRows& rows
   };
   context.parallel_for(rows.size, kAddCost, std::cref(add));
   return failure.Take();
+}
+
+void HostTable::Drop(const ExecContext& context, const int64_t* keys, size_t count) {
+  StripedIndex& index = content_->index;
+  const auto drop = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (i + kBucketAhead < end) {
+        __builtin_prefetch(index.HomeOf(HashKey(keys[i + kBucketAhead])));
+      }
+      const uint64_t hash = HashKey(keys[i]);
+      const size_t stripe = StripedIndex::StripeOf(hash);
+      const std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+      const uint32_t row_id = index.Erase(keys[i], hash);
+      if (row_id != kNoRowId) content_->rows.Free(&content_->pools[stripe], row_id);
+    }
+  };
+  context.parallel_for(count, kDropCost, std::cref(drop));
 }
 
 Status HostTable::NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) {

@@ -220,7 +220,7 @@ Status TieredTable::Remove(const int64_t* keys, size_t count, std::atomic<uint64
     }
     // A row must not come up between the two.
     const std::lock_guard<OrderedMutex> lock(promotion_);
-    TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+    cache_->cache()->Drop(inner, batch.keys, batch.size);
     store_->Erase(batch.keys, batch.size);
     counter->fetch_add(batch.size, std::memory_order_relaxed);
   }

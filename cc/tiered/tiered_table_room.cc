@@ -190,13 +190,12 @@ Status TieredTable::DropVictims(const ExecContext& inner, const Keys& victims) c
     if (victims_.IsOfThisTick(marks[i])) continue;
     leaving.keys[leaving.size++] = victims.keys[i];
   }
-  KeyBatch batch{leaving.keys.data(), leaving.size};
-  batch.distinct = true;
+  const KeyBatch batch{leaving.keys.data(), leaving.size};
   if (words > 0) {
     TF_EMBED_RETURN_IF_ERROR(
         cache_->eviction()->FindStatistics(inner, batch, statistics.data(), exists.data()));
   }
-  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+  cache_->cache()->Drop(inner, batch.keys, batch.size);
   store_->Unshare(batch.keys, batch.size, words == 0 ? nullptr : statistics.data());
   seen_.Forget();
   counters_.demoted.fetch_add(batch.size, std::memory_order_relaxed);
@@ -224,18 +223,16 @@ Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const 
       rows.keys[rows.size++] = keys[i];
     }
   }
+  if (words > 0) {
+    TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(
+        inner, KeyBatch{kept.keys.data(), kept.size}, statistics.data(), exists.data()));
+  }
   const Status status = PutRows(inner, &rows, BackingStore::After::kCold);
   if (!status.ok()) {
     store_->Erase(rows.keys.data(), rows.size);  // the cache has them still
     return status;
   }
-  if (words > 0) {
-    TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(
-        inner, KeyBatch{kept.keys.data(), kept.size}, statistics.data(), exists.data()));
-  }
-  KeyBatch batch{keys, count};
-  batch.distinct = true;
-  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+  cache_->cache()->Drop(inner, keys, count);
   store_->Unshare(kept.keys.data(), kept.size, words == 0 ? nullptr : statistics.data());
   seen_.Forget();
   counters_.demoted.fetch_add(count, std::memory_order_relaxed);

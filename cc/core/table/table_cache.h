@@ -51,6 +51,10 @@ class TableCache {
   // absent and come once, and nobody else inserts them. On failure some may have come.
   virtual Status AddUnchanged(const ExecContext& context, const WholeRows& rows) = 0;
 
+  // Removes keys, which come once. Absent ones are passed over. Can't fail: who calls this has put
+  // the rows elsewhere. REQUIRES: the locks of a writer.
+  virtual void Drop(const ExecContext& context, const int64_t* keys, size_t count) = 0;
+
   // For a plan: notes a use of each row that is not expired, and tells by place what there is.
   enum class Found : uint8_t { kAbsent, kPresent, kExpired };
   virtual Status NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) = 0;

@@ -249,7 +249,7 @@ class MemoryStore final : public BackingStore {
 // A table over a MemoryStore, which `store` points to if it is given, with a cache of `cache_rows`
 // rows of three slots a weight; so without slots there is room for more.
 inline std::unique_ptr<TieredTable> NewTieredTable(const TableOptions& options, size_t cache_rows,
-                                                   MemoryStore** store = nullptr) {
+                                                   MemoryStore** store = nullptr) try {
   const size_t words = options.policy.WithNeeds().statistics.size();
   const RowLayout layout(options.value_type, options.dim, 3 * options.dim, words);
   TierOptions tiers;
@@ -265,12 +265,10 @@ inline std::unique_ptr<TieredTable> NewTieredTable(const TableOptions& options, 
     return Status();
   };
   std::unique_ptr<TieredTable> table;
-  try {
-    if (!TieredTable::Create(options, tiers, &table).ok()) return nullptr;
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  if (!TieredTable::Create(options, tiers, &table).ok()) return nullptr;
   return table;
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 }  // namespace tf_embed
