@@ -84,6 +84,7 @@ class HostTable final : public Table,
   Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
+  size_t num_rows() const override { return content_->index.size(); }
   void SetTick(uint8_t tick) override { tick_.store(tick, std::memory_order_relaxed); }
   Status Touch(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
   Status SetChanged(const ExecContext& context, const KeyBatch& batch, bool changed) const override;

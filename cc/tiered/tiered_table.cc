@@ -110,7 +110,7 @@ size_t TieredTable::size() const {
 size_t TieredTable::SizeInside() const {
   // A row that comes up at this moment may be counted in neither tier.
   const size_t in_store = store_->size();
-  return cache_->size() + in_store - std::min(in_store, store_->shared());
+  return NumCached() + in_store - std::min(in_store, store_->shared());
 }
 
 Status TieredTable::Absent(const KeyBatch& batch, const bool* exists, Keys* absent) const {
@@ -241,7 +241,7 @@ Status TieredTable::Find(const ExecContext& context, const KeyBatch& batch,
     }
     if (promotes) {
       // Without rows below there is nothing to bring up.
-      if (store_->size() == 0 && cache_->size() + absent.size <= capacity_ &&
+      if (store_->size() == 0 && NumCached() + absent.size <= capacity_ &&
           moves == moves_.load(std::memory_order_acquire)) {
         seen_.Note(batch);
         return Status();
@@ -279,7 +279,7 @@ Status TieredTable::FindBelow(const ExecContext& context, const KeyBatch& batch,
       if (stored.size > most) break;
       // The write of the same step will insert the others, unless the policy has its say.
       wanted = options_.policy.plans_writes() || distinct > most ? stored.size : distinct;
-      if (cache_->size() + wanted <= capacity_) {
+      if (NumCached() + wanted <= capacity_) {
         if (wanted == distinct) seen_.Note(batch);
         if (stored.size == 0 && moves == moves_.load(std::memory_order_acquire)) return Status();
         TF_EMBED_RETURN_IF_ERROR(BringUp(inner, stored));
@@ -332,7 +332,7 @@ Status TieredTable::Prefetch(const ExecContext& context, const KeyBatch& batch) 
       TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, batch, &stored));
       TF_EMBED_RETURN_IF_ERROR(KeepStored(&stored));
       stored.size = std::min(stored.size, std::max<size_t>(1, capacity_.load() / kBatchDivisor));
-      if (cache_->size() + stored.size <= capacity_) return BringUp(inner, stored);
+      if (NumCached() + stored.size <= capacity_) return BringUp(inner, stored);
       wanted = stored.size;
     }
     TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch, wanted));
@@ -364,14 +364,14 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
                                  KeyBatch* todo, Keys* rest, size_t* wanted) {
   *wanted = 0;
   const ExecContext inner = context.Holding(Held::kWriting);
-  if (store_->size() == 0 && (!bounded || cache_->size() + todo->size <= capacity_)) {
+  if (store_->size() == 0 && (!bounded || NumCached() + todo->size <= capacity_)) {
     return write.verb(inner, *todo);
   }
   // A write that finds no room, because the disk is full, shall have changed nothing.
-  if (bounded && cache_->size() + todo->size > capacity_ && !seen_.Has(*todo)) {
+  if (bounded && NumCached() + todo->size > capacity_ && !seen_.Has(*todo)) {
     Keys absent(options_.allocator);
     TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, *todo, &absent));
-    if (absent.size > 0 && cache_->size() + absent.size > capacity_) {
+    if (absent.size > 0 && NumCached() + absent.size > capacity_) {
       *wanted = absent.size;
       return Status();
     }
@@ -400,7 +400,7 @@ Status TieredTable::RunUnplanned(const ExecContext& context, bool bounded, const
   std::copy_n(rest->keys.data(), rest->size, keys.keys.data());
   keys.MakeDistinct();
   if (write.finds) counters_.found_again.fetch_add(rest->size, std::memory_order_relaxed);
-  if (bounded && cache_->size() + keys.size > capacity_) {
+  if (bounded && NumCached() + keys.size > capacity_) {
     *wanted = keys.size;
     return Status();
   }

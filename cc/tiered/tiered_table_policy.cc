@@ -59,7 +59,7 @@ Status TieredTable::RunPlanned(const ExecContext& context, bool bounded, const W
   if (context.held != Held::kWriting) turn = std::unique_lock<OrderedMutex>(locks_.policy);
   Keys absent(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(AbsentInCache(inner, batch, &absent));
-  if (bounded && absent.size > 0 && cache_->size() + absent.size > capacity_) {
+  if (bounded && absent.size > 0 && NumCached() + absent.size > capacity_) {
     *wanted = absent.size;
     return Status();
   }

@@ -22,7 +22,7 @@ static_assert(kSpareDivisor <= Victims::kGrowthTicks);
 }  // namespace
 
 void TieredTable::NoteGrowth() const {
-  const size_t size = cache_->size();
+  const size_t size = NumCached();
   size_t next = next_tick_.load(std::memory_order_relaxed);
   if (size < next) return;
   const size_t after = size + capacity_ / kSpareDivisor + 1;
@@ -30,7 +30,7 @@ void TieredTable::NoteGrowth() const {
 }
 
 size_t TieredTable::NumLeaving(size_t wanted) const {
-  const size_t size = cache_->size();
+  const size_t size = NumCached();
   if (size + wanted <= capacity_) return 0;
   return std::min(size, size + wanted - capacity_ + capacity_ / kSpareDivisor);
 }

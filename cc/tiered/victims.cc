@@ -30,7 +30,7 @@ Status Victims::Collect(const ExecContext& context, Table* cache) {
   Forget();
   collected_at_ = tick_;
   uint8_t least_age = 0;
-  if (cache->size() > kFewRows) {
+  if (rows.num_rows() > kFewRows) {
     RankList sample(allocator_);
     TF_EMBED_RETURN_IF_ERROR(rows.CollectAges(context, kSampleOneIn, 0, &sample));
     const size_t place = sample.size() / kShareDivisor;

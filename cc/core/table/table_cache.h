@@ -25,6 +25,9 @@ class TableCache {
  public:
   virtual ~TableCache() = default;
 
+  // Table::size without a lock. REQUIRES: the content lock, or that of the table over the tiers.
+  virtual size_t num_rows() const = 0;
+
   // Rows are used in this tick from now on.
   virtual void SetTick(uint8_t tick) = 0;
 
