@@ -3,15 +3,15 @@
 // what overwriting does to disk and steps.
 //
 //     tiers_benchmark --folder=FOLDER [--json] [--measure=steps] [--tables=memory,disk,...]
-//                     [rows] [dim] [batch] [threads] [steps]
+//                     [--hits=1,0.99,...] [rows] [dim] [batch] [threads] [steps]
 //
 // Default: 1000000 64 65536 2 20. The cache has room for a quarter of the rows. With --json the
 // last line is an object of JSON.
 //
-// --measure=steps: all rows are written first, with the slots of Adam. A batch has distinct keys: a
-// share of hot ones, which half of the cache has room for, and others that are drawn from all the
-// rest. A step looks the batch up, as a part of training, and applies Adam. The tables take turns
-// on the same batches:
+// --measure=steps: at each share of hits in turn. All rows are written first, with the slots of
+// Adam. A batch has distinct keys: a share of hot ones, which half of the cache has room for, and
+// others that are drawn from all the rest. A step looks the batch up, as a part of training, and
+// applies Adam. The tables take turns on the same batches:
 //
 //     memory            a table in memory
 //     disk              a cache over DiskStore
@@ -140,7 +140,7 @@ class Benchmark {
   }
 
   // Each returns the fields of an object of JSON.
-  std::string MeasureSteps(const std::string& tables);
+  std::string MeasureSteps(const std::string& tables, const std::string& hits);
   std::string MeasureResident();
   std::string MeasureOverwrites();
 
@@ -345,7 +345,7 @@ std::string Benchmark::Report(double share, const Subject& subject, const Subjec
          Field("queue_depth", stats.disk_queue_depth) + "}";
 }
 
-std::string Benchmark::MeasureSteps(const std::string& tables) {
+std::string Benchmark::MeasureSteps(const std::string& tables, const std::string& hits) {
   std::vector<Subject> subjects;
   std::istringstream names(tables);
   for (std::string name; std::getline(names, name, ',');) subjects.push_back(Make(name));
@@ -354,7 +354,10 @@ std::string Benchmark::MeasureSteps(const std::string& tables) {
   std::printf("%6s  %-16s %9s %9s %10s %9s %10s %10s %10s\n", "hits", "table", "ms/step", "worst",
               "of first", "hit rate", "rows up/s", "reads/s", "MB/s down");
   std::string cells;
-  for (const double share : {1.0, 0.99, 0.95, 0.9, 0.5}) {
+  std::istringstream shares(hits);
+  for (std::string text; std::getline(shares, text, ',');) {
+    const double share = std::atof(text.c_str());
+    if (share < 0 || share > 1) Refuse("a share of hits is from 0 to 1.");
     MeasureShare(share, &subjects);
     CompareRows(&subjects);
     for (const Subject& subject : subjects) {
@@ -426,6 +429,7 @@ std::string Benchmark::MeasureOverwrites() {
 int Main(int argc, char** argv) {
   bool json = false;
   std::string folder, measure = "steps", tables = "memory,disk,disk+prefetch";
+  std::string hits = "1,0.99,0.95,0.9,0.5";
   std::vector<double> numbers = {1e6, 64, 65536, 2, 20};
   size_t given = 0;
   for (int i = 1; i < argc; ++i) {
@@ -436,7 +440,7 @@ int Main(int argc, char** argv) {
       return true;
     };
     if (value("--folder=", &folder) || value("--measure=", &measure) ||
-        value("--tables=", &tables)) {
+        value("--tables=", &tables) || value("--hits=", &hits)) {
       continue;
     }
     if (argument == "--json") {
@@ -451,7 +455,7 @@ int Main(int argc, char** argv) {
   Benchmark benchmark(folder, numbers);
   std::string fields;
   if (measure == "steps") {
-    fields = benchmark.MeasureSteps(tables);
+    fields = benchmark.MeasureSteps(tables, hits);
   } else if (measure == "resident") {
     fields = benchmark.MeasureResident();
   } else if (measure == "overwrites") {
