@@ -11,11 +11,11 @@
 // --measure=steps: at each share of hits in turn. All rows are written first, with the slots of
 // Adam. A batch has distinct keys: a share of hot ones, which half of the cache has room for, and
 // others that are drawn from all the rest. A step looks the batch up, as a part of training, and
-// applies Adam. The tables take turns on the same batches:
+// applies Adam. The tables take turns, of ten steps each, on the same batches:
 //
 //     memory            a table in memory
 //     disk              a cache over DiskStore
-//     disk+prefetch     the same; another thread brings the rows of the next batch up in each step
+//     disk+prefetch     the same; two threads bring rows up ahead of the steps, as tf.data does
 //     rocksdb           the same cache over RocksDB (rocksdb_store.h), if it is linked
 //     rocksdb+prefetch
 //     mapped            an array mapped from a file (mapped_array.h), in as much memory as `disk`
@@ -29,10 +29,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -132,7 +134,6 @@ class Benchmark {
     context_ = pool_.Context();
     context_.training = true;
     keys_.resize(batch_);
-    next_.resize(batch_);
     weights_.assign(batch_ * dim_, 0.0f);
     gradients_.assign(batch_ * dim_, 0.01f);
     std::printf("%zu rows of %zu bytes, a cache of %zu, dim %zu, batches of %zu\n", rows_,
@@ -155,6 +156,7 @@ class Benchmark {
   // Distinct keys, a share of them from the rows that the cache keeps.
   void Draw(double share, std::vector<int64_t>* keys);
   void MeasureShare(double share, std::vector<Subject>* subjects);
+  void StepsOf(Subject* subject, const std::vector<std::vector<int64_t>>& batches);
   // Fails unless all tables have the same rows of the last batch, to the last bit.
   void CompareRows(std::vector<Subject>* subjects);
   std::string Report(double share, const Subject& subject, const Subject& first);
@@ -163,6 +165,8 @@ class Benchmark {
     ++rule_.step;
   }
 
+  // So many steps of a table come one after the other.
+  static constexpr size_t kTurn = 10;
   // What a mapped array may have for the index that it does not need.
   static constexpr size_t kIndexBytesPerRow = 24;
 
@@ -175,7 +179,7 @@ class Benchmark {
   TableOptions options_;
   ExecContext context_;
   std::mt19937_64 random_{1};
-  std::vector<int64_t> keys_, next_;
+  std::vector<int64_t> keys_;
   std::vector<float> weights_, gradients_;
 };
 
@@ -266,6 +270,75 @@ void Benchmark::Draw(double share, std::vector<int64_t>* keys) {
   std::shuffle(keys->begin(), keys->end(), random_);
 }
 
+// Brings up the rows of batches, some of them at once, ahead of the steps that use them.
+class Prefetcher {
+ public:
+  Prefetcher(const Table& table, const ExecContext& context,
+             const std::vector<std::vector<int64_t>>& batches)
+      : table_(table), context_(context), batches_(batches), done_(batches.size(), false) {
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Run(); });
+  }
+  ~Prefetcher() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Waits until the rows of a batch are up. Batches are waited for in order.
+  void Wait(size_t batch) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    used_ = batch;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return done_[batch]; });
+  }
+
+ private:
+  // As layer.prefetch(dataset) does.
+  static constexpr int kThreads = 2;
+  static constexpr size_t kAhead = 2;
+
+  void Run() {
+    for (;;) {
+      size_t batch;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (next_ == batches_.size()) return;
+        batch = next_++;
+        changed_.wait(lock, [&] { return batch <= used_ + kAhead; });
+      }
+      const std::vector<int64_t>& keys = batches_[batch];
+      Check(table_.tiers()->Prefetch(context_, {keys.data(), keys.size(), nullptr}));
+      const std::lock_guard<std::mutex> lock(mutex_);
+      done_[batch] = true;
+      changed_.notify_all();
+    }
+  }
+
+  const Table& table_;
+  const ExecContext context_;
+  const std::vector<std::vector<int64_t>>& batches_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t next_ = 0;
+  size_t used_ = 0;
+  std::vector<bool> done_;
+  std::vector<std::thread> threads_;
+};
+
+void Benchmark::StepsOf(Subject* subject, const std::vector<std::vector<int64_t>>& batches) {
+  std::unique_ptr<Prefetcher> prefetcher;
+  auto begin = Clock::now();
+  if (subject->prefetches) {
+    prefetcher = std::make_unique<Prefetcher>(*subject->table, context_, batches);
+  }
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if (prefetcher != nullptr) prefetcher->Wait(i);
+    BeginStep();
+    Step(subject, batches[i], batches[i].size());
+    const auto end = Clock::now();
+    subject->steps.push_back(std::chrono::duration<double>(end - begin).count());
+    begin = end;
+  }
+}
+
 void Benchmark::MeasureShare(double share, std::vector<Subject>* subjects) {
   StepAll(subjects, hot_rows_);  // the hot rows come up and stay
   for (Subject& subject : *subjects) {
@@ -273,24 +346,21 @@ void Benchmark::MeasureShare(double share, std::vector<Subject>* subjects) {
     subject.dropping.clear();
     if (subject.table != nullptr) subject.before = subject.table->Stats();
   }
-  Draw(share, &next_);
-  for (size_t step = 0; step < steps_; ++step) {
-    keys_.swap(next_);
-    Draw(share, &next_);
-    BeginStep();
-    for (size_t i = 0; i < subjects->size(); ++i) {
-      Subject& subject = (*subjects)[(i + step) % subjects->size()];
-      const auto begin = Clock::now();
-      std::thread prefetcher;
-      if (subject.prefetches) {
-        prefetcher = std::thread([&] {
-          Check(subject.table->tiers()->Prefetch(context_.InSerial(), {next_.data(), batch_}));
-        });
-      }
-      Step(&subject, keys_, batch_);
-      if (prefetcher.joinable()) prefetcher.join();
-      subject.steps.push_back(Seconds(begin));
+  for (size_t turn = 0, step = 0; step < steps_; ++turn) {
+    std::vector<std::vector<int64_t>> batches(std::min(kTurn, steps_ - step));
+    for (std::vector<int64_t>& keys : batches) {
+      keys.resize(batch_);
+      Draw(share, &keys);
     }
+    const Moment now = context_.now;
+    const int64_t rule_step = rule_.step;
+    for (size_t i = 0; i < subjects->size(); ++i) {
+      context_.now = now;
+      rule_.step = rule_step;
+      StepsOf(&(*subjects)[(i + turn) % subjects->size()], batches);
+    }
+    step += batches.size();
+    keys_ = batches.back();
   }
 }
 

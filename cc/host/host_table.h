@@ -115,7 +115,7 @@ class HostTable final : public Table,
   struct Content {
     Content(Allocator* allocator, size_t size_hint, const RowLayout& layout,
             RowInitializer initializer, const RuleSlots& rule)
-        : index(allocator, size_hint),
+        : index(allocator, size_hint, layout.has_marks ? kCacheLoad : StripedIndex::kMaxLoad),
           rows(allocator, layout),
           initializer(std::move(initializer)),
           rule(rule) {}
@@ -124,6 +124,10 @@ class HostTable final : public Table,
     RowMark::Byte* MarkOf(uint32_t row_id) const {
       return rows.layout().has_marks ? rows.Mark(row_id) : nullptr;
     }
+
+    // Where keys come and go, more of them lie away from their home buckets than their number
+    // tells. Beside the rows of a cache the index is small.
+    static constexpr double kCacheLoad = 0.5;
 
     StripedIndex index;
     RowStore rows;

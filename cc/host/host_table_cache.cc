@@ -25,12 +25,24 @@ constexpr size_t kDropCost = 100;
 template <typename Visit>
 void HostTable::ForEachProbe(const KeyBatch& batch, size_t begin, size_t end,
                              const Visit& visit) const {
-  const StripedIndex& index = content_->index;
-  for (size_t i = begin; i < end; ++i) {
-    if (i + kBucketAhead < end) {
-      __builtin_prefetch(index.HomeOf(HashKey(batch.keys[i + kBucketAhead])));
+  // Some keys at a time: the buckets of the next ones are asked for, and then the marks of these.
+  constexpr size_t kTogether = 16;
+  const Content& content = *content_;
+  const auto ask = [&](size_t from) {
+    for (size_t i = from; i < std::min(end, from + kTogether); ++i) {
+      __builtin_prefetch(content.index.HomeOf(HashKey(batch.keys[i])));
     }
-    visit(batch.Position(i), index.Find(batch.keys[i], HashKey(batch.keys[i])));
+  };
+  ask(begin);
+  for (; begin < end; begin += kTogether) {
+    StripedIndex::Entry entries[kTogether];
+    const size_t count = std::min(kTogether, end - begin);
+    ask(begin + kTogether);
+    for (size_t i = 0; i < count; ++i) {
+      entries[i] = content.index.Find(batch.keys[begin + i], HashKey(batch.keys[begin + i]));
+      if (entries[i].found()) __builtin_prefetch(content.rows.Mark(entries[i].row_id), 1);
+    }
+    for (size_t i = 0; i < count; ++i) visit(batch.Position(begin + i), entries[i]);
   }
 }
 

@@ -10,7 +10,6 @@
 namespace tf_embed {
 namespace {
 
-constexpr double kMaxLoad = 0.8;
 // Below this load a chain that is too long is no reason to grow.
 constexpr double kMinLoadToGrow = 0.25;
 constexpr size_t kSpareBuckets = 8;
@@ -19,8 +18,8 @@ constexpr size_t kSpareBuckets = 8;
 // runs of a few dozen in nearly every stripe.
 constexpr size_t kLongestChain = 128;
 
-size_t BucketsFor(double keys) {
-  return static_cast<size_t>(keys / (kMaxLoad * Bucket::kLanes)) + 1;
+size_t BucketsFor(double keys, double load) {
+  return static_cast<size_t>(keys / (load * Bucket::kLanes)) + 1;
 }
 
 double Load(size_t keys, size_t home_buckets) {
@@ -44,8 +43,8 @@ size_t NextHomeBuckets(size_t stripe, size_t home_buckets) {
 
 }  // namespace
 
-StripedIndex::StripedIndex(Allocator* allocator, size_t size_hint)
-    : arena_(allocator), stripe_hint_(StripeShare(size_hint)) {}
+StripedIndex::StripedIndex(Allocator* allocator, size_t size_hint, double max_load)
+    : arena_(allocator), stripe_hint_(StripeShare(size_hint)), max_load_(max_load) {}
 
 StripedIndex::~StripedIndex() {
   DropRetired();
@@ -122,7 +121,7 @@ Status StripedIndex::Insert(int64_t key, uint64_t hash, uint32_t row_id) {
     stripe.erased = 0;
     (void)Refill(number, stripe.array->home_buckets, stripe.array->spare_buckets);
   }
-  while (stripe.array == nullptr || Load(size + 1, stripe.array->home_buckets) > kMaxLoad ||
+  while (stripe.array == nullptr || Load(size + 1, stripe.array->home_buckets) > max_load_ ||
          !Place(stripe.array,
                 Load(size, stripe.array->home_buckets) < kMinLoadToGrow ? stripe.array->buckets()
                                                                         : kLongestChain,
@@ -227,7 +226,7 @@ bool StripedIndex::Fill(Array* array, const Array* old) {
 Status StripedIndex::Grow(size_t number) {
   const Array* const old = stripes_[number].array;
   if (old == nullptr) {
-    return Refill(number, BucketsFor(static_cast<double>(stripe_hint_)), kSpareBuckets);
+    return Refill(number, BucketsFor(static_cast<double>(stripe_hint_), max_load_), kSpareBuckets);
   }
   if (Load(StripeSize(number), old->home_buckets) < kMinLoadToGrow) {
     return Refill(number, old->home_buckets, 2 * old->spare_buckets);  // a chain ran over the end

@@ -50,6 +50,10 @@ class StripedIndex {
 
   static TF_EMBED_INLINE size_t StripeOf(uint64_t hash) { return hash >> (64 - kStripeBits); }
 
+  // The highest share of lanes that hold keys. A lower one takes more memory, and fewer keys lie
+  // away from their home buckets.
+  static constexpr double kMaxLoad = 0.8;
+
   // What an index of so many keys takes, roughly: at a load of 0.8, one bucket for four keys.
   static constexpr size_t kBytesPerKey = sizeof(Bucket) / 4;
 
@@ -63,7 +67,7 @@ class StripedIndex {
   };
 
   // `size_hint`: keys to make room for; the room comes with the first Insert in each stripe.
-  StripedIndex(Allocator* allocator, size_t size_hint);
+  StripedIndex(Allocator* allocator, size_t size_hint, double max_load = kMaxLoad);
   ~StripedIndex();
   StripedIndex(const StripedIndex&) = delete;
   StripedIndex& operator=(const StripedIndex&) = delete;
@@ -202,6 +206,7 @@ class StripedIndex {
 
   RegionArena arena_;
   const size_t stripe_hint_;
+  const double max_load_;
   DirectoryEntry directory_[kStripes];
   Stripe stripes_[kStripes];
   std::atomic<Array*> retired_{nullptr};
