@@ -131,6 +131,13 @@ GOALS = (
     ),
     Goal("tiers_hits99_of_memory", "tiers", "over disk, 99% hits: memory / ours", 0.5, None),
     Goal("tiers_hits99_prefetch_of_memory", "tiers", "the same with prefetch", 0.7, None),
+    Goal(
+        "tiers_hits99_prefetch_spare_core",
+        "tiers",
+        "the same, a core left to prefetch: memory / ours",
+        0.7,
+        None,
+    ),
     Goal("tiers_misses_vs_fio", "tiers", "misses a second at 50% hits / fio's reads", 0.6, None),
     Goal("tiers_vs_rocksdb", "tiers", "step at 90% hits: RocksDB below the cache / ours", 2, None),
     Goal(

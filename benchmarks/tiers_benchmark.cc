@@ -191,7 +191,8 @@ Status Benchmark::NewRocksdbTable(const std::string& name, std::unique_ptr<Table
     *cache = HostTable::Create(of_cache);
     return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
   };
-  tiers.new_store = [path = folder_ + "/" + name, dim = dim_](std::unique_ptr<BackingStore>* made) {
+  tiers.new_store = [path = folder_ + "/" + name, dim = dim_](StatisticSet,
+                                                              std::unique_ptr<BackingStore>* made) {
     return NewRocksdbStore(path, dim, made);
   };
   std::unique_ptr<TieredTable> made;

@@ -23,7 +23,7 @@ PARTS = {
         ("restrict timestamp 4e6x16",),
     ),
     "tiers": (
-        ("steps 1e6x64", "resident 1e6x64", "overwrites 16384x64"),
+        ("steps 1e6x64", "ahead 1e6x64", "resident 1e6x64", "overwrites 16384x64"),
         ("steps 4e6x64", "resident 4e6x64", "overwrites 131072x64"),
     ),
     "tbe": (

@@ -7,6 +7,7 @@ was built with it, and misses are compared with fio's reads if fio is installed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -43,7 +44,12 @@ NAMES = {
 def rows(part: str, settings: Settings) -> Iterator[Row]:
     """Measures one part, which begins with what is measured: "steps 1e6x64"."""
     what, size = part.split()
-    measure = {"steps": _steps, "resident": _resident, "overwrites": _overwrites}[what]
+    measure = {
+        "steps": _steps,
+        "ahead": _ahead,
+        "resident": _resident,
+        "overwrites": _overwrites,
+    }[what]
     settings.folder.mkdir(parents=True, exist_ok=True)
     # What a run leaves, also one that fails, is removed.
     with tempfile.TemporaryDirectory(prefix="tiers-", dir=settings.folder) as folder:
@@ -73,6 +79,24 @@ def _steps(size: str, folder: pathlib.Path, settings: Settings) -> Iterator[Row]
     load = watch.load()
     yield from step_rows(f"{size}, batches of {BATCH}", found["cells"], load)
     yield misses_row(f"{size}, 50% hits", found["cells"], reads, load)
+
+
+def _ahead(size: str, folder: pathlib.Path, settings: Settings) -> Iterator[Row]:
+    """Steps by one thread, so that prefetch has a core to itself."""
+    keys, dim = (int(float(number)) for number in size.split("x"))
+    steps = 10 if settings.quick else 40
+    watch = LoadWatch()
+    found = _run(
+        PROGRAM,
+        folder,
+        "--hits=1,0.99,0.95",
+        *(str(number) for number in (keys, dim, BATCH, 1, steps)),
+    )
+    case = f"{size}, batches of {BATCH}, one thread"
+    for row in step_rows(case, found["cells"], watch.load()):
+        spare = row.figures.get("tiers_hits99_prefetch_of_memory")
+        figures = {} if spare is None else {"tiers_hits99_prefetch_spare_core": spare}
+        yield dataclasses.replace(row, figures=figures)
 
 
 def step_rows(case: str, cells: Sequence[dict[str, Any]], load: Load) -> Iterator[Row]:

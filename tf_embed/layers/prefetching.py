@@ -52,8 +52,9 @@ def with_prefetch(
         )
         return _after(element, prefetch, chosen)
 
-    # One call at a time: a table takes batches in the order in which they will be used.
-    mapped = dataset.map(bring_up, num_parallel_calls=1, deterministic=True)
+    # Two calls, so that keys of one batch are looked up while rows of another are read. The elements
+    # keep their order.
+    mapped = dataset.map(bring_up, num_parallel_calls=2, deterministic=True)
     return mapped.prefetch(buffer_size)
 
 
