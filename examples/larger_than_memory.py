@@ -71,10 +71,12 @@ def dataset_of(rows: int, steps: int) -> tf.data.Dataset:
 
 
 class Trace(keras.callbacks.Callback):
-    """Notes the loss, the hit rate and the time of each step."""
+    """Notes the loss, the hit rate and the time of each step, and now and then bytes by tier."""
 
-    def __init__(self) -> None:
+    def __init__(self, embedding: tf_embed.layers.DynamicEmbedding, every: int) -> None:
         super().__init__()
+        self.embedding, self.every = embedding, every
+        self.tiers: list[tuple[int, int, int]] = []  # step, bytes of rows in memory, bytes on disk
         self.losses: list[float] = []
         self.hit_rates: list[float] = []
         self.times: list[float] = []
@@ -84,6 +86,9 @@ class Trace(keras.callbacks.Callback):
         self.losses.append(logs["loss"])
         self.hit_rates.append(logs.get("cache_hit_rate", float("nan")))
         self.times.append(time.perf_counter())
+        if (batch + 1) % self.every == 0:
+            host, disk = tier_bytes(self.embedding)
+            self.tiers.append((batch + 1, host, disk))
 
     @property
     def steps_per_second(self) -> float:
@@ -111,13 +116,19 @@ def train(
         ]
     )
     model.compile("adam", "binary_crossentropy", jit_compile=False)
-    trace = Trace()
     every = max(1, options.steps // 50)
+    trace = Trace(embedding, every)
     log_dir = options.log_dir if storage is not None else None
     metrics = tf_embed.callbacks.TableMetrics(log_dir=log_dir, every=every)
     dataset = embedding.prefetch(dataset_of(options.rows, options.steps))
     model.fit(dataset, shuffle=False, callbacks=[metrics, trace], verbose=options.verbose)
     return embedding, trace
+
+
+def tier_bytes(embedding: tf_embed.layers.DynamicEmbedding) -> tuple[int, int]:
+    """Bytes of rows in memory, and on disk."""
+    tiers = {tier.name: tier.bytes for tier in embedding.memory_report().tiers}
+    return tiers.get("host", 0), tiers.get("disk", 0)
 
 
 def sorted_rows(layer: tf_embed.layers.DynamicEmbedding) -> tuple[np.ndarray, np.ndarray]:
@@ -134,13 +145,14 @@ def is_equal(one: tuple[Any, Trace], other: tuple[Any, Trace]) -> tuple[bool, bo
 
 
 def plot(path: pathlib.Path, trace: Trace, heading: str) -> None:
-    """Draws hit rate and speed over the steps."""
+    """Draws hit rate, speed and bytes by tier over the steps."""
     import matplotlib
 
     matplotlib.use("Agg")  # a file, not a window; before pyplot is imported
     from matplotlib import pyplot as plt
 
-    figure, (above, below) = plt.subplots(2, sharex=True, figsize=(8, 6), layout="constrained")
+    figure, panels = plt.subplots(3, sharex=True, figsize=(8, 8), layout="constrained")
+    above, middle, below = panels
     figure.suptitle(heading)
     steps = np.arange(1, len(trace.times) + 1)
     above.plot(steps, 100 * np.array(trace.hit_rates))
@@ -148,11 +160,17 @@ def plot(path: pathlib.Path, trace: Trace, heading: str) -> None:
     above.set_ylim(0, 102)
     width = max(1, len(steps) // 50)
     speeds = width / (np.array(trace.times[width:]) - np.array(trace.times[:-width]))
-    below.plot(steps[width:], speeds)
-    below.set_ylabel("steps per second")
+    middle.plot(steps[width:], speeds)
+    middle.set_ylabel("steps per second")
+    middle.set_ylim(bottom=0)
+    noted, host, disk = np.array(trace.tiers, np.float64).reshape([-1, 3]).T
+    below.plot(noted, host / 2**20, label="cache in memory")
+    below.plot(noted, disk / 2**20, label="disk")
+    below.set_ylabel("MiB")
     below.set_ylim(bottom=0)
     below.set_xlabel("step")
-    for axes in (above, below):
+    below.legend()
+    for axes in panels:
         axes.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

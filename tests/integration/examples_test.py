@@ -24,6 +24,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED, sorted_rows
 
+import tf_embed
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 HEADER = "user|item|rating|timestamp"
 
@@ -179,9 +181,12 @@ class LargerThanMemoryTest(tf.test.TestCase):
 
     def test_it_draws(self):
         pytest.importorskip("matplotlib")
-        trace = larger_than_memory.Trace()
+        layer = tf_embed.layers.DynamicEmbedding(4)
+        layer(tf.range(10), training=True)
+        trace = larger_than_memory.Trace(layer, every=10)
         for step in range(100):
             trace.on_train_batch_end(step, {"loss": 1.0, "cache_hit_rate": 0.5})
+        self.assertLen(trace.tiers, 10)
         path = pathlib.Path(self.get_temp_dir()) / "drawn" / "run.png"
         larger_than_memory.plot(path, trace, "heading")
         self.assertGreater(path.stat().st_size, 1000)
