@@ -33,7 +33,8 @@ int64_t KeyAt(size_t stripe, uint32_t place, uint32_t number) {
 
 class StripedIndexTest : public testing::Test {
  protected:
-  explicit StripedIndexTest(size_t size_hint = 0) : index(&allocator, size_hint) {}
+  explicit StripedIndexTest(size_t size_hint = 0, double max_load = StripedIndex::kMaxLoad)
+      : index(&allocator, size_hint, max_load) {}
 
   Status Insert(int64_t key, uint32_t row_id) {
     const uint64_t hash = HashKey(key);
@@ -233,6 +234,23 @@ TEST_F(RoomyIndexTest, AHintSparesGrowth) {
   // An array a stripe, and one more where a stripe's share lay beyond three standard deviations.
   EXPECT_LE(allocator.live_blocks(), StripedIndex::kStripes + 4);
   EXPECT_LT(allocator.live_bytes(), 60000u * 28);
+}
+
+class SparseIndexTest : public StripedIndexTest {
+ protected:
+  SparseIndexTest() : StripedIndexTest(0, 0.5) {}
+};
+
+TEST_F(SparseIndexTest, NoStripeIsFullerThanItMayBe) {
+  for (uint32_t i = 0; i < 50000; ++i) {
+    const int64_t key = i;
+    ASSERT_TRUE(Insert(key, i).ok());
+    const size_t stripe = StripedIndex::StripeOf(HashKey(key));
+    std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+    const size_t lanes = index.StripeBuckets(stripe) * Bucket::kLanes;
+    ASSERT_LE(index.StripeSize(stripe), lanes / 2 + 1);
+  }
+  ExpectWhole();
 }
 
 TEST_F(StripedIndexTest, AGrowthWithoutMemoryLosesNothing) {
