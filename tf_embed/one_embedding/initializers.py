@@ -125,7 +125,7 @@ def make_trunc_normal_initializer(
     return {"type": "truncated_normal", "mean": mean, "std": std, "a": a, "b": b}
 
 
-_MAKERS = {
+_MAKERS: dict[str, Any] = {
     "uniform": make_uniform_initializer,
     "normal": make_normal_initializer,
     "constant": make_constant_initializer,
@@ -166,7 +166,7 @@ class WeightInitializer:
             )
         numbers = {name: value for name, value in options.items() if name != "type"}
         try:
-            made: dict[str, Any] = _MAKERS[kind](**numbers)
+            made = _MAKERS[kind](**numbers)
         except TypeError as error:
             raise TypeError(
                 f"`{argument}` must have the arguments of a {kind} initializer: {error} Received: "
@@ -199,7 +199,7 @@ class WeightInitializer:
             return keras.initializers.RandomUniform(0.0, 1.0, seed=seed)
         if self.kind == "uniform":
             return keras.initializers.RandomUniform(*self.numbers, seed=seed)
-        kinds = {
+        kinds: dict[str, Any] = {
             "normal": keras.initializers.RandomNormal,
             "truncated_normal": keras.initializers.TruncatedNormal,
         }
