@@ -93,6 +93,8 @@ class TableGroup(keras.layers.Layer):
                 "`policy` must be a tf_embed.TablePolicy. Received: policy="
                 f"{validation.shown(policy)}"
             )
+        if devices is not None:
+            device_names(devices, tf.int64, row_type)
         self._arguments = _Arguments(
             embedding_dim=list(dims) if has_columns else dims[0],
             tables=None if tables is None else list(tables),
@@ -274,7 +276,8 @@ class TableGroup(keras.layers.Layer):
         Raises:
             TypeError, ValueError: As `call`.
         """
-        return self(ids, table_ids=table_ids, training=training)
+        # By keyword Keras takes Python lists too.
+        return self(ids=ids, table_ids=table_ids, training=training)
 
     def prefetch(
         self,
