@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 from one_embedding_cases import KEY_TYPES, constant_tables, layer, store, uniform_tables
 from reference import SEED
+from replicas import two_replicas
 
 import tf_embed
 from tf_embed import one_embedding
@@ -129,6 +130,21 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(tf.cast(emb(ids), tf.float32), before - 1, atol=2e-2)
 
 
+class ReplicasTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.product(key_type=["int32", "int64"], made=list(MADE))
+    def test_a_step_of_two_replicas_is_one_of_their_batches_together(self, key_type, made):
+        ids, labels = data(key_type)
+        rows = []
+        for strategy in (tf.distribute.get_strategy(), two_replicas()):
+            keras.utils.set_random_seed(SEED)
+            with strategy.scope():
+                model = functional(key_type, made, optimizer="adagrad")
+                model.compile("sgd", "mse")
+            model.fit(ids, labels, batch_size=16, epochs=2, shuffle=False, verbose=0)
+            rows.append(model.get_layer("emb")(ids))
+        self.assertAllClose(*rows, atol=1e-5)
+
+
 class SavingTest(tf.test.TestCase, parameterized.TestCase):
     def path(self, name: str) -> str:
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), name)
@@ -203,6 +219,24 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllEqual(model.predict(inputs, verbose=0), wanted)
         model.set_weights(weights)
         self.assertAllEqual(model.predict(inputs, verbose=0), wanted)
+
+    @parameterized.product(key_type=["int32", "int64"], made=list(MADE), apart=[False, True])
+    def test_a_checkpoint_waits_for_a_layer_that_is_not_built(self, key_type, made, apart):
+        ids = tf.constant(np.arange(6).reshape([3, 2]), key_type)
+        options = {"optimizer": "adam"}
+        if apart:
+            options["store_options"] = store(["/tmp/a", "/tmp/b"])
+        emb = layer(MADE[made](), key_type, **options)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(emb(ids)))
+        variables = emb.trainable_variables
+        keras.optimizers.SGD().apply(tape.gradient(loss, variables), variables)
+        path = tf.train.Checkpoint(layer=emb).write(self.path("rows"))
+        other = layer(MADE[made](), key_type, seed=9, **options)
+        status = tf.train.Checkpoint(layer=other).read(path)
+        self.assertAllEqual(other(ids), emb(ids))
+        self.assertAllEqual(other(ids + 100), emb(ids + 100))
+        status.assert_consumed()
 
     def test_the_config_has_all_arguments(self):
         columns = [

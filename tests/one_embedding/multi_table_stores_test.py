@@ -136,7 +136,7 @@ class SnapshotsTest(tf.test.TestCase, parameterized.TestCase):
 
     def emb(self, folder: str, on_disk: bool = False, **options):
         chosen = ssd(folder) if on_disk else store(folder)
-        options = {"optimizer": "adam", **options}
+        options = {"optimizer": "adam", "devices": "/CPU:0", **options}
         return layer(uniform_tables(1.0, 2.0), "int32", store_options=chosen, **options)
 
     @parameterized.product(on_disk=[False, True], shards=[1, 3])

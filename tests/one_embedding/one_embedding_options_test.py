@@ -197,6 +197,13 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "host_cache_budget_mb.*=0"):
             one_embedding.make_cached_ssd_store_options(0, "/tmp/rows")
 
+    @parameterized.parameters("s3://rows", ["/tmp/rows", "gs://rows"])
+    def test_a_disk_is_of_this_machine(self, *paths):
+        path = paths[0] if len(paths) == 1 else list(paths)
+        with self.assertRaisesRegex(ValueError, "`persistent_path`.*URL.*://"):
+            one_embedding.make_cached_ssd_store_options(1, path)
+        one_embedding.make_device_mem_store_options(path, 9)
+
     def test_budgets_and_folder_become_a_storage(self):
         folder = self.get_temp_dir()
         options = one_embedding.make_cached_ssd_store_options(3, folder, host_cache_budget_mb=5)
@@ -205,6 +212,8 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(rows.storage, tf_embed.Storage(host_bytes=8 * 2**20, path=folder))
 
     def test_it_is_said_once_that_there_is_no_gpu(self):
+        if tf.config.list_physical_devices("GPU"):
+            self.skipTest("There is a GPU.")
         store_options._said.clear()
         with self.assertLogs("absl", "WARNING") as logs:
             for _ in range(3):

@@ -45,6 +45,11 @@ class Snapshots:
                 f"`snapshot_name` must be the name of a snapshot of {self._owner!r} in "
                 f"{self._path!r}. Received: snapshot_name={name!r}"
             )
+        if member.table.options.is_on_gpu:
+            raise ValueError(
+                f"`load_snapshot` is for layers on the CPU so far: give {self._owner!r} "
+                f"devices='/CPU:0'. Received: devices={member.devices}"
+            )
         rows = int(member.size())
         if rows:
             raise RuntimeError(

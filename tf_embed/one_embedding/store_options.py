@@ -312,6 +312,11 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         options["persistent_path"] = paths
     else:
         options["persistent_path"] = validation.path_of(path, "persistent_path")
+    if options["type"] == "cached_ssd" and "://" in str(options["persistent_path"]):
+        raise ValueError(
+            "`persistent_path` of rows on disk must be of this machine, not a URL. Received: "
+            f"persistent_path={validation.shown(path)}"
+        )
     may_lack_capacity = options["type"] == "cached_ssd"
     if options["capacity"] is not None or not may_lack_capacity:
         options["capacity"] = validation.positive_int(

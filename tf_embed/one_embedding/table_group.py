@@ -368,7 +368,8 @@ class TableGroup(keras.layers.Layer):
 
         Raises:
             TypeError: If the name is not a str.
-            ValueError: If there is no such snapshot, or the layer has several `row_tables`.
+            ValueError: If there is no such snapshot, the layer is on a GPU, or it has several
+                `row_tables`.
             RuntimeError: If the layer has rows, or this is called in a graph.
             tf.errors.OpError: If files are damaged, or of another kind of table. Nothing is loaded
                 then.
