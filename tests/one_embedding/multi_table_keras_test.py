@@ -9,6 +9,7 @@ import tempfile
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from one_embedding_cases import KEY_TYPES, constant_tables, layer, store, uniform_tables
@@ -41,6 +42,7 @@ def functional(key_type: str, made: str, with_tables: bool = False, **options):
 
 
 class ModelsTest(tf.test.TestCase, parameterized.TestCase):
+    @pytest.mark.smoke
     @parameterized.product(key_type=KEY_TYPES, made=list(MADE))
     def test_fit_with_either_way_to_train(self, key_type, made):
         ids, labels = data(key_type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 from one_embedding_cases import KEY_TYPES, constant_tables, edges, layer, store, uniform_tables
@@ -160,6 +161,7 @@ class InitialRowsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class IdsTest(tf.test.TestCase, parameterized.TestCase):
+    @pytest.mark.smoke
     @parameterized.product(key_type=KEY_TYPES, mixed=[False, True])
     def test_every_id_of_every_table_has_a_row_of_its_own(self, key_type, mixed):
         tables = constant_tables(1.0, 2.0, 3.0) if mixed else constant_tables(0.0) * 3

@@ -50,7 +50,7 @@ class InitializersTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (0.0, 1.0, -2.0, 2.0),
         (1.0, 0.5, 0.9, 1.7),
-        (0.0, 1.0, 5.0, 6.0),
+        (0.0, 1.0, 9.0, 10.0),
         (0.0, 1.0, -9.0, -8.0),
         (0.0, 0.1, -3.0, 0.0),
     )
