@@ -22,6 +22,7 @@ Other systems' interfaces are packages of their own:
 
     tfra    TensorFlow Recommenders Addons' dynamic_embedding: `from tf_embed import tfra as de`
     tbe     FBGEMM's table-batched embeddings and their optimizers
+    one_embedding   OneFlow's one_embedding: many tables in one layer
 """
 
 from tf_embed import _library
@@ -30,6 +31,7 @@ _library.check_environment()
 
 from tf_embed import callbacks as callbacks  # noqa: E402
 from tf_embed import layers as layers  # noqa: E402
+from tf_embed import one_embedding as one_embedding  # noqa: E402
 from tf_embed import optimizers as optimizers  # noqa: E402
 from tf_embed import tbe as tbe  # noqa: E402
 from tf_embed import tfra as tfra  # noqa: E402

@@ -13,6 +13,7 @@ import tensorflow as tf
 from hostile_batch_cases import BATCH_CALLS
 from hostile_call import Call, variable
 from hostile_layer_cases import LAYER_CALLS
+from hostile_one_embedding_cases import ONE_EMBEDDING_CALLS
 from hostile_rule_cases import RULE_CALLS
 from hostile_wrapper_cases import WRAPPER_CALLS
 
@@ -473,6 +474,7 @@ CALLS: dict[str, Call] = {
     ),
     **LAYER_CALLS,
     **BATCH_CALLS,
+    **ONE_EMBEDDING_CALLS,
     **RULE_CALLS,
     **WRAPPER_CALLS,
 }

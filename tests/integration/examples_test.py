@@ -18,6 +18,7 @@ import custom_loop
 import larger_than_memory
 import movielens_data
 import numpy as np
+import one_embedding_three_tables
 import pytest
 import stream_data
 import tensorflow as tf
@@ -190,6 +191,18 @@ class LargerThanMemoryTest(tf.test.TestCase):
         path = pathlib.Path(self.get_temp_dir()) / "drawn" / "run.png"
         larger_than_memory.plot(path, trace, "heading")
         self.assertGreater(path.stat().st_size, 1000)
+
+
+class OneEmbeddingTest(tf.test.TestCase):
+    def test_each_store_has_the_losses_of_the_others(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        program = run("one_embedding_three_tables.py", "--path=.", cwd=folder)
+        self.assertEqual(program.returncode, 0, program.stderr)
+        for store in one_embedding_three_tables.STORES:
+            line = rf"{store} +first loss \d\.\d+  last \d\.\d+  rows 24,124\n"
+            self.assertRegex(program.stdout, line)
+        self.assertRegex(program.stdout, r" \d+,\d+ rows went to the disk\n")
+        self.assertEndsWith(program.stdout, "losses are equal\n")
 
 
 class CustomLoopTest(tf.test.TestCase):

@@ -33,6 +33,7 @@ PYTHON_ROOMS = (
     "callbacks",
     "tbe",
     "tfra",
+    "one_embedding",
     "__init__",
 )
 PYTHON_LEVEL = {name: level for level, name in enumerate(PYTHON_ROOMS)}
@@ -74,7 +75,7 @@ SYSTEM_HEADERS = {
 SYSTEM_FOLDERS = ("sys/",)
 
 # Folders of tests/ with tests of Python. The folders of tests/python are rooms.
-TEST_FOLDERS = ("integration", "python", "tbe", "tfra")
+TEST_FOLDERS = ("integration", "one_embedding", "python", "tbe", "tfra")
 # Folders of tests/ with other modules: helpers, campaigns, and programs that write tables of docs/.
 OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 

@@ -55,6 +55,8 @@ class RowInitializer:
         table_id: The second half of the seed, so that tables of one seed differ, int64.
         draw: None; or what is called with a shape (n, dim) and a dtype for the rows of n new
             keys, in place of all above.
+        by_key: None; or what is called with new keys [n] for their rows [n, dim], in place of all
+            above.
         strings: The row of a table of strings; () for empty ones.
     """
 
@@ -64,6 +66,20 @@ class RowInitializer:
     table_id: int = 0
     draw: Callable[..., Any] | None = None
     strings: tuple[bytes, ...] = ()
+    by_key: Callable[[tf.Tensor], tf.Tensor] | None = None
+
+    @property
+    def is_of_python(self) -> bool:
+        """Whether Python draws the rows, so that a step must insert new rows before it."""
+        return self.draw is not None or self.by_key is not None
+
+
+class KeyedInitializer:
+    """An initializer that draws rows in Python, as a function of their keys."""
+
+    def rows(self, keys: tf.Tensor) -> tf.Tensor:
+        """The rows [n, dim] of keys [n], of the table's dtypes. May be called in a graph."""
+        raise NotImplementedError
 
 
 def table_id_of(name: str) -> int:
@@ -104,6 +120,8 @@ def row_initializer(
         return RowInitializer(table_id=table_id)
     if value_dtype == tf.string:
         return RowInitializer(table_id=table_id, strings=_strings(initializer, dim, name))
+    if isinstance(initializer, KeyedInitializer):
+        return RowInitializer(table_id=table_id, by_key=initializer.rows)
     initializer = _object_of(initializer, name)
     kind = type(initializer)
     if kind is keras.initializers.Zeros:

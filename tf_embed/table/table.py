@@ -56,6 +56,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.trainers: weakref.WeakSet[Any] = weakref.WeakSet()  # which have bound a rule
             # Called with the distinct keys of each step, after it.
             self.on_update: Callable[[tf.Tensor], Any] | None = None
+            # Called with the rule of an optimizer before the table takes it; raises to refuse it.
+            self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
             # In eager execution, to make these takes three times as long as a lookup of 256 keys.
             with tf.device(options.device):
@@ -199,14 +201,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
 
     def find_or_insert(
-        self, keys: tf.Tensor, *, training: bool = False
+        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """As `find`, and inserts the initial rows of absent keys.
+        """As `find`, and inserts the initial rows of absent keys, or their `defaults`.
 
         In training, of those only that `apply` would insert now.
         """
         owners = self._owners(keys)
-        defaults = self._initial_rows(keys, owners)
+        if defaults is None:
+            defaults = self._initial_rows(keys, owners)
         return table_ops.find_or_insert(
             self.resource_handle,
             keys,
@@ -271,7 +274,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             distinct: Whether no key comes twice.
             stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
         """
-        if self.options.initializer.draw is not None:
+        if self.options.initializer.is_of_python:
             self.find_or_insert(keys, training=True)
         done = table_ops.apply(
             self.resource_handle,
@@ -475,6 +478,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
         The next step of another rule than the present one replaces the slots of all rows and
         keeps their weights. Where there are such slots, that is logged.
         """
+        if self.check_rule is not None:
+            self.check_rule(rule)
         self._rule = rule
         with tf.init_scope():
             rows = int(slot_ops.rows_of_other_rule(self.resource_handle, rule=rule))
@@ -549,15 +554,15 @@ class Table(tf.saved_model.experimental.TrackableResource):
     ) -> tf.Tensor:
         """The `defaults` of the ops for initial rows.
 
-        Empty where the table draws them. Else the callable draws one for each new key, and the
-        keys that are there, and padding, get zeros, which nobody sees.
+        Empty if the table draws them. Otherwise Python draws one for each new key. Keys that are
+        there, and padding, get zeros, which are not used.
         """
         options = self.options
         eager = tf.executing_eagerly()
         empty = self._no_rows if eager else tf.zeros([0], options.value_dtype)
         if options.initializer.strings:
             return tf.constant(options.initializer.strings)
-        if options.initializer.draw is None:
+        if not options.initializer.is_of_python:
             return empty
         _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
         if padding is not None:
@@ -569,13 +574,17 @@ class Table(tf.saved_model.experimental.TrackableResource):
             count = int(count)
             if not count:
                 return empty
-        drawn = drawn_rows(
-            options.initializer.draw,
-            count,
-            dim=options.dim,
-            value_dtype=options.value_dtype,
-            name=options.name,
-        )
+        if options.initializer.by_key is not None:
+            drawn = options.initializer.by_key(new_keys)
+        else:
+            assert options.initializer.draw is not None
+            drawn = drawn_rows(
+                options.initializer.draw,
+                count,
+                dim=options.dim,
+                value_dtype=options.value_dtype,
+                name=options.name,
+            )
         rows = tf.scatter_nd(
             absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), options.dim]
         )

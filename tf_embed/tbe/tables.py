@@ -92,7 +92,7 @@ class TableSpec:
                 f"Received: initializer={validation.shown(initializer)}"
             )
         drawn = row_initializer(initializer, dim=self.dim, value_dtype=value_dtype, name=name)
-        if drawn.draw is not None:
+        if drawn.is_of_python:
             raise ValueError(
                 f"`initializer` of {name!r} must be None, a number, an array, or an initializer of "
                 f"Keras that tf_embed.Variable draws by key. Received: initializer="

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of OneEmbedding's documentation, on Keras: an MLP over the rows of three tables.
+
+It trains the same model over each of the three stores. Losses must come out equal, bit for bit,
+because a store decides where rows are and nothing else.
+
+    python examples/one_embedding_three_tables.py --ids=1000000 --dim=128 --batch=4096 --steps=100
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import one_embedding
+
+SEED = 7
+NUM_TABLES = 3
+STORES = ("device_mem", "cached_host_mem", "cached_ssd")
+
+
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dim", type=int, default=16, help="weights in a row; upstream: 128")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[64, 32], help="sizes of layers")
+    parser.add_argument("--ids", type=int, default=20_000, help="ids of each table")
+    parser.add_argument("--batch", type=int, default=512, help="lines of a batch")
+    parser.add_argument("--steps", type=int, default=20, help="batches to train on")
+    parser.add_argument("--learning-rate", type=float, default=0.01)
+    parser.add_argument("--cache-budget-mb", type=int, default=1, help="MiB of rows in the cache")
+    parser.add_argument("--capacity", type=int, default=100_000, help="rows of all tables")
+    parser.add_argument("--path", type=pathlib.Path, help="folder for rows on disk")
+    return parser.parse_args(arguments)
+
+
+def store_of(kind: str, path: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The options of one of the three stores. The optimizer is SGD, so a row is its weights."""
+    given = {"persistent_path": path, "capacity": options.capacity, "size_factor": 1}
+    if kind == "device_mem":
+        return one_embedding.make_device_mem_store_options(**given)
+    given["cache_budget_mb"] = options.cache_budget_mb
+    if kind == "cached_host_mem":
+        return one_embedding.make_cached_host_mem_store_options(**given)
+    return one_embedding.make_cached_ssd_store_options(**given)
+
+
+def embedding_of(store: dict[str, Any], options: argparse.Namespace) -> Any:
+    """The layer of the documentation: three tables of one dim, each with its initial rows."""
+    tables = [
+        one_embedding.make_table_options(
+            one_embedding.make_uniform_initializer(low=-high, high=high)
+        )
+        for high in (0.1, 0.05, 0.15)
+    ]
+    return one_embedding.MultiTableEmbedding(
+        name="my_embedding",
+        embedding_dim=options.dim,
+        dtype="float32",
+        key_type="int64",
+        tables=tables,
+        store_options=store,
+        seed=SEED,
+        optimizer=keras.optimizers.SGD(options.learning_rate),
+    )
+
+
+def model_of(embedding: Any, options: argparse.Namespace) -> keras.Model:
+    """The rows of a line, one behind the other, through an MLP."""
+    ids = keras.Input([NUM_TABLES], dtype="int64")
+    hidden = keras.layers.Reshape([NUM_TABLES * options.dim])(embedding(ids))
+    for size in options.hidden:
+        hidden = keras.layers.Dense(size, activation="relu")(hidden)
+    return keras.Model(ids, keras.layers.Dense(1)(hidden))
+
+
+def batches_of(options: argparse.Namespace) -> tf.data.Dataset:
+    """Ids int64 [batch, 3], always the same, and labels float32 [batch, 1]."""
+    rng = np.random.default_rng(SEED)
+    ids = rng.integers(0, options.ids, [options.steps * options.batch, NUM_TABLES], np.int64)
+    labels = (ids.sum(1, keepdims=True) % 2).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((ids, labels)).batch(options.batch)
+
+
+def train(kind: str, path: str, options: argparse.Namespace) -> list[float]:
+    """Trains a new model over a store. Gives the loss of each step."""
+    keras.utils.set_random_seed(SEED)
+    embedding = embedding_of(store_of(kind, path, options), options)
+    model = model_of(embedding, options)
+    model.compile(keras.optimizers.SGD(options.learning_rate), "mse")
+    losses = []
+    for ids, labels in embedding.prefetch(batches_of(options)):
+        model.reset_metrics()  # or Keras gives the mean of all steps
+        losses.append(float(model.train_on_batch(ids, labels)))
+    rows = int(embedding.size())
+    print(f"{kind:15}  first loss {losses[0]:.6f}  last {losses[-1]:.6f}  rows {rows:,}")
+    if kind == "cached_ssd":
+        demoted = sum(table.stats()["demoted"] for table in embedding.row_tables)
+        print(f"{'':15}  {demoted:,} rows went to the disk")
+    return losses
+
+
+def main(arguments: list[str] | None = None) -> bool:
+    """Trains over each store. Whether all losses are equal."""
+    options = options_of(arguments)
+    with tempfile.TemporaryDirectory(dir=options.path) as folder:
+        seen = [train(kind, os.path.join(folder, kind), options) for kind in STORES]
+    equal = all(losses == seen[0] for losses in seen)
+    print("losses are equal" if equal else "losses differ")
+    return equal
+
+
+if __name__ == "__main__":
+    raise SystemExit(0 if main() else 1)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of initializers, tables and stores."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from one_embedding_cases import layer, store
+
+import tf_embed
+from tf_embed import one_embedding
+from tf_embed.one_embedding import store_options
+
+NAN = float("nan")
+
+
+class InitializersTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        (one_embedding.make_uniform_initializer, {"type": "uniform", "low": 0.0, "high": 1.0}),
+        (one_embedding.make_normal_initializer, {"type": "normal", "mean": 0.0, "std": 1.0}),
+        (
+            one_embedding.make_trunc_normal_initializer,
+            {"type": "truncated_normal", "mean": 0.0, "std": 1.0, "a": -2.0, "b": 2.0},
+        ),
+    )
+    def test_defaults_are_the_documented_ones(self, make, wanted):
+        self.assertEqual(make(), wanted)
+
+    @parameterized.parameters(
+        ("make_uniform_initializer", {"low": 1.0, "high": 0.0}, ValueError, "high.*high=0.0"),
+        ("make_uniform_initializer", {"low": "1"}, TypeError, "`low`.*'1'"),
+        ("make_uniform_initializer", {"high": NAN}, ValueError, "`high`.*nan"),
+        ("make_normal_initializer", {"std": -1.0}, ValueError, "`std`.*-1.0"),
+        ("make_normal_initializer", {"mean": None}, TypeError, "`mean`.*None"),
+        ("make_constant_initializer", {"value": 1e300}, ValueError, "`value`.*1e"),
+        ("make_constant_initializer", {"value": [1.0]}, TypeError, "`value`"),
+        ("make_trunc_normal_initializer", {"std": 0.0}, ValueError, "`std`.*0.0"),
+        ("make_trunc_normal_initializer", {"a": 2.0}, ValueError, "`b` must be above `a`"),
+        ("make_trunc_normal_initializer", {"a": 40.0, "b": 41.0}, ValueError, "within 37"),
+        ("make_trunc_normal_initializer", {"a": -41.0, "b": -40.0}, ValueError, "within 37"),
+    )
+    def test_bad_numbers_are_named(self, make, arguments, error, message):
+        with self.assertRaisesRegex(error, message):
+            getattr(one_embedding, make)(**arguments)
+
+    @parameterized.parameters(
+        (0.0, 1.0, -2.0, 2.0),
+        (1.0, 0.5, 0.9, 1.7),
+        (0.0, 1.0, 9.0, 10.0),
+        (0.0, 1.0, -9.0, -8.0),
+        (0.0, 0.1, -3.0, 0.0),
+    )
+    def test_a_truncated_normal_is_cut_at_weights_and_not_at_deviations(self, mean, std, a, b):
+        initializer = one_embedding.make_trunc_normal_initializer(mean, std, a, b)
+        emb = layer([one_embedding.make_table(initializer)], dim=8)
+        rows = emb(np.arange(4000)).numpy().astype(np.float64)
+        self.assertTrue((rows >= a).all() and (rows <= b).all(), (rows.min(), rows.max()))
+        # Quantiles of the same distribution, from a grid of its density.
+        grid = np.linspace(max(a, mean - 12 * std), min(b, mean + 12 * std), 200_001)
+        density = np.exp(
+            -0.5 * ((grid - mean) / std) ** 2 + 0.5 * (np.abs(grid - mean).min() / std) ** 2
+        )
+        share = np.cumsum(density) / density.sum()
+        wanted = np.interp([0.1, 0.5, 0.9], share, grid)
+        found = np.quantile(rows, [0.1, 0.5, 0.9])
+        spread = np.interp(0.9, share, grid) - np.interp(0.1, share, grid)
+        # 32,000 weights: a quantile is within 1% of the spread at four standard errors.
+        self.assertAllClose(found, wanted, atol=0.02 * spread, rtol=0)
+
+    def test_a_cut_is_within_the_ends_in_narrow_rows(self):
+        for dtype in ("float16", "bfloat16"):
+            wide = one_embedding.make_trunc_normal_initializer(0.0, 5.0, 0.1001, 0.3003)
+            emb = layer([one_embedding.make_table(wide)], dim=8, dtype=dtype)
+            rows = tf.cast(emb(np.arange(500)), tf.float64).numpy()
+            self.assertGreaterEqual(rows.min(), 0.1001)
+            self.assertLessEqual(rows.max(), 0.3003)
+
+
+class TablesTest(tf.test.TestCase, parameterized.TestCase):
+    def test_a_dict_is_a_row_and_a_list_has_columns(self):
+        one = one_embedding.make_constant_initializer(1.0)
+        column = one_embedding.make_column_options(one)
+        self.assertEqual(one_embedding.make_table_options(one), {"initializer": one})
+        self.assertEqual(one_embedding.make_table([column] * 2), {"columns": [column] * 2})
+        self.assertIs(one_embedding.make_table, one_embedding.make_table_options)
+
+    @parameterized.parameters(None, 5, "uniform", ((),), ([],), ([{"type": "constant"}],), ({},))
+    def test_anything_else_is_refused(self, param):
+        with self.assertRaisesRegex(ValueError, "param"):
+            one_embedding.make_table_options(param)
+
+    @parameterized.parameters(
+        ("tables", 5, TypeError),
+        ("tables", [], ValueError),
+        ("tables", [5], ValueError),
+        ("tables", [{"initializer": {"type": "xavier"}}], ValueError),
+        ("tables", [{"initializer": {"type": "constant"}}], TypeError),
+        ("tables", [{"columns": []}], ValueError),
+        ("default_initializer", {"type": "normal", "std": -1}, ValueError),
+        ("default_initializer", {"type": "normal", "sigma": 1}, TypeError),
+        ("embedding_dim", 0, ValueError),
+        ("embedding_dim", "2", TypeError),
+        ("dtype", "float64", TypeError),
+        ("dtype", "int32", TypeError),
+        ("dtype", "flot32", ValueError),
+        ("dtype", 5, TypeError),
+        ("key_type", "string", TypeError),
+        ("key_type", "int8", TypeError),
+        ("store_options", None, ValueError),
+        ("store_options", {"type": "device_mem", "capacity": 5}, TypeError),
+        ("store_options", {"type": []}, ValueError),
+        ("padding_idx", 2**63, ValueError),
+        ("padding_idx", 0.0, TypeError),
+        ("seed", 2**63, ValueError),
+        ("seed", None, TypeError),
+        ("shared_ids", "False", TypeError),
+        ("policy", 5, TypeError),
+        ("optimizer", "adammm", ValueError),
+        ("devices", [], ValueError),
+        ("name", "", TypeError),
+    )
+    def test_a_bad_argument_of_a_layer_is_named(self, argument, value, error):
+        good = {
+            "name": "emb",
+            "embedding_dim": 2,
+            "dtype": "float32",
+            "key_type": "int64",
+            "tables": None,
+            "store_options": store(),
+        }
+        with self.assertRaisesRegex(error, argument):
+            one_embedding.MultiTableEmbedding(**{**good, argument: value})
+
+    @parameterized.parameters(([],), ([2, 0],), ([2.0],), ("22",))
+    def test_bad_columns_are_refused(self, dims):
+        with self.assertRaisesRegex((TypeError, ValueError), "embedding_dim"):
+            one_embedding.MultiTableMultiColumnEmbedding(
+                "emb", dims, "float32", "int64", None, store()
+            )
+
+    def test_a_table_of_other_columns_is_refused(self):
+        column = one_embedding.make_column_options(one_embedding.make_normal_initializer())
+        with self.assertRaisesRegex(ValueError, r"tables\[0\].*2 columns"):
+            layer([one_embedding.make_table([column])], dim=[2, 3])
+
+
+class StoresTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("make_device_mem_store_options", "persistent_path capacity", ""),
+        ("make_cached_host_mem_store_options", "cache_budget_mb persistent_path capacity", ""),
+        (
+            "make_cached_ssd_store_options",
+            "cache_budget_mb persistent_path capacity",
+            "host_cache_budget_mb",
+        ),
+    )
+    def test_arguments_have_their_documented_order(self, maker, first, last):
+        found = list(inspect.signature(getattr(one_embedding, maker)).parameters)
+        middle = ["size_factor", "storage_dim", "physical_block_size"]
+        self.assertEqual(found, [*first.split(), *middle, *last.split()])
+
+    def test_options_are_plain_values_with_the_documented_defaults(self):
+        made = one_embedding.make_cached_ssd_store_options(4, "/tmp/rows")
+        self.assertEqual(made["physical_block_size"], 4096)
+        self.assertEqual(made["storage_dim"], -1)
+        self.assertEqual(made["host_cache_budget_mb"], 0)
+        self.assertEqual(json.loads(json.dumps(made)), made)
+
+    @parameterized.parameters(
+        ({"capacity": 0}, ValueError),
+        ({"capacity": None}, TypeError),
+        ({"capacity": 1e6}, TypeError),
+        ({"persistent_path": ""}, ValueError),
+        ({"persistent_path": 5}, TypeError),
+        ({"persistent_path": []}, ValueError),
+        ({"persistent_path": ["/tmp/a", "/tmp/a/"]}, ValueError),
+        ({"size_factor": 0}, ValueError),
+        ({"size_factor": 1.5}, TypeError),
+        ({"storage_dim": 0}, ValueError),
+        ({"storage_dim": -2}, ValueError),
+        ({"physical_block_size": 1024}, ValueError),
+        ({"cache_budget_mb": 0}, ValueError),
+        ({"cache_budget_mb": -1}, ValueError),
+        ({"cache_budget_mb": 2**70}, ValueError),
+    )
+    def test_a_bad_value_is_named(self, wrong, error):
+        good = {"cache_budget_mb": 4, "persistent_path": "/tmp/rows", "capacity": 100}
+        (argument,) = wrong
+        with self.assertRaisesRegex(error, argument):
+            one_embedding.make_cached_host_mem_store_options(**{**good, **wrong})
+
+    def test_a_disk_without_a_cache_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "host_cache_budget_mb.*=0"):
+            one_embedding.make_cached_ssd_store_options(0, "/tmp/rows")
+
+    @parameterized.parameters("s3://rows", ["/tmp/rows", "gs://rows"])
+    def test_a_disk_is_of_this_machine(self, *paths):
+        path = paths[0] if len(paths) == 1 else list(paths)
+        with self.assertRaisesRegex(ValueError, "`persistent_path`.*URL.*://"):
+            one_embedding.make_cached_ssd_store_options(1, path)
+        one_embedding.make_device_mem_store_options(path, 9)
+
+    def test_budgets_and_folder_become_a_storage(self):
+        folder = self.get_temp_dir()
+        options = one_embedding.make_cached_ssd_store_options(3, folder, host_cache_budget_mb=5)
+        emb = layer(store_options=options)
+        (rows,) = emb.row_tables
+        self.assertEqual(rows.storage, tf_embed.Storage(host_bytes=8 * 2**20, path=folder))
+
+    def test_it_is_said_once_that_there_is_no_gpu(self):
+        if tf.config.list_physical_devices("GPU"):
+            self.skipTest("There is a GPU.")
+        store_options._said.clear()
+        with self.assertLogs("absl", "WARNING") as logs:
+            for _ in range(3):
+                layer()
+            layer(store_options=one_embedding.make_cached_host_mem_store_options(1, "/tmp/r", 9))
+        self.assertLen([one for one in logs.output if "no GPU" in one], 1)
+
+    @parameterized.parameters(
+        ("sgd", 1, None),
+        ("adagrad", 2, None),
+        ("adam", 3, None),
+        ("ftrl", 3, None),
+        ("adamax", 3, None),
+        ("rowwise_adagrad", None, 3),
+    )
+    def test_a_wrong_row_size_is_refused_with_the_right_one(self, optimizer, factor, dim):
+        # A row of two weights.
+        for wrong in {1, 2, 3, 4} - {factor}:
+            right = f"size_factor={factor}" if dim is None else f"storage_dim={dim}"
+            with self.assertRaisesRegex(ValueError, f"{right}.*Received: size_factor={wrong}"):
+                layer(optimizer=optimizer, store_options=store(size_factor=wrong)).build()
+        with self.assertRaisesRegex(ValueError, "storage_dim.*Received: storage_dim=77"):
+            layer(optimizer=optimizer, store_options=store(storage_dim=77)).build()
+        layer(optimizer=optimizer).build()
+        if factor is not None:
+            layer(optimizer=optimizer, store_options=store(size_factor=factor)).build()
+        numbers = dim or 2 * factor
+        layer(optimizer=optimizer, store_options=store(storage_dim=numbers)).build()
+
+    def test_the_optimizer_of_the_model_is_held_against_the_row_size_too(self):
+        emb = layer(store_options=store(size_factor=1))
+        emb.build()
+        optimizer = tf_embed.DynamicEmbeddingOptimizer("adam")
+        with self.assertRaisesRegex(ValueError, "size_factor=3"):
+            optimizer.build(emb.trainable_variables)
+        tf_embed.DynamicEmbeddingOptimizer("sgd").build(emb.trainable_variables)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OneFlow's `oneflow.one_embedding` for Keras 3: many tables in one layer.
+
+MultiTableEmbedding             one embedding dim for all tables
+MultiTableMultiColumnEmbedding  rows of several columns, each with an initializer of its own
+make_table_options, make_table  the initial rows of a table
+make_column_options             the initial weights of a column
+make_uniform_initializer, make_normal_initializer, make_trunc_normal_initializer,
+make_constant_initializer
+what initial weights are drawn from
+make_device_mem_store_options, make_cached_host_mem_store_options, make_cached_ssd_store_options
+where rows are, and how many
+"""
+
+from tf_embed.one_embedding.initializers import (
+    make_constant_initializer,
+    make_normal_initializer,
+    make_trunc_normal_initializer,
+    make_uniform_initializer,
+)
+from tf_embed.one_embedding.multi_table import (
+    MultiTableEmbedding,
+    MultiTableMultiColumnEmbedding,
+)
+from tf_embed.one_embedding.store_options import (
+    make_cached_host_mem_store_options,
+    make_cached_ssd_store_options,
+    make_device_mem_store_options,
+)
+from tf_embed.one_embedding.tables import make_column_options, make_table, make_table_options
+
+__all__ = [
+    "MultiTableEmbedding",
+    "MultiTableMultiColumnEmbedding",
+    "make_cached_host_mem_store_options",
+    "make_cached_ssd_store_options",
+    "make_column_options",
+    "make_constant_initializer",
+    "make_device_mem_store_options",
+    "make_normal_initializer",
+    "make_table",
+    "make_table_options",
+    "make_trunc_normal_initializer",
+    "make_uniform_initializer",
+]

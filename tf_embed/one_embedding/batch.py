@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`KeySpace`: ids of several tables as keys of tables of int64, each of which has its own row."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.layers.ids import cast_ids
+
+# The keys of a table of 32-bit ids are so far from those of the next one.
+_STRIDE = 2**32
+
+
+class Batch(NamedTuple):
+    """The ids of a call, in one line.
+
+    Attributes:
+        keys: int64 [n].
+        tables: int64 [n], the table of each; None if there is one.
+        is_kept: bool [n], which are no padding; None if all are.
+        shape: The static shape of the ids.
+        sizes: The same as a tensor.
+        is_by_column: Whether the last axis of the ids is that of the tables.
+    """
+
+    keys: tf.Tensor
+    tables: tf.Tensor | None
+    is_kept: tf.Tensor | None
+    shape: tf.TensorShape
+    sizes: tf.Tensor
+    is_by_column: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class KeySpace:
+    """How ids of tables become keys.
+
+    An id of 32 bits and its table fit in a key of 64 bits: the key is id + table * 2^32. So one
+    table has the rows of all. Wider ids are keys as they are, in a table for each of the tables. If
+    ids are shared, ids are keys in one table.
+
+    Attributes:
+        owner: The layer's name, for messages.
+        key_type: Name of the ids' dtype.
+        num_tables: Number of tables.
+        shared_ids: Whether equal ids of two tables are one row.
+        padding_idx: An id that has no row, or None.
+    """
+
+    owner: str
+    key_type: str
+    num_tables: int
+    shared_ids: bool
+    padding_idx: int | None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether keys have the number of the table in them."""
+        narrow = tf.as_dtype(self.key_type).size == 4
+        return narrow and self.num_tables > 1 and not self.shared_ids
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each table needs a table of keys of its own."""
+        wide = tf.as_dtype(self.key_type).size == 8
+        return wide and self.num_tables > 1 and not self.shared_ids
+
+    def tables_of(self, keys: tf.Tensor) -> tf.Tensor:
+        """The table of each packed key [n], int64 [n]."""
+        half = _STRIDE // 2 if self.key_type == "int32" else 0
+        return tf.math.floordiv(keys + tf.constant(half, tf.int64), _STRIDE)
+
+    def batch(self, ids: Any, table_ids: Any) -> Batch:
+        """The keys of ids.
+
+        Args:
+            ids: A tensor of integers, of any shape with `table_ids` or of one table, otherwise
+                with a last axis of the tables.
+            table_ids: None, or integers of the shape of `ids`.
+
+        Raises:
+            TypeError: If they are no dense integers.
+            ValueError: If their shapes do not fit.
+            tf.errors.InvalidArgumentError: If an id does not fit the key type, or a table id is
+                none, when it runs.
+        """
+        key_type = tf.as_dtype(self.key_type)
+        ids = cast_ids(_dense(ids, "ids", self.owner), key_type, self.owner)
+        by_column = table_ids is None and self.num_tables > 1
+        if by_column:
+            ids = self._with_columns(ids)
+        keys = tf.bitcast(ids, tf.int64) if key_type == tf.uint64 else tf.cast(ids, tf.int64)
+        keys = tf.reshape(keys, [-1])
+        tables = self._tables(ids, table_ids)
+        is_kept = None
+        if self.padding_idx is not None:
+            is_kept = tf.not_equal(keys, tf.constant(_signed(self.padding_idx), tf.int64))
+        if self.is_packed:
+            assert tables is not None  # as there are several
+            keys += tables * _STRIDE
+        return Batch(keys, tables, is_kept, ids.shape, tf.shape(ids), by_column)
+
+    def _with_columns(self, ids: tf.Tensor) -> tf.Tensor:
+        """Ids whose last axis has a place for each table.
+
+        Raises:
+            ValueError: If it has not.
+        """
+        check_columns(ids.shape, self.num_tables, self.owner)
+        if ids.shape.rank is not None and ids.shape[-1] is not None:
+            return ids
+        wanted = tf.debugging.assert_equal(
+            tf.shape(ids)[-1],
+            self.num_tables,
+            f"The last axis of `ids` of {self.owner!r} must have a place for each of "
+            f"{self.num_tables} tables, without `table_ids`.",
+        )
+        return validation.with_dependencies(ids, wanted)
+
+    def _tables(self, ids: tf.Tensor, table_ids: Any) -> tf.Tensor | None:
+        """The table of each id in one line, int64 [n]; None if there is one."""
+        if table_ids is None:
+            if self.num_tables == 1:
+                return None
+            columns = tf.range(self.num_tables, dtype=tf.int64)
+            return tf.reshape(tf.broadcast_to(columns, tf.shape(ids)), [-1])
+        tables = _dense(table_ids, "table_ids", self.owner)
+        if not tables.dtype.is_integer:
+            raise TypeError(
+                f"`table_ids` of {self.owner!r} must be integers. Received: "
+                f"dtype={tables.dtype.name}"
+            )
+        check_same_shape(ids.shape, tables.shape, self.owner)
+        message = (
+            f"`table_ids` of {self.owner!r} must be from 0 to {self.num_tables - 1}, and of the "
+            "shape of `ids`."
+        )
+        limit = tf.constant(self.num_tables, tf.int64)
+        # A number beyond int64 becomes a negative one.
+        tables = tf.cast(tables, tf.int64)
+        checks = [
+            tf.debugging.assert_non_negative(tables, message),
+            tf.debugging.assert_less(tables, limit, message),
+        ]
+        if not (ids.shape.is_fully_defined() and tables.shape.is_fully_defined()):
+            checks.append(tf.debugging.assert_equal(tf.shape(ids), tf.shape(tables), message))
+        tables = validation.with_dependencies(tables, *checks)
+        return tf.reshape(tables, [-1]) if self.num_tables > 1 else None
+
+
+def check_columns(shape: Any, num_tables: int, owner: str) -> None:
+    """Refuses ids without table ids whose last axis is not that of the tables.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    shape = tf.TensorShape(shape)
+    if shape.rank is None or num_tables == 1:
+        return
+    if shape.rank == 0 or shape[-1] not in (None, num_tables):
+        raise ValueError(
+            f"`ids` of {owner!r} must be of shape (batch, {num_tables}), an id for each table, or "
+            f"come with `table_ids`. Received: ids of shape {shape}"
+        )
+
+
+def check_same_shape(ids: Any, table_ids: Any, owner: str) -> None:
+    """Refuses table ids of another shape than the ids.
+
+    Raises:
+        ValueError: If they are.
+    """
+    if not tf.TensorShape(ids).is_compatible_with(table_ids):
+        raise ValueError(
+            f"`table_ids` of {owner!r} must be of the shape of `ids`, {tf.TensorShape(ids)}. "
+            f"Received: table_ids of shape {tf.TensorShape(table_ids)}"
+        )
+
+
+def _dense(value: Any, argument: str, owner: str) -> tf.Tensor:
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        raise TypeError(
+            f"`{argument}` of {owner!r} must be dense: fill short lines up with `padding_idx`. "
+            f"Received: {type(value).__name__}"
+        )
+    return validation.as_tensor(value, argument, owner)
+
+
+def _signed(number: int) -> int:
+    """The int64 of the same bits as a uint64."""
+    return number - 2**64 if number >= 2**63 else number

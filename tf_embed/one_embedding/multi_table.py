@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MultiTableEmbedding` and `MultiTableMultiColumnEmbedding`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tf_embed import validation
+from tf_embed.one_embedding.table_group import TableGroup
+from tf_embed.table.policies import TablePolicy
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
+class MultiTableEmbedding(TableGroup):
+    """Looks ids of many tables up, whose rows have one dim.
+
+    OneFlow's layer of this name, on Keras 3 and TensorFlow: the same arguments in the same order,
+    and `layer(ids, table_ids)`, or `layer.forward(ids, table_ids)`. An id gets a row with the first
+    gradient that reaches it. Until then a lookup gives its initial row and stores nothing.
+
+    The initial row is a function of the seed, the layer's name, the table and the id. It depends on
+    no batch, no order, no number of shards and no process.
+
+    The layer is trained as all others with tables: by its own optimizer, `optimizer=`, or by the
+    model's, wrapped in `tf_embed.DynamicEmbeddingOptimizer`. Keras files, checkpoints, exported
+    models, `get_weights` and mixed precision work as those of `tf_embed.layers.DynamicEmbedding`.
+
+    Differences from OneFlow:
+        - Equal ids in two tables are two rows, unless `shared_ids` is set.
+        - What comes beyond `capacity` is stored, or does what `policy` says.
+        - Evaluation stores nothing.
+        - The layer runs without a GPU.
+        - Two layers may have one name, if their `persistent_path` differs.
+
+    Limits:
+        - Ids of 64 bits have a table of rows for each table. Each has an equal part of `capacity`
+          and of the store's budgets.
+        - If tables or columns have different initializers, rows are drawn outside of the table: a
+          lookup and a step look for their keys twice.
+
+    Args:
+        name: Name of the layer, a str. Initial rows depend on it.
+        embedding_dim: Number of weights in a row, an int from 1.
+        dtype: Dtype of rows and of the output: float32, float16 or bfloat16; or a Keras dtype
+            policy such as "mixed_float16", whose variable dtype the rows have. None: Keras's
+            global policy.
+        key_type: Dtype of ids: int32, uint32, int64 or uint64. Ids of another integer dtype are
+            cast; one that does not fit is an error.
+        tables: A list of what `make_table_options` gives, one for each table. None: one table, of
+            `default_initializer`.
+        store_options: What `make_device_mem_store_options`, `make_cached_host_mem_store_options` or
+            `make_cached_ssd_store_options` gives.
+        default_initializer: What a maker of initializers gives, for `tables=None`. Default: a
+            normal distribution of standard deviation 0.05.
+        padding_idx: An id that stands for nothing, in each table: its output is zeros, and it has
+            no gradient and no row. Default: None, there is none.
+        seed: Seed of initial rows, an int64. Default: 0.
+        optimizer: The layer's own optimizer, a Keras optimizer or its name; see
+            `tf_embed.layers.DynamicEmbedding`. Default: None, the model's trains the rows.
+        shared_ids: Whether all tables have one space of ids, as in OneFlow: equal ids are one row,
+            and its initial row is that of the table with which it came first in a call with
+            `training=True`. Default: False.
+        policy: A `tf_embed.TablePolicy`: by which rows come and leave. If it has an order of
+            eviction and no `max_rows`, `capacity` is the bound; then new rows evict others, and
+            those for which there is no room are refused and counted in `stats()` of `row_tables`.
+            Default: None, the table grows.
+        devices: The device of each shard; see `tf_embed.Variable`. Default: None, one shard on the
+            first GPU, or else the CPU; one for each folder of `persistent_path` if that is a list.
+        **kwargs: `trainable` of keras.layers.Layer.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range, or `size_factor` or `storage_dim` of
+            `store_options` is not that of the optimizer.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from tf_embed import one_embedding
+        >>> tables = [
+        ...     one_embedding.make_table(one_embedding.make_constant_initializer(value))
+        ...     for value in (1.0, 2.0)]
+        >>> store = one_embedding.make_device_mem_store_options("/tmp/rows", capacity=100)
+        >>> layer = one_embedding.MultiTableEmbedding(
+        ...     "example", 2, "float32", "int64", tables, store, padding_idx=0)
+        >>> layer(tf.constant([[7, 7], [0, 8]])).numpy().tolist()
+        [[[1.0, 1.0], [2.0, 2.0]], [[0.0, 0.0], [2.0, 2.0]]]
+        >>> layer(tf.constant([7, 9]), table_ids=tf.constant([1, 0])).numpy().tolist()
+        [[2.0, 2.0], [1.0, 1.0]]
+
+    Reference:
+        OneFlow, "oneflow.one_embedding".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        embedding_dim: int,
+        dtype: Any,
+        key_type: Any,
+        tables: Sequence[dict[str, Any]] | None,
+        store_options: dict[str, Any],
+        default_initializer: dict[str, Any] | None = None,
+        padding_idx: int | None = None,
+        seed: int = 0,
+        *,
+        optimizer: Any = None,
+        shared_ids: bool = False,
+        policy: TablePolicy | dict[str, Any] | None = None,
+        devices: Sequence[str] | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        dim = validation.positive_int(embedding_dim, "embedding_dim", most=validation.MAX_DIM)
+        super().__init__(
+            name,
+            [dim],
+            False,
+            dtype,
+            key_type,
+            tables,
+            store_options,
+            default_initializer,
+            padding_idx,
+            seed,
+            optimizer=optimizer,
+            shared_ids=shared_ids,
+            policy=policy,
+            devices=devices,
+            **kwargs,
+        )
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.one_embedding")
+class MultiTableMultiColumnEmbedding(TableGroup):
+    """Looks ids of many tables up, whose rows have several columns.
+
+    As `MultiTableEmbedding`, and a row is its columns, one behind the other. All tables have the
+    columns of the same dims; each column of each table has an initializer of its own.
+
+    Args:
+        name: As in `MultiTableEmbedding`.
+        embedding_dim: Number of weights of each column, a list of ints from 1; or an int, for one
+            column.
+        dtype: As in `MultiTableEmbedding`.
+        key_type: As in `MultiTableEmbedding`.
+        tables: As in `MultiTableEmbedding`. A table made of a list must have options for each
+            column; the one initializer of another table is that of each column.
+        store_options: As in `MultiTableEmbedding`.
+        default_initializer: As in `MultiTableEmbedding`, for each column.
+        padding_idx: As in `MultiTableEmbedding`.
+        seed: As in `MultiTableEmbedding`.
+        optimizer: As in `MultiTableEmbedding`.
+        shared_ids: As in `MultiTableEmbedding`.
+        policy: As in `MultiTableEmbedding`.
+        devices: As in `MultiTableEmbedding`.
+        **kwargs: `trainable` of keras.layers.Layer.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: As `MultiTableEmbedding`, or if a table has another number of columns.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from tf_embed import one_embedding
+        >>> columns = [
+        ...     one_embedding.make_column_options(one_embedding.make_constant_initializer(value))
+        ...     for value in (1.0, 2.0)]
+        >>> store = one_embedding.make_device_mem_store_options("/tmp/rows", capacity=100)
+        >>> layer = one_embedding.MultiTableMultiColumnEmbedding(
+        ...     "columns", [2, 1], "float32", "int64", [one_embedding.make_table(columns)], store)
+        >>> layer(tf.constant([5, 6])).numpy().tolist()
+        [[1.0, 1.0, 2.0], [1.0, 1.0, 2.0]]
+    """
+
+    def __init__(
+        self,
+        name: str,
+        embedding_dim: int | Sequence[int],
+        dtype: Any,
+        key_type: Any,
+        tables: Sequence[dict[str, Any]] | None,
+        store_options: dict[str, Any],
+        default_initializer: dict[str, Any] | None = None,
+        padding_idx: int | None = None,
+        seed: int = 0,
+        *,
+        optimizer: Any = None,
+        shared_ids: bool = False,
+        policy: TablePolicy | dict[str, Any] | None = None,
+        devices: Sequence[str] | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        has_columns = isinstance(embedding_dim, (list, tuple))
+        dims = list(embedding_dim) if has_columns else [embedding_dim]  # type: ignore[arg-type]
+        if not dims:
+            raise ValueError("`embedding_dim` must have at least one column. Received: []")
+        dims = [
+            validation.positive_int(one, "embedding_dim", most=validation.MAX_DIM) for one in dims
+        ]
+        validation.positive_int(sum(dims), "embedding_dim", most=validation.MAX_DIM)
+        super().__init__(
+            name,
+            dims,
+            has_columns,
+            dtype,
+            key_type,
+            tables,
+            store_options,
+            default_initializer,
+            padding_idx,
+            seed,
+            optimizer=optimizer,
+            shared_ids=shared_ids,
+            policy=policy,
+            devices=devices,
+            **kwargs,
+        )

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RowSize`: what `size_factor` and `storage_dim` say, held against the optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tf_embed import _library
+from tf_embed.one_embedding.store_options import StoreOptions
+from tf_embed.ops.slot_ops import ExternalRule
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSize:
+    """How many numbers a row has, as the user says it.
+
+    Attributes:
+        owner: The layer's name, for messages.
+        dim: Number of weights in a row.
+        store: The options.
+    """
+
+    owner: str
+    dim: int
+    store: StoreOptions
+
+    def check(self, rule: str | ExternalRule) -> None:
+        """Refuses a size that is not the one of the optimizer.
+
+        Args:
+            rule: The optimizer's rule.
+
+        Raises:
+            ValueError: If it is not. The message names the right one.
+        """
+        numbers = self.dim + _slots_of(rule, self.dim)
+        if self.store.storage_dim != -1:
+            if self.store.storage_dim != numbers:
+                raise ValueError(
+                    f"`storage_dim` of the `store_options` of {self.owner!r} must be {numbers}, or "
+                    f"-1: its optimizer keeps {numbers - self.dim} numbers beside {self.dim} "
+                    f"weights. Received: storage_dim={self.store.storage_dim}"
+                )
+        elif self.store.size_factor is not None and self.store.size_factor * self.dim != numbers:
+            whole = f"size_factor={numbers // self.dim}"
+            right = whole if numbers % self.dim == 0 else f"storage_dim={numbers}"
+            raise ValueError(
+                f"`size_factor` of the `store_options` of {self.owner!r} must be left out, or "
+                f"{right}: its optimizer keeps {numbers - self.dim} numbers beside {self.dim} "
+                f"weights. Received: size_factor={self.store.size_factor}"
+            )
+
+
+def _slots_of(rule: str | ExternalRule, dim: int) -> int:
+    """How many numbers a rule keeps of a row."""
+    if not isinstance(rule, str):
+        return sum(rule.widths)
+    slots = _library.vocabulary()["rules"][rule]
+    return slots["wide_slots"] * dim + slots["row_slots"]

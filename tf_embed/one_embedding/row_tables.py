@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables that hold the rows of a layer, and one lookup in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.layers.table_layer import TableLayer
+from tf_embed.one_embedding.batch import Batch, KeySpace
+from tf_embed.one_embedding.row_drawer import RowDrawer
+from tf_embed.ops import table_batch_ops
+from tf_embed.ops.lookup_gradient import token_of
+from tf_embed.table.sharding import default_partition_fn
+from tf_embed.variable.variable import Variable
+
+
+class RowTable(TableLayer):
+    """One table of rows with int64 keys; a part of a layer, which looks rows up.
+
+    Args:
+        dim: Number of weights in a row.
+        value_dtype: Their dtype.
+        initializer: Initial rows.
+        table_name: Name of the table.
+        **options: Arguments of `TableLayer`.
+    """
+
+    def __init__(
+        self, dim: int, value_dtype: Any, initializer: Any, table_name: str, **options: Any
+    ) -> None:
+        super().__init__(
+            dim,
+            "int64",
+            value_dtype,
+            initializer,
+            table_name=table_name.replace("{", "{{").replace("}", "}}"),
+            padding_id=None,
+            partitioner=None,
+            restrict_policy=None,
+            kv_creator=None,
+            bp_v2=False,
+            unknown_value=None,
+            **options,
+        )
+
+
+class RowLookup:
+    """Looks the ids of a call up, differentiably.
+
+    Args:
+        keys: How ids are keys.
+        members: The tables of rows: of each table, or of all, one for each folder.
+        num_folders: Number of folders.
+        dim: Number of weights in a row.
+        drawers: What draws initial rows, of those tables that do not draw them themselves.
+    """
+
+    def __init__(
+        self,
+        keys: KeySpace,
+        members: Sequence[Variable],
+        num_folders: int,
+        dim: int,
+        drawers: Sequence[RowDrawer],
+    ) -> None:
+        self._key_space = keys
+        self._members = list(members)
+        self._num_folders = num_folders
+        self._dim = dim
+        # The first table id of a shared id is known to the lookup, and to nobody after it.
+        is_shared = keys.shared_ids and keys.num_tables > 1
+        self._drawer_of_shared = drawers[0] if is_shared and drawers else None
+        self._is_drawn_apart = bool(drawers)
+
+    def find(self, batch: Batch, training: bool) -> tf.Tensor:
+        """The rows of a batch [n, dim], of the dtype of rows; zeros for padding."""
+        if len(self._members) > 1 and not self._is_drawn_apart:
+            return self._find_in_all(batch, training)
+        routes = self._routes(batch)
+        if routes is None and batch.is_kept is None:
+            return self._find_in(self._members[0], batch.keys, batch.tables, training)
+        found = []
+        for number, member in enumerate(self._members):
+            places = tf.where(self._is_of(number, routes, batch))
+            tables = None if batch.tables is None else tf.gather_nd(batch.tables, places)
+            rows = self._find_in(member, tf.gather_nd(batch.keys, places), tables, training)
+            found.append(tf.scatter_nd(places, rows, [tf.size(batch.keys, tf.int64), self._dim]))
+        return tf.add_n(found)
+
+    def prefetch(self, batch: Batch) -> list[tf.Operation]:
+        """The ops that bring the rows of a batch up from disk."""
+        routes = self._routes(batch)
+        ops = []
+        for number, member in enumerate(self._members):
+            if member.table.options.has_disk:
+                keys = tf.boolean_mask(batch.keys, self._is_of(number, routes, batch))
+                ops.append(member.table.prefetch(keys))
+        return ops
+
+    def _is_of(self, number: int, routes: tf.Tensor | None, batch: Batch) -> tf.Tensor:
+        """Which keys have their rows in a member, bool [n]."""
+        if routes is None:
+            return tf.ones_like(batch.keys, tf.bool) if batch.is_kept is None else batch.is_kept
+        is_of = tf.equal(routes, number)
+        return is_of if batch.is_kept is None else tf.logical_and(is_of, batch.is_kept)
+
+    def _routes(self, batch: Batch) -> tf.Tensor | None:
+        """The number of the member of each key, int64 [n]; None if there is one."""
+        if len(self._members) == 1:
+            return None
+        folders = tf.constant(0, tf.int64)
+        if self._num_folders > 1:
+            folders = tf.cast(default_partition_fn(batch.keys, self._num_folders), tf.int64)
+        if not self._key_space.is_apart:
+            return folders
+        assert batch.tables is not None  # as there are several
+        return batch.tables * self._num_folders + folders
+
+    def _find_in(
+        self, member: Variable, keys: tf.Tensor, tables: tf.Tensor | None, training: bool
+    ) -> tf.Tensor:
+        """Rows of keys in one member."""
+        table, defaults = member.table, None
+        if self._drawer_of_shared is not None:
+            assert tables is not None  # as there are several
+            defaults = self._rows_of_first(keys, tables)
+            if training:
+                table.find_or_insert(keys, defaults, training=True)
+        rows, _ = table.find(keys, defaults, _token(member), training=training)
+        return rows
+
+    def _rows_of_first(self, keys: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
+        """Initial rows of shared ids, by the table with which each comes first in the batch."""
+        assert self._drawer_of_shared is not None
+        _, which = tf.unique(keys)
+        places = tf.range(tf.size(keys))
+        first = tf.math.unsorted_segment_min(places, which, tf.size(keys))
+        return self._drawer_of_shared.rows_of(keys, tf.gather(tables, tf.gather(first, which)))
+
+    def _find_in_all(self, batch: Batch, training: bool) -> tf.Tensor:
+        """Rows of keys in several members, by one op."""
+        count, num_members = tf.size(batch.keys), len(self._members)
+        if batch.is_by_column and self._num_folders == 1:
+            # Column after column, without a sort.
+            lines = tf.reshape(tf.range(count), [-1, num_members])
+            order = tf.reshape(tf.transpose(lines), [-1])
+            counts = tf.fill([num_members], tf.cast(tf.shape(lines)[0], tf.int64))
+        else:
+            routes = self._routes(batch)
+            order = tf.argsort(routes, stable=True)
+            ends = tf.searchsorted(
+                tf.gather(routes, order),
+                tf.range(num_members, dtype=tf.int64),
+                side="right",
+                out_type=tf.int64,
+            )
+            counts = ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)
+        keys = tf.gather(batch.keys, order)
+        # A bag is one key; that of padding is empty, so it is zeros and has no gradient.
+        offsets = tf.range(tf.cast(count, tf.int64) + 1)
+        if batch.is_kept is not None:
+            is_kept = tf.gather(batch.is_kept, order)
+            keys = tf.boolean_mask(keys, is_kept)
+            offsets = tf.concat([[0], tf.cumsum(tf.cast(is_kept, tf.int64))], 0)
+        starts = tf.cumsum(counts, exclusive=True)
+        dim = tf.fill([num_members], tf.constant(self._dim, tf.int64))
+        members = tf.range(num_members, dtype=tf.int64)
+        pieces = tf.stack([members, starts, counts, starts * self._dim, dim], axis=1)
+        values = table_batch_ops.find_pooled_tables(
+            [member.table.resource_handle for member in self._members],
+            keys,
+            offsets,
+            pieces,
+            tf.cast(count, tf.int64) * self._dim,
+            None,
+            [token for one in self._members if (token := _token(one)) is not None],
+            row_dtypes=[member.value_dtype for member in self._members],
+            dims=[self._dim] * num_members,
+            combiner="sum",
+            training=training and any(one.table.options.notes_uses for one in self._members),
+        )
+        rows = tf.gather(tf.reshape(values, [-1, self._dim]), tf.math.invert_permutation(order))
+        return tf.cast(rows, self._members[0].value_dtype)
+
+
+def _token(member: Variable) -> tf.Tensor | None:
+    anchor = member.anchor
+    if anchor is None or not anchor.is_on_tapes:
+        return None
+    return token_of(anchor.value, tf.int64)

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of stores: where the rows of a layer are, and how many."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import validation
+from tf_embed.table.devices import CPU, device_names
+from tf_embed.table.policies import MAX_ROWS
+from tf_embed.table.storage import Storage
+
+_MIB = 2**20
+_MAX_MIB = 2**40
+_BLOCK_SIZES = (512, 4096)
+# Rows for which room is made at once. A table grows beyond without a pause.
+_MOST_ROWS_AT_ONCE = 2**20
+
+_said: set[str] = set()
+
+
+def make_device_mem_store_options(
+    persistent_path: str | os.PathLike[str] | Sequence[str],
+    capacity: int,
+    size_factor: int | None = None,
+    storage_dim: int = -1,
+    physical_block_size: int = 4096,
+) -> dict[str, Any]:
+    """Makes options that keep all rows in the memory of the device.
+
+    The device is the first GPU that can have tables. Without one it is the CPU, and rows are in
+    host memory, which is logged once.
+
+    Args:
+        persistent_path: The folder of snapshots, a path; or a list with a folder for each shard.
+        capacity: The number of rows of all tables and all shards together, an int from 1. A table
+            has room for more: it grows, or does what the layer's `policy` says.
+        size_factor: How many numbers a row has for each weight, an int from 1: 1 with SGD, 2 with
+            momentum and Adagrad, 3 with Adam and Ftrl. A wrong one is refused when the optimizer
+            of the layer is known. Default: None, what the optimizer needs. Upstream's default is 1.
+        storage_dim: How many numbers a row has, an int; it goes before `size_factor`. Default: -1,
+            as `size_factor` says.
+        physical_block_size: Bytes of a block of the disk, 512 or 4096. It is checked and has no
+            other effect: blocks on disk have whole pages of 4096 bytes.
+
+    Returns:
+        A dict for the argument `store_options` of the layers.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range.
+
+    Example:
+        >>> import tf_embed
+        >>> options = tf_embed.one_embedding.make_device_mem_store_options(
+        ...     persistent_path="/tmp/rows", capacity=10_000)
+        >>> options["type"], options["capacity"]
+        ('device_mem', 10000)
+    """
+    return _checked(
+        {
+            "type": "device_mem",
+            "persistent_path": persistent_path,
+            "capacity": capacity,
+            "size_factor": size_factor,
+            "storage_dim": storage_dim,
+            "physical_block_size": physical_block_size,
+        }
+    )
+
+
+def make_cached_ssd_store_options(
+    cache_budget_mb: int,
+    persistent_path: str | os.PathLike[str] | Sequence[str],
+    capacity: int | None = None,
+    size_factor: int | None = None,
+    storage_dim: int = -1,
+    physical_block_size: int = 4096,
+    host_cache_budget_mb: int = 0,
+) -> dict[str, Any]:
+    """Makes options that keep rows on disk, under a cache in memory.
+
+    There is one cache, in host memory, of both budgets together: no GPU has a cache of rows on disk
+    yet, which is logged once. The table of such a layer is on the CPU.
+
+    Args:
+        cache_budget_mb: MiB of rows in the cache of the device, of all shards together, an int from
+            0. One of the two budgets must be above 0.
+        persistent_path: A folder of this machine for the rows, a path; or a list with a folder for
+            each shard. Files of rows are working storage and go with the layer: save the model.
+        capacity: As in `make_device_mem_store_options`, or None. Nothing is reserved for it.
+        size_factor: As in `make_device_mem_store_options`.
+        storage_dim: As in `make_device_mem_store_options`.
+        physical_block_size: As in `make_device_mem_store_options`.
+        host_cache_budget_mb: MiB of rows in the cache in host memory, an int from 0. Default: 0.
+
+    Returns:
+        A dict for the argument `store_options` of the layers.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range, or both budgets are 0.
+
+    Example:
+        >>> import tf_embed
+        >>> options = tf_embed.one_embedding.make_cached_ssd_store_options(
+        ...     cache_budget_mb=64, persistent_path="/tmp/rows")
+        >>> options["type"], options["capacity"]
+        ('cached_ssd', None)
+    """
+    return _checked(
+        {
+            "type": "cached_ssd",
+            "cache_budget_mb": cache_budget_mb,
+            "persistent_path": persistent_path,
+            "capacity": capacity,
+            "size_factor": size_factor,
+            "storage_dim": storage_dim,
+            "physical_block_size": physical_block_size,
+            "host_cache_budget_mb": host_cache_budget_mb,
+        }
+    )
+
+
+def make_cached_host_mem_store_options(
+    cache_budget_mb: int,
+    persistent_path: str | os.PathLike[str] | Sequence[str],
+    capacity: int,
+    size_factor: int | None = None,
+    storage_dim: int = -1,
+    physical_block_size: int = 4096,
+) -> dict[str, Any]:
+    """Makes options that keep rows in host memory, and as many as fit in the memory of the device.
+
+    On a GPU the first rows are in its memory, as many as the budget has room for, and all others
+    in pinned host memory. A row stays where it came. Without a GPU all rows are in host memory,
+    which is logged once.
+
+    Args:
+        cache_budget_mb: MiB of rows in the GPU's memory, of all shards together, an int from 1.
+        persistent_path: As in `make_device_mem_store_options`.
+        capacity: As in `make_device_mem_store_options`.
+        size_factor: As in `make_device_mem_store_options`.
+        storage_dim: As in `make_device_mem_store_options`.
+        physical_block_size: As in `make_device_mem_store_options`.
+
+    Returns:
+        A dict for the argument `store_options` of the layers.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range.
+
+    Example:
+        >>> import tf_embed
+        >>> options = tf_embed.one_embedding.make_cached_host_mem_store_options(
+        ...     cache_budget_mb=64, persistent_path="/tmp/rows", capacity=10_000)
+        >>> options["type"], options["cache_budget_mb"]
+        ('cached_host_mem', 64)
+    """
+    return _checked(
+        {
+            "type": "cached_host_mem",
+            "cache_budget_mb": cache_budget_mb,
+            "persistent_path": persistent_path,
+            "capacity": capacity,
+            "size_factor": size_factor,
+            "storage_dim": storage_dim,
+            "physical_block_size": physical_block_size,
+        }
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreOptions:
+    """The options of a store, checked.
+
+    Attributes:
+        kind: "device_mem", "cached_host_mem" or "cached_ssd".
+        paths: A folder for each shard.
+        capacity: The number of rows of all tables and shards, or None.
+        size_factor: How many numbers a row has for each weight, or None.
+        storage_dim: How many numbers a row has, or -1.
+        device_bytes: Bytes of rows in the memory of the device.
+        host_bytes: Bytes of rows in the cache in host memory.
+    """
+
+    kind: str
+    paths: tuple[str, ...]
+    capacity: int | None
+    size_factor: int | None
+    storage_dim: int
+    device_bytes: int = 0
+    host_bytes: int = 0
+
+    @classmethod
+    def of(cls, options: Any) -> StoreOptions:
+        """The options that a dict has.
+
+        Raises:
+            TypeError: If a value is of a wrong type.
+            ValueError: If no maker gives such a dict.
+        """
+        kind = options.get("type") if isinstance(options, dict) else None
+        maker = _MAKERS.get(kind) if isinstance(kind, str) else None
+        if maker is None:
+            raise ValueError(
+                "`store_options` must be what make_device_mem_store_options, "
+                "make_cached_host_mem_store_options or make_cached_ssd_store_options gives. "
+                f"Received: store_options={validation.shown(options)}"
+            )
+        arguments = {name: value for name, value in options.items() if name != "type"}
+        try:
+            checked = maker(**arguments)
+        except TypeError as error:
+            raise TypeError(
+                f"`store_options` must have the arguments of its maker: {error}; "
+                f"store_options={validation.shown(options)}"
+            ) from error
+        path = checked["persistent_path"]
+        return cls(
+            kind=checked["type"],
+            paths=(path,) if isinstance(path, str) else tuple(path),
+            capacity=checked["capacity"],
+            size_factor=checked["size_factor"],
+            storage_dim=checked["storage_dim"],
+            device_bytes=checked.get("cache_budget_mb", 0) * _MIB,
+            host_bytes=checked.get("host_cache_budget_mb", 0) * _MIB,
+        )
+
+    def devices(self, devices: Any) -> Any:
+        """The devices of the shards: those of the user, or else the ones of such a store."""
+        if devices is not None or self.kind != "cached_ssd":
+            return devices
+        return CPU
+
+    def storage(self, path: str, num_tables: int, device: str) -> Storage | None:
+        """The storage of one of the tables that hold the rows.
+
+        Args:
+            path: The folder of its shard.
+            num_tables: How many tables share the budgets.
+            device: Where it is.
+        """
+        on_gpu = "GPU" in device.upper()
+        if self.kind == "cached_ssd":
+            host_bytes = max(1, (self.device_bytes + self.host_bytes) // num_tables)
+            return Storage(host_bytes=host_bytes, path=path)
+        if self.kind == "cached_host_mem" and on_gpu:
+            return Storage(gpu_bytes=self.device_bytes // num_tables)
+        return None
+
+    def max_rows(self, num_tables: int) -> int | None:
+        """The number of rows of one of the tables that hold the rows."""
+        return None if self.capacity is None else -(-self.capacity // num_tables)
+
+    def init_size(self, num_tables: int) -> int:
+        """How many rows one of them makes room for; 0: the table's default."""
+        rows = self.max_rows(num_tables)
+        if rows is None or self.kind == "cached_ssd":
+            return 0
+        return min(rows, _MOST_ROWS_AT_ONCE)
+
+    def say_where_rows_are(self, device: str) -> None:
+        """Logs, once in a process, that the tier of the device is host memory."""
+        if self.kind == "cached_ssd" and not self.device_bytes:
+            return
+        if "GPU" in device.upper():
+            return
+        if self.kind == "cached_ssd" and _first_device() != CPU:
+            _say_once(
+                "one_embedding: the cache of rows on disk is in host memory; there is none in a "
+                "GPU's memory yet."
+            )
+        else:
+            _say_once("one_embedding: there is no GPU; its rows are in host memory.")
+
+
+def _first_device() -> str:
+    return device_names(None, tf.int64, tf.float32)[0]
+
+
+def _say_once(message: str) -> None:
+    if message not in _said:
+        _said.add(message)
+        logging.warning(message)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """The same options, of plain values.
+
+    Raises:
+        TypeError: If a value is of a wrong type.
+        ValueError: If a value is out of range.
+    """
+    path = options["persistent_path"]
+    if isinstance(path, (list, tuple)):
+        paths = [
+            validation.path_of(one, f"persistent_path[{number}]") for number, one in enumerate(path)
+        ]
+        if not paths or len({os.path.normpath(one) for one in paths}) < len(paths):
+            raise ValueError(
+                "`persistent_path` must be a path, or a list of different paths, one for each "
+                f"shard. Received: persistent_path={validation.shown(path)}"
+            )
+        options["persistent_path"] = paths
+    else:
+        options["persistent_path"] = validation.path_of(path, "persistent_path")
+    if options["type"] == "cached_ssd" and "://" in str(options["persistent_path"]):
+        raise ValueError(
+            "`persistent_path` of rows on disk must be of this machine, not a URL. Received: "
+            f"persistent_path={validation.shown(path)}"
+        )
+    may_lack_capacity = options["type"] == "cached_ssd"
+    if options["capacity"] is not None or not may_lack_capacity:
+        options["capacity"] = validation.positive_int(
+            options["capacity"], "capacity", most=MAX_ROWS
+        )
+    if options["size_factor"] is not None:
+        options["size_factor"] = validation.positive_int(options["size_factor"], "size_factor")
+    storage_dim = validation.positive_int(options["storage_dim"], "storage_dim", least=-1)
+    if storage_dim == 0:
+        raise ValueError("`storage_dim` must be -1 or at least 1. Received: storage_dim=0")
+    options["storage_dim"] = storage_dim
+    size = validation.positive_int(options["physical_block_size"], "physical_block_size")
+    if size not in _BLOCK_SIZES:
+        raise ValueError(
+            f"`physical_block_size` must be 512 or 4096. Received: physical_block_size={size}"
+        )
+    options["physical_block_size"] = size
+    if "cache_budget_mb" in options:
+        least = 0 if "host_cache_budget_mb" in options else 1
+        options["cache_budget_mb"] = validation.positive_int(
+            options["cache_budget_mb"], "cache_budget_mb", least=least, most=_MAX_MIB
+        )
+    if "host_cache_budget_mb" in options:
+        host = validation.positive_int(
+            options["host_cache_budget_mb"], "host_cache_budget_mb", least=0, most=_MAX_MIB
+        )
+        options["host_cache_budget_mb"] = host
+        if not host and not options["cache_budget_mb"]:
+            raise ValueError(
+                "`cache_budget_mb` or `host_cache_budget_mb` must be above 0. Received: "
+                "cache_budget_mb=0, host_cache_budget_mb=0"
+            )
+    return options
+
+
+_MAKERS: dict[str, Any] = {
+    "device_mem": make_device_mem_store_options,
+    "cached_host_mem": make_cached_host_mem_store_options,
+    "cached_ssd": make_cached_ssd_store_options,
+}

@@ -1,0 +1,485 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`TableGroup`: what the layers of many tables have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.layers.ids import check_kind
+from tf_embed.layers.prefetching import with_prefetch
+from tf_embed.layers.table_layer import deserialized, serialized
+from tf_embed.one_embedding.batch import KeySpace, check_columns, check_same_shape
+from tf_embed.one_embedding.initializers import WeightInitializer
+from tf_embed.one_embedding.row_drawer import RowDrawer
+from tf_embed.one_embedding.row_size import RowSize
+from tf_embed.one_embedding.row_tables import RowLookup, RowTable
+from tf_embed.one_embedding.snapshots import Snapshots
+from tf_embed.one_embedding.store_options import StoreOptions
+from tf_embed.one_embedding.tables import initializers_of
+from tf_embed.optimizers.rules import fused_rule
+from tf_embed.optimizers.trainer import own_optimizer
+from tf_embed.saving import keras_files
+from tf_embed.table.devices import device_names
+from tf_embed.table.policies import TablePolicy
+from tf_embed.table.table import Table
+from tf_embed.variable.memory_report import MemoryReport
+from tf_embed.variable.variable import Variable
+
+KEY_TYPES = (tf.int32, tf.uint32, tf.int64, tf.uint64)
+ROW_TYPES = (tf.float32, tf.float16, tf.bfloat16)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Arguments:
+    """What the user gave, as the config has it. Not an attribute that Keras wraps."""
+
+    embedding_dim: int | list[int]
+    tables: list[Any] | None
+    store_options: dict[str, Any]
+    default_initializer: dict[str, Any] | None
+    devices: list[str] | str | None
+    policy: TablePolicy | None
+
+
+class TableGroup(keras.layers.Layer):
+    """A layer of many tables: their rows, their optimizer, saving.
+
+    Args:
+        dims: Number of weights of each column of a row.
+        has_columns: Whether `embedding_dim` is a list.
+        **arguments: Those of `MultiTableEmbedding`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dims: Sequence[int],
+        has_columns: bool,
+        dtype: Any,
+        key_type: Any,
+        tables: Sequence[dict[str, Any]] | None,
+        store_options: dict[str, Any],
+        default_initializer: dict[str, Any] | None,
+        padding_idx: int | None,
+        seed: int,
+        *,
+        optimizer: Any,
+        shared_ids: bool,
+        policy: TablePolicy | dict[str, Any] | None,
+        devices: Sequence[str] | str | None,
+        **kwargs: Any,
+    ) -> None:
+        validation.name_of(name)
+        super().__init__(name=name, dtype=_policy_of(dtype), autocast=False, **kwargs)
+        self.supports_jit = False  # XLA has no table
+        row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
+        self.key_type = validation.dtype_of(key_type, KEY_TYPES, "key_type").name
+        initializers = initializers_of(tables, default_initializer, len(dims))
+        self.num_tables = len(initializers)
+        self.shared_ids = validation.flag(shared_ids, "shared_ids")
+        self.padding_idx = _padding_of(padding_idx, tf.as_dtype(self.key_type))
+        self.seed = validation.positive_int(seed, "seed", least=-(2**63))
+        store = StoreOptions.of(store_options)
+        policy = deserialized(policy, "policy")
+        if policy is not None and not isinstance(policy, TablePolicy):
+            raise TypeError(
+                "`policy` must be a tf_embed.TablePolicy. Received: policy="
+                f"{validation.shown(policy)}"
+            )
+        if devices is not None:
+            device_names(devices, tf.int64, row_type)
+        self._arguments = _Arguments(
+            embedding_dim=list(dims) if has_columns else dims[0],
+            tables=None if tables is None else list(tables),
+            store_options=store_options,
+            default_initializer=default_initializer,
+            devices=devices if isinstance(devices, (str, type(None))) else list(devices),
+            policy=policy,
+        )
+        self._dims = tuple(dims)
+        self._keys = KeySpace(
+            self.name, self.key_type, self.num_tables, self.shared_ids, self.padding_idx
+        )
+        self._row_size = RowSize(self.name, sum(dims), store)
+        own = None if optimizer is None else own_optimizer(optimizer)
+        if own is not None and (rule := fused_rule(own)) is not None:
+            self._row_size.check(rule)
+        self._paths = store.paths
+        self._drawers: tuple[RowDrawer, ...] = ()
+        self._num_members = 0
+        self._make_row_tables(initializers, row_type, store, optimizer)
+        self._lookup: RowLookup | None = None
+        self._loads = keras_files.LoadAttempts()
+
+    def _make_row_tables(
+        self,
+        initializers: list[list[WeightInitializer]],
+        row_type: tf.DType,
+        store: StoreOptions,
+        optimizer: Any,
+    ) -> None:
+        """Makes the parts that hold rows: one for all tables or for each, times the folders."""
+        keys, dim = self._keys, sum(self._dims)
+        groups = [[one] for one in initializers] if keys.is_apart else [initializers]
+        self._num_members = len(groups) * len(store.paths)
+        policy = self._arguments.policy
+        if policy is not None and policy.eviction is not None and policy.max_rows is None:
+            policy = dataclasses.replace(policy, max_rows=store.max_rows(self._num_members))
+        devices = store.devices(self._arguments.devices)
+        table_of = keys.tables_of if keys.is_packed else tf.zeros_like
+        number = 0
+        for group, of_group in enumerate(groups):
+            name = f"{self.name}/table_{group}" if keys.is_apart else self.name
+            initial: Any = _native(of_group, self.seed)
+            if initial is None:
+                initial = RowDrawer(name, of_group, self._dims, row_type, self.seed, table_of)
+                self._drawers += (initial,)
+            for path, device in zip(store.paths, _devices_of(devices, store.paths), strict=True):
+                names = device_names(device, tf.int64, row_type)
+                if not number:
+                    store.say_where_rows_are(names[0])
+                part = RowTable(
+                    dim,
+                    row_type,
+                    initial,
+                    name,
+                    optimizer=optimizer,
+                    devices=list(names),
+                    init_size=store.init_size(self._num_members),
+                    policy=policy,
+                    storage=store.storage(path, self._num_members, names[0]),
+                    name=f"{self.name}_rows_{number}",
+                    dtype=self.dtype_policy,
+                )
+                # By an attribute each: checkpoints leave layers in lists out.
+                setattr(self, f"_part_{number}", part)
+                number += 1
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the tables of rows. They do not depend on the shape of the ids."""
+        if self._lookup is None:
+            self._make_tables()
+        self.built = True
+
+    def _make_tables(self) -> None:
+        with tf.init_scope():
+            for number, drawer in enumerate(self._drawers):
+                setattr(self, f"_generators_{number}", drawer.make())
+        for part in self._parts:
+            part.build()
+            table = part.variable.table
+            if table.rule is not None:
+                self._row_size.check(table.rule)
+            table.check_rule = self._row_size.check
+        self._lookup = RowLookup(
+            self._keys,
+            [part.variable for part in self._parts],
+            len(self._paths),
+            sum(self._dims),
+            self._drawers,
+        )
+
+    def _made(self) -> RowLookup:
+        """The lookup; makes the tables if there are none. The layer is built by its first call."""
+        if self._lookup is None:
+            with keras.name_scope(self.name):
+                self._make_tables()
+        assert self._lookup is not None
+        return self._lookup
+
+    @property
+    def _parts(self) -> list[RowTable]:
+        return [getattr(self, f"_part_{number}") for number in range(self._num_members)]
+
+    @property
+    def _generators(self) -> list[Table]:
+        groups = [getattr(self, f"_generators_{i}") for i in range(len(self._drawers))]
+        return [one.table for group in groups for one in group.members]
+
+    # What it has.
+
+    @property
+    def row_tables(self) -> list[Variable]:
+        """The `tf_embed.Variable` of each table of rows, for `stats`, `export` and the like.
+
+        Ids of 32 bits and shared ids have one for all tables, other ids one for each table; times
+        the folders of `persistent_path`. Keys are int64: the id, plus 2^32 times the number of its
+        table where one table holds several tables' ids of 32 bits.
+        """
+        self._made()
+        return [part.variable for part in self._parts]
+
+    @property
+    def optimizers(self) -> list[keras.optimizers.Optimizer]:
+        """The layer's own optimizer, a copy for each of `row_tables`; none without one."""
+        return [part.optimizer for part in self._parts if part.optimizer is not None]
+
+    def size(self) -> tf.Tensor:
+        """The number of rows of all tables, an int64 scalar."""
+        return tf.add_n([variable.size() for variable in self.row_tables])
+
+    def memory_report(self) -> list[MemoryReport]:
+        """Reports what rows take in each tier; see `tf_embed.Variable.memory_report`.
+
+        Returns:
+            A report to print for each of `row_tables`.
+        """
+        return [variable.memory_report() for variable in self.row_tables]
+
+    # Lookups.
+
+    def call(self, ids: Any, table_ids: Any = None, training: bool | None = None) -> tf.Tensor:
+        """Looks ids up.
+
+        Args:
+            ids: A tensor of integers that `key_type` holds: (batch, number of tables), or of any
+                shape with `table_ids` or if there is one table.
+            table_ids: The number of each id's table, integers of the shape of `ids`. Default: the
+                place on the last axis.
+            training: Whether this is a use of the rows, on which a `policy` depends.
+
+        Returns:
+            Rows, ids.shape + [sum of the dims], in the layer's compute dtype. An id that has no row
+            gets its initial row; nothing is stored.
+
+        Raises:
+            TypeError: If the ids are not dense integers, or `training` is a tensor.
+            ValueError: If shapes do not fit.
+            tf.errors.InvalidArgumentError: If an id does not fit `key_type`, or a table id is out
+                of range.
+        """
+        is_training = validation.is_training(training)
+        batch = self._keys.batch(ids, table_ids)
+        rows = self._made().find(batch, is_training)
+        rows = tf.reshape(rows, tf.concat([batch.sizes, [sum(self._dims)]], 0))
+        rows = tf.ensure_shape(rows, batch.shape.concatenate([sum(self._dims)]))
+        return tf.cast(rows, self.dtype_policy.compute_dtype)
+
+    def forward(self, ids: Any, table_ids: Any = None, training: bool | None = None) -> tf.Tensor:
+        """Looks ids up: the layer called, under upstream's name.
+
+        Args:
+            ids: As in `call`.
+            table_ids: As in `call`.
+            training: As in `call`.
+
+        Returns:
+            As `call`.
+
+        Raises:
+            TypeError, ValueError: As `call`.
+        """
+        # By keyword Keras takes Python lists too.
+        return self(ids=ids, table_ids=table_ids, training=training)
+
+    def prefetch(
+        self,
+        dataset: tf.data.Dataset,
+        ids: Callable[[Any], Any] | None = None,
+        buffer_size: int = 2,
+    ) -> tf.data.Dataset:
+        """Brings the rows of the next batches up from disk; see `DynamicEmbedding.prefetch`.
+
+        Args:
+            dataset: A dataset of batches, as `fit` takes it.
+            ids: A function from an element to the ids, or to a tuple of ids and table ids. Default:
+                the element, or its first item if it is (x, y) or (x, y, sample_weight).
+            buffer_size: How many batches are ahead, an int from 0. Default: 2.
+
+        Returns:
+            A tf.data.Dataset of the same elements.
+
+        Raises:
+            TypeError: If an argument is of a wrong type.
+            ValueError: If `buffer_size` is out of range, or `ids` is missing and an element has
+                several inputs.
+        """
+        lookup = self._made()
+
+        def bring_up(chosen: Any) -> list[tf.Operation]:
+            some, tables = chosen if isinstance(chosen, tuple) else (chosen, None)
+            return lookup.prefetch(self._keys.batch(some, tables))
+
+        return with_prefetch(dataset, bring_up, ids, buffer_size, self.name)
+
+    # Shapes.
+
+    @property
+    def compute_dtype(self) -> str:
+        """Dtype of the output; of the ids until the layer is built, as `DynamicEmbedding` has it.
+
+        A keras.Sequential without an Input casts ids to it.
+        """
+        if self.built:
+            return self.dtype_policy.compute_dtype
+        return "uint64" if self.key_type == "uint64" else "int64"
+
+    def compute_output_shape(
+        self, ids_shape: Any, table_ids_shape: Any = None
+    ) -> tuple[int | None, ...]:
+        """The shape of the output from that of the ids."""
+        del table_ids_shape
+        return (*tuple(ids_shape), sum(self._dims))
+
+    def compute_output_spec(
+        self, ids: Any, table_ids: Any = None, training: Any = None
+    ) -> keras.KerasTensor:
+        """The symbolic output."""
+        del training
+        check_kind(tf.as_dtype(ids.dtype), tf.as_dtype(self.key_type), self.name)
+        if table_ids is None:
+            check_columns(ids.shape, self.num_tables, self.name)
+        else:
+            check_same_shape(ids.shape, table_ids.shape, self.name)
+        shape = self.compute_output_shape(ids.shape)
+        return keras.KerasTensor(shape, dtype=self.dtype_policy.compute_dtype)
+
+    # Saving.
+
+    def save_snapshot(self, snapshot_name: str) -> None:
+        """Saves all rows and their optimizer slots, of one moment, under a name.
+
+        The files are in "snapshots" in `persistent_path`. They take the place of those of an
+        earlier snapshot of the name when they are complete. The step of an optimizer is not in
+        them; `model.save` and tf.train.Checkpoint have it.
+
+        Args:
+            snapshot_name: A name for a folder.
+
+        Raises:
+            TypeError: If the name is not a str.
+            ValueError: If it is a path, or the layer has several `row_tables`.
+            RuntimeError: If this is called in a graph.
+        """
+        self._snapshots().save(snapshot_name)
+
+    def load_snapshot(self, snapshot_name: str) -> None:
+        """Loads the rows of a snapshot, with any number of shards, into a layer without rows.
+
+        Args:
+            snapshot_name: The name that it was saved under.
+
+        Raises:
+            TypeError: If the name is not a str.
+            ValueError: If there is no such snapshot, the layer is on a GPU, or it has several
+                `row_tables`.
+            RuntimeError: If the layer has rows, or this is called in a graph.
+            tf.errors.OpError: If files are damaged, or of another kind of table. Nothing is loaded
+                then.
+        """
+        self._snapshots().load(snapshot_name)
+
+    def _snapshots(self) -> Snapshots:
+        return Snapshots(self.name, self._paths[0], self.row_tables)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the seeds of initial rows; the tables of rows write theirs. Keras calls it."""
+        if self._lookup is None or not self._drawers:
+            return
+        arrays: dict[str, Any] = {}
+        for number, table in enumerate(self._generators):
+            arrays.update(keras_files.arrays_of(table, f"generator_{number}_"))
+        keras_files.write(store, arrays)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads what `save_own_variables` wrote.
+
+        Raises:
+            ValueError: If it is damaged, or that of another layer.
+        """
+        if not store.keys():
+            return
+        self.build()
+        with self._loads.attempt(store):
+            arrays = keras_files.read(store, self.name)
+            names = [f"generator_{number}_" for number in range(len(self._generators))]
+            keras_files.import_all(self._generators, arrays, names)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        keras_files.refuse_old_format(self.name)
+        arguments, optimizers = self._arguments, self.optimizers
+        return {
+            **super().get_config(),
+            "embedding_dim": arguments.embedding_dim,
+            "key_type": self.key_type,
+            "tables": arguments.tables,
+            "store_options": arguments.store_options,
+            "default_initializer": arguments.default_initializer,
+            "padding_idx": self.padding_idx,
+            "seed": self.seed,
+            "optimizer": serialized(optimizers[0]) if optimizers else None,
+            "shared_ids": self.shared_ids,
+            "policy": serialized(arguments.policy),
+            "devices": arguments.devices,
+        }
+
+
+def _native(tables: list[list[WeightInitializer]], seed: int) -> Any:
+    """The one initializer of all columns of some tables, if a table can draw it itself."""
+    first = tables[0][0]
+    alike = all(one == first for columns in tables for one in columns)
+    return first.of_table(seed) if alike and first.is_native else None
+
+
+def _devices_of(devices: Any, paths: Sequence[str]) -> list[Any]:
+    """The devices of the table in each folder.
+
+    Raises:
+        ValueError: If there is a folder for each shard, and another number of devices.
+    """
+    if len(paths) == 1:
+        return [devices]
+    if devices is None or isinstance(devices, str):
+        return [devices] * len(paths)
+    if len(devices) != len(paths):
+        raise ValueError(
+            "`persistent_path` must be a path, or a list with one for each of `devices`. Received: "
+            f"persistent_path={validation.shown(list(paths))}, devices={validation.shown(devices)}"
+        )
+    return list(devices)
+
+
+def _policy_of(dtype: Any) -> Any:
+    """A dtype or a dtype policy as Keras takes it."""
+    if isinstance(dtype, (tf.DType, np.dtype, type)):
+        try:
+            return tf.as_dtype(dtype).name
+        except TypeError as error:
+            raise TypeError(
+                "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
+                f"dtype={validation.shown(dtype)}"
+            ) from error
+    if isinstance(dtype, (str, dict, type(None), keras.DTypePolicy)):
+        try:
+            return keras.dtype_policies.get(dtype)
+        except Exception as error:
+            raise ValueError(
+                "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
+                f"dtype={validation.shown(dtype)}"
+            ) from error
+    raise TypeError(
+        "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
+        f"dtype={validation.shown(dtype)}"
+    )
+
+
+def _padding_of(padding_idx: Any, key_type: tf.DType) -> int | None:
+    """The argument `padding_idx`.
+
+    Raises:
+        TypeError: If it is not an int.
+        ValueError: If the key type does not hold it.
+    """
+    if padding_idx is None:
+        return None
+    return validation.positive_int(
+        padding_idx, "padding_idx", least=int(key_type.min), most=int(key_type.max)
+    )
