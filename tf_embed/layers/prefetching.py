@@ -52,8 +52,8 @@ def with_prefetch(
         )
         return _after(element, prefetch, chosen)
 
-    # Two calls, so that keys of one batch are looked up while rows of another are read. The elements
-    # keep their order.
+    # Two calls: keys of one batch are looked up while rows of another are read. Elements keep their
+    # order.
     mapped = dataset.map(bring_up, num_parallel_calls=2, deterministic=True)
     return mapped.prefetch(buffer_size)
 
