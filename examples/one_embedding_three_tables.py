@@ -4,7 +4,7 @@
 It trains the same model over each of the three stores. Losses must come out equal, bit for bit,
 because a store decides where rows are and nothing else.
 
-    python examples/one_embedding_three_tables.py --ids=1000000 --dim=128 --batch=4096 --steps=100
+    python examples/one_embedding_three_tables.py --ids 39884407 39043 17289 --dim=128 --steps=100
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dim", type=int, default=16, help="weights in a row; upstream: 128")
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 32], help="sizes of layers")
-    parser.add_argument("--ids", type=int, default=20_000, help="ids of each table")
+    parser.add_argument(
+        "--ids", type=int, nargs=NUM_TABLES, default=[20_000] * NUM_TABLES, help="ids of each table"
+    )
     parser.add_argument("--batch", type=int, default=512, help="lines of a batch")
     parser.add_argument("--steps", type=int, default=20, help="batches to train on")
     parser.add_argument("--learning-rate", type=float, default=0.01)
