@@ -10,6 +10,7 @@ rows are not reproducible.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
 import inspect
@@ -74,12 +75,12 @@ class RowInitializer:
         return self.draw is not None or self.by_key is not None
 
 
-class KeyedInitializer:
+class KeyedInitializer(abc.ABC):
     """An initializer that draws rows in Python, as a function of their keys."""
 
+    @abc.abstractmethod
     def rows(self, keys: tf.Tensor) -> tf.Tensor:
         """The rows [n, dim] of keys [n], of the table's dtypes. May be called in a graph."""
-        raise NotImplementedError
 
 
 def table_id_of(name: str) -> int:
