@@ -15,7 +15,7 @@
 //
 //     memory            a table in memory
 //     disk              a cache over DiskStore
-//     disk+prefetch     the same; two threads bring rows up ahead of the steps, as tf.data does
+//     disk+prefetch     the same; two threads bring rows up ahead of the steps
 //     rocksdb           the same cache over RocksDB (rocksdb_store.h), if it is linked
 //     rocksdb+prefetch
 //     mapped            an array mapped from a file (mapped_array.h), in as much memory as `disk`
@@ -292,7 +292,6 @@ class Prefetcher {
   }
 
  private:
-  // As layer.prefetch(dataset) does.
   static constexpr int kThreads = 2;
   static constexpr size_t kAhead = 2;
 

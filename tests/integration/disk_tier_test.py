@@ -82,7 +82,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertGreater(min(stats["evicted"], stats["held_back"]), 100)
             if on_disk:
                 # Rows that a step and a prefetch bring up at once may be more than the bound.
-                most = CACHE_ROWS + (2 * 2 * BATCH if ahead else 0)  # two prefetches at once
+                most = CACHE_ROWS + (2 * BATCH if ahead else 0)
                 self.assertLessEqual(stats["cache_rows"], most)
                 self.assertGreater(stats["demoted"], 0)
                 self.assertGreater(stats["disk_rows"], 0)
@@ -92,10 +92,8 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_lookups_of_fit_hit_what_was_prefetched(self):
         rates = []
-        # Three times the rows of buffer_size + 3 batches, as the docstring of `prefetch` wants it.
-        cache_rows = 3 * (1 + 3) * 2 * BATCH
         for ahead in (False, True):
-            model, layer = self.model(self.storage(cache_rows))
+            model, layer = self.model(self.storage())
             model.fit(self.dataset(), verbose=0)
             before = layer.variable.stats()
             dataset = layer.prefetch(self.dataset(), buffer_size=1) if ahead else self.dataset()

@@ -52,9 +52,8 @@ def with_prefetch(
         )
         return _after(element, prefetch, chosen)
 
-    # Two calls: keys of one batch are looked up while rows of another are read. Elements keep their
-    # order.
-    mapped = dataset.map(bring_up, num_parallel_calls=2, deterministic=True)
+    # One call at a time: a table takes batches in the order in which they will be used.
+    mapped = dataset.map(bring_up, num_parallel_calls=1, deterministic=True)
     return mapped.prefetch(buffer_size)
 
 

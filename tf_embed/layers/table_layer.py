@@ -169,9 +169,9 @@ class TableLayer(keras.layers.Layer):
         table if it has none yet. Iterators of the dataset can't be saved in checkpoints, as those
         of any dataset that uses a table or a variable.
 
-        Choose `host_bytes` so that the cache holds three times the distinct rows of `buffer_size` +
-        3 batches; otherwise rows may leave before they are used, and come up again. A batch brings
-        up at most half as many rows as the cache has room for.
+        Choose `host_bytes` so that the cache holds the distinct rows of `buffer_size` + 2 batches;
+        otherwise rows leave before they are used. A batch brings up at most half as many rows as
+        the cache has room for.
 
         Args:
             dataset: A dataset of batches, as `fit` takes it; finite or infinite.
