@@ -80,6 +80,9 @@ class DiskStore final : public BackingStore {
   void Erase(const int64_t* keys, size_t count) override;
   bool FindStatistics(int64_t key, uint64_t* statistics) const override;
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override;
+  bool TakeForSnapshot(int64_t key, const WantedRows& wanted) override {
+    return index_.TakeForSnapshot(key, wanted);
+  }
   Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                       RankList* ranks, size_t* below) const override {
     return index_.CollectRanks(order, one_in, low, high, ranks, below);
@@ -88,8 +91,10 @@ class DiskStore final : public BackingStore {
                      RankList* expired) override {
     return index_.FindExpired(policy, now, num_absent, expired);
   }
-  // Goes along the log, which reads each block once.
-  Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
+  // Goes along the log, which reads each block once, and none whose rows are not wanted.
+  using BackingStore::Scan;
+  Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
+              WholeRows* rows) const override;
   using BackingStore::SetRule;
   Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) override;
   Status Clear() override;
@@ -116,8 +121,10 @@ class DiskStore final : public BackingStore {
   // Makes room below the bound. False if there is none to be made. REQUIRES: writers_ held.
   bool MakeSpace(const StoreRule& rule);
   // A part of Scan: cold rows of the blocks from `block` on.
-  Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows, uint32_t* block,
-                     bool* ended, WholeRows* rows) const;
+  Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
+                     const WantedRows& wanted, uint32_t* block, bool* ended, WholeRows* rows) const;
+  // Whether a snapshot wants a row of a block that is in the file; without one, yes.
+  bool HasWanted(const Segment& segment, uint32_t block, const WantedRows& wanted) const;
   void ScanBlock(const Segment& segment, const StoreRule& rule, uint32_t block,
                  const RowBlock& found, WholeRows* rows) const;
 

@@ -37,8 +37,21 @@ void DiskStore::ScanBlock(const Segment& segment, const StoreRule& rule, uint32_
   }
 }
 
+bool DiskStore::HasWanted(const Segment& segment, uint32_t block, const WantedRows& wanted) const {
+  if (wanted.snapshot == 0) return true;
+  const StatisticSet set = options_.statistics;
+  const size_t first = block * segment.blocks.rows;
+  const size_t end = std::min<size_t>(first + segment.blocks.rows, segment.rows.load());
+  for (size_t row = first; row < end; ++row) {
+    const uint64_t word = segment.statistics[row * set.size() + set.IndexOf(Statistic::kChange)];
+    if (RowChange::IsWanted(word, wanted)) return true;
+  }
+  return false;
+}
+
 Status DiskStore::ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
-                              uint32_t* block, bool* ended, WholeRows* rows) const {
+                              const WantedRows& wanted, uint32_t* block, bool* ended,
+                              WholeRows* rows) const {
   const size_t block_bytes = segment->blocks.bytes;
   const uint32_t at_once = static_cast<uint32_t>(std::max<size_t>(1, kReadBytes / block_bytes));
   AlignedBuffer buffer(options_.allocator);
@@ -47,9 +60,12 @@ Status DiskStore::ScanSegment(Segment* segment, const StoreRule& rule, size_t mo
     const size_t room = (most_rows - rows->size) / segment->blocks.rows;
     if (room == 0) return Status();
     const uint32_t flushed = segment->flushed_blocks.load();
+    while (*block < flushed && !HasWanted(*segment, *block, wanted)) ++*block;
     if (*block < flushed) {
-      const uint32_t count =
+      const uint32_t most =
           static_cast<uint32_t>(std::min<size_t>({room, at_once, flushed - *block}));
+      uint32_t count = 1;
+      while (count < most && HasWanted(*segment, *block + count, wanted)) ++count;
       TF_EMBED_RETURN_IF_ERROR(buffer.Resize(count * block_bytes));
       if (const int error = segment->file->ReadAll(buffer.data(), count * block_bytes,
                                                    segment->OffsetOf(*block))) {
@@ -104,7 +120,8 @@ Status DiskStore::ScanSegment(Segment* segment, const StoreRule& rule, size_t mo
   }
 }
 
-Status DiskStore::Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
+Status DiskStore::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
+                       WholeRows* rows) const {
   rows->size = 0;
   TF_EMBED_RETURN_IF_ERROR(CheckOwned());
   const std::shared_ptr<const StoreRule> rule = this->rule();
@@ -128,9 +145,10 @@ Status DiskStore::Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) c
     if (segment->serial > serial) block = 0;
     serial = segment->serial;
     bool ended = false;
-    const Status status = segment->blocks.rows > most_block_rows
-                              ? Status()  // opened since; in the next call
-                              : ScanSegment(segment, *rule, most_rows, &block, &ended, rows);
+    const Status status =
+        segment->blocks.rows > most_block_rows
+            ? Status()  // opened since; in the next call
+            : ScanSegment(segment, *rule, most_rows, wanted, &block, &ended, rows);
     segments_.Unpin(segment);
     if (!status.ok()) {
       rows->size = 0;

@@ -140,6 +140,14 @@ bool PlaceIndex::AssignStatistics(int64_t key, StatisticSet set, const uint64_t*
   return true;
 }
 
+bool PlaceIndex::TakeForSnapshot(int64_t key, const WantedRows& wanted) {
+  const uint64_t hash = HashKey(key);
+  std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));
+  const StripedIndex::Entry entry = index_.Find(key, hash);
+  if (!entry.found() || (entry.row_id & kSharedBit) != 0) return false;
+  return RowChange::Take(WordsOf(entry.row_id) + statistics_.IndexOf(Statistic::kChange), wanted);
+}
+
 Status PlaceIndex::CollectRanks(EvictionOrder order, size_t one_in, const Rank& low,
                                 const Rank& high, RankList* ranks, size_t* below) const {
   Status status;

@@ -23,6 +23,7 @@
 #include "cc/core/policy/eviction_order.h"
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/policy/row_policy.h"
+#include "cc/core/rows/row_change.h"
 #include "cc/core/rows/row_statistics.h"
 #include "cc/disk/segment.h"
 
@@ -62,6 +63,7 @@ class PlaceIndex {
 
   // See BackingStore.
   bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics);
+  bool TakeForSnapshot(int64_t key, const WantedRows& wanted);
   Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                       RankList* ranks, size_t* below) const;
   Status FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,

@@ -61,6 +61,11 @@ HostTable::HostTable(const TableOptions& options)
       loops_(LoopsOf(options.instruction_set)),
       planner_(options_.policy, options.allocator, &planned_) {
   options_.policy = options.policy.WithNeeds();
+  notes_uses_ = options_.policy.statistics.OfUse().size() > 0;
+  if (options_.policy.statistics.Has(Statistic::kChange)) {
+    changes_ =
+        options.changes != nullptr ? options.changes : std::make_shared<ChangeLog>(options.name);
+  }
   content_.reset(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
                              options.initializer, RuleSlots()));
 }
@@ -176,7 +181,7 @@ Status HostTable::Find(const ExecContext& context, const KeyBatch& batch,
   request.marks = layout.has_marks && context.training;
   request.tick = tick();
   request.use = nullptr;
-  if (context.training && content_->rows.layout().statistics_per_row > 0) {
+  if (context.training && notes_uses_) {
     request.use = [](const FindRequest& request, uint32_t row_id) {
       const Caller& caller = *static_cast<const Caller*>(request.caller);
       RowStatistics row = caller.table->StatisticsOf(*caller.table->content_, row_id);
@@ -270,6 +275,7 @@ Status HostTable::VisitPresentRow(const Write& write, const KeyGroup& group, Pro
   const StripedIndex::Entry& entry = probe.entry;
   for (; entry.found(); probe.FindAgain(*write.content, group.key)) {
     if (!entry.bucket->TryLock(entry.word)) continue;
+    NoteChange(*write.content, group.key, entry.row_id);
     present(write.content->rows.Row(entry.row_id));
     write.NoteChange(probe.mark);
     if (write.decisions == nullptr) Use(*write.content, entry.row_id, write.now);
@@ -289,6 +295,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
   for (;; probe.FindAgain(*content, group.key)) {
     if (probe.entry.found()) {
       if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
+      NoteChange(*content, group.key, probe.entry.row_id);
       present(content->rows.Row(probe.entry.row_id));
       write.NoteChange(probe.mark);
       // A planned write has noted the use before.
@@ -310,6 +317,7 @@ Status HostTable::VisitRow(const Write& write, const KeyGroup& group, Probe prob
     if (content->rows.layout().statistics_per_row > 0) {
       StatisticsOf(*content, row_id).Begin(write.now);
       SetScore(write, group, row_id);
+      NoteCame(*content, row_id);
     }
     write.NoteChange(content->MarkOf(row_id));
     Status status = index.Insert(group.key, probe.hash, row_id);
@@ -542,6 +550,7 @@ Status HostTable::Erase(const ExecContext& context, const KeyBatch& batch) {
         [&](const KeyGroup& group, const Probe& probe) {
           const size_t stripe = StripedIndex::StripeOf(probe.hash);
           std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+          NoteLeaves(*content_, group.key, probe.hash);
           const uint32_t row_id = index.Erase(group.key, probe.hash);
           if (row_id != kNoRowId) content_->rows.Free(&content_->pools[stripe], row_id);
           return Status();

@@ -33,6 +33,7 @@
 #include "cc/core/index/striped_index.h"
 #include "cc/core/loops/table_loops.h"
 #include "cc/core/policy/write_planner.h"
+#include "cc/core/table/change_log.h"
 #include "cc/core/table/table.h"
 #include "cc/core/table/table_cache.h"
 #include "cc/core/table/table_locks.h"
@@ -100,6 +101,9 @@ class HostTable final : public Table,
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
+  ChangeLog* changes() const override { return changes_.get(); }
+  Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
+                        WholeRows* rows) override;
   const TableLocks& locks() const override { return locks_; }
   void DropOutgrown() const override;
   std::unique_ptr<Table> NewEmpty(size_t init_size,
@@ -225,6 +229,24 @@ class HostTable final : public Table,
 
   explicit HostTable(const TableOptions& options);  // may throw std::bad_alloc
 
+  // What snapshots go by, in host_table_snapshot.cc. They do nothing in a table without a
+  // ChangeLog.
+
+  // Comes before each change of a present row. REQUIRES: the lock of its bucket's word.
+  void NoteChange(const Content& content, int64_t key, uint32_t row_id) const {
+    if (changes_ != nullptr) NoteTrackedChange(content, key, row_id);
+  }
+  void NoteTrackedChange(const Content& content, int64_t key, uint32_t row_id) const;
+  // Gives the snapshot under way a row. REQUIRES: the same.
+  void Give(const Content& content, int64_t key, uint32_t row_id) const;
+  // Of a new row that nobody sees yet.
+  void NoteCame(const Content& content, uint32_t row_id) const;
+  // Comes before a row leaves. REQUIRES: the mutex of its stripe.
+  void NoteLeaves(const Content& content, int64_t key, uint64_t hash) const;
+  RowChange::Word* ChangeOf(const Content& content, uint32_t row_id) const {
+    return content.rows.Statistics(row_id) + options_.policy.statistics.IndexOf(Statistic::kChange);
+  }
+
   // Empty content like the present one.
   Status NewContent(size_t size_hint, std::unique_ptr<Content>* content) const;
   // Puts all rows that `stays(statistics, hash)` is true of into a new content. Nobody writes
@@ -289,7 +311,7 @@ class HostTable final : public Table,
   }
   // Notes a use of a row where there are statistics.
   void Use(const Content& content, uint32_t row_id, const Moment& now) const {
-    if (content.rows.layout().statistics_per_row > 0) StatisticsOf(content, row_id).Use(now);
+    if (notes_uses_) StatisticsOf(content, row_id).Use(now);
   }
   // Sets the score that a write brings for a row.
   void SetScore(const Write& write, const KeyGroup& group, uint32_t row_id) const {
@@ -300,8 +322,8 @@ class HostTable final : public Table,
   // Looks each group up and notes its use, or decides what it is for the planner.
   Status Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
                 const Wants& wants, WritePlan* plan);
-  // Calls visit(bucket, key, row) for the keys of a stripe, whose mutex is held, having asked for
-  // the memory of their rows.
+  // Calls visit(bucket, key, row id, row) for the keys of a stripe, whose mutex is held, having
+  // asked for the memory of their rows.
   template <typename Visit>
   void ForEachRow(const Content& content, size_t stripe, const Visit& visit) const;
   // Calls visit(key, statistics) for the keys of a stripe, whose mutex is held.
@@ -323,6 +345,14 @@ class HostTable final : public Table,
   Status EvictAll(const ExecContext& context, const Leaves& leaves, std::atomic<uint64_t>* counter,
                   size_t* removed);
 
+  // To `words` [statistics of a row].
+  static void CopyStatistics(const Content& content, uint32_t row_id, uint64_t* words) {
+    const RowStatistics::Word* const kept = content.rows.Statistics(row_id);
+    for (size_t i = 0; i < content.rows.layout().statistics_per_row; ++i) {
+      words[i] = kept[i].load(std::memory_order_relaxed);
+    }
+  }
+
   // Calls visit(position, entry) for some keys of a batch.
   template <typename Visit>
   void ForEachProbe(const KeyBatch& batch, size_t begin, size_t end, const Visit& visit) const;
@@ -337,6 +367,8 @@ class HostTable final : public Table,
   const TableLoops& loops_;
   const TableLocks locks_{TableLocks::Writes::kTogether};
   std::unique_ptr<Content> content_;
+  std::shared_ptr<ChangeLog> changes_;
+  bool notes_uses_ = false;  // rows have statistics of use
 
   Planned planned_{this};
   WritePlanner planner_;  // under the policy's lock, or while nobody else writes

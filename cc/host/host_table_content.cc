@@ -34,6 +34,7 @@ Status HostTable::Clear(const ExecContext& context) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   const ReplaceLocks replacing(locks_, context);
   planner_.Forget();
+  if (changes_ != nullptr) changes_->Forget("was cleared");
   if (NewContent(options_.init_size, &content).ok()) {
     content_.swap(content);
     return Status();
@@ -74,6 +75,10 @@ Status HostTable::SetRule(const ExecContext& context, const RuleSlots& rule) {
     TF_EMBED_RETURN_IF_ERROR(ReplaceSlots(rule));
   } else if (!SameSlotTypes(content_->rule, rule)) {
     TF_EMBED_RETURN_IF_ERROR(ConvertSlots(rule));
+  }
+  if (changes_ != nullptr &&
+      !(SameRule(content_->rule, rule) && SameSlotTypes(content_->rule, rule))) {
+    changes_->Forget("got the slots of another optimizer");
   }
   content_->rule = rule;
   return Status();
@@ -117,8 +122,9 @@ Status HostTable::FinishStep(const ExecContext& context, const Rule& rule) {
       TF_EMBED_RETURN_IF_ERROR(stepper.MakeRoom());
       for (size_t stripe = begin; stripe < end; ++stripe) {
         std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
-        ForEachRow(content, stripe, [&](Bucket& bucket, int64_t key, char* row) {
+        ForEachRow(content, stripe, [&](Bucket& bucket, int64_t key, uint32_t row_id, char* row) {
           const uint32_t before = bucket.Lock();
+          NoteChange(content, key, row_id);
           stepper.Step(key, nullptr, row);
           bucket.Unlock(before);
         });
@@ -148,7 +154,7 @@ double HostTable::LargestSlot(const ExecContext& context, const RuleSlots& rule,
   const auto look = [&](size_t begin, size_t end) {
     for (size_t stripe = begin; stripe < end; ++stripe) {
       std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(stripe));
-      ForEachRow(content, stripe, [&](Bucket&, int64_t, const char* row) {
+      ForEachRow(content, stripe, [&](Bucket&, int64_t, uint32_t, const char* row) {
         largest[stripe] = std::max(largest[stripe], place.load(row + offset));
       });
     }
@@ -180,11 +186,8 @@ void HostTable::RowCopier::Append(const Bucket& bucket, int64_t key, uint32_t ro
     LoadRow(row + layout_.slot_offset, layout_.slot_bytes, stored);
   } while (!bucket.Unchanged(word));
   if (layout_.narrow_slots) WidenSlots(content_.rule, layout_.value_type, stored, slots);
-  const RowStatistics::Word* const words = content_.rows.Statistics(row_id);
-  uint64_t* const statistics = rows->statistics.data() + rows->size * layout_.statistics_per_row;
-  for (size_t i = 0; i < layout_.statistics_per_row; ++i) {
-    statistics[i] = words[i].load(std::memory_order_relaxed);
-  }
+  CopyStatistics(content_, row_id,
+                 rows->statistics.data() + rows->size * layout_.statistics_per_row);
   rows->keys[rows->size++] = key;
 }
 
@@ -216,6 +219,7 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
     TableOptions options = options_;
     options.init_size = init_size;
     options.initializer = initializer;
+    options.changes = nullptr;
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
     return std::unique_ptr<HostTable>(new HostTable(options));
@@ -228,6 +232,7 @@ void HostTable::TakeContent(const ExecContext& context, Table* other) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   const ReplaceLocks replacing(locks_, context);
   planner_.Forget();
+  if (changes_ != nullptr) changes_->Forget("took other rows over");
   content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
 }
 

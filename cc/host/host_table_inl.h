@@ -61,15 +61,17 @@ void HostTable::ForEachRow(const Content& content, size_t stripe, const Visit& v
   constexpr size_t kTogether = 16;
   Bucket* buckets[kTogether];
   int64_t keys[kTogether];
+  uint32_t row_ids[kTogether];
   char* rows[kTogether];
   size_t count = 0;
   const auto visit_them = [&] {
-    for (size_t i = 0; i < count; ++i) visit(*buckets[i], keys[i], rows[i]);
+    for (size_t i = 0; i < count; ++i) visit(*buckets[i], keys[i], row_ids[i], rows[i]);
     count = 0;
   };
   content.index.ForEach(stripe, [&](Bucket& bucket, int64_t key, uint32_t row_id) {
     buckets[count] = &bucket;
     keys[count] = key;
+    row_ids[count] = row_id;
     rows[count] = content.rows.Row(row_id);
     PrefetchRow(rows[count], content.rows.layout().stride);
     if (++count == kTogether) visit_them();

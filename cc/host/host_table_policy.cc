@@ -103,6 +103,7 @@ Status HostTable::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
       const uint64_t hash = HashKey(keys[begin + i]);
       const size_t stripe = StripedIndex::StripeOf(hash);
       std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+      NoteLeaves(*content_, keys[begin + i], hash);
       const uint32_t row_id = index.Erase(keys[begin + i], hash);
       assert(row_id != kNoRowId);
       rows.Free(&content_->pools[stripe], row_id);
@@ -159,8 +160,8 @@ Status HostTable::EvictBelow(const ExecContext& context, EvictionOrder order, co
   };
   const size_t present = size();
   const bool much = num_left + present / kRebuildDivisor <= present;
-  // What a sink learns of must have left, and a copy can fail when it is nearly done.
-  if (much && options_.policy.sink == nullptr) {
+  // What a sink or a snapshot learns of must have left, and a copy can fail when it is nearly done.
+  if (much && options_.policy.sink == nullptr && changes_ == nullptr) {
     const auto stays = [&](const RowStatistics& row, uint64_t hash) { return !leaves(row, hash); };
     if (KeepOnly(context, num_left, stays, removed).ok()) return Status();
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops of rows that come and go. The policy itself is in the attributes of TfEmbedTable; common
 // inputs as in table_ops.cc.
+#include <iterator>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cc/core/policy/eviction_order.h"
@@ -75,7 +77,7 @@ REGISTER_OP("TfEmbedRowStatistics")
       ShapeHandle unused, statistics;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), StatisticSet::kMax, &statistics));
+      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), std::size(kAllStatistics), &statistics));
       c->set_output(0, statistics);
       c->set_output(1, c->input(1));
       return absl::Status();

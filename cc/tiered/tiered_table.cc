@@ -50,6 +50,10 @@ TieredTable::TieredTable(const TableOptions& options, const TierOptions& tiers)
       victims_(options.allocator),
       planner_(options_.policy, options.allocator, &planned_) {
   options_.policy = options.policy.WithNeeds();
+  if (options_.policy.statistics.Has(Statistic::kChange)) {
+    changes_ = std::make_shared<ChangeLog>(options.name);
+    options_.changes = changes_;  // of the cache, too
+  }
 }
 
 Status TieredTable::Create(const TableOptions& options, const TierOptions& tiers,
@@ -163,8 +167,11 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
   TF_EMBED_RETURN_IF_ERROR(
       store_->Get(serial, absent.keys.data(), absent.size, BackingStore::After::kShared, &rows));
   if (rows.size == 0) return Status();
+  Keys wanted(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(TakeWanted(&rows, &wanted));
   const Status status = cache_->cache()->AddUnchanged(serial, rows);
   moves_.fetch_add(1, std::memory_order_release);
+  GiveWanted(rows, wanted);
   if (status.ok()) {
     counters_.promoted.fetch_add(rows.size, std::memory_order_relaxed);
     return status;
@@ -581,7 +588,9 @@ Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   }
   // A row must not come up between the two.
   const std::lock_guard<OrderedMutex> lock(promotion_);
-  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(context.Holding(Held::kWriting).InSerial(), batch));
+  const ExecContext inner = context.Holding(Held::kWriting).InSerial();
+  TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
+  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
   store_->Erase(batch.keys, batch.size);
   return Status();
 }

@@ -49,6 +49,7 @@
 #include "cc/core/batch/key_groups.h"
 #include "cc/core/policy/write_planner.h"
 #include "cc/core/table/backing_store.h"
+#include "cc/core/table/change_log.h"
 #include "cc/core/table/table.h"
 #include "cc/core/table/table_cache.h"
 #include "cc/core/table/table_locks.h"
@@ -112,6 +113,9 @@ class TieredTable final : public Table,
   double LargestSlot(const ExecContext& context, const RuleSlots& rule, size_t slot) const override;
   Status Shrink(const ExecContext& context) override;
   Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override;
+  ChangeLog* changes() const override { return changes_.get(); }
+  Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
+                        WholeRows* rows) override;
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   using TableMaintenance::TakeContent;
@@ -299,16 +303,33 @@ class TieredTable final : public Table,
   // Takes out all rows in a list. REQUIRES: nobody else writes.
   Status RemoveAll(const RankList& list, std::atomic<uint64_t>* counter, size_t* removed);
 
+  // What snapshots go by, in tiered_table_snapshot.cc. They do nothing in a table without a
+  // ChangeLog. REQUIRES: promotion_, or nobody else is inside.
+
+  // Says that the snapshot under way has those of some cold rows that it wants, whose places are
+  // then `wanted`; GiveWanted gives it these.
+  Status TakeWanted(WholeRows* rows, Keys* wanted) const;
+  void GiveWanted(const WholeRows& rows, const Keys& wanted) const;
+  void GiveRow(const WholeRows& rows, size_t place) const;
+  // Comes before the cold rows among some keys leave.
+  Status NoteColdLeave(const ExecContext& inner, const KeyBatch& batch) const;
+  // Comes before some cold rows change. Sets their words.
+  void NoteColdChange(WholeRows* rows) const;
+
   // Finds keys that the cache did not have at `moves`, and brings up those that the store has.
   Status FindBelow(const ExecContext& context, const KeyBatch& batch, const Keys& absent,
                    uint64_t moves, const DefaultRows& defaults, void* weights, bool* exists,
                    const SlotsOut& slots) const;
+
+  // A cursor of an export is in the store when this bit is set, and in the cache before that.
+  static constexpr uint64_t kInStore = uint64_t{1} << 63;
 
   TableOptions options_;  // with all statistics that the policy needs
   const TierOptions tiers_;
   const TableLocks locks_{TableLocks::Writes::kTogether};  // before the cache has its own
   std::unique_ptr<Table> cache_;
   std::unique_ptr<BackingStore> store_;
+  std::shared_ptr<ChangeLog> changes_;  // the cache's, too
   RuleSlots rule_;
   std::atomic<size_t> capacity_{0};  // rows of the cache
 

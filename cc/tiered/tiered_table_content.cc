@@ -18,9 +18,6 @@ namespace {
 // Rows that a pass over the store works on together.
 constexpr size_t kPassRows = 16384;
 
-// A cursor of an export is in the store when this bit is set, and in the cache before that.
-constexpr uint64_t kInStore = uint64_t{1} << 63;
-
 }  // namespace
 
 Status TieredTable::Clear(const ExecContext& context) {
@@ -28,6 +25,7 @@ Status TieredTable::Clear(const ExecContext& context) {
   victims_.Forget();
   planner_.Forget();
   next_tick_ = 0;
+  if (changes_ != nullptr) changes_->Forget("was cleared");
   TF_EMBED_RETURN_IF_ERROR(store_->Clear());
   return cache_->Clear(context.Holding(Held::kPaused));
 }
@@ -90,6 +88,7 @@ Status TieredTable::FinishStep(const ExecContext& context, const Rule& rule) {
     const size_t count = std::min(kPassRows, cold.size - begin);
     TF_EMBED_RETURN_IF_ERROR(
         store_->Get(inner, cold.keys.data() + begin, count, BackingStore::After::kCold, &rows));
+    NoteColdChange(&rows);
     const std::unique_ptr<Table> some =
         cache_->maintenance()->NewEmpty(rows.size, cache_->initializer());
     if (some == nullptr) return NoMemoryForRow(options_.name, cold.size);
@@ -148,6 +147,7 @@ std::unique_ptr<Table> TieredTable::NewEmpty(size_t init_size,
     TableOptions options = options_;
     options.init_size = init_size;
     options.initializer = initializer;
+    options.changes = nullptr;
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
     std::unique_ptr<TieredTable> table;

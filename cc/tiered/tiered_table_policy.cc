@@ -220,7 +220,12 @@ Status TieredTable::Remove(const int64_t* keys, size_t count, std::atomic<uint64
     }
     // A row must not come up between the two.
     const std::lock_guard<OrderedMutex> lock(promotion_);
-    cache_->cache()->Drop(inner, batch.keys, batch.size);
+    if (changes_ == nullptr) {
+      cache_->cache()->Drop(inner, batch.keys, batch.size);
+    } else {
+      TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
+      TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+    }
     store_->Erase(batch.keys, batch.size);
     counter->fetch_add(batch.size, std::memory_order_relaxed);
   }

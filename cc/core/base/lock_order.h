@@ -39,6 +39,7 @@ enum class LockRank : uint8_t {
   kArena,     // memory of an index
   kLog,       // evicted rows
   kBucket,    // a bucket's word
+  kChanges,   // rows and keys that a snapshot will have
 };
 
 #if defined(TF_EMBED_CHECK_LOCKS)

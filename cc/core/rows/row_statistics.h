@@ -10,6 +10,9 @@
 //     score        what the user said; 0 until then
 //     epoch        the latest epoch of a use
 //
+// Behind them lies, if the table has snapshots, the word `change` about the row's content
+// (row_change.h). It is in no file, and verbs that set statistics leave it alone.
+//
 // A use is an apply, an upsert, an accum, or a lookup that is a part of training; a key that is
 // used twice in a step counts once. All other lookups leave no trace.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_STATISTICS_H_
@@ -38,20 +41,22 @@ enum class Statistic : uint8_t {
 #define TF_EMBED_STATISTIC(enumerator, bit, name) enumerator = bit,
   TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
 #undef TF_EMBED_STATISTIC
+      kChange = 32,
 };
+// All but kChange.
 inline constexpr Statistic kAllStatistics[] = {
 #define TF_EMBED_STATISTIC(enumerator, bit, name) Statistic::enumerator,
     TF_EMBED_STATISTICS(TF_EMBED_STATISTIC)
 #undef TF_EMBED_STATISTIC
 };
-static_assert(std::size(kAllStatistics) <= 8, "a set of them has eight bits");
+static_assert(std::size(kAllStatistics) < 8, "a set of them has eight bits");
 constexpr bool BitsAreInOrder() {
   unsigned bit = 1;
   for (const Statistic statistic : kAllStatistics) {
     if (static_cast<unsigned>(statistic) != bit) return false;
     bit *= 2;
   }
-  return true;
+  return static_cast<unsigned>(Statistic::kChange) == bit;
 }
 static_assert(BitsAreInOrder(), "1, 2, 4, ...: a word's place is the number of bits below its own");
 inline constexpr NamedValue<Statistic> kStatisticNames[] = {
@@ -62,7 +67,7 @@ inline constexpr NamedValue<Statistic> kStatisticNames[] = {
 
 class StatisticSet {
  public:
-  static constexpr size_t kMax = std::size(kAllStatistics);
+  static constexpr size_t kMax = std::size(kAllStatistics) + 1;
 
   constexpr StatisticSet() = default;
   static constexpr StatisticSet OfBits(uint8_t bits) {
@@ -73,6 +78,10 @@ class StatisticSet {
   }
   constexpr StatisticSet With(StatisticSet others) const {
     return StatisticSet(bits_ | others.bits_);
+  }
+  // Those of use. Their places are the same, for the word about changes is the last one.
+  constexpr StatisticSet OfUse() const {
+    return StatisticSet(bits_ & ~static_cast<uint8_t>(Statistic::kChange));
   }
 
   constexpr bool Has(Statistic statistic) const {

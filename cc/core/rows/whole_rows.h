@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/status.h"
@@ -23,6 +24,37 @@ struct WholeRows {
     TF_EMBED_RETURN_IF_ERROR(weights.Resize(rows * weight_bytes));
     TF_EMBED_RETURN_IF_ERROR(slots.Resize(rows * slot_bytes));
     return statistics.Resize(rows * num_statistics);
+  }
+
+  // Leaves the rows at `places` [count], which rise. The sizes are those of one row.
+  void Keep(const uint32_t* places, size_t count, size_t weight_bytes, size_t slot_bytes,
+            size_t num_statistics) {
+    for (size_t to = 0; to < count; ++to) {
+      const size_t from = places[to];
+      if (from == to) continue;
+      keys[to] = keys[from];
+      if (weight_bytes > 0) {
+        std::memcpy(weights.data() + to * weight_bytes, weights.data() + from * weight_bytes,
+                    weight_bytes);
+      }
+      if (slot_bytes > 0) {
+        std::memcpy(slots.data() + to * slot_bytes, slots.data() + from * slot_bytes, slot_bytes);
+      }
+      for (size_t i = 0; i < num_statistics; ++i) {
+        statistics[to * num_statistics + i] = statistics[from * num_statistics + i];
+      }
+    }
+    size = count;
+  }
+
+  // Leaves the first `kept` of the `present` statistics of each row.
+  void KeepStatistics(size_t present, size_t kept) {
+    if (kept == present) return;
+    for (size_t i = 0; i < size; ++i) {
+      for (size_t word = 0; word < kept; ++word) {
+        statistics[i * kept + word] = statistics[i * present + word];
+      }
+    }
   }
 
   size_t size = 0;

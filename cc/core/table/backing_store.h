@@ -23,6 +23,7 @@
 #include "cc/core/policy/eviction_order.h"
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/policy/row_policy.h"
+#include "cc/core/rows/row_change.h"
 #include "cc/core/rows/row_statistics.h"
 #include "cc/core/rows/whole_rows.h"
 #include "cc/core/rules/rule_slots.h"
@@ -81,10 +82,13 @@ class BackingStore {
   // Removes keys. Absent ones are no error, and a key may come twice. Can't fail.
   virtual void Erase(const int64_t* keys, size_t count) = 0;
 
-  // Of a cold row, copies the statistics, or sets those that both the rows and `set` have. False if
-  // there is none.
+  // Of a cold row, copies the statistics, or sets those of use that both the rows and `set` have.
+  // False if there is none.
   virtual bool FindStatistics(int64_t key, uint64_t* statistics) const = 0;
   virtual bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) = 0;
+
+  // RowChange::Take, of a cold row. False if there is none.
+  virtual bool TakeForSnapshot(int64_t key, const WantedRows& wanted) = 0;
 
   // As TableEviction's and PlannedRows', of cold rows.
   virtual Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
@@ -94,8 +98,15 @@ class BackingStore {
 
   // Puts some cold rows in `rows`, in an unspecified order, and moves the cursor. About `max_rows`.
   // Each key comes once while no row comes, leaves or changes between cold and shared, and no
-  // Compact runs.
-  virtual Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
+  // Compact runs. Whatever else happens, a key comes that is cold from the first call to the last.
+  // A cursor has 63 bits.
+  // Rows that a snapshot does not want may be left out, so that nothing is read for them; without a
+  // snapshot all are wanted.
+  virtual Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
+                      WholeRows* rows) const = 0;
+  Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
+    return Scan(max_rows, WantedRows(), cursor, rows);
+  }
 
   // Rows have the slots of another rule from now on, which are initial ones, as
   // TableMaintenance::SetRule has it. Calls `change_cache` when nothing can fail here any more, and

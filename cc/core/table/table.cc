@@ -21,6 +21,10 @@ Status Table::GetEviction(TableEviction** found) {
                                     "' keeps no statistics by which rows leave.");
 }
 
+Status TableMaintenance::ExportSnapshot(const ExecContext&, size_t, ExportCursor*, WholeRows*) {
+  return Status::FailedPrecondition("The store of a table has no snapshots.");
+}
+
 Status NoMemoryForRow(const std::string& table, size_t keys_held) {
   return Status::ResourceExhausted([&] {
     return "Table '" + table + "' finds no memory for another row. It holds " +

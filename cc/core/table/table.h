@@ -38,6 +38,8 @@
 
 namespace tf_embed {
 
+class ChangeLog;
+
 struct TableOptions {
   std::string name = "table";  // for messages
   DataType value_type = DataType::kFloat;
@@ -46,6 +48,8 @@ struct TableOptions {
   RowInitializer initializer;
   RowPolicy policy;
   bool is_cache = false;  // rows have marks, and writes mind KeyBatch::absent (table_cache.h)
+  // Of a cache whose rows have Statistic::kChange: that of the table over it.
+  std::shared_ptr<ChangeLog> changes;
   Allocator* allocator = HostAllocator();
   // What inner loops are compiled for; results do not depend on it.
   InstructionSet instruction_set = BestInstructionSet();
@@ -100,6 +104,14 @@ class TableMaintenance {
   // cursor. About `max_rows`; more if the table can't stop earlier. Each key comes once while no
   // other thread changes the table, as under Held::kPaused.
   virtual Status ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const = 0;
+
+  // What snapshots go by; null if rows do not have Statistic::kChange.
+  virtual ChangeLog* changes() const { return nullptr; }
+
+  // As ExportBatch, of the rows that the snapshot under way wants and that nobody has given it,
+  // while others change the table. REQUIRES: changes() is not null.
+  virtual Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
+                                WholeRows* rows);
 
   // An empty table of the same kind and options, except for the room and the initializer, and with
   // the same statistics, but without rules by which rows come and leave; nullptr without memory for

@@ -71,7 +71,9 @@ class MemoryStore final : public BackingStore {
         const char* const slots = rows.slots.data() + i * layout.wide_slot_bytes;
         std::vector<char> new_weights(weights, weights + layout.weight_bytes);
         std::vector<char> new_slots(slots, slots + layout.wide_slot_bytes);
+        if (rows_.count(rows.keys[i]) == 0) order_[++last_number_] = rows.keys[i];
         Row& row = rows_[rows.keys[i]];
+        if (row.number == 0) row.number = last_number_;
         Share(&row, after == After::kShared);
         row.weights.swap(new_weights);
         row.slots.swap(new_slots);
@@ -111,6 +113,13 @@ class MemoryStore final : public BackingStore {
     }
     return true;
   }
+  bool TakeForSnapshot(int64_t key, const WantedRows& wanted) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = rows_.find(key);
+    if (found == rows_.end() || found->second.shared) return false;
+    const size_t word = statistics_.IndexOf(Statistic::kChange);
+    return RowChange::Take(&found->second.statistics[word], wanted);
+  }
   Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
                       RankList* ranks, size_t* below) const override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -141,19 +150,24 @@ class MemoryStore final : public BackingStore {
       const auto found = rows_.find(keys[i]);
       if (found == rows_.end()) continue;
       Share(&found->second, false);
+      order_.erase(found->second.number);
       rows_.erase(found);
     }
   }
-  Status Scan(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const override {
+  using BackingStore::Scan;
+  Status Scan(size_t max_rows, const WantedRows&, ExportCursor* cursor,
+              WholeRows* rows) const override {
     const std::lock_guard<std::mutex> lock(mutex_);
     max_rows = std::max<size_t>(1, max_rows);
     TF_EMBED_RETURN_IF_ERROR(MakeRoom(std::min(max_rows, rows_.size()), rows));
-    auto next = rows_.begin();
-    std::advance(next, std::min<size_t>(cursor->next, rows_.size()));
-    for (; next != rows_.end() && rows->size < max_rows; ++next, ++cursor->next) {
-      if (!next->second.shared) Append(next->first, next->second, rows);
+    // Rows come in the order in which their keys did.
+    auto next = order_.lower_bound(cursor->next);
+    for (; next != order_.end() && rows->size < max_rows; ++next) {
+      const auto row = rows_.find(next->second);
+      if (row != rows_.end() && !row->second.shared) Append(row->first, row->second, rows);
     }
-    cursor->done = next == rows_.end();
+    cursor->done = next == order_.end();
+    if (!cursor->done) cursor->next = next->first;
     return Status();
   }
   using BackingStore::SetRule;
@@ -174,6 +188,7 @@ class MemoryStore final : public BackingStore {
   Status Clear() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     rows_.clear();
+    order_.clear();
     stats_.shared_rows = 0;
     return Status();
   }
@@ -191,6 +206,7 @@ class MemoryStore final : public BackingStore {
     std::vector<char> weights, slots;
     mutable RowStatistics::Word statistics[StatisticSet::kMax] = {};
     bool shared = false;
+    uint64_t number = 0;  // in the order in which keys came
   };
 
   RowStatistics StatisticsOf(const Row& row) const {
@@ -242,6 +258,8 @@ class MemoryStore final : public BackingStore {
   mutable std::mutex mutex_;
   RuleSlots rule_;
   std::map<int64_t, Row> rows_;
+  std::map<uint64_t, int64_t> order_;  // keys by the numbers of their rows
+  uint64_t last_number_ = 0;
   BackingStoreStats stats_;
   int verbs_left_ = -1;
 };

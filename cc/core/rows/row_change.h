@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The word of a row about snapshots: the statistic kChange.
+//
+//     word = | number of the last snapshot that has the row : 32 | period of its last change : 32 |
+//
+// Time is divided into periods by snapshots: each ends one. A snapshot of the periods after `since`
+// up to `until` has the rows whose last change lies in one of them. Until it is finished, writers
+// go on in the next period. So a row that is still as it was in `until` has an older period in its
+// word, and whoever is the first to change it, or to write it down, puts the number of the snapshot
+// there: by an atomic exchange, so that the snapshot gets each row once.
+#ifndef TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
+#define TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "cc/core/base/platform.h"
+
+namespace tf_embed {
+
+// What a snapshot under way wants; without one, nothing.
+struct WantedRows {
+  uint32_t snapshot = 0;  // its number; 0: there is none
+  uint32_t since = 0;
+  uint32_t until = 0;
+};
+
+struct RowChange {
+  using Word = std::atomic<uint64_t>;
+
+  static TF_EMBED_INLINE uint64_t Of(uint32_t snapshot, uint32_t period) {
+    return uint64_t{snapshot} << 32 | period;
+  }
+  static TF_EMBED_INLINE uint32_t PeriodOf(uint64_t word) { return static_cast<uint32_t>(word); }
+  static TF_EMBED_INLINE uint32_t SnapshotOf(uint64_t word) {
+    return static_cast<uint32_t>(word >> 32);
+  }
+  static TF_EMBED_INLINE bool IsWanted(uint64_t word, const WantedRows& wanted) {
+    return wanted.snapshot != 0 && SnapshotOf(word) != wanted.snapshot &&
+           PeriodOf(word) > wanted.since && PeriodOf(word) <= wanted.until;
+  }
+
+  // Says that the snapshot has the row from now on. False: it does not want it, or somebody else
+  // gives it.
+  static bool Take(Word* word, const WantedRows& wanted) {
+    uint64_t present = word->load(std::memory_order_acquire);
+    return IsWanted(present, wanted) &&
+           word->compare_exchange_strong(present, Of(wanted.snapshot, PeriodOf(present)),
+                                         std::memory_order_acq_rel);
+  }
+  // Notes a change in a period. True: the snapshot wants the row as it is before the change, and
+  // the caller gives it. REQUIRES: the lock of the row.
+  static bool Note(Word* word, uint32_t period, const WantedRows& wanted) {
+    uint64_t present = word->load(std::memory_order_acquire);
+    for (;;) {
+      if (PeriodOf(present) == period) return false;
+      const bool is_wanted = IsWanted(present, wanted);
+      const uint32_t snapshot = is_wanted ? wanted.snapshot : SnapshotOf(present);
+      if (word->compare_exchange_weak(present, Of(snapshot, period), std::memory_order_acq_rel)) {
+        return is_wanted;
+      }
+    }
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_ROWS_ROW_CHANGE_H_

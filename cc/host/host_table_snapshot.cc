@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a HostTable does for snapshots: it tells its ChangeLog of rows that change and leave, and
+// writes down those that have not. The verbs on rows are in host_table.cc.
+#include <cstring>
+#include <mutex>
+
+#include "cc/core/rows/row_copy.h"
+#include "cc/host/host_table.h"
+#include "cc/host/host_table_inl.h"
+
+namespace tf_embed {
+
+void HostTable::NoteTrackedChange(const Content& content, int64_t key, uint32_t row_id) const {
+  RowChange::Word* const word = ChangeOf(content, row_id);
+  const uint32_t period = changes_->period();
+  if (RowChange::PeriodOf(word->load(std::memory_order_relaxed)) == period) return;
+  if (RowChange::Note(word, period, changes_->wanted())) Give(content, key, row_id);
+}
+
+void HostTable::NoteCame(const Content& content, uint32_t row_id) const {
+  if (changes_ == nullptr) return;
+  ChangeOf(content, row_id)->store(RowChange::Of(0, changes_->period()), std::memory_order_relaxed);
+}
+
+void HostTable::Give(const Content& content, int64_t key, uint32_t row_id) const {
+  const RowLayout& layout = content.rows.layout();
+  const auto copy = [&](size_t place, WholeRows* rows) {
+    const char* const row = content.rows.Row(row_id);
+    const char* const slots = row + layout.slot_offset;
+    char* const to = rows->slots.data() + place * layout.wide_slot_bytes;
+    std::memcpy(rows->weights.data() + place * layout.weight_bytes, row, layout.weight_bytes);
+    if (layout.narrow_slots) {
+      WidenSlots(content.rule, layout.value_type, slots, to);
+    } else if (layout.slot_bytes > 0) {
+      std::memcpy(to, slots, layout.slot_bytes);
+    }
+    CopyStatistics(content, row_id, rows->statistics.data() + place * layout.statistics_per_row);
+  };
+  changes_->Give(key, layout.weight_bytes, layout.wide_slot_bytes, layout.statistics_per_row,
+                 options_.allocator, copy);
+}
+
+void HostTable::NoteLeaves(const Content& content, int64_t key, uint64_t hash) const {
+  if (changes_ == nullptr) return;
+  StripedIndex::Entry entry;
+  do {
+    entry = content.index.Find(key, hash);
+    if (!entry.found()) return;
+  } while (!entry.bucket->TryLock(entry.word));
+  // From here on as if it changed, so that it is given before it goes.
+  NoteTrackedChange(content, key, entry.row_id);
+  entry.bucket->Unlock(entry.word);
+  changes_->NoteLeft(key);
+}
+
+Status HostTable::ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
+                                 WholeRows* rows) {
+  // Writers go on, but nobody who rearranges the rows or keeps writers out.
+  const WriteLocks beside_writers(locks_, context);
+  const Content& content = *content_;
+  const WantedRows wanted = changes_->wanted();
+  rows->size = 0;
+  RowCopier copier(content, options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(max_rows, rows));
+  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
+    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(cursor->next));
+    const size_t stripe_size = content.index.StripeSize(cursor->next);
+    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
+    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(stripe_size, rows));
+    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t row_id) {
+      RowChange::Word* const word = ChangeOf(content, row_id);
+      if (!RowChange::IsWanted(word->load(std::memory_order_relaxed), wanted)) return;
+      copier.Append(bucket, key, row_id, rows);
+      // If a writer was first, it gives the row, and what was copied may be too new.
+      if (!RowChange::Take(word, wanted)) --rows->size;
+    });
+  }
+  cursor->done = cursor->next == StripedIndex::kStripes;
+  return Status();
+}
+
+}  // namespace tf_embed

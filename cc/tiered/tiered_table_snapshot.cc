@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a TieredTable does for snapshots. The cache tells of rows that change and leave there, so
+// what remains are cold rows: those that come up, which the snapshot may not have passed yet, and
+// those that leave. A snapshot goes over the cache first. So a row that goes down meanwhile has
+// been written down, or is met in the store.
+//
+// The verbs on rows are in tiered_table.cc.
+#include <cstring>
+#include <mutex>
+
+#include "cc/core/rows/row_layout.h"
+#include "cc/tiered/tiered_table.h"
+
+namespace tf_embed {
+namespace {
+
+// The place of the word about changes, which is the last one.
+size_t ChangeWord(StatisticSet set, size_t row) {
+  return row * set.size() + set.IndexOf(Statistic::kChange);
+}
+
+}  // namespace
+
+Status TieredTable::TakeWanted(WholeRows* rows, Keys* wanted) const {
+  if (changes_ == nullptr) return Status();
+  const WantedRows wants = changes_->wanted();
+  if (wants.snapshot == 0) return Status();
+  TF_EMBED_RETURN_IF_ERROR(wanted->Resize(rows->size));
+  for (size_t i = 0; i < rows->size; ++i) {
+    uint64_t& word = rows->statistics[ChangeWord(options_.policy.statistics, i)];
+    if (!RowChange::IsWanted(word, wants)) continue;
+    word = RowChange::Of(wants.snapshot, RowChange::PeriodOf(word));
+    wanted->positions[wanted->size++] = static_cast<uint32_t>(i);
+  }
+  return Status();
+}
+
+void TieredTable::GiveWanted(const WholeRows& rows, const Keys& wanted) const {
+  for (size_t i = 0; i < wanted.size; ++i) GiveRow(rows, wanted.positions[i]);
+}
+
+void TieredTable::GiveRow(const WholeRows& rows, size_t place) const {
+  const RowLayout layout(options_.value_type, options_.dim, rule_);
+  const size_t slot_bytes = layout.wide_slot_bytes;
+  const size_t words = options_.policy.statistics.size();
+  const auto copy = [&](size_t to, WholeRows* given) {
+    std::memcpy(given->weights.data() + to * layout.weight_bytes,
+                rows.weights.data() + place * layout.weight_bytes, layout.weight_bytes);
+    if (slot_bytes > 0) {
+      std::memcpy(given->slots.data() + to * slot_bytes, rows.slots.data() + place * slot_bytes,
+                  slot_bytes);
+    }
+    std::memcpy(given->statistics.data() + to * words, rows.statistics.data() + place * words,
+                words * sizeof(uint64_t));
+  };
+  changes_->Give(rows.keys[place], layout.weight_bytes, slot_bytes, words, options_.allocator,
+                 copy);
+}
+
+Status TieredTable::NoteColdLeave(const ExecContext& inner, const KeyBatch& batch) const {
+  if (changes_ == nullptr) return Status();
+  Buffer<bool> exists(options_.allocator);
+  Keys cold(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(exists.Resize(batch.NumPositions()));
+  TF_EMBED_RETURN_IF_ERROR(cache_->Contains(inner, batch, exists.data()));
+  TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists.data(), &cold));
+  cold.MakeDistinct();
+  TF_EMBED_RETURN_IF_ERROR(KeepStored(&cold));
+  if (cold.size > 0 && changes_->wanted().snapshot != 0) {
+    WholeRows rows(options_.allocator);
+    Keys wanted(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(
+        store_->Get(inner, cold.keys.data(), cold.size, BackingStore::After::kCold, &rows));
+    TF_EMBED_RETURN_IF_ERROR(TakeWanted(&rows, &wanted));
+    GiveWanted(rows, wanted);
+  }
+  for (size_t i = 0; i < cold.size; ++i) changes_->NoteLeft(cold.keys[i]);
+  return Status();
+}
+
+void TieredTable::NoteColdChange(WholeRows* rows) const {
+  if (changes_ == nullptr) return;
+  const WantedRows wants = changes_->wanted();
+  const uint32_t period = changes_->period();
+  for (size_t i = 0; i < rows->size; ++i) {
+    uint64_t& word = rows->statistics[ChangeWord(options_.policy.statistics, i)];
+    RowChange::Word shared{word};
+    if (RowChange::Note(&shared, period, wants)) GiveRow(*rows, i);
+    word = shared.load(std::memory_order_relaxed);
+  }
+}
+
+Status TieredTable::ExportSnapshot(const ExecContext& context, size_t max_rows,
+                                   ExportCursor* cursor, WholeRows* rows) {
+  const WriteLocks beside_writers(locks_, context);
+  const ExecContext inner = context.Holding(Held::kWriting).InSerial();
+  const StatisticSet set = options_.policy.statistics;
+  rows->size = 0;
+  while (!cursor->done && rows->size == 0) {
+    ExportCursor part{cursor->next & ~kInStore, false};
+    if ((cursor->next & kInStore) == 0) {
+      const std::lock_guard<OrderedMutex> lock(promotion_);
+      TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportSnapshot(inner, max_rows, &part, rows));
+      cursor->next = part.done ? kInStore : part.next;
+      continue;
+    }
+    const WantedRows wants = changes_->wanted();
+    TF_EMBED_RETURN_IF_ERROR(store_->Scan(max_rows, wants, &part, rows));
+    // What came up since then has been given.
+    const std::lock_guard<OrderedMutex> lock(promotion_);
+    Keys kept(options_.allocator);
+    TF_EMBED_RETURN_IF_ERROR(kept.Resize(rows->size));
+    for (size_t i = 0; i < rows->size; ++i) {
+      if (!store_->TakeForSnapshot(rows->keys[i], wants)) continue;
+      kept.positions[kept.size++] = static_cast<uint32_t>(i);
+    }
+    const RowLayout layout(options_.value_type, options_.dim, rule_);
+    rows->Keep(kept.positions.data(), kept.size, layout.weight_bytes, layout.wide_slot_bytes,
+               set.size());
+    cursor->next = part.next | kInStore;
+    cursor->done = part.done;
+  }
+  return Status();
+}
+
+}  // namespace tf_embed

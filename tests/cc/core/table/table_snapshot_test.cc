@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots: the rows of one moment, each once, while other verbs run; and what changed since.
+#include <atomic>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "cc/core/shards/restrict.h"
+#include "cc/core/table/change_log.h"
+#include "tests/cc/support/policy_simulation.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+using Content = std::map<int64_t, std::vector<float>>;  // weights and slots
+
+std::vector<TableKind> Kinds() {
+  std::vector<TableKind> kinds = HostTables();
+  kinds.push_back(TieredTables());
+  return kinds;
+}
+
+RowPolicy Tracked(RowPolicy policy = RowPolicy()) {
+  policy.statistics = policy.statistics.With(Statistic::kChange);
+  return policy;
+}
+
+void AddRows(const Table& table, const WholeRows& rows, Content* content) {
+  const size_t slots = table.rule().slots_per_row();
+  const float* const weights = reinterpret_cast<const float*>(rows.weights.data());
+  const float* const slot = reinterpret_cast<const float*>(rows.slots.data());
+  for (size_t i = 0; i < rows.size; ++i) {
+    std::vector<float> row(weights + i * kDim, weights + (i + 1) * kDim);
+    row.insert(row.end(), slot + i * slots, slot + (i + 1) * slots);
+    EXPECT_TRUE(content->emplace(rows.keys[i], row).second) << "twice: " << rows.keys[i];
+  }
+}
+
+Content All(const Table& table) {
+  Content content;
+  WholeRows rows(HostAllocator());
+  for (ExportCursor cursor; !cursor.done;) {
+    Subject::ExpectOk(table.maintenance()->ExportBatch(500, &cursor, &rows));
+    AddRows(table, rows, &content);
+  }
+  return content;
+}
+
+void ExpectEqual(const Content& expected, const Content& received) {
+  EXPECT_EQ(expected.size(), received.size());
+  EXPECT_TRUE(expected == received);
+}
+
+// A snapshot under way.
+class Snapshot {
+ public:
+  explicit Snapshot(Table* table, uint64_t since = 0) : table_(table), changes_(ChangesOf(table)) {
+    HeldTables paused(HostAllocator());
+    const Table* const tables[] = {table};
+    Subject::ExpectOk(paused.Take(tables, 1, Held::kPaused));
+    Subject::ExpectOk(changes_->Begin(since));
+  }
+  static ChangeLog* ChangesOf(Table* table) { return table->maintenance()->changes(); }
+
+  // False when it has passed all rows.
+  bool Step(size_t max_rows) {
+    if (cursor_.done) return false;
+    WholeRows rows(HostAllocator());
+    Subject::ExpectOk(
+        table_->maintenance()->ExportSnapshot(ExecContext::Serial(), max_rows, &cursor_, &rows));
+    AddRows(*table_, rows, &rows_);
+    return true;
+  }
+  void Finish(uint64_t save) {
+    while (Step(64)) {
+    }
+    HeldTables paused(HostAllocator());
+    const Table* const tables[] = {table_};
+    Subject::ExpectOk(paused.Take(tables, 1, Held::kPaused));
+    WholeRows rows(HostAllocator());
+    while (changes_->TakeGiven(&rows)) AddRows(*table_, rows, &rows_);
+    Buffer<int64_t> left(HostAllocator());
+    size_t count;
+    Subject::ExpectOk(changes_->KeysThatLeft(&left, &count));
+    left_.insert(left.data(), left.data() + count);
+    changes_->End(save);
+  }
+
+  const Content& rows() const { return rows_; }
+  // What a table is that had `base` and got these changes.
+  Content Over(Content base) const {
+    for (const int64_t key : left_) base.erase(key);
+    for (const auto& [key, row] : rows_) base[key] = row;
+    return base;
+  }
+
+ private:
+  Table* const table_;
+  ChangeLog* const changes_;
+  ExportCursor cursor_;
+  Content rows_;
+  std::set<int64_t> left_;
+};
+
+class TableSnapshots : public testing::TestWithParam<TableKind> {};
+
+// Some verb on some keys.
+void Change(Random* random, Subject* subject) {
+  std::vector<int64_t> keys;
+  for (size_t i = 0; i < 16; ++i) keys.push_back(static_cast<int64_t>((*random)() % 300));
+  const Batch batch(keys);
+  subject->NextStep();
+  switch ((*random)() % 6) {
+    case 0:
+      return subject->Upsert(batch);
+    case 1:
+      return Subject::ExpectOk(subject->table->Erase(subject->context, batch));
+    case 2: {
+      const std::vector<float> from(batch.size() * kDim, 1.0f), to(batch.size() * kDim, 1.5f);
+      const std::vector<char> exists(batch.size(), 1);
+      return Subject::ExpectOk(subject->table->Accum(subject->context, batch, from.data(),
+                                                     to.data(),
+                                                     reinterpret_cast<const bool*>(exists.data())));
+    }
+    case 3:
+      return subject->Find(batch, true);
+    default:
+      return subject->Apply(batch);
+  }
+}
+
+TEST_P(TableSnapshots, HaveTheRowsOfTheirMomentEachOnce) {
+  for (const uint64_t seed : Seeds(5)) {
+    Random random(seed);
+    Subject subject(GetParam(), Tracked());
+    subject.Apply({0});  // rows have slots from now on
+    std::optional<Content> last;
+    for (uint64_t save = 1; save < 12; ++save) {
+      const size_t changes = random() % 20;
+      for (size_t i = 0; i < changes; ++i) Change(&random, &subject);
+      const Content expected = All(*subject.table);
+      const bool whole = !last || random() % 4 == 0;
+      Snapshot snapshot(subject.table.get(), whole ? 0 : save - 1);
+      // Verbs and the snapshot take turns.
+      const size_t steps = random() % 12;
+      for (size_t i = 0; i < steps; ++i) {
+        for (size_t k = random() % 3; k > 0; --k) Change(&random, &subject);
+        snapshot.Step(1 + random() % 64);
+      }
+      snapshot.Finish(save);
+      ExpectEqual(expected, whole ? snapshot.rows() : snapshot.Over(*last));
+      last = expected;
+    }
+  }
+}
+
+TEST_P(TableSnapshots, OfChangesHaveNoRowThatDidNotChange) {
+  Subject subject(GetParam(), Tracked());
+  subject.Apply(KeysFrom(0, 1000));
+  Snapshot(subject.table.get()).Finish(1);
+  subject.Find(KeysFrom(0, 1000), true);
+  subject.Apply(KeysFrom(500, 10));
+  Snapshot snapshot(subject.table.get(), 1);
+  snapshot.Finish(2);
+  EXPECT_EQ(10u, snapshot.rows().size());
+  EXPECT_EQ(1u, snapshot.rows().count(505));
+}
+
+TEST_P(TableSnapshots, SkipSnapshotsBetween) {
+  Subject subject(GetParam(), Tracked());
+  subject.Apply(KeysFrom(0, 100));
+  const Content first = All(*subject.table);
+  Snapshot(subject.table.get()).Finish(1);
+  subject.Apply(KeysFrom(10, 5));
+  Snapshot(subject.table.get(), 1).Finish(2);
+  Subject::ExpectOk(subject.table->Erase(subject.context, Batch{11, 99}));
+  subject.Apply(KeysFrom(20, 5));
+  Snapshot snapshot(subject.table.get(), 1);
+  snapshot.Finish(3);
+  ExpectEqual(All(*subject.table), snapshot.Over(first));
+  EXPECT_EQ(9u, snapshot.rows().size());
+}
+
+TEST_P(TableSnapshots, OfAPolicysRowsThatLeave) {
+  for (const EvictionOrder order : {EvictionOrder::kLru, EvictionOrder::kLfu}) {
+    Random random(7);
+    Subject subject(GetParam(), Tracked(Bounded(150, order)));
+    Content last;
+    for (uint64_t save = 1; save < 15; ++save) {
+      for (size_t i = 0; i < 10; ++i) Change(&random, &subject);
+      const Content expected = All(*subject.table);
+      Snapshot snapshot(subject.table.get(), save - 1);
+      for (size_t i = 0; i < 6; ++i) {
+        Change(&random, &subject);
+        snapshot.Step(10);
+      }
+      if (save % 4 == 0) {
+        size_t removed = 0;
+        Table* const table = subject.table.get();
+        Subject::ExpectOk(RestrictRows(subject.context, &table, 1, order, 20, &removed));
+        EXPECT_GT(removed, 0u);
+      }
+      snapshot.Finish(save);
+      ExpectEqual(expected, snapshot.Over(last));
+      last = expected;
+    }
+  }
+}
+
+TEST_P(TableSnapshots, GoOnWhileTheTableShrinks) {
+  Subject subject(GetParam(), Tracked());
+  subject.Apply(KeysFrom(0, 200));
+  const Content expected = All(*subject.table);
+  Snapshot snapshot(subject.table.get());
+  snapshot.Step(50);
+  Subject::ExpectOk(subject.table->maintenance()->Shrink(subject.context));
+  subject.Apply(KeysFrom(100, 200));
+  snapshot.Finish(1);
+  ExpectEqual(expected, snapshot.rows());
+}
+
+TEST_P(TableSnapshots, FailIfTheContentIsReplaced) {
+  const auto failure_after = [](const auto& act) {
+    Subject subject(GetParam(), Tracked());
+    subject.Apply(KeysFrom(0, 200));
+    Snapshot(subject.table.get()).Finish(1);
+    ChangeLog* const changes = Snapshot::ChangesOf(subject.table.get());
+    Snapshot snapshot(subject.table.get(), 1);
+    act(&subject);
+    const Status failure = changes->Check();
+    EXPECT_EQ(StatusCode::kFailedPrecondition, failure.code());
+    changes->End(0);
+    EXPECT_EQ(StatusCode::kFailedPrecondition, changes->Begin(1).code()) << "it knows no changes";
+    return failure.message();
+  };
+  EXPECT_EQ("Table 'table' was cleared while a snapshot of it was written.",
+            failure_after([](Subject* subject) { Subject::ExpectOk(subject->table->Clear()); }));
+  EXPECT_EQ("Table 'table' got the slots of another optimizer while a snapshot of it was written.",
+            failure_after([](Subject* subject) {
+              Subject::ExpectOk(
+                  subject->table->maintenance()->SetRule(FusedSlots(RuleKind::kAdam, kDim)));
+            }));
+  EXPECT_EQ("Table 'table' took other rows over while a snapshot of it was written.",
+            failure_after([](Subject* subject) {
+              TableMaintenance* const maintenance = subject->table->maintenance();
+              const auto fresh = maintenance->NewEmpty(10, subject->table->initializer());
+              maintenance->TakeContent(fresh.get());
+            }));
+}
+
+TEST_P(TableSnapshots, AreRefusedTwiceAtOnceAndAfterUnknownOnes) {
+  Subject subject(GetParam(), Tracked());
+  subject.Apply(KeysFrom(0, 20));
+  ChangeLog* const changes = Snapshot::ChangesOf(subject.table.get());
+  EXPECT_EQ("Table 'table' does not know what changed since that snapshot: save a whole one.",
+            changes->Begin(1).message());
+  Snapshot snapshot(subject.table.get());
+  EXPECT_EQ("A snapshot of table 'table' is under way.", changes->Begin(0).message());
+  snapshot.Finish(0);
+  EXPECT_EQ(StatusCode::kFailedPrecondition, changes->Begin(0 + 1).code()) << "it came to nothing";
+}
+
+TEST_P(TableSnapshots, GoOnFromALoadedOne) {
+  Subject subject(GetParam(), Tracked());
+  subject.Upsert(KeysFrom(0, 100));
+  Snapshot::ChangesOf(subject.table.get())->NoteLoaded(77);
+  subject.Upsert(KeysFrom(50, 3));
+  Snapshot snapshot(subject.table.get(), 77);
+  snapshot.Finish(78);
+  EXPECT_EQ(3u, snapshot.rows().size());
+}
+
+TEST_P(TableSnapshots, WithoutMemoryFailAndTheTableGoesOn) {
+  Subject subject(GetParam(), Tracked());
+  ChangeLog few("table", 10);
+  for (int64_t key = 0; key < 5; ++key) few.NoteLeft(key);
+  ASSERT_TRUE(few.Begin(0).ok());
+  few.End(1);
+  for (int64_t key = 0; key < 10; ++key) few.NoteLeft(key);
+  ASSERT_TRUE(few.Begin(1).ok());
+  few.End(2);
+  few.NoteLeft(11);
+  EXPECT_EQ(StatusCode::kFailedPrecondition, few.Begin(2).code()) << "too many keys left";
+}
+
+TEST_P(TableSnapshots, OfOneMomentWhileThreadsWrite) {
+  // A thread writes its keys in turn, each time a greater number. At any moment its keys have the
+  // last numbers, without a gap.
+  constexpr int64_t kKeys = 150, kThreads = 2;
+  Subject subject(GetParam(), Tracked());
+  Table* const table = subject.table.get();
+  std::atomic<bool> stops{false};
+  std::atomic<int64_t> writes{0};
+  const auto write = [&](int64_t thread) {
+    for (int64_t number = 0; !stops; ++number, ++writes) {
+      const std::vector<float> row(kDim, static_cast<float>(number));
+      const Batch batch{thread * kKeys + number % kKeys};
+      Subject::ExpectOk(table->InsertOrAssign(ExecContext::Serial(), batch, row.data(), {}));
+    }
+  };
+  std::thread writers[kThreads] = {std::thread(write, 0), std::thread(write, 1)};
+  Content last;
+  for (uint64_t save = 1; save <= 30; ++save) {
+    const int64_t until = writes + 100;
+    while (writes < until) std::this_thread::yield();
+    const bool whole = save % 5 == 1;
+    Snapshot snapshot(table, whole ? 0 : save - 1);
+    while (snapshot.Step(50)) std::this_thread::yield();
+    snapshot.Finish(save);
+    last = whole ? snapshot.rows() : snapshot.Over(last);
+    for (int64_t thread = 0; thread < kThreads; ++thread) {
+      int64_t newest = -1;
+      for (auto row = last.lower_bound(thread * kKeys);
+           row != last.lower_bound((thread + 1) * kKeys); ++row) {
+        newest = std::max(newest, static_cast<int64_t>(row->second[0]));
+      }
+      for (int64_t number = std::max<int64_t>(0, newest - kKeys + 1); number <= newest; ++number) {
+        const auto row = last.find(thread * kKeys + number % kKeys);
+        ASSERT_NE(last.end(), row) << save;
+        ASSERT_EQ(std::vector<float>(kDim, static_cast<float>(number)), row->second) << save;
+      }
+    }
+  }
+  stops = true;
+  for (std::thread& writer : writers) writer.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, TableSnapshots, testing::ValuesIn(Kinds()), NameOfTable);
+
+}  // namespace
+}  // namespace tf_embed
