@@ -53,8 +53,8 @@ bool IsComplete(const SavedRanks::value_type& ranks);
 absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint32_t rank,
                           uint32_t processes, RowManifest* manifest);
 
-// Files of rows that fit a table, or of any kind, every byte of them checked. Blocks of all files are
-// numbered in a row. Any thread may read.
+// Files of rows that fit a table, or of any kind, every byte of them checked. Blocks of all files
+// are numbered in a row. Any thread may read.
 class SavedRows {
  public:
   struct File {
