@@ -25,22 +25,9 @@ bool HasSlots(const SavedRows::File& file) {
 
 // Reads the inputs `rows` and `block` of an op. The rows may have been opened for another table, so
 // they are checked against this one.
-absl::Status ReadBlockInput(tf::OpKernelContext* context, int input, const TableResource& table,
-                            SavedRows** rows, size_t* block) {
-  const tf::Tensor& variant = context->input(input);
-  const tf::Tensor& number = context->input(input + 1);
-  const SavedRowsVariant* const saved =
-      variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<SavedRowsVariant>() : nullptr;
-  if (saved == nullptr || saved->rows() == nullptr) {
-    return InvalidArgumentError("`rows` must be what TfEmbedOpenSavedRows gave.");
-  }
-  *rows = saved->rows();
-  const int64_t wanted = number.dims() == 0 ? number.scalar<int64_t>()() : -1;
-  if (wanted < 0 || wanted >= static_cast<int64_t>((*rows)->num_blocks())) {
-    return InvalidArgumentError("`block` must be a scalar less than ", (*rows)->num_blocks(),
-                                ". Received: ", number.DebugString(), ".");
-  }
-  *block = static_cast<size_t>(wanted);
+absl::Status ReadFittingBlock(tf::OpKernelContext* context, int input, const TableResource& table,
+                              SavedRows** rows, size_t* block) {
+  TF_RETURN_IF_ERROR(ReadBlockInput(context, input, rows, block));
   return (*rows)->FileOf(*block).CheckFits(table);
 }
 
@@ -120,6 +107,7 @@ class OpenSavedRowsOp : public TableOp {
   // keys that waited there wait here.
   static absl::Status TakeOrigin(const SavedRows& rows, TableResource* table) {
     const SavedRows::File& first = *rows.files().front();
+    if (!first.has_origin()) return absl::OkStatus();
     TF_RETURN_IF_ERROR(TakeCounts(rows, first, table));
     TF_RETURN_IF_ERROR(table->CheckMaintenance());
     for (size_t number = 0; number < table->num_shards(); ++number) {
@@ -156,7 +144,7 @@ class SavedKeysOp : public TableOp {
     size_t number;
     std::shared_ptr<const RowBlock> block;
     tf::Tensor* keys;
-    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, *table, &saved, &number));
+    TF_RETURN_IF_ERROR(ReadFittingBlock(context, 1, *table, &saved, &number));
     TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
     if (output_type(0) != table->signature().key_dtype) {
       return InvalidArgumentError("`keys` must be ",
@@ -185,7 +173,7 @@ class LoadSavedRowsOp : public TableOp {
     SavedRows* saved;
     size_t number;
     std::shared_ptr<const RowBlock> block;
-    TF_RETURN_IF_ERROR(ReadBlockInput(context, 1, *table, &saved, &number));
+    TF_RETURN_IF_ERROR(ReadFittingBlock(context, 1, *table, &saved, &number));
     TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
     const tf::Tensor& owners = context->input(3);
     TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));

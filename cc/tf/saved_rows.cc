@@ -31,6 +31,11 @@ absl::Status CheckKind(const TableResource& table, const std::string& file, Stor
                               ", and the rows in the file have ", present, ".");
 }
 
+// How a table has values of a type. It has strings as numbers.
+DataType ValueTypeOf(StoredType stored) {
+  return stored == StoredType::kString ? DataType::kInt64 : static_cast<DataType>(stored);
+}
+
 absl::Status NoSave(const SavePlace& place, const SavedRanks& ranks) {
   std::string present;
   for (const auto& [processes, some] : ranks) {
@@ -185,11 +190,20 @@ absl::Status SavedRows::File::CheckFits(const TableResource& table) const {
 
 absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableResource& table,
                              std::shared_ptr<SavedRows>* rows) {
+  return Open(place, whole, table.allocator(), &table, rows);
+}
+
+absl::Status SavedRows::Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows) {
+  return Open(place, whole, HostAllocator(), nullptr, rows);
+}
+
+absl::Status SavedRows::Open(const SavePlace& place, bool whole, Allocator* allocator,
+                             const TableResource* table, std::shared_ptr<SavedRows>* rows) {
   absl::Status status;
   std::vector<uint64_t> saves, last_saves;
   for (int tries = 0; tries < kMaxTries; ++tries) {
     std::vector<RowManifest> parts;
-    rows->reset(new SavedRows(table.allocator()));
+    rows->reset(new SavedRows(allocator));
     status = FindParts(place, whole, &(*rows)->by_key_, &parts);
     saves.clear();
     for (const RowManifest& part : parts) saves.push_back(part.save);
@@ -204,10 +218,12 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableReso
 }
 
 absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manifest,
-                                 const TableResource& table) {
+                                 const TableResource* table) {
   ++num_parts_;
-  TF_RETURN_IF_ERROR(CheckKind(table, folder.PathOf(manifest.files[0].name), manifest.key_type,
-                               manifest.value_type, manifest.dim));
+  if (table != nullptr) {
+    TF_RETURN_IF_ERROR(CheckKind(*table, folder.PathOf(manifest.files[0].name), manifest.key_type,
+                                 manifest.value_type, manifest.dim));
+  }
   // All are opened before one is read, since on local disks what is open can't go away.
   const size_t begin = files_.size();
   for (const RowManifest::File& named : manifest.files) {
@@ -224,12 +240,13 @@ absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manife
     const RowManifest::File& named = manifest.files[number - begin];
     File& file = *files_[number];
     TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
-    TF_RETURN_IF_ERROR(file.CheckFits(table));
     const RowFileHeader& header = file.reader.header();
+    if (table != nullptr) TF_RETURN_IF_ERROR(file.CheckFits(*table));
     if (file.reader.checksum() != named.checksum || file.reader.rows() != named.rows ||
         header.save != manifest.save || header.shard != number - begin ||
-        header.num_shards != manifest.files.size() ||
-        header.meta.value_type != table.shard(0)->options().value_type) {
+        header.num_shards != manifest.files.size() || header.key_type != manifest.key_type ||
+        header.value_type != manifest.value_type || header.meta.dim != manifest.dim ||
+        header.meta.value_type != ValueTypeOf(header.value_type)) {
       return absl::DataLossError(
           absl::StrCat("'", file.source->name(), "' is damaged: it is not what was saved."));
     }
@@ -255,6 +272,25 @@ absl::Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>*
     last_block_ = block;
   }
   *rows = last_rows_;
+  return absl::OkStatus();
+}
+
+absl::Status ReadBlockInput(tf::OpKernelContext* context, int input, SavedRows** rows,
+                            size_t* block) {
+  const tf::Tensor& variant = context->input(input);
+  const tf::Tensor& number = context->input(input + 1);
+  const SavedRowsVariant* const saved =
+      variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<SavedRowsVariant>() : nullptr;
+  if (saved == nullptr || saved->rows() == nullptr) {
+    return InvalidArgumentError("`rows` must be the open files of saved rows.");
+  }
+  *rows = saved->rows();
+  const int64_t wanted = number.dims() == 0 ? number.scalar<int64_t>()() : -1;
+  if (wanted < 0 || wanted >= static_cast<int64_t>((*rows)->num_blocks())) {
+    return InvalidArgumentError("`block` must be a scalar less than ", (*rows)->num_blocks(),
+                                ". Received: ", number.DebugString(), ".");
+  }
+  *block = static_cast<size_t>(wanted);
   return absl::OkStatus();
 }
 

@@ -53,8 +53,8 @@ bool IsComplete(const SavedRanks::value_type& ranks);
 absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint32_t rank,
                           uint32_t processes, RowManifest* manifest);
 
-// Files of rows that fit a table, every byte of them checked. Blocks of all files are numbered in a
-// row. Any thread may read.
+// Files of rows that fit a table, or of any kind, every byte of them checked. Blocks of all files
+// are numbered in a row. Any thread may read.
 class SavedRows {
  public:
   struct File {
@@ -63,6 +63,10 @@ class SavedRows {
     std::unique_ptr<FileSource> source;
     RowFileReader reader;
     SavedPolicy policy;
+
+    // Whether a table saved the rows, which has a seed. The first file of such a save has the
+    // numbers of a policy, also if there is none; that of other rows has none.
+    bool has_origin() const { return !reader.header().policy.empty(); }
 
     // What is wrong with numbers of the file, with its name.
     absl::Status Damaged(const absl::Status& status) const;
@@ -73,6 +77,8 @@ class SavedRows {
   // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.
   static absl::Status Open(const SavePlace& place, bool whole, const TableResource& table,
                            std::shared_ptr<SavedRows>* rows);
+  // As above, for no table in particular.
+  static absl::Status Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows);
 
   const std::vector<std::unique_ptr<File>>& files() const { return files_; }
   // Whether a process has to pick its rows by their keys: they were saved by another number.
@@ -87,8 +93,11 @@ class SavedRows {
  private:
   explicit SavedRows(Allocator* allocator) : allocator_(allocator) {}
 
+  // Without a table, rows of any kind.
+  static absl::Status Open(const SavePlace& place, bool whole, Allocator* allocator,
+                           const TableResource* table, std::shared_ptr<SavedRows>* rows);
   absl::Status OpenPart(const Folder& folder, const RowManifest& manifest,
-                        const TableResource& table);
+                        const TableResource* table);
 
   Allocator* const allocator_;
   std::vector<std::unique_ptr<File>> files_;
@@ -118,6 +127,10 @@ class SavedRowsVariant {
  private:
   std::shared_ptr<SavedRows> rows_;
 };
+
+// Reads the input `rows` of an op, and its number of a block, which follows.
+absl::Status ReadBlockInput(tensorflow::OpKernelContext* context, int input, SavedRows** rows,
+                            size_t* block);
 
 }  // namespace tf_embed
 

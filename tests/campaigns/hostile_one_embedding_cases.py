@@ -122,6 +122,32 @@ def _methods_of(name: str) -> dict[str, Call]:
     }
 
 
+def _snapshot(**options: Any) -> dict[str, Any]:
+    """Arguments of a reader, and the snapshot that it reads."""
+    arguments = {
+        "paths": [tempfile.mkdtemp()],
+        "snapshot_name": "x",
+        "key_type": "int64",
+        "value_type": "float32",
+        "storage_dim": 3,
+        **options,
+    }
+    with one_embedding.make_persistent_table_writer(**arguments) as writer:
+        writer.write([1], [[1.0, 2.0, 3.0]])
+    return arguments
+
+
+OF_SNAPSHOT = {
+    "paths": kind(),
+    "snapshot_name": kind({"a name": "'x'"}),
+    "key_type": kind(),
+    "value_type": kind(),
+    "storage_dim": kind({k.RANGE: "3"}),
+    "physical_block_size": kind(),
+    "layer_name": k.NONE,
+}
+
+
 ONE_EMBEDDING_CALLS = {
     "one_embedding.make_uniform_initializer": Call(
         _maker("uniform_initializer"),
@@ -171,6 +197,21 @@ ONE_EMBEDDING_CALLS = {
             "cache_budget_mb": BUDGET.taking("the other budget is there", "0"),
             "host_cache_budget_mb": BUDGET.taking("the other budget is there", "0"),
         },
+    ),
+    "one_embedding.make_persistent_table_reader": Call(
+        _maker("persistent_table_reader"), _snapshot, OF_SNAPSHOT, list, says=("snapshot_name",)
+    ),
+    "one_embedding.make_persistent_table_writer": Call(
+        _maker("persistent_table_writer"),
+        _snapshot,
+        {
+            **OF_SNAPSHOT,
+            "paths": PATH,
+            "storage_dim": k.POSITIVE_INT,
+            "layer_name": kind({"a name": "'x'", k.DEFAULT: "None"}),
+            "like": k.NONE,
+        },
+        lambda writer: writer.close(),
     ),
     "one_embedding.MultiTableEmbedding": Call(
         lambda: one_embedding.MultiTableEmbedding, _good, OF_LAYER, _use

@@ -260,6 +260,59 @@ class RightCalls(RowCalls):
         table, block = self._block(draw)
         return {**block, "key_dtype": tf.as_dtype(table.key_dtype)}
 
+    # Streams of rows, without a table.
+
+    def right_open_row_stream(self, draw: random.Random) -> Arguments:
+        _, place = self._saved(draw)
+        return {name: place[name] for name in ("folder", "file_name")}
+
+    def right_read_row_stream(self, draw: random.Random) -> Arguments:
+        table = self._some(draw, kinds=FLOATING)
+        place = {"folder": tf.constant(os.path.join(self.folder, "read")), "file_name": "rows"}
+        RAW.tf_embed_save_rows(table=table.handle, buffer_bytes=64, **place)
+        rows, counts, _, _ = RAW.tf_embed_open_row_stream(**place)
+        return {
+            "rows": rows,
+            "block": tf.constant(draw.randrange(max(1, int(counts[0]))), tf.int64),
+            "key_dtype": tf.as_dtype(table.key_dtype),
+            "value_dtype": tf.as_dtype(table.value_dtype),
+            "slot_dtype": tf.as_dtype(table.slot_dtype),
+        }
+
+    def right_begin_row_stream(self, draw: random.Random) -> Arguments:
+        dtype, dim, meta = draw_one(draw, FLOATING), draw.randint(1, 4), tf.zeros([0], tf.int64)
+        if draw.randrange(2):
+            table = self._some(draw, kinds=FLOATING)
+            place = {"folder": tf.constant(os.path.join(self.folder, "like")), "file_name": "rows"}
+            RAW.tf_embed_save_rows(table=table.handle, **place)
+            dtype, dim = table.value_dtype, table.dim
+            meta = RAW.tf_embed_open_row_stream(**place)[3]
+        return {
+            "folder": tf.constant(os.path.join(self.folder, draw_one(draw, ("c", "d")))),
+            "file_name": "rows",
+            "meta": meta,
+            "value_dtype": tf.as_dtype(dtype),
+            "dim": dim,
+        }
+
+    def right_append_row_stream(self, draw: random.Random) -> Arguments:
+        begun = self.right_begin_row_stream(draw)
+        begun["meta"] = tf.zeros([0], tf.int64)
+        dtype, size = begun["value_dtype"], draw.randrange(4)
+        slot_dtype = tf.float64 if dtype == tf.float64 else tf.float32
+        return {
+            "stream": RAW.tf_embed_begin_row_stream(**begun),
+            "keys": tf.range(size, dtype=tf.int64),
+            "weights": numbers_of(draw, dtype, (size, begun["dim"])),
+            "slots": tf.zeros([size, 0], slot_dtype),
+        }
+
+    def right_finish_row_stream(self, draw: random.Random) -> Arguments:
+        append = self.right_append_row_stream(draw)
+        if draw.randrange(2):
+            RAW.tf_embed_append_row_stream(**append)
+        return {"stream": append["stream"]}
+
     # Turns.
 
     def right_take_turn(self, draw: random.Random) -> Arguments:

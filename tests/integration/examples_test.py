@@ -18,6 +18,7 @@ import custom_loop
 import larger_than_memory
 import movielens_data
 import numpy as np
+import one_embedding_parquet
 import one_embedding_three_tables
 import pytest
 import stream_data
@@ -26,6 +27,7 @@ from absl.testing import parameterized
 from reference import SEED, sorted_rows
 
 import tf_embed
+from tf_embed import one_embedding
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 HEADER = "user|item|rating|timestamp"
@@ -203,6 +205,25 @@ class OneEmbeddingTest(tf.test.TestCase):
             self.assertRegex(program.stdout, line)
         self.assertRegex(program.stdout, r" \d+,\d+ rows went to the disk\n")
         self.assertEndsWith(program.stdout, "losses are equal\n")
+
+    def test_a_parquet_file_has_the_rows_of_a_snapshot(self):
+        pytest.importorskip("pyarrow")
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        # More rows than a block of a file has.
+        program = run("one_embedding_parquet.py", "--path=.", "--rows=80000", cwd=folder)
+        self.assertEqual(program.returncode, 0, program.stderr)
+        self.assertRegex(program.stdout, r"^(79,99\d|80,000) rows in a file of [\d,]+ bytes\n")
+        self.assertEndsWith(program.stdout, "rows are equal\n")
+
+    def test_another_row_of_a_snapshot_is_seen(self):
+        readers = []
+        for number in range(2):
+            folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+            kind = (folder, "s", "int64", "float32", 3)
+            with one_embedding.make_persistent_table_writer(*kind) as writer:
+                writer.write(np.arange(5), np.full([5, 3], number / 8))
+            readers.append(one_embedding.make_persistent_table_reader(*kind))
+        self.assertFalse(one_embedding_parquet.are_equal(*readers))
 
 
 class CustomLoopTest(tf.test.TestCase):

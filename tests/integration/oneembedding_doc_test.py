@@ -56,6 +56,8 @@ def names_for(folder: str) -> dict[str, Any]:
         made.build()
         return made
 
+    rows = layer()
+    rows.save_snapshot("saved")
     return {
         "one_embedding": one_embedding,
         "tf_embed": tf_embed,
@@ -64,7 +66,7 @@ def names_for(folder: str) -> dict[str, Any]:
         "uniform": uniform,
         "table": table,
         "store": store,
-        "layer": layer(),
+        "layer": rows,
         "other": layer(),
         "ids": tf.constant([[1, 2], [3, 4]]),
         "table_ids": tf.constant([[0, 1], [1, 0]]),

@@ -10,6 +10,8 @@ make_constant_initializer
 what initial weights are drawn from
 make_device_mem_store_options, make_cached_host_mem_store_options, make_cached_ssd_store_options
 where rows are, and how many
+make_persistent_table_reader, make_persistent_table_writer
+the rows of a snapshot as NumPy arrays, block by block
 """
 
 from tf_embed.one_embedding.initializers import (
@@ -21,6 +23,10 @@ from tf_embed.one_embedding.initializers import (
 from tf_embed.one_embedding.multi_table import (
     MultiTableEmbedding,
     MultiTableMultiColumnEmbedding,
+)
+from tf_embed.one_embedding.persistent_table import (
+    make_persistent_table_reader,
+    make_persistent_table_writer,
 )
 from tf_embed.one_embedding.store_options import (
     make_cached_host_mem_store_options,
@@ -38,6 +44,8 @@ __all__ = [
     "make_constant_initializer",
     "make_device_mem_store_options",
     "make_normal_initializer",
+    "make_persistent_table_reader",
+    "make_persistent_table_writer",
     "make_table",
     "make_table_options",
     "make_trunc_normal_initializer",

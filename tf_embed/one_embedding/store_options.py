@@ -282,6 +282,39 @@ class StoreOptions:
             _say_once("one_embedding: there is no GPU; its rows are in host memory.")
 
 
+def paths_of(value: Any, argument: str) -> list[str]:
+    """The folders of shards, from a path or a list of paths.
+
+    Raises:
+        TypeError: If there is something else.
+        ValueError: If there is none, or one twice.
+    """
+    if not isinstance(value, (list, tuple)):
+        return [validation.path_of(value, argument)]
+    paths = [validation.path_of(one, f"{argument}[{number}]") for number, one in enumerate(value)]
+    if not paths or len({os.path.normpath(one) for one in paths}) < len(paths):
+        raise ValueError(
+            f"`{argument}` must be a path, or a list of different paths, one for each shard. "
+            f"Received: {argument}={validation.shown(value)}"
+        )
+    return paths
+
+
+def block_size_of(value: Any) -> int:
+    """The argument `physical_block_size`.
+
+    Raises:
+        TypeError: If it is not an int.
+        ValueError: If it is not one that disks have.
+    """
+    size = validation.positive_int(value, "physical_block_size")
+    if size not in _BLOCK_SIZES:
+        raise ValueError(
+            f"`physical_block_size` must be 512 or 4096. Received: physical_block_size={size}"
+        )
+    return size
+
+
 def _first_device() -> str:
     return device_names(None, tf.int64, tf.float32)[0]
 
@@ -300,18 +333,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         ValueError: If a value is out of range.
     """
     path = options["persistent_path"]
-    if isinstance(path, (list, tuple)):
-        paths = [
-            validation.path_of(one, f"persistent_path[{number}]") for number, one in enumerate(path)
-        ]
-        if not paths or len({os.path.normpath(one) for one in paths}) < len(paths):
-            raise ValueError(
-                "`persistent_path` must be a path, or a list of different paths, one for each "
-                f"shard. Received: persistent_path={validation.shown(path)}"
-            )
-        options["persistent_path"] = paths
-    else:
-        options["persistent_path"] = validation.path_of(path, "persistent_path")
+    paths = paths_of(path, "persistent_path")
+    options["persistent_path"] = paths if isinstance(path, (list, tuple)) else paths[0]
     if options["type"] == "cached_ssd" and "://" in str(options["persistent_path"]):
         raise ValueError(
             "`persistent_path` of rows on disk must be of this machine, not a URL. Received: "
@@ -328,12 +351,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     if storage_dim == 0:
         raise ValueError("`storage_dim` must be -1 or at least 1. Received: storage_dim=0")
     options["storage_dim"] = storage_dim
-    size = validation.positive_int(options["physical_block_size"], "physical_block_size")
-    if size not in _BLOCK_SIZES:
-        raise ValueError(
-            f"`physical_block_size` must be 512 or 4096. Received: physical_block_size={size}"
-        )
-    options["physical_block_size"] = size
+    options["physical_block_size"] = block_size_of(options["physical_block_size"])
     if "cache_budget_mb" in options:
         least = 0 if "host_cache_budget_mb" in options else 1
         options["cache_budget_mb"] = validation.positive_int(

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cc/tf/pending_save.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/env_time.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+uint64_t NewSaveNumber() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+}  // namespace
+
+PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
+    : folder_(std::move(place.folder)), names_(place.file_name), manifest_(kind) {
+  manifest_.save = NewSaveNumber();
+  manifest_.rank = place.rank;
+  manifest_.processes = place.processes;
+}
+
+PendingSave::~PendingSave() {
+  if (!begun_ || committed_) return;
+  for (const RowManifest::File& file : manifest_.files) folder_->Remove(file.name);
+  folder_->Remove(Aside());
+}
+
+absl::Status PendingSave::Begin() {
+  TF_RETURN_IF_ERROR(folder_->Create());
+  begun_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status PendingSave::NewFile(uint32_t num_shards, FileSink** sink) {
+  const uint32_t shard = static_cast<uint32_t>(manifest_.files.size());
+  RowManifest::File file;
+  file.name = names_.Rows(manifest_.rank, manifest_.processes, manifest_.save, shard, num_shards);
+  manifest_.files.push_back(file);
+  sinks_.emplace_back();
+  TF_RETURN_IF_ERROR(FileSink::Create(folder_->PathOf(file.name), &sinks_.back()));
+  *sink = sinks_.back().get();
+  return absl::OkStatus();
+}
+
+void PendingSave::EndFile(const RowFileWriter& writer) {
+  manifest_.files.back().bytes = writer.bytes();
+  manifest_.files.back().rows = writer.rows();
+  manifest_.files.back().checksum = writer.checksum();
+}
+
+absl::Status PendingSave::Commit() {
+  for (const auto& sink : sinks_) TF_RETURN_IF_ERROR(sink->Close());
+  // The names of the files before that of the manifest.
+  TF_RETURN_IF_ERROR(folder_->Sync());
+  // A save of the same place that ended meanwhile has removed them.
+  for (const RowManifest::File& file : manifest_.files) {
+    const absl::Status found = tf::Env::Default()->FileExists(folder_->PathOf(file.name));
+    if (absl::IsNotFound(found)) {
+      return absl::AbortedError(absl::StrCat("'", folder_->PathOf(file.name),
+                                             "' was removed by another save of the same name."));
+    }
+    TF_RETURN_IF_ERROR(found);
+  }
+  TF_RETURN_IF_ERROR(PutManifest());
+  committed_ = true;
+  RemoveOlder();
+  return absl::OkStatus();
+}
+
+std::string PendingSave::Aside() const {
+  return names_.Rank(manifest_.rank, manifest_.processes) + std::to_string(manifest_.save) +
+         ".aside";
+}
+
+absl::Status PendingSave::PutManifest() {
+  // Later than what there is, whatever the clocks of those machines said.
+  manifest_.milliseconds = tf::EnvTime::NowMicros() / 1000;
+  std::vector<std::string> files;
+  TF_RETURN_IF_ERROR(folder_->List(&files));
+  for (const auto& ranks : RanksIn(names_, files)) {
+    if (ranks.first == manifest_.processes) continue;
+    manifest_.milliseconds = std::max(manifest_.milliseconds, LastTimeOf(ranks) + 1);
+  }
+  return folder_->Replace(names_.Manifest(manifest_.rank, manifest_.processes), Aside(),
+                          manifest_.Encode());
+}
+
+// When the last part was written of those that can be read.
+uint64_t PendingSave::LastTimeOf(const SavedRanks::value_type& ranks) const {
+  uint64_t last = 0;
+  for (const uint32_t rank : ranks.second) {
+    RowManifest manifest;
+    if (ReadManifest(*folder_, names_, rank, ranks.first, &manifest).ok()) {
+      last = std::max(last, manifest.milliseconds);
+    }
+  }
+  return last;
+}
+
+// Removes files other than manifests and those of this save.
+template <typename Wanted>
+void PendingSave::RemoveRows(const std::vector<std::string>& files, const Wanted& wanted) const {
+  for (const std::string& file : files) {
+    uint32_t rank, processes;
+    if (!names_.IsOurs(file, &rank, &processes) || !wanted(rank, processes)) continue;
+    const auto is_this = [&](const RowManifest::File& mine) { return mine.name == file; };
+    if (file == names_.Manifest(rank, processes) ||
+        std::any_of(manifest_.files.begin(), manifest_.files.end(), is_this)) {
+      continue;
+    }
+    folder_->Remove(file);
+  }
+}
+
+// Removes what this save takes the place of: this rank's other files and, once all ranks have
+// saved, the files of other numbers of processes.
+void PendingSave::RemoveOlder() const {
+  std::vector<std::string> files;
+  if (!folder_->List(&files).ok()) return;
+  const SavedRanks present = RanksIn(names_, files);
+  const auto own = present.find(manifest_.processes);
+  uint64_t oldest = 0;
+  if (own != present.end() && present.size() > 1 && IsComplete(*own)) {
+    oldest = UINT64_MAX;
+    for (const uint32_t rank : own->second) {
+      RowManifest manifest;
+      if (!ReadManifest(*folder_, names_, rank, own->first, &manifest).ok()) oldest = 0;
+      oldest = std::min(oldest, manifest.milliseconds);
+    }
+  }
+  for (const auto& ranks : present) {
+    if (ranks.first == manifest_.processes || LastTimeOf(ranks) >= oldest) continue;
+    // Manifests first: without their files they would be a damaged save.
+    for (const uint32_t rank : ranks.second) folder_->Remove(names_.Manifest(rank, ranks.first));
+    RemoveRows(files, [&](uint32_t, uint32_t processes) { return processes == ranks.first; });
+  }
+  RemoveRows(files, [&](uint32_t rank, uint32_t processes) {
+    return rank == manifest_.rank && processes == manifest_.processes;
+  });
+}
+
+}  // namespace tf_embed

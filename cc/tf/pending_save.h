@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A save of rows under way: files that take the place of an earlier save at once, or not at all.
+//
+// Files of rows have names that no other save has. When all of them are there, and on the disk, the
+// manifest is put in place of the old one, by which the new save takes over from the old; then the
+// files of the old one are removed. So a crash at any moment leaves one of the two, whole, and
+// perhaps files that no manifest names, which the next save removes.
+#ifndef TF_EMBED_CC_TF_PENDING_SAVE_H_
+#define TF_EMBED_CC_TF_PENDING_SAVE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/core/files/row_file.h"
+#include "cc/core/files/row_manifest.h"
+#include "cc/tf/file_system.h"
+#include "cc/tf/saved_rows.h"
+
+namespace tf_embed {
+
+// Not thread-safe. One save of a place at a time: the first to finish removes the files of others,
+// which then fail.
+class PendingSave {
+ public:
+  // `kind`: the types and the dim of the rows.
+  PendingSave(SavePlace place, const RowManifest& kind);
+  PendingSave(const PendingSave&) = delete;
+  PendingSave& operator=(const PendingSave&) = delete;
+  // Removes the files, unless the save was committed.
+  ~PendingSave();
+
+  // A number that all files of this save have.
+  uint64_t number() const { return manifest_.save; }
+
+  // In this order; files one after the other, in the order of their shards.
+  absl::Status Begin();
+  absl::Status NewFile(uint32_t num_shards, FileSink** sink);
+  // Says that `writer` has finished the last file.
+  void EndFile(const RowFileWriter& writer);
+  absl::Status Commit();
+
+ private:
+  std::string Aside() const;
+  absl::Status PutManifest();
+  uint64_t LastTimeOf(const SavedRanks::value_type& ranks) const;
+  void RemoveOlder() const;
+  template <typename Wanted>
+  void RemoveRows(const std::vector<std::string>& files, const Wanted& wanted) const;
+
+  const std::unique_ptr<Folder> folder_;
+  const RowFileNames names_;
+  RowManifest manifest_;
+  std::vector<std::unique_ptr<FileSink>> sinks_;
+  bool begun_ = false;
+  bool committed_ = false;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_TF_PENDING_SAVE_H_

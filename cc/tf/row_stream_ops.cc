@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops that read and write saved rows block by block, without a table. They run on the CPU, and
+// open files are in variants: a stream that is dropped before it was finished leaves nothing.
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/pending_save.h"
+#include "cc/tf/saved_rows.h"
+#include "cc/tf/table_op.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// As the rows of a layer have them.
+constexpr size_t kBlockBytes = size_t{1} << 22;
+
+absl::Status ReadPlace(tf::OpKernelContext* context, SavePlace* place) {
+  tf::tstring folder, file_name;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(0), "folder", &folder));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "file_name", &file_name));
+  if (folder.empty()) return InvalidArgumentError("`folder` must name a folder. Received: ''.");
+  place->folder = std::make_unique<Folder>(std::string(folder));
+  place->file_name = std::string(file_name);
+  return absl::OkStatus();
+}
+
+class OpenRowStreamOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  static absl::Status Run(tf::OpKernelContext* context) {
+    SavePlace place;
+    std::shared_ptr<SavedRows> rows;
+    TF_RETURN_IF_ERROR(ReadPlace(context, &place));
+    TF_RETURN_IF_ERROR(SavedRows::Open(place, /*whole=*/true, &rows));
+    const RowFileHeader& header = rows->files().front()->reader.header();
+    uint64_t num_rows = 0;
+    for (const auto& file : rows->files()) {
+      num_rows += file->reader.rows();
+      TF_RETURN_IF_ERROR(CheckAlike(*rows->files().front(), *file));
+    }
+    tf::Tensor *variant, *counts, *types, *meta;
+    const bool has_origin = rows->files().front()->has_origin();
+    const int64_t meta_count = has_origin ? static_cast<int64_t>(header.meta.count()) : 0;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {4}, &counts));
+    TF_RETURN_IF_ERROR(context->allocate_output(2, {2}, &types));
+    TF_RETURN_IF_ERROR(context->allocate_output(3, {meta_count}, &meta));
+    auto numbers = counts->vec<int64_t>();
+    numbers(0) = static_cast<int64_t>(rows->num_blocks());
+    numbers(1) = static_cast<int64_t>(num_rows);
+    numbers(2) = static_cast<int64_t>(header.meta.dim);
+    numbers(3) = static_cast<int64_t>(header.meta.rule.slots_per_row());
+    types->vec<tf::tstring>()(0) = NameOf(header.key_type);
+    types->vec<tf::tstring>()(1) = NameOf(header.value_type);
+    if (has_origin) header.meta.Encode(meta->vec<int64_t>().data());
+    variant->scalar<tf::Variant>()() = SavedRowsVariant(std::move(rows));
+    return absl::OkStatus();
+  }
+
+  // The parts of a save may be of several processes.
+  static absl::Status CheckAlike(const SavedRows::File& first, const SavedRows::File& file) {
+    const RowFileHeader& one = first.reader.header();
+    const RowFileHeader& other = file.reader.header();
+    if (one.key_type == other.key_type && one.value_type == other.value_type &&
+        one.meta.dim == other.meta.dim && SameRule(one.meta.rule, other.meta.rule)) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat("'", first.source->name(), "' and '",
+                                                      file.source->name(),
+                                                      "' have rows of different kinds."));
+  }
+};
+
+class ReadRowStreamOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) const {
+    SavedRows* saved;
+    size_t number;
+    std::shared_ptr<const RowBlock> block;
+    TF_RETURN_IF_ERROR(ReadBlockInput(context, 0, &saved, &number));
+    const RowFileHeader& header = saved->FileOf(number).reader.header();
+    const size_t slot_size = SlotSize(header.meta.value_type);
+    if (StoredTypeOf(output_type(0)) != header.key_type ||
+        StoredTypeOf(output_type(1)) != header.value_type ||
+        tf::DataTypeSize(output_type(2)) != static_cast<int>(slot_size)) {
+      return InvalidArgumentError("`key_dtype`, `value_dtype` and `slot_dtype` must be those of ",
+                                  "the rows, which have ", NameOf(header.key_type), " keys and ",
+                                  NameOf(header.value_type), " weights.");
+    }
+    TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
+    const int64_t size = static_cast<int64_t>(block->size);
+    const int64_t slots = static_cast<int64_t>(header.meta.rule.slots_per_row());
+    tf::Tensor* outputs[3];
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &outputs[0]));
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(1, {size, static_cast<int64_t>(header.meta.dim)}, &outputs[1]));
+    TF_RETURN_IF_ERROR(context->allocate_output(2, {size, slots}, &outputs[2]));
+    NarrowKeys(block->keys, block->size, 0, outputs[0]);
+    Copy(block->weights, block->size * header.weight_bytes(), outputs[1]);
+    Copy(block->slots, block->size * header.slot_bytes(), outputs[2]);
+    return absl::OkStatus();
+  }
+
+  static void Copy(const char* bytes, size_t size, tf::Tensor* tensor) {
+    if (size > 0) std::memcpy(tensor->data(), bytes, size);
+  }
+};
+
+// One file of rows, under way. Any thread may call anything.
+class RowStream {
+ public:
+  RowStream(SavePlace place, const RowManifest& kind)
+      : kind_(kind), pending_(std::move(place), kind) {}
+
+  absl::Status Begin(const TableMeta& meta, bool has_origin) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    header_.key_type = kind_.key_type;
+    header_.value_type = kind_.value_type;
+    header_.save = pending_.number();
+    header_.meta = meta;
+    if (has_origin) header_.policy = SavedPolicy().Encode();
+    FileSink* sink;
+    TF_RETURN_IF_ERROR(pending_.Begin());
+    TF_RETURN_IF_ERROR(pending_.NewFile(header_.num_shards, &sink));
+    writer_.emplace(sink, HostAllocator(), kBlockBytes);
+    TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Begin(header_)));
+    open_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Append(const tf::Tensor& keys, const tf::Tensor& weights, const tf::Tensor& slots) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TF_RETURN_IF_ERROR(CheckOpen());
+    TF_RETURN_IF_ERROR(CheckRank(keys, "keys", 1));
+    const int64_t size = keys.NumElements();
+    TF_RETURN_IF_ERROR(CheckMatrix(weights, "weights", size, header_.meta.dim));
+    TF_RETURN_IF_ERROR(CheckMatrix(slots, "slots", size, header_.meta.rule.slots_per_row()));
+    if (StoredTypeOf(weights.dtype()) != header_.value_type ||
+        tf::DataTypeSize(slots.dtype()) != static_cast<int>(SlotSize(header_.meta.value_type))) {
+      return InvalidArgumentError("`weights` must be ", NameOf(header_.value_type),
+                                  ", and `slots` as wide as they are computed with.");
+    }
+    RowsToWrite rows;
+    rows.size = static_cast<size_t>(size);
+    rows.keys = static_cast<const int64_t*>(keys.data());
+    rows.weights = static_cast<const char*>(weights.data());
+    rows.slots = static_cast<const char*>(slots.data());
+    const absl::Status status = ToTensorFlow(writer_->Append(rows));
+    open_ = status.ok();  // the file may end in half a block
+    return status;
+  }
+
+  absl::Status Finish() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TF_RETURN_IF_ERROR(CheckOpen());
+    open_ = false;
+    TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Finish()));
+    pending_.EndFile(*writer_);
+    return pending_.Commit();
+  }
+
+ private:
+  absl::Status CheckOpen() const {
+    if (open_) return absl::OkStatus();
+    return absl::FailedPreconditionError("The stream of rows has ended, or has failed before.");
+  }
+
+  static absl::Status CheckMatrix(const tf::Tensor& tensor, const char* name, int64_t rows,
+                                  size_t columns) {
+    TF_RETURN_IF_ERROR(CheckRank(tensor, name, 2));
+    if (tensor.dim_size(0) == rows && tensor.dim_size(1) == static_cast<int64_t>(columns)) {
+      return absl::OkStatus();
+    }
+    return InvalidArgumentError("`", name, "` must be of shape [", rows, ", ", columns,
+                                "]. Received: ", tensor.shape().DebugString(), ".");
+  }
+
+  const RowManifest kind_;
+  std::mutex mutex_;
+  PendingSave pending_;
+  RowFileHeader header_;
+  std::optional<RowFileWriter> writer_;
+  bool open_ = false;
+};
+
+// A stream in a variant.
+class RowStreamVariant {
+ public:
+  RowStreamVariant() = default;
+  explicit RowStreamVariant(std::shared_ptr<RowStream> stream) : stream_(std::move(stream)) {}
+
+  // Reads an input of an op.
+  static absl::Status Read(const tf::Tensor& variant, RowStream** stream) {
+    const RowStreamVariant* const held =
+        variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<RowStreamVariant>() : nullptr;
+    if (held == nullptr || held->stream_ == nullptr) {
+      return InvalidArgumentError("`stream` must be what TfEmbedBeginRowStream gave.");
+    }
+    *stream = held->stream_.get();
+    return absl::OkStatus();
+  }
+
+  // What TensorFlow asks of a type in a variant. Open files can't be sent anywhere.
+  std::string TypeName() const { return "tf_embed::RowStream"; }
+  std::string DebugString() const { return TypeName(); }
+  void Encode(tf::VariantTensorData* data) const { data->set_type_name(TypeName()); }
+  bool Decode(const tf::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<RowStream> stream_;
+};
+
+class BeginRowStreamOp : public tf::OpKernel {
+ public:
+  explicit BeginRowStreamOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    tf::DataType type;
+    OP_REQUIRES_OK(construction, construction->GetAttr("value_dtype", &type));
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "dim", 1, TableMeta::kMaxDim, &dim_));
+    kind_.value_type = StoredTypeOf(type);
+    kind_.dim = static_cast<uint64_t>(dim_);
+    value_type_ = CoreType(type);
+  }
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) const {
+    SavePlace place;
+    TableMeta meta;
+    meta.dim = static_cast<size_t>(dim_);
+    meta.value_type = value_type_;
+    const tf::Tensor& numbers = context->input(2);
+    tf::Tensor* variant;
+    TF_RETURN_IF_ERROR(ReadPlace(context, &place));
+    TF_RETURN_IF_ERROR(CheckRank(numbers, "meta", 1));
+    const size_t count = static_cast<size_t>(numbers.NumElements());
+    if (count > 0) {
+      TF_RETURN_IF_ERROR(
+          ToTensorFlow(TableMeta::Decode(numbers.vec<int64_t>().data(), count, &meta)));
+      if (meta.dim != static_cast<size_t>(dim_) || meta.value_type != value_type_) {
+        return InvalidArgumentError("`meta` must be of `value_dtype` and `dim`. Received: dim=",
+                                    dim_, " and a meta of dim ", meta.dim, ".");
+      }
+    }
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
+    auto stream = std::make_shared<RowStream>(std::move(place), kind_);
+    TF_RETURN_IF_ERROR(stream->Begin(meta, /*has_origin=*/count > 0));
+    variant->scalar<tf::Variant>()() = RowStreamVariant(std::move(stream));
+    return absl::OkStatus();
+  }
+
+  RowManifest kind_;
+  DataType value_type_ = DataType::kFloat;
+  int64_t dim_ = 0;
+};
+
+class AppendRowStreamOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    RowStream* stream;
+    OP_REQUIRES_OK(context, RowStreamVariant::Read(context->input(0), &stream));
+    OP_REQUIRES_OK(context,
+                   stream->Append(context->input(1), context->input(2), context->input(3)));
+  }
+};
+
+class FinishRowStreamOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    RowStream* stream;
+    OP_REQUIRES_OK(context, RowStreamVariant::Read(context->input(0), &stream));
+    OP_REQUIRES_OK(context, stream->Finish());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenRowStream").Device(tf::DEVICE_CPU), OpenRowStreamOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedReadRowStream").Device(tf::DEVICE_CPU), ReadRowStreamOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedBeginRowStream").Device(tf::DEVICE_CPU), BeginRowStreamOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedAppendRowStream").Device(tf::DEVICE_CPU), AppendRowStreamOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFinishRowStream").Device(tf::DEVICE_CPU), FinishRowStreamOp);
+
+}  // namespace
+}  // namespace tf_embed

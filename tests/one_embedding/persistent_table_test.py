@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make_persistent_table_reader` and `make_persistent_table_writer`, beside NumPy and layers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from one_embedding_cases import KEY_TYPES, edges, layer, store, uniform_tables
+from reference import SEED
+
+from tf_embed import one_embedding
+
+VALUE_TYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+def reader(paths, name="s", key_type="int64", value_type="float32", storage_dim=3, **options):
+    make = one_embedding.make_persistent_table_reader
+    return make(paths, name, key_type, value_type, storage_dim, **options)
+
+
+def writer(paths, name="s", key_type="int64", value_type="float32", storage_dim=3, **options):
+    make = one_embedding.make_persistent_table_writer
+    return make(paths, name, key_type, value_type, storage_dim, **options)
+
+
+def write(paths, keys, values, name="s", **options) -> None:
+    options.setdefault("storage_dim", values.shape[1])
+    with writer(paths, name, **options) as one:
+        one.write(keys, values)
+
+
+def read(paths, name="s", **options) -> dict[int, list[float]]:
+    """The rows by key; of a key that comes twice the last one."""
+    with reader(paths, name, **options) as one:
+        blocks = list(one)
+    return {
+        key: row.astype(np.float64).tolist()
+        for keys, values in blocks
+        for key, row in zip(keys.tolist(), values, strict=True)
+    }
+
+
+def rows_of(keys, values) -> dict[int, list[float]]:
+    pairs = zip(np.asarray(keys).tolist(), np.asarray(values), strict=True)
+    return {key: row.astype(np.float64).tolist() for key, row in pairs}
+
+
+def files_in(folder: str) -> list[pathlib.Path]:
+    return sorted(one for one in pathlib.Path(folder).rglob("*") if one.is_file())
+
+
+def train(emb, ids) -> None:
+    optimizer = keras.optimizers.SGD()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.cast(emb(ids, training=True), tf.float32) ** 2)
+    variables = emb.trainable_variables
+    optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+def rows_and_slots(emb) -> dict[int, np.ndarray]:
+    """The rows of a layer by key: weights, and the slots of its optimizer, as files have them."""
+    (member,) = emb.row_tables
+    keys, weights = member.export()
+    slots = member.get_slot_variables(emb.optimizers[0])
+    parts = [weights, *(slot.lookup(keys) for slot in slots)]
+    rows = np.concatenate([tf.cast(one, tf.float32).numpy() for one in parts], 1)
+    return dict(zip(keys.numpy().tolist(), rows, strict=True))
+
+
+class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
+    def folder(self) -> str:
+        return tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def emb(self, folder: str, key_type: str = "int32", **options):
+        options = {"optimizer": "adam", "devices": "/CPU:0", "name": "emb", **options}
+        tables = options.pop("tables", uniform_tables(1.0, 1.0))
+        return layer(tables, key_type, store_options=store(folder), **options)
+
+    def trained(self, folder: str, **options):
+        emb = self.emb(folder, **options)
+        rng = np.random.default_rng(SEED)
+        for _ in range(3):
+            train(emb, tf.constant(rng.integers(-20, 20, [16, 2]), tf.int32))
+        return emb
+
+    # What is written is read.
+
+    @parameterized.product(key_type=KEY_TYPES, value_type=VALUE_TYPES)
+    def test_rows_that_were_written_are_read(self, key_type, value_type):
+        folder, keys = self.folder(), edges(key_type)
+        values = np.random.default_rng(SEED).normal(size=[len(keys), 3])
+        values = tf.cast(values, value_type).numpy()
+        types = {"key_type": key_type, "value_type": value_type}
+        with writer([folder], **types) as one:
+            for begin in range(0, len(keys), 2):
+                one.write(keys[begin : begin + 2], values[begin : begin + 2])
+        with reader([folder], **types) as one:
+            self.assertEqual((one.dim, one.storage_dim, one.num_rows), (3, 3, len(keys)))
+            self.assertEqual(one.dtype, values.dtype)
+            for some_keys, some_values in one:
+                self.assertEqual(some_keys.dtype, keys.dtype)
+                self.assertEqual(some_values.dtype, values.dtype)
+        self.assertEqual(read(folder, **types), rows_of(keys, values))
+
+    @parameterized.parameters(1, 2, 5)
+    def test_several_folders_have_a_shard_each(self, count):
+        folders = [self.folder() for _ in range(count)]
+        keys = np.random.default_rng(SEED).choice(10**6, 1000, replace=False) - 500_000
+        values = np.arange(3000, dtype=np.float32).reshape([1000, 3])
+        write(folders, keys, values)
+        self.assertEqual(read(folders), rows_of(keys, values))
+        for number, folder in enumerate(folders):
+            wanted = {key for key in keys.tolist() if key % count == number}
+            self.assertEqual(set(read([folder])), wanted)
+
+    def test_a_block_has_at_most_65536_rows(self):
+        folder, rows = self.folder(), 200_000
+        keys = np.arange(rows)
+        write(folder, keys, np.stack([keys, -keys], 1).astype(np.float32))
+        sizes, seen = [], []
+        with reader(folder, storage_dim=2) as one:
+            for some, values in one:
+                self.assertAllEqual(values, np.stack([some, -some], 1))
+                sizes.append(len(some))
+                seen.append(some)
+        self.assertAllEqual(np.concatenate(seen), keys)
+        self.assertEqual(max(sizes), 65536)
+
+    def test_a_snapshot_of_no_rows_is_one(self):
+        folder = self.folder()
+        with writer(folder):
+            pass
+        with reader(folder) as one:
+            self.assertEqual((one.num_rows, list(one)), (0, []))
+        self.emb(folder).save_snapshot("none")
+        self.assertEqual(read(folder, "none", storage_dim=2), {})
+
+    def test_other_file_systems_have_snapshots_too(self):
+        path = "ram://persistent_table_test"
+        write([path], np.arange(5), np.ones([5, 3]))
+        write([path], np.arange(4), np.zeros([4, 3]))
+        self.assertEqual(read([path]), {key: [0.0] * 3 for key in range(4)})
+
+    def test_of_a_key_that_is_written_twice_the_later_row_counts(self):
+        folder = self.folder()
+        with writer(folder, storage_dim=2) as one:
+            one.write([1, 2, 1], np.array([[1, 1], [2, 2], [3, 3]], np.float32))
+            one.write([2, 4], np.array([[5, 5], [4, 4]], np.float32))
+        wanted = {1: [3.0, 3.0], 2: [5.0, 5.0], 4: [4.0, 4.0]}
+        self.assertEqual(read(folder, storage_dim=2), wanted)
+        emb = self.emb(folder)
+        emb.load_snapshot("s")
+        self.assertEqual(rows_of(*emb.row_tables[0].export()), wanted)
+
+    # Snapshots of layers.
+
+    @parameterized.product(dtype=["float32", "float16", "bfloat16"], shards=[1, 3])
+    def test_a_snapshot_of_a_layer_is_changed_and_loaded(self, dtype, shards):
+        folder = self.folder()
+        emb = self.trained(folder, dtype=dtype, devices=["/CPU:0"] * shards)
+        emb.save_snapshot("s")
+        before = rows_and_slots(emb)
+        self.assertGreater(len(before), 30)
+        kind = {"value_type": dtype, "storage_dim": 6}
+        self.assertEqual(read(folder, **kind), {key: row.tolist() for key, row in before.items()})
+        with reader(folder, **kind) as source:
+            self.assertEqual((source.dim, source.num_rows), (2, len(before)))
+            with writer(folder, "changed", **kind, like=source) as target:
+                for keys, values in source:
+                    values[:, : source.dim] *= 2
+                    target.write(keys, values)
+        again = self.emb(folder, dtype=dtype, seed=7)
+        again.load_snapshot("changed")
+        after = rows_and_slots(again)
+        self.assertEqual(set(after), set(before))
+        for key, row in before.items():
+            self.assertAllEqual(after[key], row * [2, 2, 1, 1, 1, 1])
+        unseen = tf.constant([[100, 101]])
+        self.assertAllEqual(again(unseen), emb(unseen))  # the seed is the snapshot's
+
+    def test_rows_of_no_layer_are_weights_and_leave_the_seed(self):
+        folder = self.folder()
+        values = np.random.default_rng(SEED).normal(size=[50, 2]).astype(np.float32)
+        write(folder, np.arange(50), values)
+        emb, other = self.emb(folder, seed=5), self.emb(folder, seed=5)
+        emb.load_snapshot("s")
+        rows = rows_and_slots(emb)
+        for key in range(50):
+            self.assertAllEqual(rows[key], [*values[key], 0, 0, 0, 0])
+        unseen = tf.constant([[100, 101]])
+        self.assertAllEqual(emb(unseen), other(unseen))
+        train(emb, unseen)
+
+    def test_a_layer_of_another_dim_refuses_rows_and_stays_empty(self):
+        folder = self.folder()
+        write(folder, np.arange(5), np.ones([5, 3]))
+        emb = self.emb(folder)
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "dim 2.*dim 3"):
+            emb.load_snapshot("s")
+        self.assertEqual(int(emb.size()), 0)
+
+    @parameterized.parameters("int32", "uint32")
+    def test_keys_of_several_tables_are_taken_apart_as_the_docstring_says(self, key_type):
+        folder, ids = self.folder(), edges(key_type)
+        emb = self.emb(folder, key_type, tables=uniform_tables(1.0, 1.0, 1.0), optimizer="sgd")
+        train(emb, tf.constant(np.stack([ids] * 3, 1)))
+        emb.save_snapshot("s")
+        keys = np.array(sorted(read(folder, storage_dim=2)))
+        tables = (keys + 2**31) >> 32 if key_type == "int32" else keys >> 32
+        found = list(zip(tables.tolist(), (keys - (tables << 32)).tolist(), strict=True))
+        self.assertEqual(found, [(table, one) for table in range(3) for one in ids.tolist()])
+        with self.assertRaisesRegex(ValueError, f"`key_type` must be int64.*key_type={key_type}"):
+            read(folder, storage_dim=2, key_type=key_type)
+
+    @parameterized.parameters(*KEY_TYPES)
+    def test_a_layer_of_one_table_has_the_ids_for_keys(self, key_type):
+        folder, ids = self.folder(), edges(key_type)
+        emb = self.emb(folder, key_type, tables=uniform_tables(1.0), optimizer="sgd")
+        train(emb, tf.constant(ids))
+        emb.save_snapshot("s")
+        self.assertEqual(
+            read(folder, storage_dim=2, key_type=key_type), rows_of(ids, emb(tf.constant(ids)))
+        )
+
+    def test_a_snapshot_belongs_to_a_layer_or_to_any(self):
+        folder = self.folder()
+        write(folder, [1], np.full([1, 2], 1.0), layer_name="a")
+        write(folder, [1], np.full([1, 2], 2.0), layer_name="b")
+        found = {name: read(folder, storage_dim=2, layer_name=name)[1][0] for name in ("a", "b")}
+        self.assertEqual(found, {"a": 1.0, "b": 2.0})
+        with self.assertRaisesRegex(ValueError, r"`layer_name`.*'s'.*\['a', 'b'\]"):
+            read(folder, storage_dim=2)
+        with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'c'"):
+            read(folder, storage_dim=2, layer_name="c")
+        for name, weight in (("a", 1.0), ("b", 2.0)):
+            emb = self.emb(folder, name=name)
+            emb.load_snapshot("s")
+            self.assertAllEqual(emb.row_tables[0].lookup(tf.constant([1], tf.int64))[0, 0], weight)
+        write(folder, [1], np.full([1, 2], 3.0), name="any")
+        emb = self.emb(folder, name="c")
+        emb.load_snapshot("any")
+        self.assertEqual(int(emb.size()), 1)
+
+    # What is there, and when.
+
+    def test_a_snapshot_is_replaced_when_it_is_complete_and_read_as_it_was(self):
+        folder = self.folder()
+        write(folder, np.arange(5), np.zeros([5, 3]))
+        source = reader(folder)
+        target = writer(folder, like=source)
+        for keys, values in source:
+            target.write(keys, values + 1)
+        self.assertEqual(read(folder), {key: [0.0] * 3 for key in range(5)})
+        source = reader(folder)
+        target.close()
+        target.close()
+        self.assertAllEqual(next(source)[1], np.zeros([5, 3]))
+        self.assertEqual(read(folder), {key: [1.0] * 3 for key in range(5)})
+        self.assertLen(files_in(folder), 2)
+
+    @parameterized.parameters("dropped", "left by an exception")
+    def test_a_writer_that_is_not_closed_leaves_no_snapshot(self, how):
+        folder = self.folder()
+        one = writer(folder)
+        one.write(np.arange(5), np.ones([5, 3]))
+        self.assertLen(files_in(folder), 1)
+        if how == "dropped":
+            del one
+            gc.collect()
+        else:
+            with self.assertRaisesRegex(KeyError, "mine"), one:
+                raise KeyError("mine")
+        self.assertEmpty(files_in(folder))
+        with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
+            reader(folder)
+        with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
+            self.emb(folder).load_snapshot("s")
+
+    def test_a_writer_that_is_killed_leaves_the_earlier_snapshot(self):
+        folder = self.folder()
+        program = (
+            "import os, sys, numpy as np\n"
+            "from tf_embed import one_embedding\n"
+            "make = one_embedding.make_persistent_table_writer\n"
+            "one = make(sys.argv[1], sys.argv[2], 'int64', 'float32', 3)\n"
+            "one.write(np.arange(5), np.ones([5, 3]))\n"
+            "os._exit(3)\n"
+        )
+        write(folder, [7], np.zeros([1, 3]))
+        for name in ("s", "new"):
+            command = [sys.executable, "-c", program, folder, name]
+            self.assertEqual(subprocess.run(command, check=False).returncode, 3)
+        self.assertLen(files_in(folder), 4)
+        self.assertEqual(read(folder), {7: [0.0] * 3})
+        with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'new'"):
+            reader(folder, "new")
+        for name in ("s", "new"):
+            write(folder, [8], np.ones([1, 3]), name)  # which removes what was left
+            self.assertEqual(read(folder, name), {8: [1.0] * 3})
+        self.assertLen(files_in(folder), 4)
+
+    @parameterized.parameters(
+        ("", "can't be brought to the disk"), ("ram://two_writers", "removed by another save")
+    )
+    def test_of_two_writers_the_first_to_close_goes_through(self, folder, message):
+        folder = folder or self.folder()
+        one, other = writer(folder), writer(folder)
+        one.write([1], np.ones([1, 3]))
+        other.write([2], np.ones([1, 3]))
+        other.close()
+        with self.assertRaisesRegex(tf.errors.OpError, f"rank0of1.*{message}"):
+            one.close()
+        self.assertEqual(set(read(folder)), {2})
+
+    def test_each_damaged_byte_is_an_error_that_names_the_file(self):
+        folder = self.folder()
+        self.trained(folder).save_snapshot("s")
+        rng = np.random.default_rng(SEED)
+        self.assertLen(files_in(folder), 2)
+        for file in files_in(folder):
+            whole = file.read_bytes()
+            places = [0, len(whole) - 1, *rng.integers(len(whole), size=20).tolist()]
+            bad = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in places]
+            for damaged in (*bad, whole[: len(whole) // 2], b""):
+                file.write_bytes(damaged)
+                with self.assertRaisesRegex(tf.errors.DataLossError, file.name):
+                    reader(folder, storage_dim=6)
+            file.write_bytes(whole)
+        reader(folder, storage_dim=6)
+        files_in(folder)[0].unlink()
+        with self.assertRaises((tf.errors.NotFoundError, ValueError)):
+            reader(folder, storage_dim=6)
+
+    # What is refused.
+
+    def test_another_storage_dim_is_named(self):
+        folder = self.folder()
+        self.trained(folder).save_snapshot("s")
+        wanted = "`storage_dim` must be 6: .*2 weights and 4 numbers.*storage_dim=2"
+        with self.assertRaisesRegex(ValueError, wanted):
+            reader(folder, storage_dim=2)
+        source = reader(folder, storage_dim=6)
+        with self.assertRaisesRegex(ValueError, wanted):
+            writer(folder, "t", storage_dim=2, like=source)
+        self.assertLen(files_in(folder), 2)
+
+    def test_another_value_type_is_named(self):
+        folder = self.folder()
+        write(folder, [1], np.ones([1, 3]), value_type="float16")
+        with self.assertRaisesRegex(ValueError, "`value_type` must be float16.*=float32"):
+            reader(folder)
+        source = reader(folder, value_type="float16")
+        with self.assertRaisesRegex(ValueError, "`value_type` must be float16.*=float32"):
+            writer(folder, "t", like=source)
+
+    def test_folders_of_other_rows_are_not_read_as_one(self):
+        folders = [self.folder() for _ in range(2)]
+        self.trained(folders[0]).save_snapshot("s")
+        write(folders[1], [1], np.ones([1, 6]), layer_name="emb")
+        with self.assertRaisesRegex(ValueError, "`paths`.*2 weights.*6"):
+            reader(folders, storage_dim=6, layer_name="emb")
+        with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
+            reader([folders[0], self.folder()], storage_dim=6)
+
+    @parameterized.parameters(
+        ({"paths": []}, ValueError, "`paths`"),
+        ({"paths": ["a", "./a"]}, ValueError, "`paths`"),
+        ({"paths": 3}, TypeError, "`paths`"),
+        ({"name": "a/b"}, ValueError, "`snapshot_name`"),
+        ({"name": None}, TypeError, "`snapshot_name`"),
+        ({"key_type": "string"}, TypeError, "`key_type`"),
+        ({"value_type": "int8"}, TypeError, "`value_type`"),
+        ({"storage_dim": 0}, ValueError, "`storage_dim`"),
+        ({"storage_dim": 2.0}, TypeError, "`storage_dim`"),
+        ({"physical_block_size": 100}, ValueError, "`physical_block_size`"),
+        ({"physical_block_size": "4096"}, TypeError, "`physical_block_size`"),
+        ({"layer_name": 3}, TypeError, "`layer_name`"),
+    )
+    def test_a_wrong_argument_is_named(self, options, error, message):
+        for make in (reader, writer):
+            with self.assertRaisesRegex(error, message):
+                make(**{"paths": [self.folder()], **options})
+
+    @parameterized.parameters(
+        ([1.5], np.ones([1, 3]), TypeError, "`keys`"),
+        ([2**63], np.ones([1, 3]), ValueError, "`keys`"),
+        ([[1]], np.ones([1, 3]), ValueError, "`keys`"),
+        ([1, 2], np.ones([1, 3]), ValueError, "`values`"),
+        ([1], np.ones([1, 2]), ValueError, "`values`"),
+        ([1], np.ones([3]), ValueError, "`values`"),
+        ([1], np.full([1, 3], 1e300), ValueError, "`values`.*float32"),
+        ([1], [["a"] * 3], TypeError, "`values`"),
+    )
+    def test_wrong_rows_are_refused_and_the_others_stay(self, keys, values, error, message):
+        folder = self.folder()
+        with writer(folder) as one:
+            one.write([1], np.ones([1, 3]))
+            with self.assertRaisesRegex(error, message):
+                one.write(keys, values)
+        self.assertEqual(read(folder), {1: [1.0] * 3})
+
+    def test_narrow_weights_must_fit_beside_slots_that_need_not(self):
+        folder = self.folder()
+        self.trained(folder, dtype="float16").save_snapshot("s")
+        kind = {"value_type": "float16", "storage_dim": 6}
+        with reader(folder, **kind) as source, writer(folder, "t", **kind, like=source) as one:
+            with self.assertRaisesRegex(ValueError, "`values`.*float16"):
+                one.write([1], np.array([[1e6, 0, 0, 0, 0, 0]]))
+            one.write([1], np.array([[1, 0, 1e6, 0, 0, 0]]))
+        self.assertEqual(read(folder, "t", **kind), {1: [1.0, 0.0, 1e6, 0.0, 0.0, 0.0]})
+
+    def test_what_is_closed_is_of_no_use(self):
+        folder = self.folder()
+        with writer(folder) as one:
+            one.write([1], np.ones([1, 3]))
+        with self.assertRaisesRegex(ValueError, "closed"):
+            one.write([1], np.ones([1, 3]))
+        with reader(folder) as source:
+            pass
+        with self.assertRaisesRegex(ValueError, "closed"):
+            next(source)
+        write(folder, [2], np.ones([1, 3]), "t", like=source)  # its kind is still known
+        with self.assertRaisesRegex(TypeError, "`like`"):
+            writer(folder, like=folder)
+
+    def test_a_graph_is_refused(self):
+        folder = self.folder()
+        for make in (reader, writer):
+            with self.assertRaisesRegex(RuntimeError, "eager"):
+                tf.function(lambda make=make: make(folder))()
+        self.assertEmpty(os.listdir(folder))
+
+    def test_rows_of_strings_are_refused_by_name(self):
+        import tf_embed
+
+        path = pathlib.Path(self.folder())
+        for number, types in enumerate((("string", "float32"), ("int64", "string"))):
+            table = tf_embed.Variable(*types, dim=3, name="v")
+            folder = path / str(number) / "snapshots" / "s"
+            folder.mkdir(parents=True)
+            table.save_to_file_system(str(folder), file_name_list=["rows"])
+            with self.assertRaisesRegex(TypeError, "string"):
+                reader(str(path / str(number)))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers and writers of snapshots, block by block, without a layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.one_embedding import snapshots
+from tf_embed.one_embedding.store_options import block_size_of, paths_of
+from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
+from tf_embed.table.sharding import default_partition_fn
+
+MAX_ROWS_OF_BLOCK = 65536
+
+Block = tuple[np.ndarray, np.ndarray]
+
+
+def make_persistent_table_reader(
+    paths: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    snapshot_name: str,
+    key_type: Any,
+    value_type: Any,
+    storage_dim: int,
+    physical_block_size: int = 4096,
+    *,
+    layer_name: str | None = None,
+) -> PersistentTableReader:
+    """Makes an iterator over the rows of a snapshot.
+
+    It needs no layer and takes the memory of a block of rows, not of the table. All files are read
+    and checked when the reader is made. A snapshot that is replaced while it is read stays as it
+    was, on a file system of this machine.
+
+    Each block is (keys, values): keys [n] and values [n, storage_dim], with n up to 65,536. A row
+    of values is the weights and then the optimizer slots, in the order of the optimizer: for Adam,
+    `dim` weights, `dim` of the momentum and `dim` of the velocity. Values are of `value_type`, but
+    float32 if that is narrower and there are slots, which are float32.
+
+    Keys are as the rows of a layer have them. Of a layer of one table, or with shared ids, a key is
+    an id. A layer of several tables and ids of 32 bits has keys of 64 bits, id + 2^32 * table: read
+    them as int64. Then `table = (keys + 2**31) >> 32` if ids are int32, `table = keys >> 32` if
+    they are uint32, and `id = keys - (table << 32)`.
+
+    Args:
+        paths: The folders of the store, `persistent_path`: a path, or a list with one for each
+            shard, which are read one after the other.
+        snapshot_name: The name of the snapshot.
+        key_type: Dtype of the keys: int64, uint64, int32 or uint32. Keys of 64 bits are stored; as
+            uint64 they keep their bits, and narrow types must hold each of them.
+        value_type: Dtype of the weights: float32, float16, bfloat16 or float64.
+        storage_dim: Number of weights and slots of a row, an int from 1.
+        physical_block_size: Bytes of a block of the disk, 512 or 4096. It is checked and has no
+            other effect: files of snapshots are read in blocks of their own.
+        layer_name: Name of the layer that saved the snapshot. Default: None, the one that has a
+            snapshot of this name.
+
+    Returns:
+        An iterator of blocks, and a context manager that closes the files. It has the attributes
+        `dim`, the number of weights in a row; `storage_dim`; `dtype`, the NumPy dtype of values;
+        and `num_rows`. If a writer wrote a key twice, both rows come, the later one last.
+
+    Raises:
+        TypeError: If an argument is of a wrong type, or the snapshot has keys or weights that are
+            strings.
+        ValueError: If there is no such snapshot, or `value_type` or `storage_dim` is not that of
+            its rows, or a key does not fit `key_type`.
+        RuntimeError: If this is called in a graph.
+        tf.errors.OpError: If a file is damaged or can't be read.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> from tf_embed import one_embedding
+        >>> folder = tempfile.mkdtemp()
+        >>> kind = ([folder], "first", "int64", "float32", 2)
+        >>> with one_embedding.make_persistent_table_writer(*kind) as writer:
+        ...     writer.write(np.array([7, 8]), np.array([[1.0, 2.0], [3.0, 4.0]]))
+        >>> with one_embedding.make_persistent_table_reader(*kind) as reader:
+        ...     for keys, values in reader:
+        ...         print(keys.tolist(), values.tolist())
+        [7, 8] [[1.0, 2.0], [3.0, 4.0]]
+    """
+    kind = _Kind.of(
+        paths, snapshot_name, key_type, value_type, storage_dim, physical_block_size, layer_name
+    )
+    return PersistentTableReader(kind)
+
+
+def make_persistent_table_writer(
+    paths: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    snapshot_name: str,
+    key_type: Any,
+    value_type: Any,
+    storage_dim: int,
+    physical_block_size: int = 4096,
+    *,
+    layer_name: str | None = None,
+    like: PersistentTableReader | None = None,
+) -> PersistentTableWriter:
+    """Makes a writer of a snapshot, which a layer can load with `load_snapshot`.
+
+    `write(keys, values)` takes keys [n] and values [n, storage_dim] any number of times, and
+    `close()` puts the snapshot in place, with fsync and checksums. As a context manager the writer
+    is closed at the end. A writer that was not closed, or was left by an exception, leaves no
+    snapshot; an earlier one of that name is still there then. Only one writer may write a snapshot
+    at a time: the first to close goes through, and others fail.
+
+    Without `like`, all of `storage_dim` are weights: a layer whose rows have as many takes them,
+    with fresh optimizer slots, and keeps its own seed. With `like`, a reader of another snapshot,
+    rows have weights and slots as there, and the optimizer's kind and the seed of initial rows are
+    taken over. Statistics of a policy are not: loaded rows count as used when they are loaded.
+
+    A key that is written twice has the later row when it is loaded.
+
+    Args:
+        paths: As in `make_persistent_table_reader`. Of several folders each gets the rows of a
+            shard, by the remainder of the key, and a snapshot of its own when the writer is closed,
+            one after the other.
+        snapshot_name: A name for a folder.
+        key_type: Dtype of the keys: int64, uint64, int32 or uint32; see
+            `make_persistent_table_reader`.
+        value_type: Dtype of the weights: float32, float16, bfloat16 or float64. Layers have rows of
+            the first three.
+        storage_dim: Number of weights and slots of a row, an int from 1.
+        physical_block_size: As in `make_persistent_table_reader`.
+        layer_name: Name of the layer that is to load the snapshot. Default: None, any layer whose
+            `persistent_path` this is and that has no snapshot of this name itself.
+        like: A `make_persistent_table_reader`, also a closed one. Default: None.
+
+    Returns:
+        The writer.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If an argument is out of range, or `value_type` or `storage_dim` is not that of
+            `like`.
+        RuntimeError: If this is called in a graph.
+        tf.errors.OpError: If files can't be written.
+
+    Example:
+        Halves all weights of a snapshot and keeps the slots.
+
+        >>> import numpy as np, tempfile
+        >>> from tf_embed import one_embedding
+        >>> folder = tempfile.mkdtemp()
+        >>> kind = ([folder], "first", "int64", "float32", 2)
+        >>> with one_embedding.make_persistent_table_writer(*kind) as writer:
+        ...     writer.write(np.array([7]), np.array([[1.0, 2.0]]))
+        >>> half = ([folder], "half", *kind[2:])
+        >>> with one_embedding.make_persistent_table_reader(*kind) as reader:
+        ...     with one_embedding.make_persistent_table_writer(*half, like=reader) as writer:
+        ...         for keys, values in reader:
+        ...             values[:, : reader.dim] /= 2
+        ...             writer.write(keys, values)
+        >>> with one_embedding.make_persistent_table_reader(*half) as reader:
+        ...     print([values.tolist() for _, values in reader])
+        [[[0.5, 1.0]]]
+    """
+    if like is not None and not isinstance(like, PersistentTableReader):
+        raise TypeError(
+            "`like` must be what make_persistent_table_reader gives. Received: "
+            f"like={validation.shown(like)}"
+        )
+    kind = _Kind.of(
+        paths, snapshot_name, key_type, value_type, storage_dim, physical_block_size, layer_name
+    )
+    return PersistentTableWriter(kind, like)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """The arguments of a reader or a writer, checked."""
+
+    paths: tuple[str, ...]
+    snapshot_name: str
+    key_type: tf.DType
+    value_type: tf.DType
+    storage_dim: int
+    layer_name: str | None
+
+    @classmethod
+    def of(
+        cls,
+        paths: Any,
+        snapshot_name: Any,
+        key_type: Any,
+        value_type: Any,
+        storage_dim: Any,
+        physical_block_size: Any,
+        layer_name: Any,
+    ) -> _Kind:
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "Persistent tables are read and written in eager execution. Received: a call in a "
+                "graph"
+            )
+        kind = cls(
+            paths=tuple(paths_of(paths, "paths")),
+            snapshot_name=snapshot_name,
+            key_type=validation.dtype_of(key_type, KEY_DTYPES, "key_type"),
+            value_type=validation.dtype_of(value_type, VALUE_DTYPES, "value_type"),
+            storage_dim=validation.positive_int(
+                storage_dim, "storage_dim", most=validation.MAX_DIM
+            ),
+            layer_name=None if layer_name is None else validation.name_of(layer_name, "layer_name"),
+        )
+        block_size_of(physical_block_size)
+        kind.folders(kind.layer_name)  # checks the name
+        return kind
+
+    def folders(self, layer_name: str | None) -> list[str]:
+        """The folder of the snapshot in each of the paths."""
+        return [snapshots.folder_of(path, layer_name, self.snapshot_name) for path in self.paths]
+
+    def found(self) -> list[str]:
+        """The folders that have the snapshot.
+
+        Raises:
+            ValueError: If there is none in a path, or the layer is not known.
+        """
+        layer = self.layer_name
+        if layer is None:
+            layers = snapshots.layers_with(self.paths[0], self.snapshot_name)
+            if len(layers) > 1:
+                raise ValueError(
+                    "`layer_name` must say whose snapshot to read, as several layers have one "
+                    f"named {self.snapshot_name!r} in {self.paths[0]!r}. Received: "
+                    f"layer_name=None, with the layers {layers}"
+                )
+            layer = layers[0] if layers else None
+        folders = self.folders(layer)
+        for path, folder in zip(self.paths, folders, strict=True):
+            if not snapshots.has_rows(folder):
+                owner = "" if layer is None else f" of {layer!r}"
+                raise ValueError(
+                    f"`snapshot_name` must be the name of a snapshot{owner} in {path!r}. "
+                    f"Received: snapshot_name={self.snapshot_name!r}"
+                )
+        return folders
+
+    def check_rows(self, value_type: tf.DType, dim: int, slots: int, where: str) -> None:
+        """Refuses rows of another kind.
+
+        Raises:
+            ValueError: If they are. The message has the right argument.
+        """
+        if value_type != self.value_type:
+            raise ValueError(
+                f"`value_type` must be {value_type.name}, as rows in {where} have it. Received: "
+                f"value_type={self.value_type.name}"
+            )
+        if dim + slots != self.storage_dim:
+            raise ValueError(
+                f"`storage_dim` must be {dim + slots}: rows in {where} have {dim} weights and "
+                f"{slots} numbers of an optimizer. Received: storage_dim={self.storage_dim}"
+            )
+
+
+class PersistentTableReader:
+    """See `make_persistent_table_reader`.
+
+    Args:
+        kind: The arguments.
+
+    Attributes:
+        dim: Number of weights in a row.
+        storage_dim: Number of weights and slots in a row.
+        num_rows: Number of rows.
+        dtype: NumPy dtype of values.
+        value_type: Dtype of weights.
+        meta: What the table was besides its rows, for a writer.
+    """
+
+    def __init__(self, kind: _Kind) -> None:
+        folders = kind.found()
+        self._key_type = kind.key_type
+        self._name = kind.snapshot_name
+        self._rows = [RowReader(folder, snapshots.FILES) for folder in folders]
+        for folder, rows in zip(folders, self._rows, strict=True):
+            if rows.key_dtype not in (tf.int64, kind.key_type):
+                raise ValueError(
+                    f"`key_type` must be {rows.key_dtype.name}, as keys in {folder!r} are. "
+                    f"Received: key_type={kind.key_type.name}"
+                )
+            kind.check_rows(rows.value_dtype, rows.dim, rows.slots, repr(folder))
+        first = self._rows[0]
+        for folder, rows in zip(folders, self._rows, strict=True):
+            if rows.dim != first.dim:
+                raise ValueError(
+                    "`paths` must have snapshots of one kind of rows. Received: rows of "
+                    f"{first.dim} weights in {folders[0]!r}, and of {rows.dim} in {folder!r}"
+                )
+        self.dim = first.dim
+        self.storage_dim = kind.storage_dim
+        self.num_rows = sum(rows.num_rows for rows in self._rows)
+        self.value_type = kind.value_type
+        self.dtype = _dtype_of_values(kind.value_type, first.slot_dtype, first.slots)
+        self.meta = first.meta
+        self._is_closed = False
+        self._blocks = self._all_blocks()
+
+    def __iter__(self) -> Iterator[Block]:
+        return self
+
+    def __next__(self) -> Block:
+        if self._is_closed:
+            raise ValueError(f"The reader of {self._name!r} is closed.")
+        return next(self._blocks)
+
+    def __enter__(self) -> PersistentTableReader:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files. The attributes stay."""
+        self._is_closed = True
+        for rows in self._rows:
+            rows.close()
+
+    def _all_blocks(self) -> Iterator[Block]:
+        for rows in self._rows:
+            for keys, weights, slots in rows.blocks():
+                values = weights
+                if slots.shape[1]:
+                    values = np.concatenate([weights.astype(self.dtype), slots], axis=1)
+                for begin in range(0, len(keys), MAX_ROWS_OF_BLOCK):
+                    part = slice(begin, begin + MAX_ROWS_OF_BLOCK)
+                    yield self._keys_of(keys[part]), values[part]
+
+    def _keys_of(self, keys: np.ndarray) -> np.ndarray:
+        """Stored keys as keys of `key_type`.
+
+        Raises:
+            ValueError: If it does not hold one.
+        """
+        target = self._key_type
+        if keys.dtype == target.as_numpy_dtype:
+            return keys
+        if target == tf.uint64:
+            return keys.view(np.uint64)
+        outside = (keys < target.min) | (keys > target.max)
+        if outside.any():
+            raise ValueError(
+                f"`key_type` must be int64, to hold the keys of {self._name!r}; those of several "
+                f"tables have 64 bits. Received: key_type={target.name}, and a key "
+                f"{keys[outside][0]}"
+            )
+        return keys.astype(target.as_numpy_dtype)
+
+
+class PersistentTableWriter:
+    """See `make_persistent_table_writer`.
+
+    Args:
+        kind: The arguments.
+        like: A reader of rows of the same kind, or None.
+    """
+
+    def __init__(self, kind: _Kind, like: PersistentTableReader | None) -> None:
+        self._kind = kind
+        self._dim = kind.storage_dim
+        meta = None
+        if like is not None:
+            slots = like.storage_dim - like.dim
+            kind.check_rows(like.value_type, like.dim, slots, "`like`")
+            self._dim, meta = like.dim, like.meta
+        self._slot_dtype = tf.float64 if kind.value_type == tf.float64 else tf.float32
+        slots = kind.storage_dim - self._dim
+        self._dtype = tf.as_dtype(_dtype_of_values(kind.value_type, self._slot_dtype, slots))
+        self._writers: list[RowWriter] | None = [
+            RowWriter(folder, snapshots.FILES, kind.value_type, self._dim, meta)
+            for folder in kind.folders(kind.layer_name)
+        ]
+
+    def write(self, keys: Any, values: Any) -> None:
+        """Writes rows.
+
+        Args:
+            keys: Integers [n] that `key_type` holds; a NumPy array, a tensor of `key_type`, or a
+                list.
+            values: Floats [n, storage_dim]: weights, then slots.
+
+        Raises:
+            TypeError: If an argument is of a wrong type.
+            ValueError: If shapes do not fit, a number is too large, or the writer is closed.
+            tf.errors.OpError: If a file can't be written. The snapshot is given up then.
+        """
+        kind, owner = self._kind, self._kind.snapshot_name
+        writers = self._open_writers()
+        ids = validation.tensor_of(keys, kind.key_type, "keys", owner)
+        rows = validation.tensor_of(values, self._dtype, "values", owner)
+        if ids.shape.rank != 1 or rows.shape.as_list() != [ids.shape[0], kind.storage_dim]:
+            raise ValueError(
+                f"`keys` and `values` of {owner!r} must be of shapes [n] and [n, "
+                f"{kind.storage_dim}]. Received: keys of shape {ids.shape}, values of shape "
+                f"{rows.shape}"
+            )
+        stored = ids.numpy()
+        stored = stored.view(np.int64) if kind.key_type == tf.uint64 else stored.astype(np.int64)
+        stored, places = _last_of_each(stored)
+        array = rows.numpy()[places]
+        weights = validation.rounded(array[:, : self._dim], kind.value_type, "values", owner)
+        slots = array[:, self._dim :].astype(self._slot_dtype.as_numpy_dtype)
+        shards = default_partition_fn(tf.constant(stored, tf.int64), len(writers)).numpy()
+        try:
+            for number, writer in enumerate(writers):
+                mine = shards == number
+                if mine.any():
+                    writer.append(stored[mine], weights[mine], slots[mine])
+        except tf.errors.OpError:
+            self._drop()
+            raise
+
+    def close(self) -> None:
+        """Puts the snapshot in place. A second call does nothing.
+
+        Raises:
+            tf.errors.OpError: If that fails. Then the snapshot is given up; of several folders,
+                those before the one that failed have theirs.
+        """
+        try:
+            for writer in self._writers or ():
+                writer.finish()
+        finally:
+            self._drop()
+
+    def __enter__(self) -> PersistentTableWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._drop()
+
+    def _open_writers(self) -> list[RowWriter]:
+        if self._writers is None:
+            raise ValueError(
+                f"The writer of {self._kind.snapshot_name!r} is closed, or has failed before."
+            )
+        return self._writers
+
+    def _drop(self) -> None:
+        """Removes what was not finished."""
+        for writer in self._writers or ():
+            writer.drop()
+        self._writers = None
+
+
+def _dtype_of_values(value_type: tf.DType, slot_dtype: tf.DType, slots: int) -> np.dtype:
+    """The dtype that holds weights and slots in one array."""
+    return np.dtype((slot_dtype if slots else value_type).as_numpy_dtype)
+
+
+def _last_of_each(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+    """Each key once, and the place where it comes last."""
+    found, places = np.unique(keys[::-1], return_index=True)
+    if len(found) == len(keys):
+        return keys, slice(None)
+    places = np.sort(len(keys) - 1 - places)
+    return keys[places], places

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RowReader` and `RowWriter`: saved rows as NumPy arrays, block by block, without a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.ops import row_stream_ops
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+# Those that the ops carry.
+KEY_DTYPES = (tf.int64, tf.int32, tf.uint64, tf.uint32)
+VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
+
+
+class RowReader:
+    """The rows of a save. Every byte is checked when it is opened.
+
+    Args:
+        folder: Where its files are.
+        file_name: What they are named after.
+
+    Attributes:
+        num_rows: Number of rows.
+        dim: Number of weights in a row.
+        slots: Number of optimizer slots in a row.
+        key_dtype: Dtype of keys.
+        value_dtype: Dtype of weights.
+        slot_dtype: Dtype of slots.
+        meta: What the table was besides its rows, for `RowWriter`.
+
+    Raises:
+        TypeError: If keys or weights are of a dtype that is not read.
+        tf.errors.OpError: If there is no such save, or a file is damaged.
+    """
+
+    def __init__(self, folder: str, file_name: str) -> None:
+        opened = row_stream_ops.open_rows(folder, file_name)
+        self._rows: tf.Tensor | None = opened.rows
+        counts = (int(count) for count in opened.counts.numpy())
+        self._num_blocks, self.num_rows, self.dim, self.slots = counts
+        names = [name.decode() for name in opened.types.numpy()]
+        self.key_dtype, self.value_dtype = map(tf.as_dtype, names)
+        self.slot_dtype = row_stream_ops.slot_dtype_of(self.value_dtype)
+        self.meta = opened.meta
+        if self.key_dtype not in KEY_DTYPES or self.value_dtype not in VALUE_DTYPES:
+            raise TypeError(
+                "Rows that are read without a table must have integer keys and floating weights. "
+                f"Received: {names[0]} keys and {names[1]} weights in {folder!r}"
+            )
+
+    def blocks(self) -> Iterator[Rows]:
+        """Reads keys [n], weights [n, dim] and slots [n, slots] of one block after the other."""
+        for block in range(self._num_blocks):
+            if self._rows is None:
+                return
+            read = row_stream_ops.read_rows(
+                self._rows, block, key_dtype=self.key_dtype, value_dtype=self.value_dtype
+            )
+            keys, weights, slots = (one.numpy() for one in read)
+            yield keys, weights, slots
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._rows = None
+
+
+class RowWriter:
+    """A save of rows with int64 keys, which is there when it is finished and not before.
+
+    Args:
+        folder: Where its files are put.
+        file_name: What they are named after.
+        value_dtype: Dtype of weights.
+        dim: Number of weights in a row.
+        meta: That of a `RowReader`: rows get slots, rule and seed as its. None: rows of no
+            optimizer and no seed.
+
+    Raises:
+        tf.errors.OpError: If the files can't be made.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        file_name: str,
+        value_dtype: tf.DType,
+        dim: int,
+        meta: tf.Tensor | None = None,
+    ) -> None:
+        meta = tf.zeros([0], tf.int64) if meta is None else meta
+        self._stream: tf.Tensor | None = row_stream_ops.begin_rows(
+            folder, file_name, meta, value_dtype=value_dtype, dim=dim
+        )
+
+    def append(self, keys: np.ndarray, weights: np.ndarray, slots: np.ndarray) -> None:
+        """Writes rows. No key may come twice in `keys`; of two calls, the later row is loaded.
+
+        Raises:
+            tf.errors.OpError: If the file can't be written.
+        """
+        row_stream_ops.append_rows(
+            self._stream, tf.constant(keys), tf.constant(weights), tf.constant(slots)
+        )
+
+    def finish(self) -> None:
+        """Puts the save in place of an earlier one.
+
+        Raises:
+            tf.errors.OpError: If that fails. Then the earlier one is still there.
+        """
+        stream, self._stream = self._stream, None
+        row_stream_ops.finish_rows(stream)
+
+    def drop(self) -> None:
+        """Removes the files, unless they are finished."""
+        self._stream = None
