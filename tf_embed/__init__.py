@@ -15,6 +15,7 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     TablePolicy                 admission, eviction and expiry; CounterAdmission, BloomAdmission
     RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
+    Snapshots                   saves under names, of changes too, while training goes on
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
     default_partition_fn        how keys are spread over shards
 
@@ -37,6 +38,7 @@ from tf_embed import tbe as tbe  # noqa: E402
 from tf_embed import tfra as tfra  # noqa: E402
 from tf_embed._version import __version__  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
+from tf_embed.snapshots import Snapshots  # noqa: E402
 from tf_embed.table.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
 from tf_embed.table.restrict_policies import (  # noqa: E402
     FrequencyRestrictPolicy,
@@ -63,6 +65,7 @@ __all__ = [
     "DynamicEmbeddingOptimizer",
     "FrequencyRestrictPolicy",
     "RestrictPolicy",
+    "Snapshots",
     "Storage",
     "TablePolicy",
     "TimestampRestrictPolicy",

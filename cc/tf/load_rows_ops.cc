@@ -222,7 +222,7 @@ class LoadSavedRowsOp : public TableOp {
     }
     TF_RETURN_IF_ERROR(KeepBounds(exec, table));
     // Rows whose use begins now are of a step that is over.
-    const bool all_known = (table->statistics().bits() & ~header.statistics.bits()) == 0;
+    const bool all_known = (table->statistics().OfUse().bits() & ~header.statistics.bits()) == 0;
     if (!all_known) table->clock()->BeginStep();
     return absl::OkStatus();
   }

@@ -44,11 +44,11 @@ class OpenRowStreamOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(ReadPlace(context, &place));
     TF_RETURN_IF_ERROR(SavedRows::Open(place, /*whole=*/true, &rows));
     const RowFileHeader& header = rows->files().front()->reader.header();
-    uint64_t num_rows = 0;
     for (const auto& file : rows->files()) {
-      num_rows += file->reader.rows();
       TF_RETURN_IF_ERROR(CheckAlike(*rows->files().front(), *file));
     }
+    uint64_t num_rows;
+    TF_RETURN_IF_ERROR(rows->CountRows(&num_rows));
     tf::Tensor *variant, *counts, *types, *meta;
     const bool has_origin = rows->files().front()->has_origin();
     const int64_t meta_count = has_origin ? static_cast<int64_t>(header.meta.count()) : 0;

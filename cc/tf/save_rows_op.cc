@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SaveRows: a variable's rows go to files, of one moment, and replace those of an earlier save.
-#include <algorithm>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/pending_save.h"
 #include "cc/tf/saved_rows.h"
+#include "cc/tf/shard_file.h"
+#include "cc/tf/string_key_scope.h"
 #include "cc/tf/table_op.h"
 #include "cc/tf/whole_table.h"
 
@@ -16,100 +16,26 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-RowManifest KindOf(const TableResource& table) {
-  RowManifest kind;
-  kind.key_type = StoredTypeOf(table.signature().key_dtype);
-  kind.value_type = StoredTypeOf(table.signature().value_dtype);
-  kind.dim = table.dim();
-  return kind;
-}
-
-// The strings of numbers of a dictionary.
-struct NumberedStrings {
-  const StringKeys* dictionary;
-  const int64_t* numbers;
-
-  StringBatch Batch(size_t size) const {
-    return {this, size, [](const void* self, size_t i) {
-              const NumberedStrings& strings = *static_cast<const NumberedStrings*>(self);
-              return strings.dictionary->StringOf(strings.numbers[i]);
-            }};
-  }
-};
-
-// One save, under way.
-class RowSave {
- public:
-  RowSave(SavePlace place, size_t block_bytes, TableResource* table)
-      : kind_(KindOf(*table)),
-        pending_(std::move(place), kind_),
-        block_bytes_(block_bytes),
-        table_(table) {}
-
-  absl::Status Run() {
-    TF_RETURN_IF_ERROR(pending_.Begin());
-    TF_RETURN_IF_ERROR(WriteRows());
-    return pending_.Commit();
-  }
-
- private:
-  // Writers wait until this is over, and go on while disks take in what was written.
-  absl::Status WriteRows() {
-    StringKeyScope string_scope(table_, KeyUse::kRead);
-    HeldTables paused(table_->allocator());
-    TF_RETURN_IF_ERROR(PauseWriters(*table_, &paused));
-    SavedPolicy policy;
-    RowFileHeader header;
-    TF_RETURN_IF_ERROR(MetaOf(*table_, /*with_slots=*/true, &header.meta));
-    TF_RETURN_IF_ERROR(PolicyOf(table_, &policy));
-    header.key_type = kind_.key_type;
-    header.value_type = kind_.value_type;
-    header.num_shards = static_cast<uint32_t>(table_->num_shards());
-    header.save = pending_.number();
-    header.statistics = policy.statistics;
-    for (size_t number = 0; number < table_->num_shards(); ++number) {
-      header.shard = static_cast<uint32_t>(number);
-      // What is the variable's and not a shard's stands in the first file.
-      header.policy = number == 0 ? policy.Encode() : std::vector<int64_t>();
-      TF_RETURN_IF_ERROR(WriteShard(*table_->shard(number), header));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status WriteShard(const Table& shard, const RowFileHeader& header) {
-    FileSink* sink;
-    TF_RETURN_IF_ERROR(pending_.NewFile(header.num_shards, &sink));
-    RowFileWriter writer(sink, table_->allocator(), block_bytes_);
-    TF_RETURN_IF_ERROR(ToTensorFlow(writer.Begin(header)));
-    const size_t row_bytes =
-        sizeof(int64_t) + header.weight_bytes() + header.slot_bytes() + header.statistics_bytes();
-    WholeRows exported(table_->allocator());
+// Writers wait until this is over, and go on while disks take in what was written.
+absl::Status WriteRows(TableResource* table, size_t block_bytes, PendingSave* save) {
+  StringKeyScope string_scope(table, KeyUse::kRead);
+  HeldTables paused(table->allocator());
+  TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+  RowFileHeader header;
+  TF_RETURN_IF_ERROR(HeaderOf(table, &header));
+  WholeRows rows(table->allocator());
+  for (size_t number = 0; number < table->num_shards(); ++number) {
+    const TableMaintenance& shard = *table->shard(number)->maintenance();
+    ShardFile file(table, save, block_bytes);
+    TF_RETURN_IF_ERROR(file.Begin(header, number));
     for (ExportCursor cursor; !cursor.done;) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(shard.maintenance()->ExportBatch(
-          std::max<size_t>(1, block_bytes_ / row_bytes), &cursor, &exported)));
-      RowsToWrite rows;
-      rows.size = exported.size;
-      rows.keys = exported.keys.data();
-      rows.weights = exported.weights.data();
-      rows.slots = exported.slots.data();
-      rows.statistics = exported.statistics.data();
-      const NumberedStrings key_strings{table_->key_strings(), rows.keys};
-      const NumberedStrings value_strings{table_->value_strings(),
-                                          reinterpret_cast<const int64_t*>(rows.weights)};
-      rows.key_strings = key_strings.Batch(rows.size);
-      rows.value_strings = value_strings.Batch(rows.size * table_->dim());
-      TF_RETURN_IF_ERROR(ToTensorFlow(writer.Append(rows)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(shard.ExportBatch(file.rows_of_block(), &cursor, &rows)));
+      TF_RETURN_IF_ERROR(file.Append(&rows));
     }
-    TF_RETURN_IF_ERROR(ToTensorFlow(writer.Finish()));
-    pending_.EndFile(writer);
-    return absl::OkStatus();
+    TF_RETURN_IF_ERROR(file.Finish());
   }
-
-  const RowManifest kind_;
-  PendingSave pending_;
-  const size_t block_bytes_;
-  TableResource* const table_;
-};
+  return absl::OkStatus();
+}
 
 class SaveRowsOp : public TableOp {
  public:
@@ -125,7 +51,10 @@ class SaveRowsOp : public TableOp {
     TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
     // One after the other, or one would remove what the other has half written.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    return RowSave(std::move(place), static_cast<size_t>(buffer_bytes_), table).Run();
+    PendingSave save(std::move(place), KindOf(*table));
+    TF_RETURN_IF_ERROR(save.Begin());
+    TF_RETURN_IF_ERROR(WriteRows(table, static_cast<size_t>(buffer_bytes_), &save));
+    return save.Commit();
   }
 
   SaveAttributes attributes_;

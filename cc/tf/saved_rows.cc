@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/ops/key_types.h"
 #include "cc/tf/op_inputs.h"
+#include "tensorflow/core/platform/path.h"
 
 namespace tf_embed {
 namespace {
@@ -15,6 +16,8 @@ namespace tf = ::tensorflow;
 
 // While saves replace one another, files may go away between two looks, as often as that.
 constexpr int kMaxTries = 1000;
+// Saves of changes that are loaded as one.
+constexpr size_t kMaxChain = 10000;
 
 std::string KindOf(StoredType keys, StoredType values, uint64_t dim) {
   return absl::StrCat("key ", NameOf(keys), ", value ", NameOf(values), ", dim ", dim);
@@ -208,7 +211,7 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, Allocator* allo
     saves.clear();
     for (const RowManifest& part : parts) saves.push_back(part.save);
     for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
-      status = (*rows)->OpenPart(*place.folder, parts[i], table);
+      status = (*rows)->OpenPart(place, parts[i], table);
     }
     // What is missing of a save that is still the last one will not come.
     if (!absl::IsNotFound(status) || (tries > 0 && saves == last_saves)) break;
@@ -217,9 +220,50 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, Allocator* allo
   return status;
 }
 
-absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manifest,
+absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& manifest,
                                  const TableResource* table) {
   ++num_parts_;
+  const RowFileNames names(place.file_name);
+  RowManifest save = manifest;
+  std::string path = place.folder->path();
+  std::vector<std::shared_ptr<const KeySet>> newer;
+  for (;;) {
+    const size_t first = files_.size();
+    TF_RETURN_IF_ERROR(OpenSave(Folder(path), save, table, newer));
+    if (save.since == 0) return absl::OkStatus();
+    newer.emplace_back();
+    TF_RETURN_IF_ERROR(KeysOf(first, &newer.back()));
+    const uint64_t since = save.since;
+    const std::string newer_path = path;
+    path = tf::io::JoinPath(tf::io::Dirname(path), save.since_name);
+    const absl::Status found =
+        ReadManifest(Folder(path), names, manifest.rank, manifest.processes, &save);
+    if (absl::IsNotFound(found) || (found.ok() && save.save != since) || newer.size() > kMaxChain) {
+      return absl::DataLossError(absl::StrCat("'", newer_path, "' has changes of a save in '", path,
+                                              "', which is not there any more."));
+    }
+    TF_RETURN_IF_ERROR(found);
+  }
+}
+
+absl::Status SavedRows::KeysOf(size_t first, std::shared_ptr<const KeySet>* keys) const {
+  auto made = std::make_shared<KeySet>();
+  RowBlock block(allocator_);
+  for (size_t number = first; number < files_.size(); ++number) {
+    const RowFileReader& reader = files_[number]->reader;
+    for (size_t i = 0; i < reader.num_blocks(); ++i) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(reader.ReadBlock(i, &block)));
+      TF_RETURN_IF_ERROR(ToTensorFlow(made->Add(block.keys, block.size)));
+    }
+  }
+  TF_RETURN_IF_ERROR(ToTensorFlow(made->Build()));
+  *keys = std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manifest,
+                                 const TableResource* table,
+                                 const std::vector<std::shared_ptr<const KeySet>>& newer) {
   if (table != nullptr) {
     TF_RETURN_IF_ERROR(CheckKind(*table, folder.PathOf(manifest.files[0].name), manifest.key_type,
                                  manifest.value_type, manifest.dim));
@@ -242,10 +286,12 @@ absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manife
     TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
     const RowFileHeader& header = file.reader.header();
     if (table != nullptr) TF_RETURN_IF_ERROR(file.CheckFits(*table));
-    if (file.reader.checksum() != named.checksum || file.reader.rows() != named.rows ||
-        header.save != manifest.save || header.shard != number - begin ||
-        header.num_shards != manifest.files.size() || header.key_type != manifest.key_type ||
-        header.value_type != manifest.value_type || header.meta.dim != manifest.dim ||
+    file.newer = newer;
+    if (header.has_changes != (manifest.since != 0) || file.reader.checksum() != named.checksum ||
+        file.reader.rows() != named.rows || header.save != manifest.save ||
+        header.shard != number - begin || header.num_shards != manifest.files.size() ||
+        header.key_type != manifest.key_type || header.value_type != manifest.value_type ||
+        header.meta.dim != manifest.dim ||
         header.meta.value_type != ValueTypeOf(header.value_type)) {
       return absl::DataLossError(
           absl::StrCat("'", file.source->name(), "' is damaged: it is not what was saved."));
@@ -255,8 +301,37 @@ absl::Status SavedRows::OpenPart(const Folder& folder, const RowManifest& manife
           SavedPolicy::Decode(header.policy.data(), header.policy.size(), &file.policy)));
     }
     for (size_t block = 0; block < file.reader.num_blocks(); ++block) {
-      blocks_.emplace_back(number, block);
+      if (!file.reader.HasLeft(block)) blocks_.emplace_back(number, block);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SavedRows::ReadNewest(size_t block, RowBlock* rows) const {
+  const File& file = FileOf(block);
+  TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.ReadBlock(blocks_[block].second, rows)));
+  if (file.newer.empty()) return absl::OkStatus();
+  Buffer<uint32_t> places(allocator_);
+  TF_RETURN_IF_ERROR(ToTensorFlow(places.Resize(rows->size)));
+  size_t count = 0;
+  for (size_t i = 0; i < rows->size; ++i) {
+    const auto has = [&](const auto& keys) { return keys->Has(rows->keys[i]); };
+    if (std::none_of(file.newer.begin(), file.newer.end(), has)) {
+      places[count++] = static_cast<uint32_t>(i);
+    }
+  }
+  if (count < rows->size) rows->Keep(file.reader.header(), places.data(), count);
+  return absl::OkStatus();
+}
+
+absl::Status SavedRows::CountRows(uint64_t* count) const {
+  *count = 0;
+  for (const auto& file : files_) *count += file->newer.empty() ? file->reader.rows() : 0;
+  RowBlock rows(allocator_);
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    if (FileOf(block).newer.empty()) continue;
+    TF_RETURN_IF_ERROR(ReadNewest(block, &rows));
+    *count += rows.size;
   }
   return absl::OkStatus();
 }
@@ -266,8 +341,7 @@ absl::Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>*
   if (last_rows_ == nullptr || last_block_ != block) {
     last_rows_.reset();
     auto read = std::make_shared<RowBlock>(allocator_);
-    TF_RETURN_IF_ERROR(
-        ToTensorFlow(FileOf(block).reader.ReadBlock(blocks_[block].second, read.get())));
+    TF_RETURN_IF_ERROR(ReadNewest(block, read.get()));
     last_rows_ = std::move(read);
     last_block_ = block;
   }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/core/batch/key_set.h"
 #include "cc/core/files/row_file.h"
 #include "cc/core/files/row_manifest.h"
 #include "cc/tf/file_system.h"
@@ -55,6 +56,9 @@ absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint3
 
 // Files of rows that fit a table, or of any kind, every byte of them checked. Blocks of all files
 // are numbered in a row. Any thread may read.
+//
+// A save of changes comes with what it is changes of, as one: files of newer saves come first, and
+// of an older one come those rows whose keys are in no newer one, and did not leave there.
 class SavedRows {
  public:
   struct File {
@@ -63,6 +67,8 @@ class SavedRows {
     std::unique_ptr<FileSource> source;
     RowFileReader reader;
     SavedPolicy policy;
+    // The keys of the newer saves that this is a part of.
+    std::vector<std::shared_ptr<const KeySet>> newer;
 
     // Whether a table saved the rows, which has a seed. The first file of such a save has the
     // numbers of a policy, also if there is none; that of other rows has none.
@@ -87,6 +93,8 @@ class SavedRows {
   size_t num_parts() const { return num_parts_; }
   size_t num_blocks() const { return blocks_.size(); }
   const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
+  // Of all blocks. Reads the older saves of a chain once more.
+  absl::Status CountRows(uint64_t* count) const;
   // The last block stays in memory, for who asks for its keys first.
   absl::Status ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows);
 
@@ -96,8 +104,15 @@ class SavedRows {
   // Without a table, rows of any kind.
   static absl::Status Open(const SavePlace& place, bool whole, Allocator* allocator,
                            const TableResource* table, std::shared_ptr<SavedRows>* rows);
-  absl::Status OpenPart(const Folder& folder, const RowManifest& manifest,
+  // Opens the part of a process, with all that it is changes of.
+  absl::Status OpenPart(const SavePlace& place, const RowManifest& manifest,
                         const TableResource* table);
+  absl::Status OpenSave(const Folder& folder, const RowManifest& manifest,
+                        const TableResource* table,
+                        const std::vector<std::shared_ptr<const KeySet>>& newer);
+  // The keys of the files from number `first` on.
+  absl::Status KeysOf(size_t first, std::shared_ptr<const KeySet>* keys) const;
+  absl::Status ReadNewest(size_t block, RowBlock* rows) const;
 
   Allocator* const allocator_;
   std::vector<std::unique_ptr<File>> files_;

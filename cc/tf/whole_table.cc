@@ -60,7 +60,7 @@ absl::Status MetaOf(const TableResource& table, bool with_slots, TableMeta* meta
 }
 
 absl::Status PolicyOf(TableResource* table, SavedPolicy* policy) {
-  policy->statistics = table->statistics();
+  policy->statistics = table->statistics().OfUse();
   if (policy->statistics.size() > 0) policy->step = table->clock()->step();
   if (policy->statistics.Has(Statistic::kEpoch)) policy->epoch = table->clock()->epoch();
   if (table->admission() == nullptr) return absl::OkStatus();

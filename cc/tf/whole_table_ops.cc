@@ -144,6 +144,7 @@ class ExportOp : public TableOp {
           CopyRows(rows.weights.data(), rows.size, table->row_bytes(), done, values);
         }
         CopyRows(rows.slots.data(), rows.size, slot_bytes, done, slots);
+        rows.KeepStatistics(table->statistics().size(), words);
         CopyRows(rows.statistics.data(), rows.size, words * sizeof(uint64_t), done, statistics);
       }
     }
@@ -310,7 +311,7 @@ class ImportOp : public TableOp {
     table->clock()->SetStep(exec.now.step);
     table->clock()->SetEpoch(exec.now.epoch);
     // Rows whose use begins with this import are of a step that is over.
-    const bool all_known = (table->statistics().bits() & ~policy.statistics.bits()) == 0;
+    const bool all_known = (table->statistics().OfUse().bits() & ~policy.statistics.bits()) == 0;
     if (!all_known) table->clock()->BeginStep();
     return KeepBounds(exec, table);
   }

@@ -30,6 +30,7 @@ PYTHON_ROOMS = (
     "variable",
     "optimizers",
     "layers",
+    "snapshots",
     "callbacks",
     "tbe",
     "tfra",

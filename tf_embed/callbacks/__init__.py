@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras callbacks."""
 
+from tf_embed.callbacks.snapshot import Snapshot
 from tf_embed.callbacks.table_metrics import TableMetrics
 
-__all__ = ["TableMetrics"]
+__all__ = ["Snapshot", "TableMetrics"]

@@ -11,11 +11,10 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.snapshots.sources import sources_of, tables_in
 from tf_embed.table.table import Table
-from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.memory_report import memory_report
 from tf_embed.variable.row_statistics import stats_of
-from tf_embed.variable.variable import Variable
 
 HIT_RATE = "cache_hit_rate"
 
@@ -64,7 +63,7 @@ class TableMetrics(keras.callbacks.Callback):
 
     def __init__(self, tables: Any = None, log_dir: Any = None, every: int = 100) -> None:
         super().__init__()
-        self._given = None if tables is None else _sources(tables)
+        self._given = None if tables is None else sources_of(tables)
         self._log_dir = None if log_dir is None else validation.path_of(log_dir, "log_dir")
         self._every = validation.positive_int(every, "every")
         self._writers: dict[str, Any] = {}
@@ -122,19 +121,10 @@ class TableMetrics(keras.callbacks.Callback):
 
     def _tables(self) -> list[Table]:
         """The tables: looked for each time, as layers may be built only now."""
+        sources: Iterable[Any] = [] if self.model is None else [self.model]
         if self._given is not None:
-            sources: Iterable[Any] = self._given
-        else:
-            sources = [] if self.model is None else [self.model]
-        found: dict[int, Table] = {}
-        for source in sources:
-            if isinstance(source, Variable):
-                found[id(source.table)] = source.table
-                continue
-            for weight in source.weights:
-                if isinstance(weight, Anchor):
-                    found.update((id(table), table) for table in weight.tables)
-        return list(found.values())
+            sources = self._given
+        return tables_in(sources)
 
     def _write(self, interval: _Interval, name: str, step: int) -> None:
         """Ends an interval and writes what is known at its end."""
@@ -224,20 +214,3 @@ def _scalar_metadata() -> Any:
 
 _DATA_CLASS_SCALAR = 1  # of tensorflow.DataClass
 _SCALAR = _scalar_metadata()
-
-
-def _sources(tables: Any) -> list[Variable | keras.layers.Layer]:
-    """The argument `tables` as a list.
-
-    Raises:
-        TypeError: If an item is neither a Variable nor a layer.
-    """
-    kinds = (Variable, keras.layers.Layer)
-    items = [tables] if isinstance(tables, kinds) else validation.items_of(tables, "tables")
-    for item in items:
-        if not isinstance(item, kinds):
-            raise TypeError(
-                "`tables` must be tf_embed.Variables or layers. Received: tables="
-                f"{validation.shown(tables)}"
-            )
-    return items

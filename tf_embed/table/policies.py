@@ -19,6 +19,8 @@ from tf_embed.configs import KerasConfig
 
 # What a table can keep of the use of each row, 8 bytes each, and the bits by which ops name it.
 STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
+# The bit of the word about changes, which is 8 bytes, too.
+CHANGE_BIT: int = 2 * max(STATISTICS.values())
 
 # Which of these an order goes by.
 ORDERS = {name: tuple(kept) for name, kept in _library.vocabulary()["eviction_orders"].items()}
@@ -162,6 +164,9 @@ class TablePolicy(KerasConfig):
             int64, which the rows get with the write. In a batch a key may stand several times; the
             last position wins. A new row of a lower score than all that could leave for it is
             refused then. Default: a new row has the score 0, and always comes.
+        track_changes: Whether the table knows which rows changed and which keys left since a
+            snapshot, see `Snapshots`. Keeps 8 bytes beside each row. Not for tables on a GPU, nor
+            for string keys or values.
 
     Raises:
         TypeError: An argument of a wrong type.
@@ -183,6 +188,7 @@ class TablePolicy(KerasConfig):
     log_evicted: bool = False
     steps_per_epoch: int | None = None
     score_fn: Callable[[tf.Tensor], Any] | None = None
+    track_changes: bool = False
 
     def __post_init__(self) -> None:
         if self.max_rows is not None:
@@ -211,6 +217,11 @@ class TablePolicy(KerasConfig):
             raise TypeError(
                 "`log_evicted` must be a bool. Received: log_evicted="
                 f"{validation.shown(self.log_evicted)}"
+            )
+        if not isinstance(self.track_changes, (bool, np.bool_)):
+            raise TypeError(
+                "`track_changes` must be a bool. Received: track_changes="
+                f"{validation.shown(self.track_changes)}"
             )
         if self.steps_per_epoch is not None:
             validation.positive_int(self.steps_per_epoch, "steps_per_epoch", most=2**62)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_embed.table import sharding
 from tf_embed.table.initializers import RowInitializer
-from tf_embed.table.policies import STATISTICS, TablePolicy
+from tf_embed.table.policies import CHANGE_BIT, STATISTICS, TablePolicy
 from tf_embed.table.storage import Storage
 
 
@@ -61,6 +61,16 @@ class TableOptions:
         return frozenset({*kept, "last_step"} if by_steps else kept)
 
     @property
+    def tracks_changes(self) -> bool:
+        """Whether the table knows what changed since a snapshot."""
+        return self.policy is not None and bool(self.policy.track_changes)
+
+    @property
+    def words_of_row(self) -> int:
+        """Words of 8 bytes that are kept beside a row."""
+        return len(self.statistics) + int(self.tracks_changes)
+
+    @property
     def evicts_by_bytes(self) -> bool:
         """Whether rows leave for others where the storage, and nothing else, has a bound."""
         has_order = self.policy is not None and self.policy.eviction is not None
@@ -93,6 +103,7 @@ class TableOptions:
         """The policy as the op that makes a table takes it."""
         attributes = {} if self.policy is None else self.policy.attributes()
         bits = sum(STATISTICS[one] for one in self.statistics)
+        bits += CHANGE_BIT if self.tracks_changes else 0
         return {**attributes, "statistics": bits} if bits else attributes
 
     @property

@@ -95,7 +95,7 @@ class CacheSizes:
         weights = spec.dim + quantized_rows.TAIL if quantized else spec.dim
         weights *= 1 if self.precision.dtype is None else self.precision.dtype.size
         options = TableOptions("", policy=policy, storage=storage)
-        statistics = len(options.statistics) * _WORD
+        statistics = options.words_of_row * _WORD
         return bytes_of_row(weights, self._slot_bytes(spec.dim), statistics, is_cached=True)
 
     def _slot_bytes(self, dim: int) -> int:

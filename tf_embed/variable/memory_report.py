@@ -160,7 +160,7 @@ def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
     """Bytes of the weights, the slots and the statistics of a row in memory."""
     options = table.options
     weights = options.dim * (options.value_dtype.size or _WORD)
-    statistics = len(options.statistics) * _WORD
+    statistics = options.words_of_row * _WORD
     rows = stats["cache_rows"] if options.has_disk else stats["rows"]
     slots = 0
     if rows:

@@ -79,6 +79,11 @@ class RowFiles:
         with validation.name_scope(name, "load_from_file_system"):
             return self._load(place, whole=validation.flag(load_entire_dir, "load_entire_dir"))
 
+    def load_all(self, dirpath: str, file_name: str) -> None:
+        """Loads the rows of a save by one process, in eager execution."""
+        place = Place(tf.constant(dirpath), "", file_name, rank=0, processes=1)
+        self._load(place, whole=False)
+
     def load_tfra(
         self, dirpath: str | os.PathLike[str], file_name: str | None, buffer_size: int
     ) -> None:

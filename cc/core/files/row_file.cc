@@ -16,7 +16,9 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files have little-endi
 constexpr char kMagic[8] = {'t', 'f', '_', 'e', 'm', 'b', 'e', 'd'};
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kPaddedFormat = 2;
+constexpr uint32_t kChangesFormat = 3;
 constexpr uint32_t kBlockTag = 'r';
+constexpr uint32_t kLeftTag = 'l';
 constexpr uint32_t kFillerTag = 'f';
 constexpr uint32_t kFooterTag = 'e';
 constexpr size_t kAlignment = 8;
@@ -42,6 +44,10 @@ struct Footer {
 static_assert(sizeof(FileStart) == 24 && sizeof(BlockStart) == 16 && sizeof(Footer) == 24);
 // What a block has besides its payload.
 constexpr size_t kBlockFrame = sizeof(BlockStart) + sizeof(uint32_t);
+
+uint32_t FormatOf(const RowFileHeader& header) {
+  return header.padded ? kPaddedFormat : header.has_changes ? kChangesFormat : kFormat;
+}
 
 size_t RoundUp(size_t bytes, size_t multiple = kAlignment) {
   return (bytes + multiple - 1) / multiple * multiple;
@@ -176,12 +182,13 @@ Status RowFileWriter::PutChecksum() {
 }
 
 Status RowFileWriter::Begin(const RowFileHeader& header) {
-  if (header.padded && (header.has_string_keys() || header.has_string_values())) {
-    return Status::InvalidArgument("A padded file of rows can't have strings.");
+  const bool has_strings = header.has_string_keys() || header.has_string_values();
+  if (has_strings && (header.padded || header.has_changes)) {
+    return Status::InvalidArgument("A padded file of rows, or one of changes, can't have strings.");
   }
   header_ = header;
   const std::vector<int64_t> body = EncodeBody(header);
-  FileStart start = {{}, header.padded ? kPaddedFormat : kFormat, 0, body.size() * sizeof(int64_t)};
+  FileStart start = {{}, FormatOf(header), 0, body.size() * sizeof(int64_t)};
   std::memcpy(start.magic, kMagic, sizeof(kMagic));
   TF_EMBED_RETURN_IF_ERROR(Put(&start, sizeof(start)));
   TF_EMBED_RETURN_IF_ERROR(Put(body.data(), start.body_bytes));
@@ -213,6 +220,19 @@ Status RowFileWriter::Append(const RowsToWrite& rows) {
   for (size_t begin = 0, end; begin < rows.size; begin = end) {
     end = EndOfBlock(rows, begin);
     TF_EMBED_RETURN_IF_ERROR(AppendBlock(rows, begin, end));
+  }
+  return Status();
+}
+
+Status RowFileWriter::AppendLeft(const int64_t* keys, size_t count) {
+  const size_t together = std::max<size_t>(1, block_bytes_ / sizeof(int64_t));
+  for (size_t begin = 0; begin < count; begin += together) {
+    const size_t size = std::min(together, count - begin);
+    const BlockStart start = {kLeftTag, static_cast<uint32_t>(size), size * sizeof(int64_t)};
+    TF_EMBED_RETURN_IF_ERROR(Put(&start, sizeof(start)));
+    TF_EMBED_RETURN_IF_ERROR(Put(keys + begin, start.payload_bytes));
+    ++blocks_;
+    TF_EMBED_RETURN_IF_ERROR(PutChecksum());
   }
   return Status();
 }
@@ -295,12 +315,13 @@ Status RowFileReader::ReadHeader(uint64_t* offset) {
   if (std::memcmp(start.magic, kMagic, sizeof(kMagic)) != 0) {
     return Damaged("it does not begin as a file of rows does");
   }
-  if (start.format != kFormat && start.format != kPaddedFormat) {
+  if (start.format < kFormat || start.format > kChangesFormat) {
     return Status::DataLoss("'" + source_->name() + "' has rows in the format " +
                             std::to_string(start.format) + ", and only " + std::to_string(kFormat) +
-                            " and " + std::to_string(kPaddedFormat) + " are known.");
+                            " to " + std::to_string(kChangesFormat) + " are known.");
   }
   header_.padded = start.format == kPaddedFormat;
+  header_.has_changes = start.format == kChangesFormat;
   if (start.body_bytes % sizeof(int64_t) != 0 ||
       start.body_bytes > source_->size() - sizeof(start) - sizeof(crc)) {
     return Damaged("its header has a wrong length");
@@ -334,14 +355,15 @@ Status RowFileReader::Verify() {
     TF_EMBED_RETURN_IF_ERROR(source_->Read(offset, sizeof(start), &start));
     if (start.tag == kFooterTag) return ReadFooter(offset, checksum_);
     const bool is_filler = start.tag == kFillerTag && header_.padded;
-    if (start.tag != kBlockTag && !is_filler) {
+    const bool left_keys = start.tag == kLeftTag && header_.has_changes;
+    if (start.tag != kBlockTag && !is_filler && !left_keys) {
       return Damaged("no block of rows begins at byte " + std::to_string(offset));
     }
     if (left < kBlockFrame + sizeof(Footer) ||
         start.payload_bytes > left - kBlockFrame - sizeof(Footer)) {
       return Damaged("the block at byte " + std::to_string(offset) + " has a wrong length");
     }
-    const Place place = {offset, kBlockFrame + start.payload_bytes};
+    const Place place = {offset, kBlockFrame + start.payload_bytes, left_keys};
     TF_EMBED_RETURN_IF_ERROR(ReadBytes(place, &block));
     const char* const bytes = block.bytes_.data();
     uint32_t crc;
@@ -354,7 +376,7 @@ Status RowFileReader::Verify() {
     } else {
       TF_EMBED_RETURN_IF_ERROR(
           ParseRowBlock(header_, source_->name(), offset, bytes, place.bytes, &block));
-      rows_ += block.size;
+      rows_ += left_keys ? 0 : block.size;
       try {
         blocks_.push_back(place);
       } catch (const std::bad_alloc&) {
@@ -428,6 +450,15 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
     return damaged(" have a wrong checksum");
   }
   std::memcpy(&start, bytes, sizeof(start));
+  block->left = start.tag == kLeftTag && header.has_changes;
+  if (block->left && start.rows > 0 && start.payload_bytes == size - kBlockFrame &&
+      start.payload_bytes == start.rows * sizeof(int64_t)) {
+    block->size = start.rows;
+    block->keys = reinterpret_cast<const int64_t*>(bytes + sizeof(start));
+    block->weights = block->slots = nullptr;
+    block->statistics = nullptr;
+    return Status();
+  }
   if (start.tag != kBlockTag || start.payload_bytes != size - kBlockFrame || start.rows == 0 ||
       start.rows > start.payload_bytes / LeastRowBytes(header)) {
     return damaged(" have a wrong length");
@@ -479,6 +510,23 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
     return damaged(" have a wrong length");
   }
   return Status();
+}
+
+void RowBlock::Keep(const RowFileHeader& header, const uint32_t* places, size_t count) {
+  // All sections lie in the block's own bytes.
+  const auto keep = [&](const void* section, size_t row_bytes) {
+    char* const rows = bytes_.data() + (static_cast<const char*>(section) - bytes_.data());
+    for (size_t to = 0; to < count; ++to) {
+      if (places[to] != to) {
+        std::memcpy(rows + to * row_bytes, rows + places[to] * row_bytes, row_bytes);
+      }
+    }
+  };
+  keep(keys, sizeof(int64_t));
+  keep(weights, header.weight_bytes());
+  if (header.slot_bytes() > 0) keep(slots, header.slot_bytes());
+  if (header.statistics_bytes() > 0) keep(statistics, header.statistics_bytes());
+  size = count;
 }
 
 }  // namespace tf_embed

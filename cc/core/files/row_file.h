@@ -23,6 +23,9 @@
 // that of the footer:
 //
 //     filler  | 'f' : 4 | 0 : 4 | bytes of the payload : 8 | zeros | CRC-32C : 4 |
+//
+// A file of changes has the format 3. Besides blocks of rows it has blocks of keys that left, in
+// the same shape with 'l' for a tag, whose payload is keys alone. Its keys are no strings.
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 #define TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 
@@ -80,7 +83,9 @@ struct RowFileHeader {
   StatisticSet statistics;
   TableMeta meta;
   std::vector<int64_t> policy;  // whatever the table's policy keeps besides the rows
-  bool padded = false;          // the form of the file; keys and weights are then no strings
+  // The form of the file: at most one of them. Without strings.
+  bool padded = false;
+  bool has_changes = false;
 
   bool has_string_keys() const { return key_type == StoredType::kString; }
   bool has_string_values() const { return value_type == StoredType::kString; }
@@ -123,6 +128,8 @@ class RowFileWriter {
   // In this order; Append any number of times.
   Status Begin(const RowFileHeader& header);
   Status Append(const RowsToWrite& rows);
+  // The same for keys that left. REQUIRES: a file of changes.
+  Status AppendLeft(const int64_t* keys, size_t count);
   Status Finish();
 
   uint64_t bytes() const { return bytes_; }
@@ -160,7 +167,12 @@ class RowBlock {
  public:
   explicit RowBlock(Allocator* allocator) : bytes_(allocator), strings_(allocator) {}
 
+  // Leaves the rows at `places` [count], which rise. REQUIRES: no strings, and a block that
+  // RowFileReader read.
+  void Keep(const RowFileHeader& header, const uint32_t* places, size_t count);
+
   size_t size = 0;
+  bool left = false;              // these are keys that left, and nothing else
   const int64_t* keys = nullptr;  // null where keys are strings
   StringBatch key_strings;
   const char* weights = nullptr;  // null where weights are strings
@@ -193,9 +205,11 @@ class RowFileReader {
 
   // The rest from any thread.
   const RowFileHeader& header() const { return header_; }
-  uint64_t rows() const { return rows_; }
+  uint64_t rows() const { return rows_; }  // without keys that left
   uint32_t checksum() const { return checksum_; }
   size_t num_blocks() const { return blocks_.size(); }
+  // Whether a block is one of keys that left.
+  bool HasLeft(size_t number) const { return blocks_[number].left; }
   // Reads and checks a block.
   Status ReadBlock(size_t number, RowBlock* block) const;
 
@@ -203,6 +217,7 @@ class RowFileReader {
   struct Place {
     uint64_t offset;  // of the block
     uint64_t bytes;   // from its tag to its checksum
+    bool left;
   };
 
   Status ReadHeader(uint64_t* offset);

@@ -38,6 +38,13 @@ class Scanner {
     text_.remove_prefix(word->size());
     return !word->empty();
   }
+  bool TakeLine(std::string* line) {
+    const size_t end = text_.find('\n');
+    if (end == std::string_view::npos) return false;
+    *line = std::string(text_.substr(0, end));
+    text_.remove_prefix(end + 1);
+    return true;
+  }
   bool TakeType(StoredType* type) {
     std::string word;
     if (!TakeWord(&word)) return false;
@@ -54,14 +61,21 @@ class Scanner {
 
 bool Scan(const std::string& text, RowManifest* manifest) {
   Scanner scanner(text);
-  bool good = scanner.Take("tf_embed rows 1\nsave ") && scanner.TakeNumber(&manifest->save, 16) &&
-              scanner.Take("\ntime ") && scanner.TakeNumber(&manifest->milliseconds) &&
-              scanner.Take("\nkeys ") && scanner.TakeType(&manifest->key_type) &&
-              scanner.Take("\nvalues ") && scanner.TakeType(&manifest->value_type) &&
-              scanner.Take("\ndim ") && scanner.TakeNumber(&manifest->dim) &&
-              scanner.Take("\nrank ") && scanner.TakeNumber(&manifest->rank) &&
-              scanner.Take(" of ") && scanner.TakeNumber(&manifest->processes) &&
-              scanner.Take("\n") && manifest->rank < manifest->processes;
+  const bool has_changes = scanner.Take("tf_embed changes 1\n");
+  bool good = (has_changes || scanner.Take("tf_embed rows 1\n")) && scanner.Take("save ") &&
+              scanner.TakeNumber(&manifest->save, 16) && scanner.Take("\ntime ") &&
+              scanner.TakeNumber(&manifest->milliseconds) && scanner.Take("\nkeys ") &&
+              scanner.TakeType(&manifest->key_type) && scanner.Take("\nvalues ") &&
+              scanner.TakeType(&manifest->value_type) && scanner.Take("\ndim ") &&
+              scanner.TakeNumber(&manifest->dim) && scanner.Take("\nrank ") &&
+              scanner.TakeNumber(&manifest->rank) && scanner.Take(" of ") &&
+              scanner.TakeNumber(&manifest->processes) && scanner.Take("\n") &&
+              manifest->rank < manifest->processes;
+  if (good && has_changes) {
+    good = scanner.Take("since ") && scanner.TakeNumber(&manifest->since, 16) &&
+           scanner.Take(" ") && scanner.TakeLine(&manifest->since_name) && manifest->since != 0 &&
+           RowManifest::IsFolderName(manifest->since_name);
+  }
   while (good && manifest->files.size() < RowManifest::kMaxFiles && scanner.Take("file ")) {
     RowManifest::File file;
     good = scanner.TakeWord(&file.name) && file.name.find('/') == std::string::npos &&
@@ -82,15 +96,22 @@ bool TakeRank(Scanner* scanner, uint32_t* rank, uint32_t* processes) {
 }  // namespace
 
 std::string RowManifest::Encode() const {
-  std::string text = "tf_embed rows 1\nsave " + Hex(save, 16) + "\ntime " +
-                     std::to_string(milliseconds) + "\nkeys " + NameOf(key_type) + "\nvalues " +
-                     NameOf(value_type) + "\ndim " + std::to_string(dim) + "\nrank " +
-                     std::to_string(rank) + " of " + std::to_string(processes) + "\n";
+  std::string text = std::string(since == 0 ? "tf_embed rows 1" : "tf_embed changes 1") +
+                     "\nsave " + Hex(save, 16) + "\ntime " + std::to_string(milliseconds) +
+                     "\nkeys " + NameOf(key_type) + "\nvalues " + NameOf(value_type) + "\ndim " +
+                     std::to_string(dim) + "\nrank " + std::to_string(rank) + " of " +
+                     std::to_string(processes) + "\n";
+  if (since != 0) text += "since " + Hex(since, 16) + " " + since_name + "\n";
   for (const File& file : files) {
     text += "file " + file.name + " " + std::to_string(file.bytes) + " " +
             std::to_string(file.rows) + " " + Hex(file.checksum, 8) + "\n";
   }
   return text + "checksum " + Hex(ExtendCrc32c(0, text.data(), text.size()), 8) + "\n";
+}
+
+bool RowManifest::IsFolderName(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\n\0", 3)) == std::string_view::npos;
 }
 
 Status RowManifest::Decode(const std::string& text, const std::string& name,

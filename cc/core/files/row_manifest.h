@@ -12,6 +12,11 @@
 //     rank 0 of 1
 //     file NAME BYTES ROWS CHECKSUM          one line for each shard, in their order
 //     checksum 0123abcd
+//
+// A save of changes begins with "tf_embed changes 1", and says behind the rank what they are
+// changes of: the number of a save, in a folder of this name beside its own.
+//
+//     since 00c0ffee00c0ffee NAME
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_
 #define TF_EMBED_CC_CORE_FILES_ROW_MANIFEST_H_
 
@@ -44,7 +49,12 @@ struct RowManifest {
   uint64_t dim = 0;
   uint32_t rank = 0;
   uint32_t processes = 1;
+  uint64_t since = 0;      // 0: these are all rows
+  std::string since_name;  // of the folder
   std::vector<File> files;
+
+  // Whether `since_name` may be this.
+  static bool IsFolderName(std::string_view name);
 
   std::string Encode() const;
   // Reads what Encode gave. Whatever else the text is, it is refused. `name` is for messages.

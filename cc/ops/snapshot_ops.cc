@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of snapshots: the rows of several tables at one moment, written while others change them.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_embed {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+namespace {
+
+absl::Status AllScalars(InferenceContext* c) {
+  ShapeHandle unused;
+  for (int i = 0; i < c->num_inputs(); ++i) {
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  }
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("TfEmbedBeginSnapshot")
+    .Input("tables: num_tables * resource")
+    .Input("since: int64")
+    .Output("snapshot: variant")
+    .Attr("num_tables: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(c->num_inputs() - 1), 1, &unused));
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Begins a snapshot of tables that keep track of changes. Its moment is that of this op: what changes
+later is not in it. TfEmbedWriteSnapshot writes it.
+
+tables: Each once.
+since: For each table the number of an earlier save, to write what changed since then; 0: all rows.
+snapshot: The snapshot. If it is dropped, what is not written by then is given up.
+)doc");
+
+REGISTER_OP("TfEmbedWriteSnapshot")
+    .Input("snapshot: variant")
+    .Input("number: int64")
+    .Input("folder: string")
+    .Input("file_name: string")
+    .Input("since_name: string")
+    .Output("save: int64")
+    .Attr("buffer_bytes: int >= 1 = 4194304")
+    .SetIsStateful()
+    .SetShapeFn(AllScalars)
+    .Doc(R"doc(
+Writes one of the tables of a snapshot to files, as TfEmbedSaveRows does. Others may change the table.
+
+number: Which of the tables, from 0. Each is written once.
+folder: Where the files are put. It is made.
+file_name: What the files are named after.
+since_name: The name of the folder, beside this one, that has the save which these are changes of.
+save: The number of this save.
+)doc");
+
+REGISTER_OP("TfEmbedNoteSnapshot")
+    .Input("table: resource")
+    .Input("save: int64")
+    .SetIsStateful()
+    .SetShapeFn(AllScalars)
+    .Doc(R"doc(
+Says that a table has just the rows of a save, so that snapshots can have what changed since then. Does
+nothing for a table that does not keep track of changes.
+
+save: The number of the save.
+)doc");
+
+REGISTER_OP("TfEmbedFoldRows")
+    .Input("folder: string")
+    .Input("file_name: string")
+    .Input("to_folder: string")
+    .Output("save: int64")
+    .Attr("buffer_bytes: int >= 1 = 4194304")
+    .SetIsStateful()
+    .SetShapeFn(AllScalars)
+    .Doc(R"doc(
+Writes a save of changes and all that it is changes of as one save of all rows.
+
+folder: Where the save of changes is.
+file_name: What the files are named after.
+to_folder: Where the new save is put.
+save: The number of the new save.
+)doc");
+
+REGISTER_OP("TfEmbedPutFile")
+    .Input("folder: string")
+    .Input("file_name: string")
+    .Input("text: string")
+    .SetIsStateful()
+    .SetShapeFn(AllScalars)
+    .Doc(R"doc(
+Puts a small file in a folder, in place of one of that name, at once or not at all. It survives a crash
+of the machine from then on, as do the names of files that were there before.
+)doc");
+
+}  // namespace tf_embed

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cc/tf/shard_file.h"
+
+#include <algorithm>
+
+#include "cc/tf/saved_rows.h"
+#include "cc/tf/whole_table.h"
+
+namespace tf_embed {
+namespace {
+
+// The strings of numbers of a dictionary.
+struct NumberedStrings {
+  const StringKeys* dictionary;
+  const int64_t* numbers;
+
+  StringBatch Batch(size_t size) const {
+    return {this, size, [](const void* self, size_t i) {
+              const NumberedStrings& strings = *static_cast<const NumberedStrings*>(self);
+              return strings.dictionary->StringOf(strings.numbers[i]);
+            }};
+  }
+};
+
+}  // namespace
+
+absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
+  const RowManifest kind = KindOf(*table);
+  SavedPolicy policy;
+  TF_RETURN_IF_ERROR(MetaOf(*table, /*with_slots=*/true, &header->meta));
+  TF_RETURN_IF_ERROR(PolicyOf(table, &policy));
+  header->key_type = kind.key_type;
+  header->value_type = kind.value_type;
+  header->num_shards = static_cast<uint32_t>(table->num_shards());
+  header->statistics = policy.statistics;
+  header->policy = policy.Encode();
+  return absl::OkStatus();
+}
+
+RowManifest KindOf(const TableResource& table) {
+  RowManifest kind;
+  kind.key_type = StoredTypeOf(table.signature().key_dtype);
+  kind.value_type = StoredTypeOf(table.signature().value_dtype);
+  kind.dim = table.dim();
+  return kind;
+}
+
+absl::Status ShardFile::Begin(const RowFileHeader& header, size_t shard) {
+  RowFileHeader own = header;
+  own.save = save_->number();
+  own.shard = static_cast<uint32_t>(shard);
+  // What is the variable's and not a shard's stands in the first file.
+  if (shard > 0) own.policy.clear();
+  FileSink* sink;
+  TF_RETURN_IF_ERROR(save_->NewFile(own.num_shards, &sink));
+  writer_.emplace(sink, table_.allocator(), block_bytes_);
+  const size_t row_bytes =
+      sizeof(int64_t) + own.weight_bytes() + own.slot_bytes() + own.statistics_bytes();
+  rows_of_block_ = std::max<size_t>(1, block_bytes_ / row_bytes);
+  return ToTensorFlow(writer_->Begin(own));
+}
+
+absl::Status ShardFile::Append(WholeRows* whole) {
+  whole->KeepStatistics(table_.statistics().size(), table_.statistics().OfUse().size());
+  RowsToWrite rows;
+  rows.size = whole->size;
+  rows.keys = whole->keys.data();
+  rows.weights = whole->weights.data();
+  rows.slots = whole->slots.data();
+  rows.statistics = whole->statistics.data();
+  const NumberedStrings key_strings{table_.key_strings(), rows.keys};
+  const NumberedStrings value_strings{table_.value_strings(),
+                                      reinterpret_cast<const int64_t*>(rows.weights)};
+  rows.key_strings = key_strings.Batch(rows.size);
+  rows.value_strings = value_strings.Batch(rows.size * table_.dim());
+  return ToTensorFlow(writer_->Append(rows));
+}
+
+absl::Status ShardFile::AppendLeft(const int64_t* keys, size_t count) {
+  return ToTensorFlow(writer_->AppendLeft(keys, count));
+}
+
+absl::Status ShardFile::Finish() {
+  TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Finish()));
+  save_->EndFile(*writer_);
+  return absl::OkStatus();
+}
+
+}  // namespace tf_embed

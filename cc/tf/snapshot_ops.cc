@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of snapshots. They run on the CPU, in eager execution.
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/core/table/change_log.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/pending_save.h"
+#include "cc/tf/saved_rows.h"
+#include "cc/tf/shard_file.h"
+#include "cc/tf/table_op.h"
+#include "cc/tf/whole_table.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+absl::Status ReadFolder(tf::OpKernelContext* context, int input, const char* name,
+                        std::unique_ptr<Folder>* folder) {
+  tf::tstring path;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(input), name, &path));
+  if (path.empty()) return InvalidArgumentError("`", name, "` must name a folder. Received: ''.");
+  *folder = std::make_unique<Folder>(std::string(path));
+  return absl::OkStatus();
+}
+
+absl::Status ReadPlace(tf::OpKernelContext* context, int input, SavePlace* place) {
+  tf::tstring file_name;
+  TF_RETURN_IF_ERROR(ReadFolder(context, input, "folder", &place->folder));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(input + 1), "file_name", &file_name));
+  if (file_name.empty()) return InvalidArgumentError("`file_name` must not be empty.");
+  place->file_name = std::string(file_name);
+  return absl::OkStatus();
+}
+
+absl::Status CheckTracked(const TableResource& table) {
+  TF_RETURN_IF_ERROR(table.CheckMaintenance());
+  if (table.shard(0)->maintenance()->changes() != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Table '", table.name(), "' does not keep track of changes."));
+}
+
+// Tables at one moment. Any thread may call anything.
+class Snapshot {
+ public:
+  using TablePointer = tf::core::RefCountPtr<TableResource>;
+
+  ~Snapshot() {
+    for (const One& one : tables_) End(one, 0);
+  }
+
+  absl::Status Begin(std::vector<TablePointer> tables, const std::vector<uint64_t>& since) {
+    std::vector<const Table*> shards;
+    for (size_t i = 0; i < tables.size(); ++i) {
+      TF_RETURN_IF_ERROR(CheckTracked(*tables[i]));
+      for (size_t k = 0; k < i; ++k) {
+        if (tables[k].get() == tables[i].get()) {
+          return InvalidArgumentError("`tables` must be distinct. Received: '", tables[i]->name(),
+                                      "' twice.");
+        }
+      }
+      for (const Table* const shard : tables[i]->shards()) shards.push_back(shard);
+    }
+    HeldTables paused(HostAllocator());
+    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(shards.data(), shards.size(), Held::kPaused)));
+    for (size_t i = 0; i < tables.size(); ++i) {
+      One one;
+      TF_RETURN_IF_ERROR(HeaderOf(tables[i].get(), &one.header));
+      one.header.has_changes = since[i] != 0;
+      one.since = since[i];
+      one.table = std::move(tables[i]);
+      const size_t num_shards = one.table->num_shards();
+      tables_.push_back(std::move(one));
+      for (size_t number = 0; number < num_shards; ++number) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(ChangesOf(tables_.back(), number)->Begin(since[i])));
+        ++tables_.back().begun;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(int64_t number, SavePlace place, std::string since_name, size_t block_bytes,
+                     uint64_t* save) {
+    One* one;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (number < 0 || number >= static_cast<int64_t>(tables_.size()) ||
+          tables_[static_cast<size_t>(number)].written) {
+        return InvalidArgumentError("`number` must be that of a table that is not written yet, of ",
+                                    tables_.size(), ". Received: ", number, ".");
+      }
+      one = &tables_[static_cast<size_t>(number)];
+      if (one->since != 0 && !RowManifest::IsFolderName(since_name)) {
+        return InvalidArgumentError("`since_name` must be the name of a folder. Received: '",
+                                    since_name, "'.");
+      }
+      one->written = true;
+    }
+    const absl::Status status =
+        WriteOne(*one, std::move(place), std::move(since_name), block_bytes, save);
+    End(*one, status.ok() ? *save : 0);
+    one->begun = 0;
+    return status;
+  }
+
+ private:
+  struct One {
+    TablePointer table;
+    uint64_t since = 0;
+    RowFileHeader header;
+    size_t begun = 0;  // shards of which a snapshot is under way
+    bool written = false;
+  };
+
+  static ChangeLog* ChangesOf(const One& one, size_t shard) {
+    return one.table->shard(shard)->maintenance()->changes();
+  }
+
+  static void End(const One& one, uint64_t save) {
+    for (size_t number = 0; number < one.begun; ++number) ChangesOf(one, number)->End(save);
+  }
+
+  static absl::Status WriteOne(const One& one, SavePlace place, std::string since_name,
+                               size_t block_bytes, uint64_t* number) {
+    TableResource* const table = one.table.get();
+    // Nobody clears or replaces the table meanwhile.
+    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
+    RowManifest kind = KindOf(*table);
+    kind.since = one.since;
+    kind.since_name = std::move(since_name);
+    PendingSave save(std::move(place), kind);
+    TF_RETURN_IF_ERROR(save.Begin());
+    for (size_t shard = 0; shard < table->num_shards(); ++shard) {
+      ShardFile file(table, &save, block_bytes);
+      TF_RETURN_IF_ERROR(file.Begin(one.header, shard));
+      TF_RETURN_IF_ERROR(WriteShard(one, shard, &file));
+      TF_RETURN_IF_ERROR(file.Finish());
+    }
+    *number = save.number();
+    return save.Commit();
+  }
+
+  static absl::Status WriteShard(const One& one, size_t number, ShardFile* file) {
+    const Table* const shard = one.table->shard(number);
+    ChangeLog* const changes = ChangesOf(one, number);
+    Allocator* const allocator = one.table->allocator();
+    WholeRows rows(allocator);
+    const auto write_given = [&] {
+      while (changes->TakeGiven(&rows)) TF_RETURN_IF_ERROR(file->Append(&rows));
+      return ToTensorFlow(changes->Check());
+    };
+    for (ExportCursor cursor; !cursor.done;) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(one.table->shard(number)->maintenance()->ExportSnapshot(
+          ExecContext::Serial(), file->rows_of_block(), &cursor, &rows)));
+      TF_RETURN_IF_ERROR(file->Append(&rows));
+      TF_RETURN_IF_ERROR(write_given());
+    }
+    {
+      // All rows are taken. Who has taken one gives it before this.
+      HeldTables paused(allocator);
+      TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(&shard, 1, Held::kPaused)));
+    }
+    TF_RETURN_IF_ERROR(write_given());
+    Buffer<int64_t> left(allocator);
+    size_t count;
+    TF_RETURN_IF_ERROR(ToTensorFlow(changes->KeysThatLeft(&left, &count)));
+    return file->AppendLeft(left.data(), count);
+  }
+
+  std::mutex mutex_;  // of `written`
+  std::vector<One> tables_;
+};
+
+// A snapshot in a variant.
+class SnapshotVariant {
+ public:
+  SnapshotVariant() = default;
+  explicit SnapshotVariant(std::shared_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
+
+  Snapshot* snapshot() const { return snapshot_.get(); }
+
+  // What TensorFlow asks of a type in a variant. A moment can't be sent anywhere.
+  std::string TypeName() const { return "tf_embed::Snapshot"; }
+  std::string DebugString() const { return TypeName(); }
+  void Encode(tf::VariantTensorData* data) const { data->set_type_name(TypeName()); }
+  bool Decode(const tf::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<Snapshot> snapshot_;
+};
+
+class BeginSnapshotOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  static absl::Status Run(tf::OpKernelContext* context) {
+    const int num_tables = context->num_inputs() - 1;
+    const tf::Tensor& since = context->input(num_tables);
+    TF_RETURN_IF_ERROR(CheckRank(since, "since", 1));
+    if (since.NumElements() != num_tables) {
+      return InvalidArgumentError("`since` must have ", num_tables,
+                                  " numbers. Received: ", since.NumElements(), ".");
+    }
+    const auto numbers = since.vec<int64_t>();
+    std::vector<Snapshot::TablePointer> tables(static_cast<size_t>(num_tables));
+    std::vector<uint64_t> saves;
+    for (int i = 0; i < num_tables; ++i) {
+      TF_RETURN_IF_ERROR(tf::LookupResource(context, tf::HandleFromInput(context, i),
+                                            &tables[static_cast<size_t>(i)]));
+      saves.push_back(static_cast<uint64_t>(numbers(i)));
+    }
+    auto snapshot = std::make_shared<Snapshot>();
+    tf::Tensor* variant;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
+    TF_RETURN_IF_ERROR(snapshot->Begin(std::move(tables), saves));
+    variant->scalar<tf::Variant>()() = SnapshotVariant(std::move(snapshot));
+    return absl::OkStatus();
+  }
+};
+
+class WriteSnapshotOp : public tf::OpKernel {
+ public:
+  explicit WriteSnapshotOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) const {
+    const tf::Tensor& variant = context->input(0);
+    const SnapshotVariant* const held =
+        variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<SnapshotVariant>() : nullptr;
+    if (held == nullptr || held->snapshot() == nullptr) {
+      return InvalidArgumentError("`snapshot` must be what TfEmbedBeginSnapshot gave.");
+    }
+    SavePlace place;
+    int64_t number;
+    tf::tstring since_name;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "number", &number));
+    TF_RETURN_IF_ERROR(ReadPlace(context, 2, &place));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(4), "since_name", &since_name));
+    uint64_t save;
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+    TF_RETURN_IF_ERROR(held->snapshot()->Write(number, std::move(place), std::string(since_name),
+                                               static_cast<size_t>(buffer_bytes_), &save));
+    output->scalar<int64_t>()() = static_cast<int64_t>(save);
+    return absl::OkStatus();
+  }
+
+  int64_t buffer_bytes_ = 0;
+};
+
+class NoteSnapshotOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    int64_t save;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
+    if (!CheckTracked(*table).ok()) return absl::OkStatus();
+    HeldTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      table->shard(number)->maintenance()->changes()->NoteLoaded(static_cast<uint64_t>(save));
+    }
+    return absl::OkStatus();
+  }
+};
+
+class FoldRowsOp : public tf::OpKernel {
+ public:
+  explicit FoldRowsOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) const {
+    SavePlace from, to;
+    tf::Tensor* output;
+    std::shared_ptr<SavedRows> saved;
+    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &from));
+    TF_RETURN_IF_ERROR(ReadFolder(context, 2, "to_folder", &to.folder));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+    to.file_name = from.file_name;
+    TF_RETURN_IF_ERROR(SavedRows::Open(from, /*whole=*/true, &saved));
+    RowFileHeader header = saved->files().front()->reader.header();
+    RowManifest kind;
+    kind.key_type = header.key_type;
+    kind.value_type = header.value_type;
+    kind.dim = header.meta.dim;
+    PendingSave save(std::move(to), kind);
+    header.save = save.number();
+    header.shard = 0;
+    header.num_shards = 1;
+    header.has_changes = header.padded = false;
+    FileSink* sink;
+    TF_RETURN_IF_ERROR(save.Begin());
+    TF_RETURN_IF_ERROR(save.NewFile(1, &sink));
+    RowFileWriter writer(sink, HostAllocator(), static_cast<size_t>(buffer_bytes_));
+    TF_RETURN_IF_ERROR(ToTensorFlow(writer.Begin(header)));
+    for (size_t number = 0; number < saved->num_blocks(); ++number) {
+      const SavedRows::File& file = saved->FileOf(number);
+      const RowFileHeader& own = file.reader.header();
+      if (own.statistics.bits() != header.statistics.bits() ||
+          !SameRule(own.meta.rule, header.meta.rule)) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "'", file.source->name(), "' has rows with other slots or statistics than '",
+            saved->files().front()->source->name(), "', so they can't be folded."));
+      }
+      std::shared_ptr<const RowBlock> block;
+      TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
+      RowsToWrite rows;
+      rows.size = block->size;
+      rows.keys = block->keys;
+      rows.key_strings = block->key_strings;
+      rows.weights = block->weights;
+      rows.value_strings = block->value_strings;
+      rows.slots = block->slots;
+      rows.statistics = block->statistics;
+      TF_RETURN_IF_ERROR(ToTensorFlow(writer.Append(rows)));
+    }
+    TF_RETURN_IF_ERROR(ToTensorFlow(writer.Finish()));
+    save.EndFile(writer);
+    output->scalar<int64_t>()() = static_cast<int64_t>(save.number());
+    return save.Commit();
+  }
+
+  int64_t buffer_bytes_ = 0;
+};
+
+class PutFileOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  static absl::Status Run(tf::OpKernelContext* context) {
+    SavePlace place;
+    tf::tstring text;
+    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "text", &text));
+    if (!RowManifest::IsFolderName(place.file_name)) {
+      return InvalidArgumentError("`file_name` must be the name of a file. Received: '",
+                                  place.file_name, "'.");
+    }
+    TF_RETURN_IF_ERROR(place.folder->Create());
+    TF_RETURN_IF_ERROR(place.folder->Sync());
+    return place.folder->Replace(place.file_name, place.file_name + ".aside", std::string(text));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedBeginSnapshot").Device(tf::DEVICE_CPU), BeginSnapshotOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedWriteSnapshot").Device(tf::DEVICE_CPU), WriteSnapshotOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedNoteSnapshot").Device(tf::DEVICE_CPU), NoteSnapshotOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedFoldRows").Device(tf::DEVICE_CPU), FoldRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedPutFile").Device(tf::DEVICE_CPU), PutFileOp);
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `callbacks.Snapshot`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from unittest import mock
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+import tf_embed
+from tf_embed.snapshots import Snapshots
+
+
+def model_of(**options) -> keras.Model:
+    """A model with a table."""
+    inputs = keras.Input((2,), dtype="int64")
+    rows = tf_embed.layers.DynamicEmbedding(3, optimizer="adagrad", **options)(inputs)
+    outputs = keras.layers.Dense(1)(keras.layers.Flatten()(rows))
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    return model
+
+
+def rows_of(model: keras.Model) -> dict[int, list[float]]:
+    """All rows of its table."""
+    keys, rows = model.layers[1].variable.export()
+    return dict(zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True))
+
+
+TRACKED = tf_embed.TablePolicy(track_changes=True)
+
+
+class SnapshotTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.path, ignore_errors=True)
+        draw = np.random.default_rng(1)
+        self.ids = draw.integers(0, 500, size=(640, 2))
+        self.y = draw.normal(size=(640, 1)).astype(np.float32)
+
+    def fit(self, model, *callbacks, epochs=2):
+        model.fit(
+            self.ids, self.y, batch_size=32, epochs=epochs, callbacks=list(callbacks), verbose=0
+        )
+
+    @parameterized.parameters(
+        (None, 1, [None] * 6),
+        (TRACKED, 1, [None] * 6),
+        (TRACKED, 3, [None, 1, 2, None, 4, 5]),
+    )
+    def test_it_saves_every_some_batches_and_at_the_end(self, policy, whole_every, since):
+        model = model_of(policy=policy)
+        saves = tf_embed.callbacks.Snapshot(
+            self.path, every_n_batches=7, keep=None, whole_every=whole_every
+        )
+        self.fit(model, saves)
+        found = Snapshots(self.path, model).list_snapshots()
+        self.assertEqual([info.name for info in found], [f"snapshot-{i:06d}" for i in range(1, 7)])
+        self.assertEqual(
+            [info.since for info in found], [one and f"snapshot-{one:06d}" for one in since]
+        )
+        other = model_of()
+        Snapshots(self.path, other).load("snapshot-000006")
+        self.assertEqual(rows_of(other), rows_of(model))
+
+    def test_it_keeps_the_last_and_goes_on_with_their_numbers(self):
+        model = model_of(policy=TRACKED)
+        for _ in range(2):
+            self.fit(model, tf_embed.callbacks.Snapshot(self.path, every_n_batches=7, keep=2))
+        names = [info.name for info in Snapshots(self.path, model).list_snapshots()]
+        self.assertEqual(names, ["snapshot-000011", "snapshot-000012"])
+
+    def test_a_table_that_was_cleared_is_saved_whole(self):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, 20, keep=None, whole_every=10)
+        clear = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: model.layers[1].variable.clear()
+        )
+        self.fit(model, saves, clear, epochs=3)
+        found = Snapshots(self.path, model).list_snapshots()
+        self.assertEqual([info.since for info in found], [None, None, None])
+
+    def test_a_failure_ends_the_training(self):
+        model = model_of(policy=TRACKED)
+        saves = tf_embed.callbacks.Snapshot(self.path, 5)
+        fails = mock.patch(
+            "tf_embed.ops.snapshot_ops.write_snapshot",
+            side_effect=tf.errors.ResourceExhaustedError(None, None, "The disk is full."),
+        )
+        with fails, self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "disk is full"):
+            self.fit(model, saves)
+        self.assertEmpty(Snapshots(self.path, model).list_snapshots())
+
+    def test_arguments(self):
+        for arguments, error, message in (
+            ({"every_n_batches": 0}, ValueError, "`every_n_batches`"),
+            ({"keep": 0}, ValueError, "`keep`"),
+            ({"whole_every": "2"}, TypeError, "`whole_every`"),
+            ({"tables": [3]}, TypeError, "`tables`"),
+            ({"path": ""}, ValueError, "`path`"),
+        ):
+            with self.assertRaisesRegex(error, message):
+                tf_embed.callbacks.Snapshot(**{"path": self.path, **arguments})
+
+
+if __name__ == "__main__":
+    absltest.main()

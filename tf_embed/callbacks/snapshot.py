@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Snapshot`: saves tables while a model is trained."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import validation
+from tf_embed.snapshots import Snapshots
+from tf_embed.snapshots.sources import sources_of, tables_in
+
+_NAME = re.compile(r"snapshot-(\d+)")
+
+
+class Snapshot(keras.callbacks.Callback):
+    """Saves tables every some batches, and when training ends.
+
+    Snapshots are named "snapshot-000001" and so on, and go on from the highest number in `path`.
+    Each is logged when it is written. Tables with `TablePolicy(track_changes=True)` are saved while
+    training goes on; the next snapshot waits for the one before. An error ends the training at the
+    next snapshot. `tf_embed.Snapshots(path, model).load(name)` brings rows back.
+
+    Args:
+        path: A folder, or a path of any file system that TensorFlow knows.
+        every_n_batches: Number of batches between two snapshots, an int from 1.
+        keep: How many of the newest stay, with those that they are changes of; an int from 1, or
+            None for all.
+        whole_every: Every how many snapshots one has all rows; those between have what changed
+            since the one before. Above 1, tables must keep track of changes. An int from 1.
+        tables: What to save: a `tf_embed.Variable`, a layer, or a list of these. Default: the
+            tables of the model.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If a number is out of range, or `path` is empty.
+
+    Example:
+        >>> import keras, numpy as np, tempfile, tf_embed
+        >>> policy = tf_embed.TablePolicy(track_changes=True)
+        >>> layer = tf_embed.layers.DynamicEmbedding(2, optimizer="adam", policy=policy)
+        >>> model = keras.Sequential([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> path = tempfile.mkdtemp()
+        >>> saved = tf_embed.callbacks.Snapshot(path, every_n_batches=10, keep=2, whole_every=5)
+        >>> x, y = np.array([[1], [2]]), np.array([0.0, 1.0])
+        >>> history = model.fit(x, y, callbacks=[saved], verbose=0)
+        >>> tf_embed.Snapshots(path, model).latest()
+        'snapshot-000001'
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        every_n_batches: int = 1000,
+        keep: int | None = 3,
+        whole_every: int = 1,
+        tables: Any = None,
+    ) -> None:
+        super().__init__()
+        self._path = validation.path_of(path, "path")
+        self._every = validation.positive_int(every_n_batches, "every_n_batches")
+        self._keep = None if keep is None else validation.positive_int(keep, "keep")
+        self._whole_every = validation.positive_int(whole_every, "whole_every")
+        self._given = None if tables is None else sources_of(tables)
+        self._snapshots: Snapshots | None = None
+        self._seen = 0  # batches since the last snapshot
+        self._saved = 0  # snapshots of this training
+        self._last: str | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins to count."""
+        self._snapshots = Snapshots(self._path, self._sources())
+        self._seen = self._saved = 0
+        self._last = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Saves if it is time."""
+        self._seen += 1
+        if self._seen >= self._every:
+            self._save()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Saves what was trained since the last snapshot, and waits for it."""
+        assert self._snapshots is not None
+        if self._seen:
+            self._save()
+        self._snapshots.wait()
+        self._tidy()
+
+    def _sources(self) -> Any:
+        return self._given if self._given is not None else [self.model]
+
+    def _save(self) -> None:
+        snapshots = self._snapshots
+        assert snapshots is not None
+        snapshots.wait()  # raises if the last one failed
+        self._tidy()
+        since = self._last if self._saved % self._whole_every else None
+        name = f"snapshot-{self._next_number():06d}"
+        in_background = all(table.options.tracks_changes for table in tables_in(self._sources()))
+        try:
+            snapshots.save(name, since=since, wait=not in_background)
+        except tf.errors.FailedPreconditionError as error:
+            if since is None:
+                raise
+            logging.info("Snapshot %r has all rows: %s", name, error.message)
+            snapshots.save(name, wait=not in_background)
+        self._last = name
+        self._seen = 0
+        self._saved += 1
+
+    def _next_number(self) -> int:
+        assert self._snapshots is not None
+        found = [_NAME.fullmatch(info.name) for info in self._snapshots.list_snapshots()]
+        return 1 + max([0, *(int(one.group(1)) for one in found if one)])
+
+    def _tidy(self) -> None:
+        if self._keep is not None and self._saved:
+            assert self._snapshots is not None
+            self._snapshots.keep(self._keep)

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of tables: in a folder each, whole or of changes, while training goes on."""
+
+from tf_embed.snapshots.manifest import SnapshotInfo
+from tf_embed.snapshots.pending import PendingSnapshot
+from tf_embed.snapshots.snapshots import Snapshots
+
+__all__ = ["PendingSnapshot", "SnapshotInfo", "Snapshots"]

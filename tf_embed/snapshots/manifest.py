@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that makes a folder a snapshot.
+
+It is written last, and replaced at once, so a folder without it is none, or none yet. It names the
+files of rows of each table by what they are named after, and the number of their save. These have
+a manifest of their own, with lengths and checksums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.ops import snapshot_ops
+
+FILE = "snapshot.json"
+
+_FORMAT = 1
+_SAVE = re.compile(r"^save ([0-9a-f]{16})$", re.MULTILINE)
+_ROWS = re.compile(r"^file \S+ (\d+) (\d+) [0-9a-f]{8}$", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableFiles:
+    """The files of one table.
+
+    Attributes:
+        table: The table's name when it was saved.
+        file_name: What its files are named after.
+        save: The number of their save.
+        rows: Number of rows in them.
+        bytes: Their size.
+    """
+
+    table: str
+    file_name: str
+    save: int
+    rows: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SnapshotInfo:
+    """What is known of a snapshot without reading its rows.
+
+    Attributes:
+        name: Its name.
+        since: The name of the snapshot that it has the changes of; None if it has all rows.
+        time: When it was begun, in seconds since 1970.
+        tables: A `TableFiles` for each table, in their order.
+    """
+
+    name: str
+    since: str | None
+    time: float
+    tables: tuple[TableFiles, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in its files; of changes, those that changed."""
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files."""
+        return sum(table.bytes for table in self.tables)
+
+
+def exists(folder: str) -> bool:
+    """Whether a folder is a snapshot."""
+    return bool(tf.io.gfile.exists(os.path.join(folder, FILE)))
+
+
+def write(folder: str, info: SnapshotInfo) -> None:
+    """Makes the folder a snapshot, whose files are there; in place of an earlier one."""
+    body = {"format": _FORMAT, **dataclasses.asdict(info)}
+    snapshot_ops.put_file(folder, FILE, _text_of({**body, "checksum": _checksum(body)}))
+
+
+def read(folder: str) -> SnapshotInfo:
+    """Reads the file.
+
+    Raises:
+        tf.errors.DataLossError: If it is damaged, or of another format.
+        tf.errors.NotFoundError: If there is none.
+    """
+    path = os.path.join(folder, FILE)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        text = file.read()
+    try:
+        body = json.loads(text)
+        checksum = body.pop("checksum")
+        if body.pop("format") != _FORMAT or checksum != _checksum({"format": _FORMAT, **body}):
+            raise ValueError
+        if _text_of({"format": _FORMAT, **body, "checksum": checksum}).encode() != text:
+            raise ValueError
+        tables = tuple(TableFiles(**table) for table in body.pop("tables"))
+        return SnapshotInfo(**body, tables=tables)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise tf.errors.DataLossError(
+            None, None, f"'{path}' is damaged, or of another format."
+        ) from error
+
+
+def files_of(folder: str, file_name: str, table: str) -> TableFiles:
+    """What the manifest of rows says of files that were just written.
+
+    Raises:
+        tf.errors.DataLossError: If it is no such manifest.
+    """
+    path = os.path.join(folder, f"{file_name}.rank0of1.manifest")
+    with tf.io.gfile.GFile(path, "r") as file:
+        text = file.read()
+    save = _SAVE.search(text)
+    if save is None:
+        raise tf.errors.DataLossError(None, None, f"'{path}' is damaged.")
+    numbers = [(int(size), int(rows)) for size, rows in _ROWS.findall(text)]
+    return TableFiles(
+        table=table,
+        file_name=file_name,
+        save=int(save.group(1), 16),
+        rows=sum(rows for _, rows in numbers),
+        bytes=sum(size for size, _ in numbers),
+    )
+
+
+def check_saves(folder: str, info: SnapshotInfo) -> None:
+    """Refuses files of rows that are of another save than the snapshot says.
+
+    Raises:
+        tf.errors.OpError: If they are, or are not there.
+    """
+    for table in info.tables:
+        found = files_of(folder, table.file_name, table.table)
+        if found != table:
+            raise tf.errors.DataLossError(
+                None, None, f"'{folder}' has files of rows that are not those of the snapshot."
+            )
+
+
+def names_in(folder: str) -> Sequence[str]:
+    """The names in a folder; none if it is not there."""
+    if not tf.io.gfile.isdir(folder):
+        return []
+    return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
+
+
+def _text_of(body: dict[str, Any]) -> str:
+    return json.dumps(body, indent=1, sort_keys=True) + "\n"
+
+
+def _checksum(body: dict[str, Any]) -> int:
+    return zlib.crc32(_text_of(body).encode())

@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Snapshots`: saves of tables under names, in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import validation
+from tf_embed.ops import row_file_ops, snapshot_ops
+from tf_embed.snapshots import manifest
+from tf_embed.snapshots.manifest import SnapshotInfo
+from tf_embed.snapshots.pending import PendingSnapshot
+from tf_embed.snapshots.sources import Source, sources_of, tables_in
+from tf_embed.table.table import Table
+from tf_embed.variable.memory_report import size_text
+from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, RowFiles
+
+# What files of rows are named after: the table's place, and a number of the snapshot.
+_FILE_NAME = "rows_{place}-{number}"
+_OURS = re.compile(r"rows_\d+-[0-9a-f]{8}\.rank\d+of\d+\.")
+
+
+class Snapshots:
+    """Saves of tables under names, each in a folder of its own in `path`.
+
+    A snapshot has the rows of all tables and their optimizer slots, as they are at the moment of
+    `save`. It is there when it is whole: a crash, or a full disk, leaves those that were there
+    before. Every byte has a checksum, and a damaged snapshot is an error that names the file. It
+    can be loaded into tables with any number of shards, with or without a `storage`.
+
+    Tables with `TablePolicy(track_changes=True)`, for 8 bytes a row, can do two more things.
+    Training can go on while a snapshot is written (`wait=False`): it keeps a copy of rows that
+    change meanwhile, until they are written. And a snapshot can have just what changed since an
+    earlier one (`since=`), of this process or loaded by it: rows that changed, and keys that left.
+    Such a chain of snapshots is loaded as one. `fold` makes one of it.
+
+    Snapshots do not have what is not in the tables: dense variables, and the step of an optimizer.
+    `model.save` and tf.train.Checkpoint have those.
+
+    Args:
+        path: A folder, or a path of any file system that TensorFlow knows. It is made.
+        tables: A `tf_embed.Variable`, a layer, a model, or a list of these. Their order counts when
+            they are loaded, not their names.
+
+    Raises:
+        TypeError: If `path` is not a path, or `tables` holds something else.
+        ValueError: If `path` is empty.
+
+    Example:
+        >>> import tempfile, tf_embed
+        >>> v = tf_embed.Variable(dim=2, policy=tf_embed.TablePolicy(track_changes=True))
+        >>> v.upsert([1, 2, 3], [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+        >>> snapshots = tf_embed.Snapshots(tempfile.mkdtemp(), v)
+        >>> snapshots.save("monday").wait().rows
+        3
+        >>> v.upsert([3], [[4.0, 4.0]])
+        >>> snapshots.save("tuesday", since="monday").wait().rows
+        1
+        >>> v.clear()
+        >>> snapshots.load("tuesday")
+        >>> v.lookup([3]).numpy().tolist()
+        [[4.0, 4.0]]
+    """
+
+    def __init__(self, path: str | os.PathLike[str], tables: Any) -> None:
+        self.path = validation.path_of(path, "path")
+        self._sources: list[Source] = sources_of(tables)
+        self._pending: PendingSnapshot | None = None
+
+    # Saving.
+
+    def save(
+        self, name: str, *, since: str | None = None, wait: bool = True, if_busy: str = "wait"
+    ) -> PendingSnapshot:
+        """Saves the rows as they are now.
+
+        Args:
+            name: A name for a folder. A snapshot that has it is replaced when this one is whole.
+            since: The name of an earlier snapshot, to save what changed since then. Default: all
+                rows.
+            wait: Whether it is written when this returns. False: a thread writes it. Rows are those
+                of now in both cases. Tables that do not keep track of changes need True: who trains
+                them waits.
+            if_busy: What to do if an earlier snapshot is still being written: "wait" for it, or
+                "raise".
+
+        Returns:
+            The snapshot under way; its `wait()` gives a `SnapshotInfo`, or raises.
+
+        Raises:
+            TypeError: If an argument is of a wrong type.
+            ValueError: If a name is a path, there is no snapshot `since`, others have the changes
+                since the one that `name` would replace, a table does not keep track of changes but
+                must, or there is no table.
+            RuntimeError: If this is called in a graph, or an earlier snapshot is being written and
+                `if_busy` is "raise".
+            tf.errors.FailedPreconditionError: If a table does not know what changed since that
+                snapshot: it was saved by another process, is older than the last 64, or the table
+                was cleared, restored or got another optimizer since. Save all rows.
+            tf.errors.OpError: If it can't be written.
+        """
+        folder = self._folder(name, "name")
+        validation.flag(wait, "wait")
+        validation.one_of(if_busy, ("wait", "raise"), "if_busy")
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "`Snapshots.save` runs in eager execution. Received: a call in a graph"
+            )
+        self._be_alone(if_busy)
+        tables = self._tables()
+        base = None if since is None else self._base(since, name, tables)
+        if dependent := self._dependents(name):
+            raise ValueError(
+                f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
+                f"changes. Received: name={name!r}"
+            )
+        tracked = all(table.options.tracks_changes for table in tables)
+        if not tracked and (base is not None or not wait):
+            argument = "since" if base is not None else "wait"
+            first = next(one for one in tables if not one.options.tracks_changes)
+            raise ValueError(
+                f"`{argument}` is for tables that keep track of changes: give the policy of "
+                f"{first.options.name!r} track_changes=True. Received: "
+                f"{argument}={validation.shown(since if base is not None else wait)}"
+            )
+        writer = _Writer(folder, name, base, tables)
+        if tracked:
+            writer.begin()
+        self._pending = PendingSnapshot(name, writer.write, background=not wait)
+        if wait:
+            self._pending.wait()
+        return self._pending
+
+    def wait(self) -> None:
+        """Waits until the last snapshot is written.
+
+        Raises:
+            tf.errors.OpError: If it could not be.
+        """
+        if self._pending is not None:
+            self._pending.wait()
+
+    def fold(self, name: str, to: str | None = None) -> SnapshotInfo:
+        """Writes a snapshot of changes, with all that it is changes of, as one of all rows.
+
+        No table is needed for that. Snapshots since `name` stay what they are unless they replace
+        it.
+
+        Args:
+            name: The snapshot's name.
+            to: The name of the new one. Default: `name`, which is replaced if none is since it.
+
+        Returns:
+            The new snapshot.
+
+        Raises:
+            TypeError: If a name is not a str.
+            ValueError: If there is no such snapshot, or others are since the one that is replaced.
+            tf.errors.OpError: If files are damaged, or the new ones can't be written. Then all are
+                as before.
+        """
+        self._be_alone("wait")
+        to = name if to is None else to
+        folder, to_folder = self._present(name, "name"), self._folder(to, "to")
+        if dependent := self._dependents(to):
+            raise ValueError(
+                f"`to` must not be the name of a snapshot since which {dependent[0]!r} has the "
+                f"changes. Received: to={to!r}"
+            )
+        info = manifest.read(folder)
+        tables = []
+        for table in info.tables:
+            snapshot_ops.fold_rows(folder, table.file_name, to_folder)
+            tables.append(manifest.files_of(to_folder, table.file_name, table.table))
+        return _commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
+
+    # Loading.
+
+    def load(self, name: str) -> None:
+        """Loads all rows of a snapshot, with those that it is changes of, into empty tables.
+
+        Afterwards, snapshots can be saved `since` this one.
+
+        Args:
+            name: The snapshot's name.
+
+        Raises:
+            TypeError: If it is not a str.
+            ValueError: If there is no such snapshot, or it has another number of tables.
+            RuntimeError: If a table has rows, or this is called in a graph.
+            tf.errors.OpError: If files are damaged, missing, or of another kind of table.
+        """
+        folder = self._present(name, "name")
+        tables = self._tables()
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "`Snapshots.load` runs in eager execution. Received: a call in a graph"
+            )
+        self._be_alone("wait")
+        info = manifest.read(folder)
+        if len(info.tables) != len(tables):
+            raise ValueError(
+                f"The snapshot in {folder!r} must have as many tables as are to be loaded, "
+                f"{len(tables)}. Received: {len(info.tables)} tables"
+            )
+        for table in tables:
+            if rows := int(table.size()):
+                raise RuntimeError(
+                    f"{table.options.name!r} must have no rows when it loads a snapshot, or rows "
+                    f"that came after the snapshot would stay: clear it. Received: {rows} rows"
+                )
+        manifest.check_saves(folder, info)
+        for table, files in zip(tables, info.tables, strict=True):
+            RowFiles(table, is_named=True).load_all(folder, files.file_name)
+        for table, files in zip(tables, info.tables, strict=True):
+            if table.options.tracks_changes:
+                snapshot_ops.note_snapshot(table.resource_handle, _signed(files.save))
+
+    # The snapshots that there are.
+
+    def list_snapshots(self) -> list[SnapshotInfo]:
+        """The snapshots in the folder, oldest first.
+
+        Raises:
+            tf.errors.OpError: If the file of one can't be read, or is damaged.
+        """
+        folders = [os.path.join(self.path, name) for name in manifest.names_in(self.path)]
+        found = [manifest.read(folder) for folder in folders if manifest.exists(folder)]
+        return sorted(found, key=lambda info: (info.time, info.name))
+
+    def latest(self) -> str | None:
+        """The name of the newest snapshot; None if there is none."""
+        found = self.list_snapshots()
+        return found[-1].name if found else None
+
+    def remove(self, name: str) -> None:
+        """Removes a snapshot.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            TypeError: If it is not a str.
+            ValueError: If there is no such snapshot, or others have the changes since it.
+        """
+        folder = self._present(name, "name")
+        self._be_alone("wait")
+        if dependent := self._dependents(name):
+            raise ValueError(
+                f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
+                f"changes: fold that one, or remove it first. Received: name={name!r}"
+            )
+        _remove(folder)
+
+    def keep(self, last: int) -> Sequence[str]:
+        """Removes old snapshots, and what crashed saves left.
+
+        Args:
+            last: How many of the newest stay, an int from 1. Those that they are changes of stay
+                as well.
+
+        Returns:
+            The names of those that were removed.
+
+        Raises:
+            TypeError: If `last` is not an int.
+            ValueError: If it is less than 1.
+        """
+        validation.positive_int(last, "last")
+        self._be_alone("wait")
+        found = self.list_snapshots()
+        since = {info.name: info.since for info in found}
+        stay: set[str] = set()
+        for info in found[-last:]:
+            needed: str | None = info.name
+            while needed is not None and needed not in stay:
+                stay.add(needed)
+                needed = since.get(needed)
+        # Those that are changes of others go before these.
+        leaving = [info.name for info in reversed(found) if info.name not in stay]
+        for name in leaving:
+            _remove(os.path.join(self.path, name))
+        for name in manifest.names_in(self.path):
+            folder = os.path.join(self.path, name)
+            files = manifest.names_in(folder)
+            if manifest.FILE not in files and files and all(map(_OURS.match, files)):
+                _remove(folder)
+        return leaving
+
+    # Parts of these.
+
+    def _tables(self) -> list[Table]:
+        tables = tables_in(self._sources)
+        if not tables:
+            raise ValueError(
+                "`tables` must have a table. Received: variables and layers without any; layers "
+                "have theirs once they are built"
+            )
+        return tables
+
+    def _folder(self, name: Any, argument: str) -> str:
+        return os.path.join(self.path, folder_name(name, argument))
+
+    def _present(self, name: Any, argument: str) -> str:
+        folder = self._folder(name, argument)
+        if not manifest.exists(folder):
+            raise ValueError(
+                f"`{argument}` must be the name of a snapshot in {self.path!r}. Received: "
+                f"{argument}={name!r}"
+            )
+        return folder
+
+    def _base(self, since: Any, name: str, tables: Sequence[Table]) -> SnapshotInfo:
+        """The snapshot that another one is to have the changes since."""
+        info = manifest.read(self._present(since, "since"))
+        if since == name:
+            raise ValueError(f"`since` must not be the snapshot itself. Received: since={since!r}")
+        if len(info.tables) != len(tables):
+            raise ValueError(
+                f"`since` must be the name of a snapshot of {len(tables)} tables. Received: "
+                f"since={since!r}, of {len(info.tables)}"
+            )
+        return info
+
+    def _dependents(self, name: str) -> list[str]:
+        return [info.name for info in self.list_snapshots() if info.since == name]
+
+    def _be_alone(self, if_busy: str) -> None:
+        """Waits for an earlier snapshot, whose error is for who asks it."""
+        if self._pending is None or self._pending.done():
+            return
+        if if_busy == "raise":
+            raise RuntimeError(
+                f"The snapshot {self._pending.name!r} is still being written. Received: a second "
+                'one with if_busy="raise"'
+            )
+        self._pending.join()
+
+
+class _Writer:
+    """Writes a snapshot."""
+
+    def __init__(
+        self, folder: str, name: str, base: SnapshotInfo | None, tables: Sequence[Table]
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._base = base
+        self._tables = list(tables)
+        self._time = time.time()
+        self._begun: tf.Tensor | None = None
+
+    def begin(self) -> None:
+        """Holds the moment."""
+        bases = [0] * len(self._tables)
+        if self._base is not None:
+            bases = [_signed(table.save) for table in self._base.tables]
+        handles = [table.resource_handle for table in self._tables]
+        self._begun = snapshot_ops.begin_snapshot(handles, bases)
+
+    def write(self) -> SnapshotInfo:
+        """Writes all files."""
+        number = secrets.token_hex(4)
+        since = None if self._base is None else self._base.name
+        files = []
+        for place, table in enumerate(self._tables):
+            file_name = _FILE_NAME.format(place=place, number=number)
+            if self._begun is None:
+                _save_rows(table, self._folder, file_name)
+            else:
+                snapshot_ops.write_snapshot(
+                    self._begun, place, self._folder, file_name, since or ""
+                )
+            files.append(manifest.files_of(self._folder, file_name, table.options.name))
+        self._begun = None
+        info = _commit(self._folder, SnapshotInfo(self._name, since, self._time, tuple(files)))
+        logging.info(
+            "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
+            self._folder,
+            info.rows,
+            len(files),
+            "" if since is None else f" since {since!r}",
+            size_text(info.bytes),
+            time.time() - self._time,
+        )
+        return info
+
+
+def folder_name(name: Any, argument: str) -> str:
+    """A name as that of a folder.
+
+    Raises:
+        TypeError: If it is not a str.
+        ValueError: If it is a path.
+    """
+    name = validation.name_of(name, argument)
+    if "/" in name or "\n" in name or name in (".", ".."):
+        raise ValueError(
+            f"`{argument}` must be the name of a folder, not a path. Received: {argument}={name!r}"
+        )
+    return name
+
+
+def _save_rows(table: Table, folder: str, file_name: str) -> None:
+    place = row_file_ops.Place(tf.constant(folder), "", file_name, rank=0, processes=1)
+    row_file_ops.save_rows(table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES)
+
+
+def _commit(folder: str, info: SnapshotInfo) -> SnapshotInfo:
+    """Makes the folder a snapshot, and removes the files of one that it replaces."""
+    manifest.write(folder, info)
+    kept = tuple(f"{table.file_name}." for table in info.tables)
+    for name in manifest.names_in(folder):
+        if _OURS.match(name) and not name.startswith(kept):
+            _remove_files([os.path.join(folder, name)])
+    return info
+
+
+def _remove(folder: str) -> None:
+    """Removes a snapshot: first what makes it one."""
+    if manifest.exists(folder):
+        tf.io.gfile.remove(os.path.join(folder, manifest.FILE))
+    names = [name for name in manifest.names_in(folder) if _OURS.match(name)]
+    _remove_files(os.path.join(folder, name) for name in names)
+    if not manifest.names_in(folder):
+        _remove_files([folder])
+
+
+def _remove_files(paths: Iterable[str]) -> None:
+    """Removes files or empty folders. That one stays is no harm, and logged."""
+    for path in paths:
+        try:
+            if tf.io.gfile.isdir(path):
+                tf.io.gfile.rmtree(path)
+            else:
+                tf.io.gfile.remove(path)
+        except tf.errors.OpError as error:
+            logging.warning("Can't remove %r: %s", path, error)
+
+
+def _signed(save: int) -> int:
+    """A number of a save as ops take it."""
+    return save - 2**64 if save >= 2**63 else save

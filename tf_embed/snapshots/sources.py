@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of variables, layers and models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import keras
+
+from tf_embed import validation
+from tf_embed.table.table import Table
+from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.variable import Variable
+
+Source: TypeAlias = "Variable | keras.layers.Layer"
+
+
+def sources_of(tables: Any) -> list[Source]:
+    """The argument `tables` as a list.
+
+    Raises:
+        TypeError: If an item is neither a Variable nor a layer.
+    """
+    kinds = (Variable, keras.layers.Layer)
+    items = [tables] if isinstance(tables, kinds) else validation.items_of(tables, "tables")
+    for item in items:
+        if not isinstance(item, kinds):
+            raise TypeError(
+                "`tables` must be tf_embed.Variables or layers. Received: tables="
+                f"{validation.shown(tables)}"
+            )
+    return items
+
+
+def tables_in(sources: Iterable[Source]) -> list[Table]:
+    """The tables of variables, and of layers those among their weights, each once."""
+    found: dict[int, Table] = {}
+    for source in sources:
+        if isinstance(source, Variable):
+            found[id(source.table)] = source.table
+            continue
+        for weight in source.weights:
+            if isinstance(weight, Anchor):
+                found.update((id(table), table) for table in weight.tables)
+    return list(found.values())
