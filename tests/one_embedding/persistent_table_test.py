@@ -157,6 +157,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
             one.write([2, 4], np.array([[5, 5], [4, 4]], np.float32))
         wanted = {1: [3.0, 3.0], 2: [5.0, 5.0], 4: [4.0, 4.0]}
         self.assertEqual(read(folder, storage_dim=2), wanted)
+        self.assertEqual(reader(folder, storage_dim=2).num_rows, 4)  # 2 is there twice
         emb = self.emb(folder)
         emb.load_snapshot("s")
         self.assertEqual(rows_of(*emb.row_tables[0].export()), wanted)
