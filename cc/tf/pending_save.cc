@@ -28,8 +28,9 @@ PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
   manifest_.processes = place.processes;
 }
 
-PendingSave::~PendingSave() {
+void PendingSave::GiveUp() {
   if (!begun_ || committed_) return;
+  begun_ = false;
   for (const RowManifest::File& file : manifest_.files) folder_->Remove(file.name);
   folder_->Remove(Aside());
 }

@@ -28,8 +28,7 @@ class PendingSave {
   PendingSave(SavePlace place, const RowManifest& kind);
   PendingSave(const PendingSave&) = delete;
   PendingSave& operator=(const PendingSave&) = delete;
-  // Removes the files, unless the save was committed.
-  ~PendingSave();
+  ~PendingSave() { GiveUp(); }
 
   // A number that all files of this save have.
   uint64_t number() const { return manifest_.save; }
@@ -40,6 +39,8 @@ class PendingSave {
   // Says that `writer` has finished the last file.
   void EndFile(const RowFileWriter& writer);
   absl::Status Commit();
+  // Removes the files, unless the save was committed. Nothing follows.
+  void GiveUp();
 
  private:
   std::string Aside() const;

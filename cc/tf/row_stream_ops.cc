@@ -125,6 +125,8 @@ class ReadRowStreamOp : public tf::OpKernel {
 // One file of rows, under way. Any thread may call anything.
 class RowStream {
  public:
+  static constexpr char kTypeName[] = "tf_embed::RowStream";
+
   RowStream(SavePlace place, const RowManifest& kind)
       : kind_(kind), pending_(std::move(place), kind) {}
 
@@ -162,20 +164,28 @@ class RowStream {
     rows.weights = static_cast<const char*>(weights.data());
     rows.slots = static_cast<const char*>(slots.data());
     const absl::Status status = ToTensorFlow(writer_->Append(rows));
-    open_ = status.ok();  // the file may end in half a block
+    if (!status.ok()) GiveUp();  // the file may end in half a block
     return status;
   }
 
   absl::Status Finish() {
     std::lock_guard<std::mutex> lock(mutex_);
     TF_RETURN_IF_ERROR(CheckOpen());
-    open_ = false;
-    TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Finish()));
+    absl::Status status = ToTensorFlow(writer_->Finish());
     pending_.EndFile(*writer_);
-    return pending_.Commit();
+    if (status.ok()) status = pending_.Commit();
+    if (!status.ok()) GiveUp();
+    open_ = false;
+    return status;
   }
 
  private:
+  // Now, since the one who sees the error may hold the stream for long.
+  void GiveUp() {
+    open_ = false;
+    pending_.GiveUp();
+  }
+
   absl::Status CheckOpen() const {
     if (open_) return absl::OkStatus();
     return absl::FailedPreconditionError("The stream of rows has ended, or has failed before.");
@@ -199,32 +209,13 @@ class RowStream {
   bool open_ = false;
 };
 
-// A stream in a variant.
-class RowStreamVariant {
- public:
-  RowStreamVariant() = default;
-  explicit RowStreamVariant(std::shared_ptr<RowStream> stream) : stream_(std::move(stream)) {}
+using RowStreamVariant = SharedVariant<RowStream>;
 
-  // Reads an input of an op.
-  static absl::Status Read(const tf::Tensor& variant, RowStream** stream) {
-    const RowStreamVariant* const held =
-        variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<RowStreamVariant>() : nullptr;
-    if (held == nullptr || held->stream_ == nullptr) {
-      return InvalidArgumentError("`stream` must be what TfEmbedBeginRowStream gave.");
-    }
-    *stream = held->stream_.get();
-    return absl::OkStatus();
-  }
-
-  // What TensorFlow asks of a type in a variant. Open files can't be sent anywhere.
-  std::string TypeName() const { return "tf_embed::RowStream"; }
-  std::string DebugString() const { return TypeName(); }
-  void Encode(tf::VariantTensorData* data) const { data->set_type_name(TypeName()); }
-  bool Decode(const tf::VariantTensorData&) { return false; }
-
- private:
-  std::shared_ptr<RowStream> stream_;
-};
+absl::Status ReadStream(tf::OpKernelContext* context, RowStream** stream) {
+  *stream = RowStreamVariant::In(context->input(0));
+  if (*stream != nullptr) return absl::OkStatus();
+  return InvalidArgumentError("`stream` must be what TfEmbedBeginRowStream gave.");
+}
 
 class BeginRowStreamOp : public tf::OpKernel {
  public:
@@ -276,7 +267,7 @@ class AppendRowStreamOp : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     RowStream* stream;
-    OP_REQUIRES_OK(context, RowStreamVariant::Read(context->input(0), &stream));
+    OP_REQUIRES_OK(context, ReadStream(context, &stream));
     OP_REQUIRES_OK(context,
                    stream->Append(context->input(1), context->input(2), context->input(3)));
   }
@@ -288,7 +279,7 @@ class FinishRowStreamOp : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     RowStream* stream;
-    OP_REQUIRES_OK(context, RowStreamVariant::Read(context->input(0), &stream));
+    OP_REQUIRES_OK(context, ReadStream(context, &stream));
     OP_REQUIRES_OK(context, stream->Finish());
   }
 };

@@ -351,14 +351,9 @@ absl::Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>*
 
 absl::Status ReadBlockInput(tf::OpKernelContext* context, int input, SavedRows** rows,
                             size_t* block) {
-  const tf::Tensor& variant = context->input(input);
   const tf::Tensor& number = context->input(input + 1);
-  const SavedRowsVariant* const saved =
-      variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<SavedRowsVariant>() : nullptr;
-  if (saved == nullptr || saved->rows() == nullptr) {
-    return InvalidArgumentError("`rows` must be the open files of saved rows.");
-  }
-  *rows = saved->rows();
+  *rows = SavedRowsVariant::In(context->input(input));
+  if (*rows == nullptr) return InvalidArgumentError("`rows` must be the open files of saved rows.");
   const int64_t wanted = number.dims() == 0 ? number.scalar<int64_t>()() : -1;
   if (wanted < 0 || wanted >= static_cast<int64_t>((*rows)->num_blocks())) {
     return InvalidArgumentError("`block` must be a scalar less than ", (*rows)->num_blocks(),

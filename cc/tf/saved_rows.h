@@ -16,10 +16,9 @@
 #include "cc/core/files/row_file.h"
 #include "cc/core/files/row_manifest.h"
 #include "cc/tf/file_system.h"
+#include "cc/tf/shared_variant.h"
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/variant.h"
-#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace tf_embed {
 
@@ -61,6 +60,8 @@ absl::Status ReadManifest(const Folder& folder, const RowFileNames& names, uint3
 // of an older one come those rows whose keys are in no newer one, and did not leave there.
 class SavedRows {
  public:
+  static constexpr char kTypeName[] = "tf_embed::SavedRows";
+
   struct File {
     explicit File(std::unique_ptr<FileSource> opened, Allocator* allocator)
         : source(std::move(opened)), reader(source.get(), allocator) {}
@@ -125,23 +126,7 @@ class SavedRows {
   std::shared_ptr<const RowBlock> last_rows_;
 };
 
-// SavedRows in a variant.
-class SavedRowsVariant {
- public:
-  SavedRowsVariant() = default;
-  explicit SavedRowsVariant(std::shared_ptr<SavedRows> rows) : rows_(std::move(rows)) {}
-
-  SavedRows* rows() const { return rows_.get(); }
-
-  // What TensorFlow asks of a type in a variant. Open files can't be sent anywhere.
-  std::string TypeName() const { return "tf_embed::SavedRows"; }
-  std::string DebugString() const { return TypeName(); }
-  void Encode(tensorflow::VariantTensorData* data) const { data->set_type_name(TypeName()); }
-  bool Decode(const tensorflow::VariantTensorData&) { return false; }
-
- private:
-  std::shared_ptr<SavedRows> rows_;
-};
+using SavedRowsVariant = SharedVariant<SavedRows>;
 
 // Reads the input `rows` of an op, and its number of a block, which follows.
 absl::Status ReadBlockInput(tensorflow::OpKernelContext* context, int input, SavedRows** rows,

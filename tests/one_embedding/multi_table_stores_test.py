@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 from one_embedding_cases import constant_tables, layer, store, uniform_tables
-from reference import SEED
+from reference import SEED, sorted_rows
 
 import tf_embed
 from tf_embed import one_embedding
@@ -159,6 +159,24 @@ class SnapshotsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(slots, 2)
         for slot in slots:
             self.assertTrue(np.any(slot.lookup(tf.constant([1], tf.int64)).numpy()))
+
+    def test_a_snapshot_has_rows_of_several_columns_that_went_to_the_disk(self):
+        folder, ids = self.folder(), np.arange(200_000).reshape([-1, 2])
+        makers = one_embedding.make_uniform_initializer, one_embedding.make_normal_initializer
+        columns = [one_embedding.make_column_options(make()) for make in makers]
+        tables = [one_embedding.make_table(columns)] * 2
+        emb = layer(tables, "int32", [3, 1], store_options=ssd(folder), optimizer="sgd")
+        train(emb, tf.constant(ids, tf.int32))
+        (member,) = emb.row_tables
+        self.assertGreater(member.stats()["demoted"], 1000)
+        emb.save_snapshot("s")
+        kind = (folder, "s", "int64", "float32", 4)
+        blocks = list(one_embedding.make_persistent_table_reader(*kind))
+        read = sorted_rows(*(tf.concat(parts, 0) for parts in zip(*blocks, strict=True)))
+        wanted = sorted_rows(*member.export())
+        self.assertLen(wanted[0], 200_000)
+        self.assertAllEqual(read[0], wanted[0])
+        self.assertAllEqual(read[1], wanted[1])
 
     def test_a_snapshot_takes_the_place_of_an_earlier_one(self):
         folder = self.folder()

@@ -157,6 +157,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
             one.write([2, 4], np.array([[5, 5], [4, 4]], np.float32))
         wanted = {1: [3.0, 3.0], 2: [5.0, 5.0], 4: [4.0, 4.0]}
         self.assertEqual(read(folder, storage_dim=2), wanted)
+        self.assertEqual(reader(folder, storage_dim=2).num_rows, 4)  # 2 is there twice
         emb = self.emb(folder)
         emb.load_snapshot("s")
         self.assertEqual(rows_of(*emb.row_tables[0].export()), wanted)
@@ -279,6 +280,8 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         else:
             with self.assertRaisesRegex(KeyError, "mine"), one:
                 raise KeyError("mine")
+            with self.assertRaisesRegex(ValueError, "given up"):
+                one.close()
         self.assertEmpty(files_in(folder))
         with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
             reader(folder)
@@ -320,6 +323,33 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(tf.errors.OpError, f"rank0of1.*{message}"):
             one.close()
         self.assertEqual(set(read(folder)), {2})
+
+    def test_a_full_disk_gives_the_snapshot_up_and_is_never_silent(self):
+        folder = self.folder()
+        program = (
+            "import resource, sys, numpy as np, tensorflow as tf\n"
+            "from tf_embed import one_embedding\n"
+            "make = one_embedding.make_persistent_table_writer\n"
+            "one = make(sys.argv[1], 's', 'int64', 'float32', 3)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2)\n"
+            "seen = []\n"
+            "for action in (*[lambda: one.write(np.arange(2000), np.ones([2000, 3]))] * 5,\n"
+            "               lambda: one.close(), lambda: one.close()):\n"
+            "    try:\n"
+            "        action()\n"
+            "    except (tf.errors.OpError, ValueError) as error:\n"
+            "        seen.append(error)\n"  # and with it frames that have the stream
+            "assert isinstance(seen[0], tf.errors.OpError), seen\n"
+            "assert len(seen) > 2 and all('given up' in str(error) for error in seen[1:]), seen\n"
+            "assert len(tf.io.gfile.listdir(sys.argv[1] + '/snapshots/s')) == 2\n"
+        )
+        write(folder, [7], np.zeros([1, 3]))
+        before = {one.name for one in files_in(folder)}
+        command = [sys.executable, "-c", program, folder]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({one.name for one in files_in(folder)}, before)
+        self.assertEqual(read(folder), {7: [0.0] * 3})
 
     def test_each_damaged_byte_is_an_error_that_names_the_file(self):
         folder = self.folder()

@@ -229,9 +229,9 @@ class _Kind:
             layers = snapshots.layers_with(self.paths[0], self.snapshot_name)
             if len(layers) > 1:
                 raise ValueError(
-                    "`layer_name` must say whose snapshot to read, as several layers have one "
-                    f"named {self.snapshot_name!r} in {self.paths[0]!r}. Received: "
-                    f"layer_name=None, with the layers {layers}"
+                    "`layer_name` must be the layer of the snapshot, as several have one named "
+                    f"{self.snapshot_name!r} in {self.paths[0]!r}. Received: layer_name=None, "
+                    f"with the layers {layers}"
                 )
             layer = layers[0] if layers else None
         folders = self.folders(layer)
@@ -375,7 +375,8 @@ class PersistentTableWriter:
         self._slot_dtype = tf.float64 if kind.value_type == tf.float64 else tf.float32
         slots = kind.storage_dim - self._dim
         self._dtype = tf.as_dtype(_dtype_of_values(kind.value_type, self._slot_dtype, slots))
-        self._writers: list[RowWriter] | None = [
+        self._end = ""  # how it ended
+        self._writers = [
             RowWriter(folder, snapshots.FILES, kind.value_type, self._dim, meta)
             for folder in kind.folders(kind.layer_name)
         ]
@@ -390,11 +391,11 @@ class PersistentTableWriter:
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If shapes do not fit, a number is too large, or the writer is closed.
+            ValueError: If shapes do not fit, a number is too large, or the writer has ended.
             tf.errors.OpError: If a file can't be written. The snapshot is given up then.
         """
         kind, owner = self._kind, self._kind.snapshot_name
-        writers = self._open_writers()
+        self._check_open()
         ids = validation.tensor_of(keys, kind.key_type, "keys", owner)
         rows = validation.tensor_of(values, self._dtype, "values", owner)
         if ids.shape.rank != 1 or rows.shape.as_list() != [ids.shape[0], kind.storage_dim]:
@@ -409,28 +410,34 @@ class PersistentTableWriter:
         array = rows.numpy()[places]
         weights = validation.rounded(array[:, : self._dim], kind.value_type, "values", owner)
         slots = array[:, self._dim :].astype(self._slot_dtype.as_numpy_dtype)
-        shards = default_partition_fn(tf.constant(stored, tf.int64), len(writers)).numpy()
+        shards = default_partition_fn(tf.constant(stored, tf.int64), len(self._writers)).numpy()
         try:
-            for number, writer in enumerate(writers):
+            for number, writer in enumerate(self._writers):
                 mine = shards == number
                 if mine.any():
                     writer.append(stored[mine], weights[mine], slots[mine])
-        except tf.errors.OpError:
-            self._drop()
+        except BaseException:  # also an interrupt: some rows, or folders, would be missing
+            self._give_up()
             raise
 
     def close(self) -> None:
         """Puts the snapshot in place. A second call does nothing.
 
         Raises:
-            tf.errors.OpError: If that fails. Then the snapshot is given up; of several folders,
+            ValueError: If the snapshot was given up before.
+            tf.errors.OpError: If it can't be put in place. Then it is given up; of several folders,
                 those before the one that failed have theirs.
         """
+        if self._end == "closed":
+            return
+        self._check_open()
         try:
-            for writer in self._writers or ():
+            for writer in self._writers:
                 writer.finish()
-        finally:
-            self._drop()
+        except BaseException:  # also an interrupt: some rows, or folders, would be missing
+            self._give_up()
+            raise
+        self._end = "closed"
 
     def __enter__(self) -> PersistentTableWriter:
         return self
@@ -438,21 +445,19 @@ class PersistentTableWriter:
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         if kind is None:
             self.close()
-        else:
-            self._drop()
+        elif not self._end:
+            self._give_up()
 
-    def _open_writers(self) -> list[RowWriter]:
-        if self._writers is None:
-            raise ValueError(
-                f"The writer of {self._kind.snapshot_name!r} is closed, or has failed before."
-            )
-        return self._writers
+    def _check_open(self) -> None:
+        """Refuses what follows the end, as rows would be lost."""
+        if self._end:
+            raise ValueError(f"The writer of {self._kind.snapshot_name!r} is {self._end}.")
 
-    def _drop(self) -> None:
+    def _give_up(self) -> None:
         """Removes what was not finished."""
-        for writer in self._writers or ():
+        self._end = "given up, as it failed before"
+        for writer in self._writers:
             writer.drop()
-        self._writers = None
 
 
 def _dtype_of_values(value_type: tf.DType, slot_dtype: tf.DType, slots: int) -> np.dtype:

@@ -363,6 +363,9 @@ class TableGroup(keras.layers.Layer):
     def load_snapshot(self, snapshot_name: str) -> None:
         """Loads the rows of a snapshot, with any number of shards, into a layer without rows.
 
+        The snapshot is the layer's own, or one that `make_persistent_table_writer` wrote for it. If
+        there is none, it is one that was written for any layer.
+
         Args:
             snapshot_name: The name that it was saved under.
 

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// An object in a variant tensor, which lives as long as one of the tensors. It can't be sent to
+// another device or process.
+#ifndef TF_EMBED_CC_TF_SHARED_VARIANT_H_
+#define TF_EMBED_CC_TF_SHARED_VARIANT_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace tf_embed {
+
+// REQUIRES: T::kTypeName, the name of the type for TensorFlow.
+template <class T>
+class SharedVariant {
+ public:
+  SharedVariant() = default;
+  explicit SharedVariant(std::shared_ptr<T> object) : object_(std::move(object)) {}
+
+  // The object in a tensor; null if it is not a scalar with one.
+  static T* In(const tensorflow::Tensor& tensor) {
+    if (tensor.dtype() != tensorflow::DT_VARIANT || tensor.dims() != 0) return nullptr;
+    const auto* const held = tensor.scalar<tensorflow::Variant>()().get<SharedVariant>();
+    return held == nullptr ? nullptr : held->object_.get();
+  }
+
+  // The interface of a type in a variant.
+  std::string TypeName() const { return T::kTypeName; }
+  std::string DebugString() const { return TypeName(); }
+  void Encode(tensorflow::VariantTensorData* data) const { data->set_type_name(TypeName()); }
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<T> object_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_TF_SHARED_VARIANT_H_
