@@ -79,6 +79,7 @@ REGISTER_OP("TfEmbedFoldRows")
     .Input("folder: string")
     .Input("file_name: string")
     .Input("to_folder: string")
+    .Input("to_file_name: string")
     .Output("save: int64")
     .Attr("buffer_bytes: int >= 1 = 4194304")
     .SetIsStateful()
@@ -89,6 +90,7 @@ Writes a save of changes and all that it is changes of as one save of all rows.
 folder: Where the save of changes is.
 file_name: What the files are named after.
 to_folder: Where the new save is put.
+to_file_name: What its files are named after.
 save: The number of the new save.
 )doc");
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cc/ops/key_types.h"
 #include "cc/tf/op_inputs.h"
@@ -106,6 +107,23 @@ absl::Status FindParts(const SavePlace& place, bool whole, bool* by_key,
     TF_RETURN_IF_ERROR(ReadManifest(folder, names, rank, processes, &parts->back()));
   }
   return absl::OkStatus();
+}
+
+// The manifest of a save of that number, whatever its files are named after.
+absl::Status FindSave(const Folder& folder, uint32_t rank, uint32_t processes, uint64_t number,
+                      RowManifest* manifest) {
+  const std::string end = RowFileNames("").Manifest(rank, processes);
+  std::vector<std::string> files;
+  TF_RETURN_IF_ERROR(folder.List(&files));
+  for (const std::string& file : files) {
+    if (!absl::EndsWith(file, end)) continue;
+    std::string text;
+    const std::string path = folder.PathOf(file);
+    TF_RETURN_IF_ERROR(ReadWholeFile(path, RowManifest::kMaxBytes, &text));
+    TF_RETURN_IF_ERROR(ToTensorFlow(RowManifest::Decode(text, path, manifest)));
+    if (manifest->save == number) return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat("'", folder.path(), "' has no such save."));
 }
 
 }  // namespace
@@ -223,7 +241,6 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, Allocator* allo
 absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& manifest,
                                  const TableResource* table) {
   ++num_parts_;
-  const RowFileNames names(place.file_name);
   RowManifest save = manifest;
   std::string path = place.folder->path();
   std::vector<std::shared_ptr<const KeySet>> newer;
@@ -236,9 +253,12 @@ absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& mani
     const uint64_t since = save.since;
     const std::string newer_path = path;
     path = tf::io::JoinPath(tf::io::Dirname(path), save.since_name);
+    if (newer.size() > kMaxChain) {
+      return absl::DataLossError(absl::StrCat("'", newer_path, "' is changes of itself."));
+    }
     const absl::Status found =
-        ReadManifest(Folder(path), names, manifest.rank, manifest.processes, &save);
-    if (absl::IsNotFound(found) || (found.ok() && save.save != since) || newer.size() > kMaxChain) {
+        FindSave(Folder(path), manifest.rank, manifest.processes, since, &save);
+    if (absl::IsNotFound(found)) {
       return absl::DataLossError(absl::StrCat("'", newer_path, "' has changes of a save in '", path,
                                               "', which is not there any more."));
     }

@@ -293,9 +293,8 @@ class FoldRowsOp : public tf::OpKernel {
     tf::Tensor* output;
     std::shared_ptr<SavedRows> saved;
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &from));
-    TF_RETURN_IF_ERROR(ReadFolder(context, 2, "to_folder", &to.folder));
+    TF_RETURN_IF_ERROR(ReadPlace(context, 2, &to));
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
-    to.file_name = from.file_name;
     TF_RETURN_IF_ERROR(SavedRows::Open(from, /*whole=*/true, &saved));
     RowFileHeader header = saved->files().front()->reader.header();
     RowManifest kind;

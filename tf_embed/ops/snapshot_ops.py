@@ -54,10 +54,13 @@ def note_snapshot(handle: tf.Tensor, save: int) -> None:
         _raw.tf_embed_note_snapshot(table=handle, save=tf.constant(save, tf.int64))
 
 
-def fold_rows(folder: str, file_name: str, to_folder: str) -> int:
+def fold_rows(folder: str, file_name: str, to_folder: str, to_file_name: str) -> int:
     """Writes a save of changes and all that it is changes of as one; the number of the new save."""
     with tf.device("/CPU:0"):
-        return int(_raw.tf_embed_fold_rows(folder=folder, file_name=file_name, to_folder=to_folder))
+        save = _raw.tf_embed_fold_rows(
+            folder=folder, file_name=file_name, to_folder=to_folder, to_file_name=to_file_name
+        )
+    return int(save)
 
 
 def put_file(folder: str, file_name: str, text: str) -> None:

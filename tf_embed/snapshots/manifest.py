@@ -102,11 +102,13 @@ def read(folder: str) -> SnapshotInfo:
         if _text_of({"format": _FORMAT, **body, "checksum": checksum}).encode() != text:
             raise ValueError
         tables = tuple(TableFiles(**table) for table in body.pop("tables"))
-        return SnapshotInfo(**body, tables=tables)
+        info = SnapshotInfo(**body, tables=tables)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise tf.errors.DataLossError(
             None, None, f"'{path}' is damaged, or of another format."
         ) from error
+    # A folder that was renamed is a snapshot of its new name.
+    return dataclasses.replace(info, name=os.path.basename(folder))
 
 
 def files_of(folder: str, file_name: str, table: str) -> TableFiles:
@@ -116,8 +118,8 @@ def files_of(folder: str, file_name: str, table: str) -> TableFiles:
         tf.errors.DataLossError: If it is no such manifest.
     """
     path = os.path.join(folder, f"{file_name}.rank0of1.manifest")
-    with tf.io.gfile.GFile(path, "r") as file:
-        text = file.read()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        text = file.read().decode("utf-8", "replace")
     save = _SAVE.search(text)
     if save is None:
         raise tf.errors.DataLossError(None, None, f"'{path}' is damaged.")

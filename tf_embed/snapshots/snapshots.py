@@ -176,10 +176,13 @@ class Snapshots:
                 f"changes. Received: to={to!r}"
             )
         info = manifest.read(folder)
+        self._check_chain(info)
         tables = []
-        for table in info.tables:
-            snapshot_ops.fold_rows(folder, table.file_name, to_folder)
-            tables.append(manifest.files_of(to_folder, table.file_name, table.table))
+        number = secrets.token_hex(4)
+        for place, table in enumerate(info.tables):
+            file_name = _FILE_NAME.format(place=place, number=number)
+            snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
+            tables.append(manifest.files_of(to_folder, file_name, table.table))
         return _commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
 
     # Loading.
@@ -217,7 +220,7 @@ class Snapshots:
                     f"{table.options.name!r} must have no rows when it loads a snapshot, or rows "
                     f"that came after the snapshot would stay: clear it. Received: {rows} rows"
                 )
-        manifest.check_saves(folder, info)
+        self._check_chain(info)
         for table, files in zip(tables, info.tables, strict=True):
             RowFiles(table, is_named=True).load_all(folder, files.file_name)
         for table, files in zip(tables, info.tables, strict=True):
@@ -329,6 +332,23 @@ class Snapshots:
                 f"since={since!r}, of {len(info.tables)}"
             )
         return info
+
+    def _check_chain(self, info: SnapshotInfo) -> None:
+        """Refuses a snapshot whose files, or those it is changes of, are others than it says."""
+        manifest.check_saves(self._folder(info.name, "name"), info)
+        seen = {info.name}
+        while info.since is not None and info.since not in seen:
+            seen.add(info.since)
+            folder = self._folder(info.since, "since")
+            if not manifest.exists(folder):
+                raise tf.errors.DataLossError(
+                    None,
+                    None,
+                    f"'{self._folder(info.name, 'name')}' has changes of a save in '{folder}', "
+                    "which is not there any more.",
+                )
+            info = manifest.read(folder)
+            manifest.check_saves(folder, info)
 
     def _dependents(self, name: str) -> list[str]:
         return [info.name for info in self.list_snapshots() if info.since == name]

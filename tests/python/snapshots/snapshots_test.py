@@ -58,11 +58,14 @@ def train(layer: tf_embed.layers.DynamicEmbedding, keys, seed: int = 0) -> None:
     """A step on some keys."""
     keys = np.asarray(keys, np.int64).reshape(-1, 1)
     target = np.random.default_rng(seed).normal(size=(len(keys), 1, DIM)).astype(np.float32)
-    if not hasattr(layer, "model"):
+    if layer not in _models:
         inputs = keras.Input((1,), dtype="int64")
-        layer.model = keras.Model(inputs, layer(inputs))
-        layer.model.compile("sgd", "mse")
-    layer.model.train_on_batch(keys, target)
+        _models[layer] = keras.Model(inputs, layer(inputs))
+        _models[layer].compile("sgd", "mse")
+    _models[layer].train_on_batch(keys, target)
+
+
+_models: dict[keras.layers.Layer, keras.Model] = {}
 
 
 class WholeTest(SnapshotsTestCase):

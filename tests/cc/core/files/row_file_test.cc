@@ -102,6 +102,11 @@ RowFileHeader Padded(StoredType value_type = StoredType::kFloat, size_t dim = 3)
   header.padded = true;
   return header;
 }
+RowFileHeader Changes() {
+  RowFileHeader header = Plain();
+  header.has_changes = true;
+  return header;
+}
 RowFileHeader Strings() { return Header(StoredType::kString, StoredType::kString, 2); }
 
 Status Write(const RowFileHeader& header, const Rows& rows, size_t block_bytes, Memory* file,
@@ -243,17 +248,95 @@ TEST(RowFile, FillersAreOfPaddedFilesOnly) {
   EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code());
 }
 
-TEST(RowFile, StringsAreNotPadded) {
-  RowFileHeader header = Strings();
-  header.padded = true;
+TEST(RowFile, StringsAreNotPaddedAndHaveNoChanges) {
+  for (bool RowFileHeader::*const form : {&RowFileHeader::padded, &RowFileHeader::has_changes}) {
+    RowFileHeader header = Strings();
+    header.*form = true;
+    Memory file;
+    EXPECT_EQ(StatusCode::kInvalidArgument, Write(header, Rows(1, header), 1, &file).code());
+  }
+}
+
+// A file of changes: rows, and keys that left before and after them.
+Status WriteChanges(const Rows& rows, const std::vector<int64_t>& left, size_t block_bytes,
+                    Memory* file) {
+  RowFileWriter writer(file, HostAllocator(), block_bytes);
+  TF_EMBED_RETURN_IF_ERROR(writer.Begin(Changes()));
+  TF_EMBED_RETURN_IF_ERROR(writer.AppendLeft(left.data(), left.size() / 2));
+  TF_EMBED_RETURN_IF_ERROR(writer.Append(rows.ToWrite()));
+  TF_EMBED_RETURN_IF_ERROR(
+      writer.AppendLeft(left.data() + left.size() / 2, left.size() - left.size() / 2));
+  return writer.Finish();
+}
+
+TEST(RowFile, KeysThatLeftComeBackBesideRows) {
+  const std::vector<int64_t> left = {5, -1, 1 << 20, 7, 5};
+  for (const size_t block_bytes : {1, 16, 1 << 20}) {
+    const Rows rows(9, Changes());
+    Memory file;
+    ASSERT_TRUE(WriteChanges(rows, left, block_bytes, &file).ok());
+    RowFileReader reader(&file, HostAllocator());
+    const Status status = reader.Verify();
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(reader.header().has_changes);
+    EXPECT_EQ(9u, reader.rows());
+    std::vector<int64_t> found, keys;
+    for (size_t number = 0; number < reader.num_blocks(); ++number) {
+      RowBlock block(HostAllocator());
+      ASSERT_TRUE(reader.ReadBlock(number, &block).ok());
+      EXPECT_EQ(reader.HasLeft(number), block.left);
+      std::vector<int64_t>& to = block.left ? found : keys;
+      to.insert(to.end(), block.keys, block.keys + block.size);
+    }
+    EXPECT_EQ(left, found);
+    EXPECT_EQ(rows.keys, keys);
+  }
+}
+
+TEST(RowFile, OtherFilesHaveNoKeysThatLeft) {
+  // The header of a file of rows before the blocks of one of changes.
+  Memory rows, changes;
+  RowFileHeader header = Changes();
+  ASSERT_TRUE(WriteChanges(Rows(0, header), {1, 2}, 1, &changes).ok());
+  header.has_changes = false;
+  ASSERT_TRUE(Write(header, Rows(0, header), 1, &rows).ok());
+  const size_t begin = rows.content.size() - 24;
+  changes.content = rows.content.substr(0, begin) + changes.content.substr(begin);
+  RowFileReader reader(&changes, HostAllocator());
+  EXPECT_EQ(StatusCode::kDataLoss, reader.Verify().code());
+}
+
+TEST(RowFile, ABlockKeepsSomeOfItsRows) {
+  const Rows rows(9, Plain());
   Memory file;
-  EXPECT_EQ(StatusCode::kInvalidArgument, Write(header, Rows(1, header), 1, &file).code());
+  ASSERT_TRUE(Write(Plain(), rows, 1 << 20, &file).ok());
+  RowFileReader reader(&file, HostAllocator());
+  ASSERT_TRUE(reader.Verify().ok());
+  RowBlock block(HostAllocator());
+  ASSERT_TRUE(reader.ReadBlock(0, &block).ok());
+  const uint32_t places[] = {0, 3, 4, 8};
+  block.Keep(reader.header(), places, 4);
+  ASSERT_EQ(4u, block.size);
+  const RowFileHeader header = Plain();
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(rows.keys[places[i]], block.keys[i]);
+    const auto same = [&](const void* all, const void* some, size_t bytes) {
+      return std::memcmp(static_cast<const char*>(all) + places[i] * bytes,
+                         static_cast<const char*>(some) + i * bytes, bytes) == 0;
+    };
+    EXPECT_TRUE(same(rows.weights.data(), block.weights, header.weight_bytes()));
+    EXPECT_TRUE(same(rows.slots.data(), block.slots, header.slot_bytes()));
+    EXPECT_TRUE(same(rows.statistics.data(), block.statistics, header.statistics_bytes()));
+  }
 }
 
 TEST(RowFile, EveryFlippedBitIsFound) {
-  for (const RowFileHeader& header : {Plain(), Strings(), Padded()}) {
+  for (const RowFileHeader& header : {Plain(), Strings(), Padded(), Changes()}) {
     Memory file;
-    ASSERT_TRUE(Write(header, Rows(3, header), 60, &file).ok());
+    const Rows rows(3, header);
+    ASSERT_TRUE((header.has_changes ? WriteChanges(rows, {1, 2, 3}, 60, &file)
+                                    : Write(header, rows, 60, &file))
+                    .ok());
     const std::string good = file.content;
     for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
       file.content = good;

@@ -38,8 +38,28 @@ TEST(RowManifest, SurvivesTheRoundTrip) {
   EXPECT_EQ(~uint64_t{0}, read.files[1].bytes);
 }
 
+TEST(RowManifest, SaysWhatItIsChangesOf) {
+  RowManifest manifest = Example();
+  manifest.since = 0xfedcba9876543210u;
+  manifest.since_name = "a name, with blanks";
+  RowManifest read;
+  ASSERT_TRUE(RowManifest::Decode(manifest.Encode(), "m", &read).ok());
+  EXPECT_EQ(manifest.since, read.since);
+  EXPECT_EQ(manifest.since_name, read.since_name);
+  ASSERT_TRUE(RowManifest::Decode(Example().Encode(), "m", &read).ok());
+  EXPECT_EQ(0u, read.since);
+  for (const char* const name : {"", ".", "..", "a/b"}) {
+    EXPECT_FALSE(RowManifest::IsFolderName(name)) << name;
+    manifest.since_name = name;
+    EXPECT_FALSE(RowManifest::Decode(manifest.Encode(), "m", &read).ok()) << name;
+  }
+}
+
 TEST(RowManifest, EveryFlippedBitIsFound) {
-  const std::string good = Example().Encode();
+  RowManifest example = Example();
+  example.since = 5;
+  example.since_name = "base";
+  const std::string good = example.Encode();
   for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
     std::string text = good;
     text[bit / 8] = static_cast<char>(text[bit / 8] ^ 1 << bit % 8);
