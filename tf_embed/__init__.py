@@ -9,7 +9,8 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     embedding_lookup_sparse     pooled rows of sparse or ragged ids; safe_embedding_lookup_sparse
     unique_rows                 the rows of distinct ids, each once
     layers.DynamicEmbedding     a table, as a Keras layer
-    callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar
+    callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar;
+                                callbacks.Snapshot, which saves them every some batches
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowwiseAdagrad   an optimizer that Keras lacks
     TablePolicy                 admission, eviction and expiry; CounterAdmission, BloomAdmission
