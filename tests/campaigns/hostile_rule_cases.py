@@ -95,4 +95,17 @@ RULE_CALLS: dict[str, Call] = {
     "tbe.PartialRowwiseLAMB": _rule("tbe.PartialRowwiseLAMB", **OF_ADAM),
     "tbe.Adam": _rule("tbe.Adam", **OF_ADAM, use_rowwise_bias_correction=BOOL),
     "tbe.LAMB": _rule("tbe.LAMB", **OF_ADAM),
+    "one_embedding.SmartDecayAdam": _rule(
+        "one_embedding.SmartDecayAdam", beta_1=BELOW_ONE, beta_2=BELOW_ONE, epsilon=FROM_ZERO
+    ),
+    "one_embedding.Ftrl": _rule(
+        "one_embedding.Ftrl",
+        lr=LEARNING_RATE,
+        weight_decay=DECAY,
+        lr_power=k.kind({k.RANGE: "0, -1"}),
+        initial_accumulator_value=FROM_ZERO,
+        lambda1=FROM_ZERO,
+        lambda2=FROM_ZERO,
+        beta=FROM_ZERO,
+    ),
 }

@@ -75,7 +75,9 @@ def fused(optimizer_class: Any) -> Any:
 
 def _rule_of(optimizer: RowRuleOptimizer) -> rules.FusedRule:
     slots = (
-        rules.RuleSlot(slot.name, slot.is_wide, math.nan if slot.starts_at_weights else slot.initial_value)
+        rules.RuleSlot(
+            slot.name, slot.is_wide, math.nan if slot.starts_at_weights else slot.initial_value
+        )
         for slot in optimizer.slots
     )
 

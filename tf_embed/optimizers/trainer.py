@@ -116,8 +116,8 @@ def refuse_if_mirrored(received: str) -> None:
         raise ValueError(
             "Under tf.distribute.MirroredStrategy dynamic tables are trained by optimizers whose "
             "rule runs in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl, "
-            "SmartDecayAdam and FBGEMM's), without global_clipnorm, use_ema, gradient_accumulation_steps and "
-            f"LossScaleOptimizer. Received: {received}"
+            "SmartDecayAdam and FBGEMM's), without global_clipnorm, use_ema, "
+            f"gradient_accumulation_steps and LossScaleOptimizer. Received: {received}"
         )
 
 

@@ -35,7 +35,7 @@ RULES = {
         reference.RMSprop(0.8, 0.5, centered=True),
     ),
     "ftrl": (
-        [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0],
+        [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0, 0.0],
         reference.Ftrl(0.2, -0.4, 0.25, 0.125, 0.0625, 1.0),
     ),
 }
@@ -238,6 +238,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         ("rmsprop_centered", 8),
         ("rmsprop_centered_momentum", 12),
         ("ftrl", 8),
+        ("smart_decay_adam", 10),
     )
     def test_a_row_carries_the_slots_of_its_rule(self, rule, slots):
         table = RawTable(4)
