@@ -52,15 +52,16 @@ def summed(ids: np.ndarray, gradients: np.ndarray) -> np.ndarray:
     return dense
 
 
-def table(dtype: str = "float32", own: Any = None, shards: int = 1) -> Any:
-    """A layer with all rows there, and the optimizer that trains its anchor."""
-    layer = DynamicEmbedding(
-        DIM,
-        initializer=keras.initializers.RandomNormal(stddev=0.5, seed=1),
-        optimizer=own,
-        dtype=dtype,
-        devices=["/CPU:0"] * shards,
-    )
+def table(dtype: str = "float32", own: Any = None, shards: int = 1) -> tf_embed.Variable:
+    """A table, of a layer if it has its own optimizer."""
+    options: dict[str, Any] = {
+        "initializer": keras.initializers.RandomNormal(stddev=0.5, seed=1),
+        "devices": ["/CPU:0"] * shards,
+        "name": "rows",
+    }
+    if own is None:
+        return tf_embed.Variable(dim=DIM, value_dtype=dtype, **options)
+    layer = DynamicEmbedding(DIM, optimizer=own, **options)
     layer.build()
     return layer.variable
 
@@ -143,8 +144,8 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
             for step in (begin, begin + 1 + missed):
                 inner.iterations.assign(step - 1)
                 outer.apply([slices([0], gradient)], v.trainable_variables)
-            slots = [np.asarray(slot.export()[1])[0, 0] for slot in inner.slot_variables(v)[2:]]
-            self.assertEqual(slots[0] * 2**24 + slots[1], begin + 1 + missed)
+            high, low = np.asarray(v.table.export()[2])[0, -2:]
+            self.assertEqual(high * 2.0**24 + low, begin + 1 + missed)
             results.append(v.lookup(KEYS[:1]).numpy())
         self.assertAllEqual(results[0], results[1])
         self.assertAllEqual(results[0], results[2])
