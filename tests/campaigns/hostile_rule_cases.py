@@ -11,6 +11,7 @@ import hostile_kinds as k
 import keras
 import numpy as np
 from hostile_batch_cases import (
+    ABOVE_ZERO,
     BELOW_ONE,
     BOOL,
     FROM_ZERO,
@@ -33,11 +34,13 @@ def _use(optimizer: Any) -> None:
     json.dumps(keras.saving.serialize_keras_object(optimizer))
 
 
-def _rule(name: str, good: dict[str, Any] | None = None, **kinds: Kind) -> Call:
+def _rule(
+    name: str, good: dict[str, Any] | None = None, rate: str = "learning_rate", **kinds: Kind
+) -> Call:
     return Call(
         lambda: operator.attrgetter(name)(te),
         lambda: dict(good or {}),
-        {"learning_rate": LEARNING_RATE, "name": k.LAYER_NAME, **kinds},
+        {rate: LEARNING_RATE, "name": k.LAYER_NAME, **kinds},
         _use,
         says=("counter_based_regularization",),  # which goes with the mode
     )
@@ -100,7 +103,8 @@ RULE_CALLS: dict[str, Call] = {
     ),
     "one_embedding.Ftrl": _rule(
         "one_embedding.Ftrl",
-        lr=LEARNING_RATE,
+        rate="lr",
+        lr=ABOVE_ZERO.taking(k.CALLED, "function"),
         weight_decay=DECAY,
         lr_power=k.kind({k.RANGE: "0, -1"}),
         initial_accumulator_value=FROM_ZERO,

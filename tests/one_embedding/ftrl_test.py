@@ -247,7 +247,10 @@ class ConfigTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ({"lr": "x"}, TypeError, "`lr` must be"),
         ({"weight_decay": -0.1}, ValueError, "`weight_decay` must be at least 0"),
-        ({"lr_power": 0.1}, ValueError, "`lr_power` must be at most 0.*lr_power=0.1"),
+        ({"lr": 0.0}, ValueError, "`lr` must be above 0.*lr=0.0"),
+        ({"lr": -1}, ValueError, "`lr` must be above 0.*lr=-1"),
+        ({"lr_power": 0.1}, ValueError, "`lr_power` must be from -10 to 0.*lr_power=0.1"),
+        ({"lr_power": -11}, ValueError, "`lr_power` must be from -10 to 0.*lr_power=-11"),
         ({"initial_accumulator_value": -1.0}, ValueError, "`initial_accumulator_value` must be"),
         ({"lambda1": -1.0}, ValueError, "`lambda1` must be at least 0.*lambda1=-1.0"),
         ({"lambda2": -1.0}, ValueError, "`lambda2` must be at least 0.*lambda2=-1.0"),

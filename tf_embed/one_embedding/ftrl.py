@@ -36,10 +36,11 @@ class Ftrl(RowRuleOptimizer):
       first step even without a gradient. The paper starts it from 0.
 
     Args:
-        lr: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable. Default:
-            1e-3.
+        lr: A float above 0, a keras.optimizers.schedules.LearningRateSchedule, or a callable. 0
+            would be divided by. Default: 1e-3.
         weight_decay: Factor of w in the gradient, a float from 0. Default: 0.
-        lr_power: How fast the rate of a weight falls, a float up to 0. Default: -0.5.
+        lr_power: How fast the rate of a weight falls, a float from -10, beyond which float32
+            overflows, to 0. Default: -0.5.
         initial_accumulator_value: The number that a starts from, a float from 0. Default: 0.1.
         lambda1: Strength of the L1 regularization, a float from 0. Default: 0.
         lambda2: Strength of the L2 regularization, a float from 0. Default: 0.
@@ -77,11 +78,14 @@ class Ftrl(RowRuleOptimizer):
         name: str = "ftrl",
         **kwargs: Any,
     ) -> None:
-        super().__init__(as_learning_rate(lr, "lr"), name, weight_decay, **kwargs)
+        rate = as_learning_rate(lr, "lr")
+        if isinstance(rate, float) and rate <= 0:
+            raise ValueError(f"`lr` must be above 0. Received: lr={validation.shown(lr)}")
+        super().__init__(rate, name, weight_decay, **kwargs)
         self.lr_power = as_number(lr_power, "lr_power")
-        if self.lr_power > 0:
+        if not -10 <= self.lr_power <= 0:
             raise ValueError(
-                f"`lr_power` must be at most 0. Received: lr_power={validation.shown(lr_power)}"
+                f"`lr_power` must be from -10 to 0. Received: lr_power={validation.shown(lr_power)}"
             )
         self.initial_accumulator_value = self.check(
             "initial_accumulator_value", initial_accumulator_value

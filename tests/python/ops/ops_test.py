@@ -27,6 +27,7 @@ RULES = {
     "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0], reference.RowwiseAdagrad()),
     "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
     "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
+    "smart_decay_adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.SmartDecayAdam()),
     "rmsprop": ([0.1, 0.0, 0.9, 0.0, 1e-7], reference.RMSprop()),
     "rmsprop_momentum": ([0.1, 0.0, 0.8, 0.5, 1e-7], reference.RMSprop(0.8, 0.5)),
     "rmsprop_centered": ([0.1, 0.0, 0.9, 0.0, 1e-3], reference.RMSprop(centered=True)),
