@@ -39,15 +39,15 @@ class SmartDecayAdam(RowRuleOptimizer):
       in the step before, or if gradients do not depend on the rows.
     - Missed steps use the learning rate of the present step. A schedule is followed only in the
       steps that have the row.
-    - Missed steps move a row 2^20 times at most. With a `beta_1` of at most 0.9999 no later move
-      would change a weight, if also beta_1^2 <= beta_2.
+    - Missed steps move a row 2^20 times at most, which bounds the time of a step. With the default
+      `beta_2` and `epsilon`, and a `beta_1` of at most 0.999, no later move would change a weight.
 
     `keras.optimizers.Adam` on the rows of a table leaves a row alone in the steps that do not have
     it: neither its moments decay nor do its weights move.
 
     The replay of a weight ends as soon as no later move can change it: if beta_1^2 <= beta_2, moves
-    never grow, and it ends with the first move that does not change the weight, after about 180
-    steps with the default arguments in float32. Otherwise it ends when the weight is not changed
+    never grow, and it ends with the first move that does not change the weight. With the default
+    arguments and in float32 these are 100 to 200 moves. Otherwise it ends when the weight is not changed
     by learning_rate m / ((1 - beta_1) epsilon), a bound of all later moves. The moments decay for
     all missed steps in any case. A row keeps m, v, and the number of its last step in two numbers,
     which are exact up to step 2^48.

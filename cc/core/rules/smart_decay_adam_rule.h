@@ -33,7 +33,7 @@ struct SmartDecayAdamRule : AdamRule<false> {
   static constexpr size_t kRowSlots = 2;
 
   static constexpr int64_t kBase = int64_t{1} << 24;
-  // A bound of the time of a step. Below a beta_1 of 0.9999 moves have vanished long before.
+  // A bound of the time of a step. With the usual betas the replay ends long before.
   static constexpr int64_t kMostReplayed = int64_t{1} << 20;
 
   template <typename T>
