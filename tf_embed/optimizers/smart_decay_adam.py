@@ -45,12 +45,12 @@ class SmartDecayAdam(RowRuleOptimizer):
     `keras.optimizers.Adam` on the rows of a table leaves a row alone in the steps that do not have
     it: neither its moments decay nor do its weights move.
 
-    The replay of a weight ends as soon as no later move can change it: if beta_1^2 <= beta_2, moves
+    The replay of a weight ends as soon as no later move can change it. If beta_1^2 <= beta_2, moves
     never grow, and it ends with the first move that does not change the weight. With the default
-    arguments and in float32 these are 100 to 200 moves. Otherwise it ends when the weight is not changed
-    by learning_rate m / ((1 - beta_1) epsilon), a bound of all later moves. The moments decay for
-    all missed steps in any case. A row keeps m, v, and the number of its last step in two numbers,
-    which are exact up to step 2^48.
+    arguments and in float32 these are 100 to 200 moves. Otherwise it ends when the weight is not
+    changed by learning_rate m / ((1 - beta_1) epsilon), a bound of all later moves. The moments
+    decay for all missed steps in any case. A row keeps m, v, and the number of its last step in two
+    numbers, which are exact up to step 2^48.
 
     On a dense variable a row is an entry of the first axis. Rows that a sparse gradient leaves out
     are missed; a dense gradient has all rows, and the step is that of `keras.optimizers.Adam`.
