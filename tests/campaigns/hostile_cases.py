@@ -26,7 +26,7 @@ EXEMPT = {
     r".*Optimizer\.(exclude_from_weight_decay|finalize_variable_values|slot_variables)": (
         "Keras and Variable call them"
     ),
-    r"(optimizers|tbe)\.(?!TableBatched)[A-Z]\w+\.\w+": (
+    r"((optimizers|tbe)\.(?!TableBatched)[A-Z]\w+|one_embedding\.(Ftrl|SmartDecayAdam))\.\w+": (
         "what a trainer asks a rule for, with numbers that were checked"
     ),
     r"(tfra\.shadow_ops\.ShadowVariable)\.(assign|unless_frozen|slices_of)": (

@@ -11,6 +11,7 @@ import hostile_kinds as k
 import keras
 import numpy as np
 from hostile_batch_cases import (
+    ABOVE_ZERO,
     BELOW_ONE,
     BOOL,
     FROM_ZERO,
@@ -33,11 +34,13 @@ def _use(optimizer: Any) -> None:
     json.dumps(keras.saving.serialize_keras_object(optimizer))
 
 
-def _rule(name: str, good: dict[str, Any] | None = None, **kinds: Kind) -> Call:
+def _rule(
+    name: str, good: dict[str, Any] | None = None, rate: str = "learning_rate", **kinds: Kind
+) -> Call:
     return Call(
         lambda: operator.attrgetter(name)(te),
         lambda: dict(good or {}),
-        {"learning_rate": LEARNING_RATE, "name": k.LAYER_NAME, **kinds},
+        {rate: LEARNING_RATE, "name": k.LAYER_NAME, **kinds},
         _use,
         says=("counter_based_regularization",),  # which goes with the mode
     )
@@ -95,4 +98,18 @@ RULE_CALLS: dict[str, Call] = {
     "tbe.PartialRowwiseLAMB": _rule("tbe.PartialRowwiseLAMB", **OF_ADAM),
     "tbe.Adam": _rule("tbe.Adam", **OF_ADAM, use_rowwise_bias_correction=BOOL),
     "tbe.LAMB": _rule("tbe.LAMB", **OF_ADAM),
+    "one_embedding.SmartDecayAdam": _rule(
+        "one_embedding.SmartDecayAdam", beta_1=BELOW_ONE, beta_2=BELOW_ONE, epsilon=FROM_ZERO
+    ),
+    "one_embedding.Ftrl": _rule(
+        "one_embedding.Ftrl",
+        rate="lr",
+        lr=ABOVE_ZERO.taking(k.CALLED, "function"),
+        weight_decay=DECAY,
+        lr_power=k.kind({k.RANGE: "0, -1"}),
+        initial_accumulator_value=FROM_ZERO,
+        lambda1=FROM_ZERO,
+        lambda2=FROM_ZERO,
+        beta=FROM_ZERO,
+    ),
 }

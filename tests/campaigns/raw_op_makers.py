@@ -25,7 +25,7 @@ RULES = {
     "adagrad": 4,
     "adam": 5,
     "rmsprop": 5,
-    "ftrl": 8,
+    "ftrl": 9,
     "exact_adagrad": 3,
     "rowwise_adagrad": 7,
     "rowwise_adagrad_global": 8,
@@ -35,6 +35,7 @@ RULES = {
     "row_adam": 6,
     "lamb": 6,
     "lars": 5,
+    "smart_decay_adam": 5,
 }
 ORDERS = ("lru", "lfu", "ttl", "score", "epoch_lru", "epoch_lfu")
 

@@ -97,7 +97,11 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     @pytest.mark.sampled
     @parameterized.product(
         key_type=KEY_TYPES,
-        optimizer=["sgd", "adagrad", "adam", "ftrl", "adamax", "rowwise_adagrad"],
+        optimizer=[
+            *("sgd", "adagrad", "adam", "ftrl", "adamax", "rowwise_adagrad"),
+            one_embedding.SmartDecayAdam(),
+            one_embedding.Ftrl(0.1, 0.1, lambda1=0.01),
+        ],
         mixed=[False, True],
     )
     def test_steps_have_the_bits_of_layers_of_their_own(self, key_type, optimizer, mixed):

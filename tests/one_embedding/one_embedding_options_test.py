@@ -228,6 +228,8 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
         ("ftrl", 3, None),
         ("adamax", 3, None),
         ("rowwise_adagrad", None, 3),
+        (one_embedding.Ftrl(), 3, None),
+        (one_embedding.SmartDecayAdam(), 4, None),  # 3 for each weight, and 2
     )
     def test_a_wrong_row_size_is_refused_with_the_right_one(self, optimizer, factor, dim):
         # A row of two weights.
@@ -242,6 +244,23 @@ class StoresTest(tf.test.TestCase, parameterized.TestCase):
             layer(optimizer=optimizer, store_options=store(size_factor=factor)).build()
         numbers = dim or 2 * factor
         layer(optimizer=optimizer, store_options=store(storage_dim=numbers)).build()
+
+    def test_the_row_size_of_smart_decay_adam_is_also_right_as_oneflow_rounds_it(self):
+        for dim in range(1, 7):
+            # Upstream's formula, in bytes of float32 weights.
+            of_oneflow = ((3 * dim * 4 + 7) // 8 * 8 + 8) // 4
+            for right in {3 * dim + 2, of_oneflow}:
+                options = store(storage_dim=right)
+                layer(
+                    dim=dim, optimizer=one_embedding.SmartDecayAdam(), store_options=options
+                ).build()
+            for wrong in (3 * dim + 1, 3 * dim + 4):
+                with self.assertRaisesRegex(ValueError, f"must be {3 * dim + 2}, or -1"):
+                    layer(
+                        dim=dim,
+                        optimizer=one_embedding.SmartDecayAdam(),
+                        store_options=store(storage_dim=wrong),
+                    ).build()
 
     def test_the_optimizer_of_the_model_is_held_against_the_row_size_too(self):
         emb = layer(store_options=store(size_factor=1))

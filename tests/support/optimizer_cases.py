@@ -80,6 +80,13 @@ def _multi(learning_rate: Any = 0.05, **options: Any) -> Any:
     return kinds.MultiOptimizer(choice, loss_scale_factor=scale)
 
 
+def _ftrl_of_oneflow(learning_rate: Any = 0.1, **options: Any) -> Any:
+    """Ftrl of `tf_embed.one_embedding`."""
+    return tf_embed.one_embedding.Ftrl(
+        learning_rate, lr_power=-0.6, lambda1=0.01, lambda2=0.02, beta=0.1, **options
+    )
+
+
 def _kind(cls: Any, rate: float, **arguments: Any) -> Callable[..., Any]:
     def make(learning_rate: Any = rate, **options: Any) -> Any:
         return cls(learning_rate=learning_rate, **{**arguments, **options})
@@ -122,6 +129,8 @@ def _kinds() -> dict[str, Callable[..., Any]]:
         "ScheduleFreeAdamW": _kind(k.ScheduleFreeAdamW, 0.05),
         "ScheduleFreeAdamW, warmup": _kind(k.ScheduleFreeAdamW, 0.05, warmup_steps=5),
         "RowwiseAdagrad": _kind(tf_embed.optimizers.RowwiseAdagrad, 0.1),
+        "SmartDecayAdam": _kind(tf_embed.optimizers.SmartDecayAdam, 0.05),
+        "one_embedding.Ftrl": _ftrl_of_oneflow,
         **_kinds_of_fbgemm(),
         "MultiOptimizer": _multi,
         "a subclass of Adam": _kind(HalfAdam, 0.05),

@@ -144,6 +144,20 @@ class Adam:
         w -= alpha * m / (np.sqrt(v_max if self.amsgrad else v) + self.epsilon)
 
 
+class SmartDecayAdam(Adam):
+    """Adam, with a step without a gradient for each that left the row out."""
+
+    def slots(self, dim: int) -> list[np.ndarray]:
+        return [*super().slots(dim), np.zeros(1)]
+
+    def step(self, w: np.ndarray, g: np.ndarray, slots: list, t: int, h: float) -> None:
+        *moments, last = slots
+        for missed in range(int(last[0]) + 1, t) if last[0] else ():
+            super().step(w, np.zeros_like(g), moments, missed, h)
+        super().step(w, g, moments, t, h)
+        last[0] = t
+
+
 class RMSprop:
     def __init__(self, rho: float = 0.9, momentum: float = 0.0, centered: bool = False) -> None:
         self.rho, self.momentum, self.centered = rho, momentum, centered

@@ -38,6 +38,8 @@ the optimizer is refused when it is built. There is no third kind of cell: `{com
 
 Where a step touches some rows, right is the Keras optimizer on a dense variable of these rows:
 slots, weight decay and moving averages of other rows stand still, norms are of the touched rows.
+SmartDecayAdam makes up for those steps when the row comes again, and equals Keras's Adam on a dense
+variable of all rows (`tests/python/optimizers/smart_decay_adam_test.py`).
 A NaN or infinite gradient changes touched rows as Keras changes that variable, clipped or not, and
 leaves other rows finite; those of a dense variable of all rows may turn NaN.
 `tests/python/optimizers/every_optimizer_test.py` holds that, half precision and float64.

@@ -12,8 +12,10 @@ make_device_mem_store_options, make_cached_host_mem_store_options, make_cached_s
 where rows are, and how many
 make_persistent_table_reader, make_persistent_table_writer
 the rows of a snapshot as NumPy arrays, block by block
+Ftrl, SmartDecayAdam            optimizers
 """
 
+from tf_embed.one_embedding.ftrl import Ftrl
 from tf_embed.one_embedding.initializers import (
     make_constant_initializer,
     make_normal_initializer,
@@ -34,10 +36,13 @@ from tf_embed.one_embedding.store_options import (
     make_device_mem_store_options,
 )
 from tf_embed.one_embedding.tables import make_column_options, make_table, make_table_options
+from tf_embed.optimizers.smart_decay_adam import SmartDecayAdam
 
 __all__ = [
+    "Ftrl",
     "MultiTableEmbedding",
     "MultiTableMultiColumnEmbedding",
+    "SmartDecayAdam",
     "make_cached_host_mem_store_options",
     "make_cached_ssd_store_options",
     "make_column_options",

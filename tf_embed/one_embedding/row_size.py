@@ -35,7 +35,9 @@ class RowSize:
         """
         numbers = self.dim + _slots_of(rule, self.dim)
         if self.store.storage_dim != -1:
-            if self.store.storage_dim != numbers:
+            # OneFlow has the last step in 8 bytes, which begin at a multiple of 8.
+            even = numbers + numbers % 2 if rule == "smart_decay_adam" else numbers
+            if self.store.storage_dim not in (numbers, even):
                 raise ValueError(
                     f"`storage_dim` of the `store_options` of {self.owner!r} must be {numbers}, or "
                     f"-1: its optimizer keeps {numbers - self.dim} numbers beside {self.dim} "

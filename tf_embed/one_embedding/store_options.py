@@ -44,8 +44,9 @@ def make_device_mem_store_options(
         size_factor: How many numbers a row has for each weight, an int from 1: 1 with SGD, 2 with
             momentum and Adagrad, 3 with Adam and Ftrl. A wrong one is refused when the optimizer
             of the layer is known. Default: None, what the optimizer needs. Upstream's default is 1.
-        storage_dim: How many numbers a row has, an int; it goes before `size_factor`. Default: -1,
-            as `size_factor` says.
+        storage_dim: How many numbers a row has, an int; it goes before `size_factor`. With
+            SmartDecayAdam it is 3 for each weight and 2 for the row. Upstream makes this number
+            even, and that is right here too. Default: -1, as `size_factor` says.
         physical_block_size: Bytes of a block of the disk, 512 or 4096. It is checked and has no
             other effect: blocks on disk have whole pages of 4096 bytes.
 

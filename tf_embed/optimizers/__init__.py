@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: the wrapper for a model's, and a rule that Keras lacks."""
+"""Optimizers: the wrapper for a model's, and rules that Keras lacks."""
 
 from tf_embed.optimizers.dynamic_embedding_optimizer import DynamicEmbeddingOptimizer
 from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
+from tf_embed.optimizers.smart_decay_adam import SmartDecayAdam
 
-__all__ = ["DynamicEmbeddingOptimizer", "RowwiseAdagrad"]
+__all__ = ["DynamicEmbeddingOptimizer", "RowwiseAdagrad", "SmartDecayAdam"]

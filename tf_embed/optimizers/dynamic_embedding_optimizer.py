@@ -69,10 +69,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     again with a new optimizer, the slots of tables start anew, as those of dense variables.
 
     The rule is the optimizer on a dense variable of the rows that a step touches, with the dense
-    gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW and Ftrl
-    run in the table, and those of FBGEMM's optimizers (see `tf_embed.optimizers`). Any other
-    optimizer, also your own, runs on the rows gathered; statistics that it takes over a variable
-    (Lamb's norms, Adafactor's) are over these rows.
+    gradient of these rows. The rules of SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl
+    and SmartDecayAdam run in the table, and those of FBGEMM's and OneFlow's optimizers (see
+    `tf_embed.tbe` and `tf_embed.one_embedding`). Any other optimizer, also your own, runs on the
+    rows gathered; statistics that it takes over a variable (Lamb's norms, Adafactor's) are over
+    these rows.
 
     Options, as in Keras, but over touched rows: clipping of the summed gradient, `global_clipnorm`
     with dense variables and tables together; `weight_decay` and `use_ema` change a row only in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowRuleOptimizer`: what the optimizers of FBGEMM's table-batched embeddings have in common.
+"""`RowRuleOptimizer`: the base of FBGEMM's and OneFlow's optimizers, which are rules on rows.
 
 Each is a rule on rows: what one step does to a row's weights and slots by the row's gradient, and
 to nothing else. In a table the rule is one of cc/core/rules; here the same formulas stand in
@@ -30,12 +30,14 @@ class Slot:
     Attributes:
         name: What the formulas call it.
         is_wide: Whether there is one number for each weight, else for each row.
-        starts_at_weights: Whether it starts from the weights, else from 0.
+        starts_at_weights: Whether it starts from the weights.
+        initial_value: The number that it starts from otherwise.
     """
 
     name: str
     is_wide: bool
     starts_at_weights: bool = False
+    initial_value: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,9 @@ def fused(optimizer_class: Any) -> Any:
 
 def _rule_of(optimizer: RowRuleOptimizer) -> rules.FusedRule:
     slots = (
-        rules.RuleSlot(slot.name, slot.is_wide, math.nan if slot.starts_at_weights else 0.0)
+        rules.RuleSlot(
+            slot.name, slot.is_wide, math.nan if slot.starts_at_weights else slot.initial_value
+        )
         for slot in optimizer.slots
     )
 
@@ -85,7 +89,7 @@ def _rule_of(optimizer: RowRuleOptimizer) -> rules.FusedRule:
 
 
 class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
-    """A rule of FBGEMM's as a Keras optimizer.
+    """A rule on rows as a Keras optimizer.
 
     Args:
         learning_rate: A float, a keras.optimizers.schedules.LearningRateSchedule, or a callable.
@@ -283,7 +287,7 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
         """
         number = as_number(value, name)
         wanted, good = "at least 0", number >= 0
-        if name in ("beta1", "beta2"):
+        if name in ("beta1", "beta2", "beta_1", "beta_2"):
             wanted, good = "at least 0 and less than 1", 0 <= number < 1
         elif name == "lower_bound":
             wanted, good = "from 0 to 1", 0 <= number <= 1
@@ -335,7 +339,9 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
         return self.add_variable(
             shape=shape if slot.is_wide or not shape else (shape[0], 1),
-            initializer=weights if slot.starts_at_weights else "zeros",
+            initializer=weights
+            if slot.starts_at_weights
+            else keras.initializers.Constant(slot.initial_value),
             dtype=_compute_dtype(variable),
             name=f"{getattr(variable, 'path', variable.name).replace('/', '_')}_{slot.name}",
         )

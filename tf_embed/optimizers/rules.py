@@ -131,6 +131,7 @@ def _ftrl(optimizer: Any) -> FusedRule:
         "l2": optimizer.l2_regularization_strength,
         "l2_shrinkage": optimizer.l2_shrinkage_regularization_strength,
         "beta": optimizer.beta,
+        "decay": 0.0,  # of the gradient, which Keras lacks
     }
     return FusedRule("ftrl", _wide("accumulator", "linear", first=first), lambda *_: numbers)
 

@@ -115,9 +115,9 @@ def refuse_if_mirrored(received: str) -> None:
     if isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
         raise ValueError(
             "Under tf.distribute.MirroredStrategy dynamic tables are trained by optimizers whose "
-            "rule runs in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl and "
-            "FBGEMM's), without global_clipnorm, use_ema, gradient_accumulation_steps and "
-            f"LossScaleOptimizer. Received: {received}"
+            "rule runs in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl, "
+            "SmartDecayAdam and FBGEMM's), without global_clipnorm, use_ema, "
+            f"gradient_accumulation_steps and LossScaleOptimizer. Received: {received}"
         )
 
 

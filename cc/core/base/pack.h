@@ -43,6 +43,10 @@ TF_EMBED_HOST_DEVICE TF_EMBED_INLINE V Power(V x, T p) {
   }
 }
 
+// Whether x is 0, or all of a pack.
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE bool IsZero(float x) { return x == 0; }
+TF_EMBED_HOST_DEVICE TF_EMBED_INLINE bool IsZero(double x) { return x == 0; }
+
 #if !defined(__CUDACC__)
 
 // kBytes / sizeof(T) numbers. Addresses need the alignment of one number only.
@@ -75,6 +79,13 @@ TF_EMBED_INLINE V Sqrt(V x) {
 #endif
   for (size_t i = 0; i < sizeof(V) / sizeof(T); ++i) x[i] = Sqrt(x[i]);
   return x;
+}
+
+template <typename V, std::enable_if_t<!std::is_arithmetic_v<V>, int> = 0>
+TF_EMBED_INLINE bool IsZero(V x) {
+  bool is_zero = true;
+  for (size_t i = 0; i < sizeof(V) / sizeof(x[0]); ++i) is_zero &= x[i] == 0;
+  return is_zero;
 }
 
 template <typename V, typename T>

@@ -11,6 +11,14 @@
 
 namespace tf_embed {
 
+// The number of type T that is nearest to x. Volatile, because GCC 12 forgets to round if it
+// vectorizes two such conversions from double to float and back.
+template <typename T>
+double Nearest(double x) {
+  const volatile T nearest = static_cast<T>(x);
+  return nearest;
+}
+
 // w -= h g
 struct SgdRule : LaneRule {
   static constexpr bool kHasKernels = true;
@@ -102,6 +110,28 @@ struct ExactAdagradRule : LaneRule {
   }
 };
 
+// The constants of Keras's Adam.
+template <typename T>
+struct AdamConstants {
+  template <class Hyper>
+  AdamConstants(const Rule& rule, const Hyper& hyper)
+      : one_minus_beta_1(static_cast<T>(1.0 - hyper.beta_1)),
+        one_minus_beta_2(static_cast<T>(1.0 - hyper.beta_2)),
+        epsilon(static_cast<T>(hyper.epsilon)) {
+    // Keras rounds the betas to float here, whatever the variable's type, and only here. At 0.999
+    // that changes alpha by 6e-6 of itself, which twenty steps would show.
+    const double beta_1 = Nearest<float>(hyper.beta_1);
+    const double beta_2 = Nearest<float>(hyper.beta_2);
+    const double t = static_cast<double>(rule.step);
+    alpha = static_cast<T>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, t)) /
+                           (1.0 - std::pow(beta_1, t)));
+  }
+  T one_minus_beta_1;
+  T one_minus_beta_2;
+  T epsilon;
+  T alpha;
+};
+
 // m += (g - m)(1 - beta_1); v += (g^2 - v)(1 - beta_2); w -= alpha m / (sqrt(v) + epsilon), where
 // alpha = h sqrt(1 - beta_2^t) / (1 - beta_1^t)
 // (Kingma and Ba, 2015, section 2; as Keras). Amsgrad: the largest v so far in place of v (Reddi,
@@ -114,24 +144,7 @@ struct AdamRule : LaneRule {
   TF_EMBED_HYPER(beta_1, beta_2, epsilon);
 
   template <typename T>
-  struct Constants {
-    Constants(const Rule& rule, const Hyper& hyper)
-        : one_minus_beta_1(static_cast<T>(1.0 - hyper.beta_1)),
-          one_minus_beta_2(static_cast<T>(1.0 - hyper.beta_2)),
-          epsilon(static_cast<T>(hyper.epsilon)) {
-      // Keras rounds the betas to float here, whatever the variable's type, and only here. At 0.999
-      // that changes alpha by 6e-6 of itself, which twenty steps would show.
-      const double beta_1 = static_cast<float>(hyper.beta_1);
-      const double beta_2 = static_cast<float>(hyper.beta_2);
-      const double t = static_cast<double>(rule.step);
-      alpha = static_cast<T>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, t)) /
-                             (1.0 - std::pow(beta_1, t)));
-    }
-    T one_minus_beta_1;
-    T one_minus_beta_2;
-    T epsilon;
-    T alpha;
-  };
+  using Constants = AdamConstants<T>;
 
   template <typename T, typename V>
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const Constants<T>& c, V g, V& w, V* s) {
@@ -189,13 +202,14 @@ struct RmspropRule : LaneRule {
   }
 };
 
-// n' = n + g^2; z += g + 2 l2_shrinkage w - (n'^p - n^p) / h w, where p = -learning_rate_power;
+// q = g + l w; n' = n + q^2; z += q + 2 l2_shrinkage w - (n'^p - n^p) / h w, where
+// p = -learning_rate_power;
 // w = (clip(z, -l1, l1) - z) / (n'^p / h + 2 l2 + beta / h)
-// (McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013; as Keras).
+// (McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013; with l = 0 as Keras).
 struct FtrlRule : LaneRule {
   static constexpr size_t kGroups = 2;
 
-  TF_EMBED_HYPER(initial_accumulator_value, learning_rate_power, l1, l2, l2_shrinkage, beta);
+  TF_EMBED_HYPER(initial_accumulator_value, learning_rate_power, l1, l2, l2_shrinkage, beta, decay);
   static double InitialSlot(const Hyper& hyper) { return hyper.initial_accumulator_value; }
 
   template <typename T>
@@ -205,12 +219,14 @@ struct FtrlRule : LaneRule {
           power(static_cast<T>(-hyper.learning_rate_power)),
           l1(static_cast<T>(hyper.l1)),
           twice_l2(static_cast<T>(2.0 * (hyper.l2 + hyper.beta / (2.0 * rule.learning_rate)))),
-          twice_l2_shrinkage(static_cast<T>(2.0 * hyper.l2_shrinkage)) {}
+          twice_l2_shrinkage(static_cast<T>(2.0 * hyper.l2_shrinkage)),
+          decay(static_cast<T>(hyper.decay)) {}
     T h;
     T power;
     T l1;
     T twice_l2;  // and beta / h
     T twice_l2_shrinkage;
+    T decay;  // l
   };
 
   template <bool kSquareRoot>
@@ -226,6 +242,7 @@ struct FtrlRule::By : FtrlRule {
   static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE void Step(const Constants<T>& c, V g, V& w, V* s) {
     V& n = s[0];
     V& z = s[1];
+    g += c.decay * w;
     const V new_n = n + g * g;
     V power, new_power;
     if constexpr (kSquareRoot) {

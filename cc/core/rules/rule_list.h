@@ -19,6 +19,7 @@
 #include "cc/core/rules/rowwise_adagrad_rules.h"
 #include "cc/core/rules/rule_slots.h"
 #include "cc/core/rules/rule_unit.h"
+#include "cc/core/rules/smart_decay_adam_rule.h"
 
 // RULE(enumerator, number in checkpoints, name in ops, unit): one line for each rule. Never reuse a
 // number.
@@ -44,7 +45,8 @@
   RULE(kPartialRowwiseAdam, 20, "partial_rowwise_adam", RowAdamRule<true, false, false>)    \
   RULE(kLamb, 21, "lamb", RowAdamRule<false, false, true>)                                  \
   RULE(kPartialRowwiseLamb, 22, "partial_rowwise_lamb", RowAdamRule<true, false, true>)     \
-  RULE(kLars, 23, "lars", LarsRule)
+  RULE(kLars, 23, "lars", LarsRule)                                                         \
+  RULE(kSmartDecayAdam, 24, "smart_decay_adam", SmartDecayAdamRule)
 
 namespace tf_embed {
 

@@ -99,6 +99,13 @@ struct RowFactors {
   T unbias_1 = 1;
   T unbias_2 = 1;
   T root = 1;  // of the row's second moment, and epsilon
+
+  // Of the steps that left the row out:
+  int64_t replayed = 0;  // how many of them are made up for one by one
+  T keep_1 = 1;          // what they all leave of the moments
+  T keep_2 = 1;
+  T bias_1 = 1;  // 1 - beta^t at the row's last step before them
+  T bias_2 = 1;
 };
 
 // The defaults of a unit.

@@ -169,6 +169,47 @@ void ReferenceLars(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
   }
 }
 
+// The steps between the row's last one and this, of SmartDecayAdamRule. They had no gradient.
+template <typename C>
+void ReferenceMissedSteps(const Rule& rule, std::vector<C>* weights, std::vector<C>* slots) {
+  const size_t dim = weights->size();
+  C* const high = slots->data() + 2 * dim;
+  C* const low = high + 1;
+  const C base = 16777216;
+  const bool known = *high >= 0 && *high < base && *low >= 0 && *low < base;
+  const int64_t last = known ? int64_t(*high) * 16777216 + int64_t(*low) : 0;
+  *high = static_cast<C>(rule.step / 16777216);
+  *low = static_cast<C>(rule.step % 16777216);
+  if (last == 0 || last + 1 >= rule.step) return;
+  const int64_t missed = rule.step - last - 1;
+  const double beta_1 = HyperOf(rule, "beta_1"), beta_2 = HyperOf(rule, "beta_2");
+  const double keep_1 = 1.0 - Nearest<C>(1.0 - beta_1);
+  const double keep_2 = 1.0 - Nearest<C>(1.0 - beta_2);
+  const double float_1 = Nearest<float>(beta_1), float_2 = Nearest<float>(beta_2);
+  const C h = static_cast<C>(rule.learning_rate),
+          epsilon = static_cast<C>(HyperOf(rule, "epsilon"));
+  const C longest =
+      static_cast<C>(rule.learning_rate / ((1.0 - beta_1) * HyperOf(rule, "epsilon")));
+  for (size_t i = 0; i < dim; ++i) {
+    C& w = (*weights)[i];
+    C m = (*slots)[i], root = std::sqrt((*slots)[dim + i]);
+    C bias_1 = static_cast<C>(1.0 - std::pow(float_1, static_cast<double>(last)));
+    C bias_2 = static_cast<C>(1.0 - std::pow(float_2, static_cast<double>(last)));
+    for (int64_t step = 0; step < std::min(missed, int64_t{1048576}); ++step) {
+      m *= static_cast<C>(keep_1);
+      root *= static_cast<C>(std::sqrt(keep_2));
+      bias_1 = bias_1 * static_cast<C>(float_1) + static_cast<C>(1.0 - float_1);
+      bias_2 = bias_2 * static_cast<C>(float_2) + static_cast<C>(1.0 - float_2);
+      const C next = w - h * std::sqrt(bias_2) * m / ((root + epsilon) * bias_1);
+      const C farthest = beta_1 * beta_1 <= beta_2 ? next : w - longest * m;
+      if (!(farthest < w || farthest > w)) break;
+      w = next;
+    }
+    (*slots)[i] *= static_cast<C>(std::pow(keep_1, static_cast<double>(missed)));
+    (*slots)[dim + i] *= static_cast<C>(std::pow(keep_2, static_cast<double>(missed)));
+  }
+}
+
 // One step, where the rule is one of them.
 template <typename C>
 bool ReferenceRowStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,

@@ -26,8 +26,8 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
   const C momentum = static_cast<C>(named("momentum"));
   const C rest_1 = static_cast<C>(1.0 - named("beta_1"));
   const C rest_2 = static_cast<C>(1.0 - named("beta_2"));
-  const double beta_1 = static_cast<float>(named("beta_1"));
-  const double beta_2 = static_cast<float>(named("beta_2"));
+  const double beta_1 = Nearest<float>(named("beta_1"));
+  const double beta_2 = Nearest<float>(named("beta_2"));
   const C rho = static_cast<C>(named("rho"));
   const C rest_rho = static_cast<C>(1.0 - named("rho"));
   const bool nesterov = named("nesterov") != 0.0;
@@ -35,9 +35,11 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
   const C l1 = static_cast<C>(named("l1"));
   const C shrinkage = static_cast<C>(2.0 * named("l2_shrinkage"));
   const C l2 = static_cast<C>(2.0 * (named("l2") + named("beta") / (2.0 * rule.learning_rate)));
+  const C decay = static_cast<C>(named("decay"));
   const C alpha = static_cast<C>(rule.learning_rate * std::sqrt(1.0 - std::pow(beta_2, rule.step)) /
                                  (1.0 - std::pow(beta_1, rule.step)));
   if (ReferenceRowStep(rule, g, weights, slots)) return;
+  if (rule.slots.kind == RuleKind::kSmartDecayAdam) ReferenceMissedSteps(rule, weights, slots);
   for (size_t i = 0; i < dim; ++i) {
     C& w = (*weights)[i];
     if (rule.weight_decay != 0.0) w -= static_cast<C>(rule.weight_decay * rule.learning_rate) * w;
@@ -68,6 +70,7 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
         break;
       }
       case RuleKind::kAdam:
+      case RuleKind::kSmartDecayAdam:
       case RuleKind::kAdamAmsgrad: {
         C& m = (*slots)[i];
         C& v = (*slots)[dim + i];
@@ -111,8 +114,9 @@ void ReferenceStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* we
         };
         C& n = slots->at(i);
         C& z = slots->at(dim + i);
-        const C new_n = n + g[i] * g[i];
-        z += g[i] + shrinkage * w - (power(new_n) - power(n)) / h * w;
+        const C q = g[i] + decay * w;
+        const C new_n = n + q * q;
+        z += q + shrinkage * w - (power(new_n) - power(n)) / h * w;
         w = (std::min(std::max(z, -l1), l1) - z) / (power(new_n) / h + l2);
         n = new_n;
         break;

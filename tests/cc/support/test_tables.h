@@ -349,6 +349,7 @@ inline bool TakesPowers(const Rule& rule) {
     case RuleKind::kRowwiseAdagradGlobal:
     case RuleKind::kRowwiseAdagradCounter:
     case RuleKind::kRowAdamCounter:
+    case RuleKind::kSmartDecayAdam:
       return true;
     default:
       return false;
@@ -457,8 +458,10 @@ inline std::vector<Rule> AllRules(size_t dim) {
   rules.back().weight_decay = 0.01;
   rules.push_back(MakeRule(RuleKind::kSgd, dim));
   rules.back().weight_decay = 0.1;
-  rules.push_back(Rule::Of<FtrlRule>(dim, {0.25, -0.3, 0.5, 0.25, 0.125, 0.75}, 0.05));
+  rules.push_back(Rule::Of<FtrlRule>(dim, {0.25, -0.3, 0.5, 0.25, 0.125, 0.75, 0.2}, 0.05));
   rules.back().weight_decay = 0.01;
+  rules.push_back(MakeRule(RuleKind::kSmartDecayAdam, dim));
+  rules.push_back(Rule::Of<SmartDecayAdamRule>(dim, {0.9, 0.5, 1e-3}, 0.05));  // moves can grow
   for (const Rule& rule : RowRules(dim)) rules.push_back(rule);
   return rules;
 }

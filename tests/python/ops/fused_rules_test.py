@@ -41,7 +41,7 @@ def ftrl(**options: Any) -> tuple[str, Callable, list[float]]:
         "l2_shrinkage_regularization_strength": 0.0,
         "beta": 0.0,
     }
-    hyper = list({**defaults, **options}.values())
+    hyper = [*{**defaults, **options}.values(), 0.0]  # no decay of the gradient
     return "ftrl", lambda rate: keras.optimizers.Ftrl(rate, **options), hyper
 
 

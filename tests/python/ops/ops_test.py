@@ -27,6 +27,7 @@ RULES = {
     "rowwise_adagrad": ([0.5, 0.0, 0.0, 1e-8, 0.0, 0.0, 0.0], reference.RowwiseAdagrad()),
     "adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.Adam()),
     "adam_amsgrad": ([0.5, 0.01, 0.9, 0.999, 1e-7], reference.Adam(True, weight_decay=0.01)),
+    "smart_decay_adam": ([0.5, 0.0, 0.9, 0.999, 1e-7], reference.SmartDecayAdam()),
     "rmsprop": ([0.1, 0.0, 0.9, 0.0, 1e-7], reference.RMSprop()),
     "rmsprop_momentum": ([0.1, 0.0, 0.8, 0.5, 1e-7], reference.RMSprop(0.8, 0.5)),
     "rmsprop_centered": ([0.1, 0.0, 0.9, 0.0, 1e-3], reference.RMSprop(centered=True)),
@@ -35,7 +36,7 @@ RULES = {
         reference.RMSprop(0.8, 0.5, centered=True),
     ),
     "ftrl": (
-        [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0],
+        [0.5, 0.0, 0.2, -0.4, 0.25, 0.125, 0.0625, 1.0, 0.0],
         reference.Ftrl(0.2, -0.4, 0.25, 0.125, 0.0625, 1.0),
     ),
 }
@@ -238,6 +239,7 @@ class UpdateTest(tf.test.TestCase, parameterized.TestCase):
         ("rmsprop_centered", 8),
         ("rmsprop_centered_momentum", 12),
         ("ftrl", 8),
+        ("smart_decay_adam", 10),
     )
     def test_a_row_carries_the_slots_of_its_rule(self, rule, slots):
         table = RawTable(4)

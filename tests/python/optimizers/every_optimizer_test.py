@@ -51,6 +51,7 @@ REFUSED = {
 OWN = (
     *("SGD", "Adam, amsgrad", "Ftrl", "Adafactor", "Nadam", "Muon", "ScheduleFreeAdamW"),
     *("MultiOptimizer", "a subclass of Adam", "a subclass of Optimizer"),
+    *("SmartDecayAdam", "one_embedding.Ftrl"),
 )
 # An optimizer with a rule in the table, and one that runs on gathered rows.
 SORTS = ("Adam", "Lamb")
@@ -60,7 +61,7 @@ LAZY_STEPS = 5
 LAZY = (
     *("SGD, nesterov", "RMSprop, centered, momentum", "AdamW", "Ftrl, l1, l2, shrinkage, beta"),
     *("Adadelta", "Adamax", "Adafactor", "Nadam", "Lion", "Muon", "ScheduleFreeAdamW, warmup"),
-    *("RowwiseAdagrad", "a subclass of Optimizer"),
+    *("RowwiseAdagrad", "SmartDecayAdam", "one_embedding.Ftrl", "a subclass of Optimizer"),
 )
 INSIDE = tuple(name for name, option in OPTIONS.items() if option.wraps != "outside")
 LAZY_OPTIONS = {

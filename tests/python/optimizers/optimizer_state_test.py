@@ -29,6 +29,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "accumulation": lambda: keras.optimizers.Adam(0.05, gradient_accumulation_steps=2),
     "ema": lambda: keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5),
     "rmsprop": lambda: keras.optimizers.RMSprop(0.05, centered=True, momentum=0.5),
+    "smart_decay": lambda: tf_embed.optimizers.SmartDecayAdam(0.05),
+    "ftrl": lambda: tf_embed.one_embedding.Ftrl(0.05, weight_decay=0.1),
     "lion": lambda: keras.optimizers.Lion(0.05),
     "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.05)),
 }

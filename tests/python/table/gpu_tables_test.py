@@ -81,7 +81,7 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(*map(rows_of, variables))
 
     @parameterized.product(
-        optimizer=("sgd", "adam", "adagrad", "nadam"),
+        optimizer=("sgd", "adam", "adagrad", "nadam", "tf_embed>SmartDecayAdam"),
         in_graph=(False, True),
         dtype=("float32", "float16", "bfloat16"),
     )

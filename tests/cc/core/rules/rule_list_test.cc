@@ -33,7 +33,8 @@ TEST(RuleList, NumbersAndNamesOfRulesStay) {
                                                {20, "partial_rowwise_adam"},
                                                {21, "lamb"},
                                                {22, "partial_rowwise_lamb"},
-                                               {23, "lars"}};
+                                               {23, "lars"},
+                                               {24, "smart_decay_adam"}};
   std::map<int, std::string> found;
   for (const RuleFacts& rule : kRules) found[static_cast<int>(rule.kind)] = rule.name;
   for (const auto& [number, name] : expected) EXPECT_EQ(name, found[number]);
@@ -44,8 +45,13 @@ TEST(RuleList, NumbersAndNamesOfRulesStay) {
 
 TEST(RuleList, HyperParametersAreFoundByName) {
   const std::vector<std::string_view> names = HyperNames(FactsOf(RuleKind::kFtrl));
-  const std::vector<std::string_view> expected = {
-      "initial_accumulator_value", "learning_rate_power", "l1", "l2", "l2_shrinkage", "beta"};
+  const std::vector<std::string_view> expected = {"initial_accumulator_value",
+                                                  "learning_rate_power",
+                                                  "l1",
+                                                  "l2",
+                                                  "l2_shrinkage",
+                                                  "beta",
+                                                  "decay"};
   EXPECT_EQ(expected, names);
   for (size_t i = 0; i < names.size(); ++i) {
     EXPECT_EQ(static_cast<int>(i), FindHyper(RuleKind::kFtrl, names[i]));
