@@ -169,7 +169,8 @@ class LoadSavedRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    if (table->statistics().size() > 0) TF_RETURN_IF_ERROR(table->CheckEviction());
+    const bool has_statistics = table->statistics().OfUse().size() > 0;
+    if (has_statistics) TF_RETURN_IF_ERROR(table->CheckEviction());
     SavedRows* saved;
     size_t number;
     std::shared_ptr<const RowBlock> block;
@@ -214,7 +215,7 @@ class LoadSavedRowsOp : public TableOp {
       batch.distinct = true;  // as the keys of a table are
       TF_RETURN_IF_ERROR(
           ToTensorFlow(table->shard(i)->InsertOrAssign(exec, batch, weights, slots)));
-      if (table->statistics().size() > 0) {
+      if (has_statistics) {
         TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(i)->eviction()->AssignStatistics(
             exec, batch, header.statistics, block->statistics)));
       }
