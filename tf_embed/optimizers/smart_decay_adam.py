@@ -33,10 +33,10 @@ class SmartDecayAdam(RowRuleOptimizer):
 
     It differs from Adam on a dense variable in these points:
 
-    - A lookup gives a row as its last step left it, without the moves of the steps since then. If
-      the gradients of a model depend on such rows, training differs from training with a dense
-      variable by these moves. It is the same if each batch has all rows that it looks up changed
-      in the step before, or if gradients do not depend on the rows.
+    - A lookup gives a row as its last step left it, without the moves of the steps since then. So
+      training is the same as with a dense variable only if no batch looks up a row that missed the
+      step before, or if gradients do not depend on the rows. Otherwise a gradient is taken at a row
+      that lacks these moves.
     - Missed steps use the learning rate of the present step. A schedule is followed only in the
       steps that have the row.
     - Missed steps move a row 2^20 times at most, which bounds the time of a step. With the default
