@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots of a table that is trained: whole, of changes, and while training goes on.
 
-    python benchmarks/snapshots.py ROWS DIM [FOLDER]
+    python benchmarks/snapshots.py ROWS DIM [FOLDER] [--cache-mb=MB]
 
 Rows have Adam's slots. Prints an object of JSON:
 
@@ -13,7 +13,8 @@ Rows have Adam's slots. Prints an object of JSON:
     longest_before, longest_meanwhile   seconds of the longest step
     begin_seconds                       what `save(wait=False)` takes until it returns
 
-The folder should be on the disk in question; what is written is removed.
+With `--cache-mb` the rows are on disk, under a cache of that size. The folder should be on the disk
+in question; what is written is removed.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ STEPS = 200
 class Trained:
     """A table, and steps of Adam on it."""
 
-    def __init__(self, rows: int, dim: int) -> None:
+    def __init__(self, rows: int, dim: int, storage: tf_embed.Storage | None) -> None:
         policy = tf_embed.TablePolicy(eviction=None, track_changes=True)
-        self.variable = tf_embed.Variable(dim=dim, policy=policy, init_size=rows)
+        self.variable = tf_embed.Variable(dim=dim, policy=policy, storage=storage, init_size=rows)
         self._optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam())
         self._optimizer.build([self.variable.anchor])
         self._gradients = tf.random.stateless_normal([BATCH, dim], seed=[1, 2])
@@ -68,11 +69,14 @@ class Trained:
         self._optimizer.apply([slices], [self.variable.anchor])
 
 
-def measure(rows: int, dim: int, folder: str) -> dict[str, Any]:
+def measure(rows: int, dim: int, folder: str, cache_mb: int | None) -> dict[str, Any]:
     """Makes snapshots of a table of so many rows."""
-    trained = Trained(rows, dim)
+    storage = None
+    if cache_mb is not None:
+        storage = tf_embed.Storage(host_bytes=cache_mb * 2**20, path=os.path.join(folder, "rows"))
+    trained = Trained(rows, dim, storage)
     trained.train(0, rows)
-    snapshots = tf_embed.Snapshots(folder, trained.variable)
+    snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots"), trained.variable)
     result: dict[str, Any] = {"rows": rows, "dim": dim}
     begin = time.perf_counter()
     whole = snapshots.save("whole").wait()
@@ -104,7 +108,7 @@ def measure(rows: int, dim: int, folder: str) -> dict[str, Any]:
 
     other = tf_embed.Variable(dim=dim, policy=trained.variable.table.options.policy)
     begin = time.perf_counter()
-    tf_embed.Snapshots(folder, other).load("changes")
+    tf_embed.Snapshots(snapshots.path, other).load("changes")
     result["load_seconds"] = time.perf_counter() - begin
     return result
 
@@ -114,10 +118,13 @@ def main() -> None:
     parser.add_argument("rows", type=int)
     parser.add_argument("dim", type=int)
     parser.add_argument("folder", nargs="?", type=pathlib.Path)
+    parser.add_argument("--cache-mb", type=int)
     arguments = parser.parse_args()
     folder = tempfile.mkdtemp(dir=arguments.folder)
     try:
-        print(json.dumps(measure(arguments.rows, arguments.dim, folder), indent=1))
+        print(
+            json.dumps(measure(arguments.rows, arguments.dim, folder, arguments.cache_mb), indent=1)
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
