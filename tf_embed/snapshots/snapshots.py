@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import os
-import re
-import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,17 +13,14 @@ from absl import logging
 
 from tf_embed import validation
 from tf_embed.ops import row_file_ops, snapshot_ops
-from tf_embed.snapshots import manifest
+from tf_embed.snapshots import folders, manifest
+from tf_embed.snapshots.loading import Part, check_chain, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import size_text
-from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, RowFiles
-
-# What files of rows are named after: the table's place, and a number of the snapshot.
-_FILE_NAME = "rows_{place}-{number}"
-_OURS = re.compile(r"rows_\d+-[0-9a-f]{8}\.rank\d+of\d+\.")
+from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES
 
 
 class Snapshots:
@@ -176,14 +171,14 @@ class Snapshots:
                 f"changes. Received: to={to!r}"
             )
         info = manifest.read(folder)
-        self._check_chain(info)
+        check_chain(folder, info)
         tables = []
-        number = secrets.token_hex(4)
+        number = folders.new_number()
         for place, table in enumerate(info.tables):
-            file_name = _FILE_NAME.format(place=place, number=number)
+            file_name = folders.file_name(place, number)
             snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
             tables.append(manifest.files_of(to_folder, file_name, table.table))
-        return _commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
+        return folders.commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
 
     # Loading.
 
@@ -199,7 +194,8 @@ class Snapshots:
             TypeError: If it is not a str.
             ValueError: If there is no such snapshot, or it has another number of tables.
             RuntimeError: If a table has rows, or this is called in a graph.
-            tf.errors.OpError: If files are damaged, missing, or of another kind of table.
+            tf.errors.OpError: If files are damaged, missing, or of another kind of table. Then no
+                table has rows.
         """
         folder = self._present(name, "name")
         tables = self._tables()
@@ -220,9 +216,8 @@ class Snapshots:
                     f"{table.options.name!r} must have no rows when it loads a snapshot, or rows "
                     f"that came after the snapshot would stay: clear it. Received: {rows} rows"
                 )
-        self._check_chain(info)
-        for table, files in zip(tables, info.tables, strict=True):
-            RowFiles(table, is_named=True).load_all(folder, files.file_name)
+        pairs = zip(tables, info.tables, strict=True)
+        load_parts(folder, info, [Part(table, files) for table, files in pairs])
         for table, files in zip(tables, info.tables, strict=True):
             if table.options.tracks_changes:
                 snapshot_ops.note_snapshot(table.resource_handle, _signed(files.save))
@@ -261,7 +256,7 @@ class Snapshots:
                 f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
                 f"changes: fold that one, or remove it first. Received: name={name!r}"
             )
-        _remove(folder)
+        folders.remove(folder)
 
     def keep(self, last: int) -> Sequence[str]:
         """Removes old snapshots, and what crashed saves left.
@@ -290,12 +285,11 @@ class Snapshots:
         # Those that are changes of others go before these.
         leaving = [info.name for info in reversed(found) if info.name not in stay]
         for name in leaving:
-            _remove(os.path.join(self.path, name))
+            folders.remove(os.path.join(self.path, name))
         for name in manifest.names_in(self.path):
             folder = os.path.join(self.path, name)
-            files = manifest.names_in(folder)
-            if manifest.FILE not in files and files and all(map(_OURS.match, files)):
-                _remove(folder)
+            if folders.is_left_over(folder):
+                folders.remove(folder)
         return leaving
 
     # Parts of these.
@@ -310,7 +304,7 @@ class Snapshots:
         return tables
 
     def _folder(self, name: Any, argument: str) -> str:
-        return os.path.join(self.path, folder_name(name, argument))
+        return os.path.join(self.path, folders.folder_name(name, argument))
 
     def _present(self, name: Any, argument: str) -> str:
         folder = self._folder(name, argument)
@@ -332,23 +326,6 @@ class Snapshots:
                 f"since={since!r}, of {len(info.tables)}"
             )
         return info
-
-    def _check_chain(self, info: SnapshotInfo) -> None:
-        """Refuses a snapshot whose files, or those it is changes of, are others than it says."""
-        manifest.check_saves(self._folder(info.name, "name"), info)
-        seen = {info.name}
-        while info.since is not None and info.since not in seen:
-            seen.add(info.since)
-            folder = self._folder(info.since, "since")
-            if not manifest.exists(folder):
-                raise tf.errors.DataLossError(
-                    None,
-                    None,
-                    f"'{self._folder(info.name, 'name')}' has changes of a save in '{folder}', "
-                    "which is not there any more.",
-                )
-            info = manifest.read(folder)
-            manifest.check_saves(folder, info)
 
     def _dependents(self, name: str) -> list[str]:
         return [info.name for info in self.list_snapshots() if info.since == name]
@@ -388,11 +365,11 @@ class _Writer:
 
     def write(self) -> SnapshotInfo:
         """Writes all files."""
-        number = secrets.token_hex(4)
+        number = folders.new_number()
         since = None if self._base is None else self._base.name
         files = []
         for place, table in enumerate(self._tables):
-            file_name = _FILE_NAME.format(place=place, number=number)
+            file_name = folders.file_name(place, number)
             if self._begun is None:
                 _save_rows(table, self._folder, file_name)
             else:
@@ -401,7 +378,8 @@ class _Writer:
                 )
             files.append(manifest.files_of(self._folder, file_name, table.options.name))
         self._begun = None
-        info = _commit(self._folder, SnapshotInfo(self._name, since, self._time, tuple(files)))
+        info = SnapshotInfo(self._name, since, self._time, tuple(files))
+        folders.commit(self._folder, info)
         logging.info(
             "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
             self._folder,
@@ -414,56 +392,9 @@ class _Writer:
         return info
 
 
-def folder_name(name: Any, argument: str) -> str:
-    """A name as that of a folder.
-
-    Raises:
-        TypeError: If it is not a str.
-        ValueError: If it is a path.
-    """
-    name = validation.name_of(name, argument)
-    if "/" in name or "\n" in name or name in (".", ".."):
-        raise ValueError(
-            f"`{argument}` must be the name of a folder, not a path. Received: {argument}={name!r}"
-        )
-    return name
-
-
 def _save_rows(table: Table, folder: str, file_name: str) -> None:
     place = row_file_ops.Place(tf.constant(folder), "", file_name, rank=0, processes=1)
     row_file_ops.save_rows(table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES)
-
-
-def _commit(folder: str, info: SnapshotInfo) -> SnapshotInfo:
-    """Makes the folder a snapshot, and removes the files of one that it replaces."""
-    manifest.write(folder, info)
-    kept = tuple(f"{table.file_name}." for table in info.tables)
-    for name in manifest.names_in(folder):
-        if _OURS.match(name) and not name.startswith(kept):
-            _remove_files([os.path.join(folder, name)])
-    return info
-
-
-def _remove(folder: str) -> None:
-    """Removes a snapshot: first what makes it one."""
-    if manifest.exists(folder):
-        tf.io.gfile.remove(os.path.join(folder, manifest.FILE))
-    names = [name for name in manifest.names_in(folder) if _OURS.match(name)]
-    _remove_files(os.path.join(folder, name) for name in names)
-    if not manifest.names_in(folder):
-        _remove_files([folder])
-
-
-def _remove_files(paths: Iterable[str]) -> None:
-    """Removes files or empty folders. That one stays is no harm, and logged."""
-    for path in paths:
-        try:
-            if tf.io.gfile.isdir(path):
-                tf.io.gfile.rmtree(path)
-            else:
-                tf.io.gfile.remove(path)
-        except tf.errors.OpError as error:
-            logging.warning("Can't remove %r: %s", path, error)
 
 
 def _signed(save: int) -> int:

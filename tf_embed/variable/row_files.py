@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -79,10 +79,21 @@ class RowFiles:
         with validation.name_scope(name, "load_from_file_system"):
             return self._load(place, whole=validation.flag(load_entire_dir, "load_entire_dir"))
 
-    def load_all(self, dirpath: str, file_name: str) -> None:
-        """Loads the rows of a save by one process, in eager execution."""
+    def load_all(
+        self,
+        dirpath: str,
+        file_name: str,
+        has: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    ) -> None:
+        """Loads the rows of a save by one process, in eager execution.
+
+        Args:
+            dirpath: Where its files are.
+            file_name: What they are named after.
+            has: Says of keys [n] which are to be loaded, bool [n]. None: all.
+        """
         place = Place(tf.constant(dirpath), "", file_name, rank=0, processes=1)
-        self._load(place, whole=False)
+        self._load(place, whole=False, has=has)
 
     def load_tfra(
         self, dirpath: str | os.PathLike[str], file_name: str | None, buffer_size: int
@@ -137,13 +148,20 @@ class RowFiles:
             processes=processes,
         )
 
-    def _load(self, place: Place, *, whole: bool) -> tf.Operation | None:
+    def _load(
+        self,
+        place: Place,
+        *,
+        whole: bool,
+        has: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    ) -> tf.Operation | None:
         table = self._table
         saved = row_file_ops.open_saved_rows(table.resource_handle, place, whole=whole)
 
         def load_block(block: Any) -> tf.Operation | None:
             keys = owners = None
             chooses = _is_chosen_here(table) or (place.processes > 1 and not whole)
+            chooses |= has is not None
             if chooses or table.on_update is not None:
                 keys = row_file_ops.saved_keys(
                     table.resource_handle, saved.rows, block, key_dtype=table.options.key_dtype
@@ -151,6 +169,8 @@ class RowFiles:
             if chooses:
                 by_key = tf.constant(False) if whole else saved.by_key
                 owners = _owners(table, keys, by_key, place)
+                if has is not None:
+                    owners = tf.where(has(keys), owners, LEFT_OUT)
             done = row_file_ops.load_saved_rows(
                 table.resource_handle,
                 saved.rows,
