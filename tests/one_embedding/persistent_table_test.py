@@ -9,61 +9,19 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from one_embedding_cases import KEY_TYPES, edges, layer, store, uniform_tables
+from one_embedding_cases import KEY_TYPES, edges, layer, store, train, uniform_tables
+from persistent_tables import files_in, read, reader, rows_of, write, writer
 from reference import SEED
 
-from tf_embed import one_embedding
+import tf_embed
+from tf_embed.snapshots import manifest
 
 VALUE_TYPES = ("float32", "float16", "bfloat16", "float64")
-
-
-def reader(paths, name="s", key_type="int64", value_type="float32", storage_dim=3, **options):
-    make = one_embedding.make_persistent_table_reader
-    return make(paths, name, key_type, value_type, storage_dim, **options)
-
-
-def writer(paths, name="s", key_type="int64", value_type="float32", storage_dim=3, **options):
-    make = one_embedding.make_persistent_table_writer
-    return make(paths, name, key_type, value_type, storage_dim, **options)
-
-
-def write(paths, keys, values, name="s", **options) -> None:
-    options.setdefault("storage_dim", values.shape[1])
-    with writer(paths, name, **options) as one:
-        one.write(keys, values)
-
-
-def read(paths, name="s", **options) -> dict[int, list[float]]:
-    """The rows by key; of a key that comes twice the last one."""
-    with reader(paths, name, **options) as one:
-        blocks = list(one)
-    return {
-        key: row.astype(np.float64).tolist()
-        for keys, values in blocks
-        for key, row in zip(keys.tolist(), values, strict=True)
-    }
-
-
-def rows_of(keys, values) -> dict[int, list[float]]:
-    pairs = zip(np.asarray(keys).tolist(), np.asarray(values), strict=True)
-    return {key: row.astype(np.float64).tolist() for key, row in pairs}
-
-
-def files_in(folder: str) -> list[pathlib.Path]:
-    return sorted(one for one in pathlib.Path(folder).rglob("*") if one.is_file())
-
-
-def train(emb, ids) -> None:
-    optimizer = keras.optimizers.SGD()
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.cast(emb(ids, training=True), tf.float32) ** 2)
-    variables = emb.trainable_variables
-    optimizer.apply(tape.gradient(loss, variables), variables)
 
 
 def rows_and_slots(emb) -> dict[int, np.ndarray]:
@@ -112,15 +70,45 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(read(folder, **types), rows_of(keys, values))
 
     @parameterized.parameters(1, 2, 5)
-    def test_several_folders_have_a_shard_each(self, count):
+    def test_of_several_folders_the_first_has_the_snapshot(self, count):
         folders = [self.folder() for _ in range(count)]
         keys = np.random.default_rng(SEED).choice(10**6, 1000, replace=False) - 500_000
         values = np.arange(3000, dtype=np.float32).reshape([1000, 3])
         write(folders, keys, values)
         self.assertEqual(read(folders), rows_of(keys, values))
-        for number, folder in enumerate(folders):
-            wanted = {key for key in keys.tolist() if key % count == number}
-            self.assertEqual(set(read([folder])), wanted)
+        self.assertEqual(read(folders[0]), rows_of(keys, values))
+        for folder in folders[1:]:
+            self.assertEmpty(os.listdir(folder))
+
+    def test_a_snapshot_of_a_writer_is_one_like_any_other(self):
+        folder = self.folder()
+        write(folder, np.arange(5), np.ones([5, 2], np.float32))
+        write(folder, np.arange(4), np.ones([4, 2], np.float32), layer_name="emb")
+        variable = tf_embed.Variable(dim=2)
+        for path, rows in ((f"{folder}/snapshots", 5), (f"{folder}/snapshots/emb", 4)):
+            snapshots = tf_embed.Snapshots(path, variable)
+            (info,) = snapshots.list_snapshots()
+            self.assertEqual((info.name, info.since, info.rows), ("s", None, rows))
+            variable.clear()
+            snapshots.load("s")
+            self.assertEqual(rows_of(*variable.export()), {key: [1.0, 1.0] for key in range(rows)})
+        emb = self.emb(folder)
+        self.assertEqual([one.rows for one in emb.snapshots.list_snapshots()], [4])
+        emb.load_snapshot("s")
+        self.assertEqual(int(emb.size()), 4)  # the layer's own goes before that for any layer
+
+    def test_a_snapshot_that_is_replaced_while_it_is_opened_is_looked_for_again(self):
+        folder = self.folder()
+        write(folder, np.arange(5), np.zeros([5, 3]))
+        before = manifest.read(f"{folder}/snapshots/s")
+        write(folder, np.arange(4), np.ones([4, 3]))
+        found = [before, manifest.read(f"{folder}/snapshots/s")]
+        with mock.patch.object(manifest, "read", side_effect=[before, *found[1:] * 2]):
+            one = reader(folder)
+        self.assertEqual(one.num_rows, 4)
+        gone = mock.patch.object(manifest, "read", return_value=before)  # its files are not there
+        with gone, self.assertRaises(tf.errors.NotFoundError):
+            reader(folder)
 
     def test_a_block_has_at_most_65536_rows(self):
         folder, rows = self.folder(), 200_000
@@ -266,7 +254,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         target.close()
         self.assertAllEqual(next(source)[1], np.zeros([5, 3]))
         self.assertEqual(read(folder), {key: [1.0] * 3 for key in range(5)})
-        self.assertLen(files_in(folder), 2)
+        self.assertLen(files_in(folder), 3)
 
     @parameterized.parameters("dropped", "left by an exception")
     def test_a_writer_that_is_not_closed_leaves_no_snapshot(self, how):
@@ -302,14 +290,14 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         for name in ("s", "new"):
             command = [sys.executable, "-c", program, folder, name]
             self.assertEqual(subprocess.run(command, check=False).returncode, 3)
-        self.assertLen(files_in(folder), 4)
+        self.assertLen(files_in(folder), 5)
         self.assertEqual(read(folder), {7: [0.0] * 3})
         with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'new'"):
             reader(folder, "new")
         for name in ("s", "new"):
             write(folder, [8], np.ones([1, 3]), name)  # which removes what was left
             self.assertEqual(read(folder, name), {8: [1.0] * 3})
-        self.assertLen(files_in(folder), 4)
+        self.assertLen(files_in(folder), 6)
 
     @parameterized.parameters(
         ("", "can't be brought to the disk"), ("ram://two_writers", "removed by another save")
@@ -341,7 +329,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
             "        seen.append(error)\n"  # and with it frames that have the stream
             "assert isinstance(seen[0], tf.errors.OpError), seen\n"
             "assert len(seen) > 2 and all('given up' in str(error) for error in seen[1:]), seen\n"
-            "assert len(tf.io.gfile.listdir(sys.argv[1] + '/snapshots/s')) == 2\n"
+            "assert len(tf.io.gfile.listdir(sys.argv[1] + '/snapshots/s')) == 3\n"
         )
         write(folder, [7], np.zeros([1, 3]))
         before = {one.name for one in files_in(folder)}
@@ -355,7 +343,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         folder = self.folder()
         self.trained(folder).save_snapshot("s")
         rng = np.random.default_rng(SEED)
-        self.assertLen(files_in(folder), 2)
+        self.assertLen(files_in(folder), 3)
         for file in files_in(folder):
             whole = file.read_bytes()
             places = [0, len(whole) - 1, *rng.integers(len(whole), size=20).tolist()]
@@ -365,121 +353,26 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
                 with self.assertRaisesRegex(tf.errors.DataLossError, file.name):
                     reader(folder, storage_dim=6)
             file.write_bytes(whole)
+            file.unlink()
+            with self.assertRaises((tf.errors.NotFoundError, ValueError)):
+                reader(folder, storage_dim=6)
+            file.write_bytes(whole)
         reader(folder, storage_dim=6)
-        files_in(folder)[0].unlink()
-        with self.assertRaises((tf.errors.NotFoundError, ValueError)):
-            reader(folder, storage_dim=6)
 
-    # What is refused.
-
-    def test_another_storage_dim_is_named(self):
+    def test_rows_of_another_snapshot_are_not_taken_for_those_of_this_one(self):
         folder = self.folder()
-        self.trained(folder).save_snapshot("s")
-        wanted = "`storage_dim` must be 6: .*2 weights and 4 numbers.*storage_dim=2"
-        with self.assertRaisesRegex(ValueError, wanted):
-            reader(folder, storage_dim=2)
-        source = reader(folder, storage_dim=6)
-        with self.assertRaisesRegex(ValueError, wanted):
-            writer(folder, "t", storage_dim=2, like=source)
-        self.assertLen(files_in(folder), 2)
-
-    def test_another_value_type_is_named(self):
-        folder = self.folder()
-        write(folder, [1], np.ones([1, 3]), value_type="float16")
-        with self.assertRaisesRegex(ValueError, "`value_type` must be float16.*=float32"):
+        for name, count in (("s", 5), ("other", 4)):
+            write(folder, np.arange(count), np.zeros([count, 3]), name)
+        ours, others = (pathlib.Path(folder, "snapshots", name) for name in ("s", "other"))
+        file_name = manifest.read(str(ours)).tables[0].file_name
+        for path in ours.glob("rows_*"):
+            path.unlink()
+        for path in others.glob("rows_*"):
+            path.rename(ours / f"{file_name}.{path.name.split('.', 1)[1]}")
+        with self.assertRaises(tf.errors.OpError):
             reader(folder)
-        source = reader(folder, value_type="float16")
-        with self.assertRaisesRegex(ValueError, "`value_type` must be float16.*=float32"):
-            writer(folder, "t", like=source)
-
-    def test_folders_of_other_rows_are_not_read_as_one(self):
-        folders = [self.folder() for _ in range(2)]
-        self.trained(folders[0]).save_snapshot("s")
-        write(folders[1], [1], np.ones([1, 6]), layer_name="emb")
-        with self.assertRaisesRegex(ValueError, "`paths`.*2 weights.*6"):
-            reader(folders, storage_dim=6, layer_name="emb")
-        with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
-            reader([folders[0], self.folder()], storage_dim=6)
-
-    @parameterized.parameters(
-        ({"paths": []}, ValueError, "`paths`"),
-        ({"paths": ["a", "./a"]}, ValueError, "`paths`"),
-        ({"paths": 3}, TypeError, "`paths`"),
-        ({"name": "a/b"}, ValueError, "`snapshot_name`"),
-        ({"name": None}, TypeError, "`snapshot_name`"),
-        ({"key_type": "string"}, TypeError, "`key_type`"),
-        ({"value_type": "int8"}, TypeError, "`value_type`"),
-        ({"storage_dim": 0}, ValueError, "`storage_dim`"),
-        ({"storage_dim": 2.0}, TypeError, "`storage_dim`"),
-        ({"physical_block_size": 100}, ValueError, "`physical_block_size`"),
-        ({"physical_block_size": "4096"}, TypeError, "`physical_block_size`"),
-        ({"layer_name": 3}, TypeError, "`layer_name`"),
-    )
-    def test_a_wrong_argument_is_named(self, options, error, message):
-        for make in (reader, writer):
-            with self.assertRaisesRegex(error, message):
-                make(**{"paths": [self.folder()], **options})
-
-    @parameterized.parameters(
-        ([1.5], np.ones([1, 3]), TypeError, "`keys`"),
-        ([2**63], np.ones([1, 3]), ValueError, "`keys`"),
-        ([[1]], np.ones([1, 3]), ValueError, "`keys`"),
-        ([1, 2], np.ones([1, 3]), ValueError, "`values`"),
-        ([1], np.ones([1, 2]), ValueError, "`values`"),
-        ([1], np.ones([3]), ValueError, "`values`"),
-        ([1], np.full([1, 3], 1e300), ValueError, "`values`.*float32"),
-        ([1], [["a"] * 3], TypeError, "`values`"),
-    )
-    def test_wrong_rows_are_refused_and_the_others_stay(self, keys, values, error, message):
-        folder = self.folder()
-        with writer(folder) as one:
-            one.write([1], np.ones([1, 3]))
-            with self.assertRaisesRegex(error, message):
-                one.write(keys, values)
-        self.assertEqual(read(folder), {1: [1.0] * 3})
-
-    def test_narrow_weights_must_fit_beside_slots_that_need_not(self):
-        folder = self.folder()
-        self.trained(folder, dtype="float16").save_snapshot("s")
-        kind = {"value_type": "float16", "storage_dim": 6}
-        with reader(folder, **kind) as source, writer(folder, "t", **kind, like=source) as one:
-            with self.assertRaisesRegex(ValueError, "`values`.*float16"):
-                one.write([1], np.array([[1e6, 0, 0, 0, 0, 0]]))
-            one.write([1], np.array([[1, 0, 1e6, 0, 0, 0]]))
-        self.assertEqual(read(folder, "t", **kind), {1: [1.0, 0.0, 1e6, 0.0, 0.0, 0.0]})
-
-    def test_what_is_closed_is_of_no_use(self):
-        folder = self.folder()
-        with writer(folder) as one:
-            one.write([1], np.ones([1, 3]))
-        with self.assertRaisesRegex(ValueError, "closed"):
-            one.write([1], np.ones([1, 3]))
-        with reader(folder) as source:
-            pass
-        with self.assertRaisesRegex(ValueError, "closed"):
-            next(source)
-        write(folder, [2], np.ones([1, 3]), "t", like=source)  # its kind is still known
-        with self.assertRaisesRegex(TypeError, "`like`"):
-            writer(folder, like=folder)
-
-    def test_a_graph_is_refused(self):
-        folder = self.folder()
-        for make in (reader, writer):
-            with self.assertRaisesRegex(RuntimeError, "eager"):
-                tf.function(lambda make=make: make(folder))()
-        self.assertEmpty(os.listdir(folder))
-
-    def test_rows_of_strings_are_refused_by_name(self):
-        import tf_embed
-
-        path = pathlib.Path(self.folder())
-        for number, types in enumerate((("string", "float32"), ("int64", "string"))):
-            table = tf_embed.Variable(*types, dim=3, name="v")
-            folder = path / str(number) / "snapshots" / "s"
-            folder.mkdir(parents=True)
-            table.save_to_file_system(str(folder), file_name_list=["rows"])
-            with self.assertRaisesRegex(TypeError, "string"):
-                reader(str(path / str(number)))
+        with self.assertRaises(tf.errors.OpError):
+            self.emb(folder).load_snapshot("s")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves a variable in children that die while they save. A program.
 
-    killed_saves.py cut|kill FOLDER
+    killed_saves.py cut|kill FOLDER [snapshots]
 
 Each child saves its rows, all of one number, and goes on to save those of the next number, again
 and again, into a folder of its own in FOLDER. `cut`: no file may become longer than so many bytes,
 and the system ends the process at the write that would make one, by SIGXFSZ. `kill`: the parent
 kills it after some time. Prints a list with an object for each child: whether it died by a signal,
-and which numbers its folder may hold.
+and which numbers its folder may hold. `snapshots`: a layer of two tables saves snapshots.
 
 The processes are forked when TensorFlow is imported and before it has run anything.
 """
@@ -22,6 +22,7 @@ import sys
 import time
 
 import numpy as np
+import one_embedding_cases
 
 import tf_embed
 
@@ -31,14 +32,38 @@ CUTS = (1, 30, 500, 2000, 3300)
 SECONDS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 
-def save(v: tf_embed.Variable, number: int, folder: str) -> None:
-    v.upsert(range(200), np.full([200, 4], float(number)))
-    v.save_to_file_system(folder, buffer_size=1000)
+class Rows:
+    """Rows of a variable."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._variable = tf_embed.Variable(dim=4, name="v")
+
+    def save(self, number: int) -> None:
+        self._variable.upsert(range(200), np.full([200, 4], float(number)))
+        self._variable.save_to_file_system(self._folder, buffer_size=1000)
 
 
-def child(folder: str, most_bytes: int, ready: int) -> None:
-    v = tf_embed.Variable(dim=4, name="v")
-    save(v, 0, folder)
+class Snapshots:
+    """Rows of a layer of two tables."""
+
+    def __init__(self, folder: str) -> None:
+        self._layer = one_embedding_cases.layer(
+            one_embedding_cases.uniform_tables(1.0, 1.0),
+            dim=4,
+            name="v",
+            store_options=one_embedding_cases.store(folder),
+        )
+
+    def save(self, number: int) -> None:
+        for variable in self._layer.row_tables:
+            variable.upsert(range(200), np.full([200, 4], float(number)))
+        self._layer.save_snapshot("s")
+
+
+def child(kind: type[Rows | Snapshots], folder: str, most_bytes: int, ready: int) -> None:
+    saved = kind(folder)
+    saved.save(0)
     os.write(ready, b".")
     if most_bytes:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
@@ -46,16 +71,18 @@ def child(folder: str, most_bytes: int, ready: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     number = 1
     while True:
-        save(v, number, folder)
+        saved.save(number)
         number += 1
 
 
-def run(folder: str, most_bytes: int, seconds: float) -> dict[str, object]:
+def run(
+    kind: type[Rows | Snapshots], folder: str, most_bytes: int, seconds: float
+) -> dict[str, object]:
     reads, ready = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            child(folder, most_bytes, ready)
+            child(kind, folder, most_bytes, ready)
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
         os._exit(1)
@@ -72,7 +99,10 @@ def run(folder: str, most_bytes: int, seconds: float) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    how, parent = sys.argv[1:]
+    how, parent, *what = sys.argv[1:]
+    kind = Snapshots if what else Rows
     plans = [(cut, 0.0) for cut in CUTS] if how == "cut" else [(0, one) for one in SECONDS]
-    rounds = [run(os.path.join(parent, str(number)), *plan) for number, plan in enumerate(plans)]
+    rounds = [
+        run(kind, os.path.join(parent, str(number)), *plan) for number, plan in enumerate(plans)
+    ]
     json.dump(rounds, sys.stdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -35,6 +36,16 @@ def layer(tables: Any = None, key_type: str = "int64", dim: int = 2, **options: 
         kind = one_embedding.MultiTableMultiColumnEmbedding
     name, dtype = options.pop("name"), options.pop("dtype")
     return kind(name, dim, dtype, key_type, tables, options.pop("store_options"), **options)
+
+
+def train(emb: Any, ids: Any) -> float:
+    """A step of the layer's own optimizer. Gives the loss."""
+    optimizer = keras.optimizers.SGD()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.cast(emb(ids, training=True), tf.float32) ** 2)
+    variables = emb.trainable_variables
+    optimizer.apply(tape.gradient(loss, variables), variables)
+    return float(loss)
 
 
 def edges(key_type: str) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.one_embedding import snapshots
+from tf_embed.one_embedding.snapshots import folder_of_layer, layers_with
 from tf_embed.one_embedding.store_options import block_size_of, paths_of
 from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
-from tf_embed.table.sharding import default_partition_fn
+from tf_embed.snapshots import SnapshotInfo, manifest
+from tf_embed.snapshots.folders import commit, file_name, folder_name, new_number
+from tf_embed.snapshots.loading import check_chain
 
 MAX_ROWS_OF_BLOCK = 65536
 
@@ -36,7 +39,8 @@ def make_persistent_table_reader(
 
     It needs no layer and takes the memory of a block of rows, not of the table. All files are read
     and checked when the reader is made. A snapshot that is replaced while it is read stays as it
-    was, on a file system of this machine.
+    was, on a file system of this machine. A snapshot of changes is read with all that it is changes
+    of; its rows come as they are after the last change.
 
     Each block is (keys, values): keys [n] and values [n, storage_dim], with n up to 65,536. A row
     of values is the weights and then the optimizer slots, in the order of the optimizer: for Adam,
@@ -46,11 +50,13 @@ def make_persistent_table_reader(
     Keys are as the rows of a layer have them. Of a layer of one table, or with shared ids, a key is
     an id. A layer of several tables and ids of 32 bits has keys of 64 bits, id + 2^32 * table: read
     them as int64. Then `table = (keys + 2**31) >> 32` if ids are int32, `table = keys >> 32` if
-    they are uint32, and `id = keys - (table << 32)`.
+    they are uint32, and `id = keys - (table << 32)`. Other layers of several tables have ids for
+    keys, and a snapshot has a table of rows for each: they are read one after the other, and the
+    attribute `table` says which one it is.
 
     Args:
-        paths: The folders of the store, `persistent_path`: a path, or a list with one for each
-            shard, which are read one after the other.
+        paths: The folders of the store, `persistent_path`: a path, or a list. Its snapshots are in
+            the first one.
         snapshot_name: The name of the snapshot.
         key_type: Dtype of the keys: int64, uint64, int32 or uint32. Keys of 64 bits are stored; as
             uint64 they keep their bits, and narrow types must hold each of them.
@@ -64,7 +70,8 @@ def make_persistent_table_reader(
     Returns:
         An iterator of blocks, and a context manager that closes the files. It has the attributes
         `dim`, the number of weights in a row; `storage_dim`; `dtype`, the NumPy dtype of values;
-        and `num_rows`. If a writer wrote a key twice, both rows come, the later one last.
+        `num_rows`; and `table`, the place in the layer's `row_tables` of the rows that came last,
+        an int from 0. If a writer wrote a key twice, both rows come, the later one last.
 
     Raises:
         TypeError: If an argument is of a wrong type, or the snapshot has keys or weights that are
@@ -111,6 +118,9 @@ def make_persistent_table_writer(
     snapshot; an earlier one of that name is still there then. Only one writer may write a snapshot
     at a time: the first to close goes through, and others fail.
 
+    A writer writes one table of rows. A layer that has one loads it, however many folders it has:
+    a layer with ids of 32 bits, with shared ids, or with one table.
+
     Without `like`, all of `storage_dim` are weights: a layer whose rows have as many takes them,
     with fresh optimizer slots, and keeps its own seed. With `like`, a reader of another snapshot,
     rows have weights and slots as there, and the optimizer's kind and the seed of initial rows are
@@ -119,9 +129,7 @@ def make_persistent_table_writer(
     A key that is written twice has the later row when it is loaded.
 
     Args:
-        paths: As in `make_persistent_table_reader`. Of several folders each gets the rows of a
-            shard, by the remainder of the key, and a snapshot of its own when the writer is closed,
-            one after the other.
+        paths: As in `make_persistent_table_reader`. The snapshot is written into the first one.
         snapshot_name: A name for a folder.
         key_type: Dtype of the keys: int64, uint64, int32 or uint32; see
             `make_persistent_table_reader`.
@@ -177,7 +185,7 @@ def make_persistent_table_writer(
 class _Kind:
     """The arguments of a reader or a writer, checked."""
 
-    paths: tuple[str, ...]
+    path: str
     snapshot_name: str
     key_type: tf.DType
     value_type: tf.DType
@@ -201,48 +209,46 @@ class _Kind:
                 "graph"
             )
         kind = cls(
-            paths=tuple(paths_of(paths, "paths")),
-            snapshot_name=snapshot_name,
+            path=paths_of(paths, "paths")[0],
+            snapshot_name=folder_name(snapshot_name, "snapshot_name"),
             key_type=validation.dtype_of(key_type, KEY_DTYPES, "key_type"),
             value_type=validation.dtype_of(value_type, VALUE_DTYPES, "value_type"),
             storage_dim=validation.positive_int(
                 storage_dim, "storage_dim", most=validation.MAX_DIM
             ),
-            layer_name=None if layer_name is None else validation.name_of(layer_name, "layer_name"),
+            layer_name=None if layer_name is None else folder_name(layer_name, "layer_name"),
         )
         block_size_of(physical_block_size)
-        kind.folders(kind.layer_name)  # checks the name
         return kind
 
-    def folders(self, layer_name: str | None) -> list[str]:
-        """The folder of the snapshot in each of the paths."""
-        return [snapshots.folder_of(path, layer_name, self.snapshot_name) for path in self.paths]
+    def folder(self, layer_name: str | None) -> str:
+        """The folder of the snapshot."""
+        return os.path.join(folder_of_layer(self.path, layer_name), self.snapshot_name)
 
-    def found(self) -> list[str]:
-        """The folders that have the snapshot.
+    def found(self) -> str:
+        """The folder that has the snapshot.
 
         Raises:
-            ValueError: If there is none in a path, or the layer is not known.
+            ValueError: If there is none, or the layer is not known.
         """
         layer = self.layer_name
         if layer is None:
-            layers = snapshots.layers_with(self.paths[0], self.snapshot_name)
+            layers = layers_with(self.path, self.snapshot_name)
             if len(layers) > 1:
                 raise ValueError(
                     "`layer_name` must be the layer of the snapshot, as several have one named "
-                    f"{self.snapshot_name!r} in {self.paths[0]!r}. Received: layer_name=None, "
+                    f"{self.snapshot_name!r} in {self.path!r}. Received: layer_name=None, "
                     f"with the layers {layers}"
                 )
             layer = layers[0] if layers else None
-        folders = self.folders(layer)
-        for path, folder in zip(self.paths, folders, strict=True):
-            if not snapshots.has_rows(folder):
-                owner = "" if layer is None else f" of {layer!r}"
-                raise ValueError(
-                    f"`snapshot_name` must be the name of a snapshot{owner} in {path!r}. "
-                    f"Received: snapshot_name={self.snapshot_name!r}"
-                )
-        return folders
+        folder = self.folder(layer)
+        if not manifest.exists(folder):
+            owner = "" if layer is None else f" of {layer!r}"
+            raise ValueError(
+                f"`snapshot_name` must be the name of a snapshot{owner} in {self.path!r}. "
+                f"Received: snapshot_name={self.snapshot_name!r}"
+            )
+        return folder
 
     def check_rows(self, value_type: tf.DType, dim: int, slots: int, where: str) -> None:
         """Refuses rows of another kind.
@@ -274,15 +280,16 @@ class PersistentTableReader:
         num_rows: Number of rows.
         dtype: NumPy dtype of values.
         value_type: Dtype of weights.
-        meta: What the table was besides its rows, for a writer.
+        meta: What the table was besides its rows, for a writer; of several, the first.
+        table: The place, in the layer's `row_tables`, of the block that came last.
     """
 
     def __init__(self, kind: _Kind) -> None:
-        folders = kind.found()
+        folder = kind.found()
         self._key_type = kind.key_type
         self._name = kind.snapshot_name
-        self._rows = [RowReader(folder, snapshots.FILES) for folder in folders]
-        for folder, rows in zip(folders, self._rows, strict=True):
+        self._rows = _opened(folder)
+        for rows in self._rows:
             if rows.key_dtype not in (tf.int64, kind.key_type):
                 raise ValueError(
                     f"`key_type` must be {rows.key_dtype.name}, as keys in {folder!r} are. "
@@ -290,18 +297,19 @@ class PersistentTableReader:
                 )
             kind.check_rows(rows.value_dtype, rows.dim, rows.slots, repr(folder))
         first = self._rows[0]
-        for folder, rows in zip(folders, self._rows, strict=True):
-            if rows.dim != first.dim:
-                raise ValueError(
-                    "`paths` must have snapshots of one kind of rows. Received: rows of "
-                    f"{first.dim} weights in {folders[0]!r}, and of {rows.dim} in {folder!r}"
-                )
+        dims = {rows.dim for rows in self._rows}
+        if len(dims) > 1:
+            raise ValueError(
+                "`snapshot_name` must be the name of a snapshot of one kind of rows. Received: "
+                f"snapshot_name={kind.snapshot_name!r}, with rows of {sorted(dims)} weights"
+            )
         self.dim = first.dim
         self.storage_dim = kind.storage_dim
         self.num_rows = sum(rows.num_rows for rows in self._rows)
         self.value_type = kind.value_type
         self.dtype = _dtype_of_values(kind.value_type, first.slot_dtype, first.slots)
         self.meta = first.meta
+        self.table = 0
         self._is_closed = False
         self._blocks = self._all_blocks()
 
@@ -326,13 +334,14 @@ class PersistentTableReader:
             rows.close()
 
     def _all_blocks(self) -> Iterator[Block]:
-        for rows in self._rows:
+        for table, rows in enumerate(self._rows):
             for keys, weights, slots in rows.blocks():
                 values = weights
                 if slots.shape[1]:
                     values = np.concatenate([weights.astype(self.dtype), slots], axis=1)
                 for begin in range(0, len(keys), MAX_ROWS_OF_BLOCK):
                     part = slice(begin, begin + MAX_ROWS_OF_BLOCK)
+                    self.table = table
                     yield self._keys_of(keys[part]), values[part]
 
     def _keys_of(self, keys: np.ndarray) -> np.ndarray:
@@ -376,10 +385,10 @@ class PersistentTableWriter:
         slots = kind.storage_dim - self._dim
         self._dtype = tf.as_dtype(_dtype_of_values(kind.value_type, self._slot_dtype, slots))
         self._end = ""  # how it ended
-        self._writers = [
-            RowWriter(folder, snapshots.FILES, kind.value_type, self._dim, meta)
-            for folder in kind.folders(kind.layer_name)
-        ]
+        self._folder = kind.folder(kind.layer_name)
+        self._file_name = file_name(0, new_number())
+        self._time = time.time()
+        self._rows = RowWriter(self._folder, self._file_name, kind.value_type, self._dim, meta)
 
     def write(self, keys: Any, values: Any) -> None:
         """Writes rows.
@@ -410,13 +419,9 @@ class PersistentTableWriter:
         array = rows.numpy()[places]
         weights = validation.rounded(array[:, : self._dim], kind.value_type, "values", owner)
         slots = array[:, self._dim :].astype(self._slot_dtype.as_numpy_dtype)
-        shards = default_partition_fn(tf.constant(stored, tf.int64), len(self._writers)).numpy()
         try:
-            for number, writer in enumerate(self._writers):
-                mine = shards == number
-                if mine.any():
-                    writer.append(stored[mine], weights[mine], slots[mine])
-        except BaseException:  # also an interrupt: some rows, or folders, would be missing
+            self._rows.append(stored, weights, slots)
+        except BaseException:  # also an interrupt: some rows would be missing
             self._give_up()
             raise
 
@@ -425,16 +430,18 @@ class PersistentTableWriter:
 
         Raises:
             ValueError: If the snapshot was given up before.
-            tf.errors.OpError: If it can't be put in place. Then it is given up; of several folders,
-                those before the one that failed have theirs.
+            tf.errors.OpError: If it can't be put in place. Then it is given up.
         """
         if self._end == "closed":
             return
         self._check_open()
+        kind = self._kind
         try:
-            for writer in self._writers:
-                writer.finish()
-        except BaseException:  # also an interrupt: some rows, or folders, would be missing
+            self._rows.finish()
+            table = "rows" if kind.layer_name is None else kind.layer_name
+            files = manifest.files_of(self._folder, self._file_name, table)
+            commit(self._folder, SnapshotInfo(kind.snapshot_name, None, self._time, (files,)))
+        except BaseException:  # also an interrupt: rows without the snapshot's file are none
             self._give_up()
             raise
         self._end = "closed"
@@ -456,8 +463,25 @@ class PersistentTableWriter:
     def _give_up(self) -> None:
         """Removes what was not finished."""
         self._end = "given up, as it failed before"
-        for writer in self._writers:
-            writer.drop()
+        self._rows.drop()
+
+
+def _opened(folder: str) -> list[RowReader]:
+    """The rows of each table of a snapshot.
+
+    Raises:
+        TypeError: If keys or weights are of a dtype that is not read.
+        tf.errors.OpError: If a file is damaged or can't be read.
+    """
+    while True:
+        info = manifest.read(folder)
+        try:
+            rows = [RowReader(folder, files.file_name) for files in info.tables]
+            check_chain(folder, info)
+            return rows
+        except tf.errors.NotFoundError:
+            if manifest.read(folder) == info:  # or else the snapshot was replaced meanwhile
+                raise
 
 
 def _dtype_of_values(value_type: tf.DType, slot_dtype: tf.DType, slots: int) -> np.dtype:

@@ -1,127 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Snapshots`: all rows of a layer under a name, in its folder; and where they are."""
+"""`LayerSnapshots`: the snapshots of a layer, in the first of its folders; and where they are."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tf_embed import validation
+from tf_embed.snapshots import PendingSnapshot, Snapshots, manifest
+from tf_embed.snapshots.folders import folder_name
+from tf_embed.snapshots.loading import Part, load_parts
+from tf_embed.snapshots.manifest import SnapshotInfo
+from tf_embed.table.sharding import default_partition_fn
 from tf_embed.variable.variable import Variable
-
-FILES = "rows"
 
 _FOLDER = "snapshots"
 
 
-class Snapshots:
-    """Saves and loads the rows of a layer that has one table of rows.
+class LayerSnapshots:
+    """Saves and loads all rows of a layer.
 
     Args:
         owner: The layer's name.
-        path: The folder of the store.
-        members: The tables of rows.
+        path: The first folder of the store.
+        members: The tables of rows: of each table, or of all, one for each folder.
+        num_folders: Number of folders.
+
+    Attributes:
+        snapshots: The `tf_embed.Snapshots` of the layer's tables of rows.
     """
 
-    def __init__(self, owner: str, path: str, members: Sequence[Variable]) -> None:
+    def __init__(
+        self, owner: str, path: str, members: Sequence[Variable], num_folders: int
+    ) -> None:
         self._owner = owner
         self._path = path
         self._members = list(members)
+        self._num_folders = num_folders
+        self.snapshots = Snapshots(folder_of_layer(path, owner), self._members)
 
-    def save(self, name: str) -> None:
+    def save(self, name: str, since: str | None, wait: bool) -> PendingSnapshot:
         """See `MultiTableEmbedding.save_snapshot`."""
-        (member,) = self._checked("save_snapshot")
-        folder = self._folder(name)
-        tf.io.gfile.makedirs(folder)
-        member.save_to_file_system(folder, file_name_list=[FILES])
+        self._check_eager("save_snapshot")
+        return self.snapshots.save(folder_name(name, "snapshot_name"), since=since, wait=wait)
 
     def load(self, name: str) -> None:
         """See `MultiTableEmbedding.load_snapshot`."""
-        (member,) = self._checked("load_snapshot")
-        folder = self._folder(name)
-        of_no_layer = folder_of(self._path, None, name)
-        if not has_rows(folder) and has_rows(of_no_layer):
-            folder = of_no_layer  # a writer put it there for any layer
-        if not tf.io.gfile.isdir(folder):
+        self._check_eager("load_snapshot")
+        snapshots = self.snapshots
+        folder = os.path.join(snapshots.path, folder_name(name, "snapshot_name"))
+        of_no_layer = folder_of_layer(self._path, None)
+        if not manifest.exists(folder) and manifest.exists(os.path.join(of_no_layer, name)):
+            # A writer put it there for any layer.
+            snapshots = Snapshots(of_no_layer, self._members)
+            folder = os.path.join(of_no_layer, name)
+        if not manifest.exists(folder):
             raise ValueError(
                 f"`snapshot_name` must be the name of a snapshot of {self._owner!r} in "
                 f"{self._path!r}. Received: snapshot_name={name!r}"
             )
-        if member.table.options.is_on_gpu:
-            raise ValueError(
-                f"`load_snapshot` is for layers on the CPU so far: give {self._owner!r} "
-                f"devices='/CPU:0'. Received: devices={member.devices}"
-            )
-        rows = int(member.size())
-        if rows:
+        for member in self._members:
+            if member.table.options.is_on_gpu:
+                raise ValueError(
+                    f"`load_snapshot` is for layers on the CPU so far: give {self._owner!r} "
+                    f"devices='/CPU:0'. Received: devices={member.devices}"
+                )
+        if rows := sum(int(member.size()) for member in self._members):
             raise RuntimeError(
                 f"{self._owner!r} must have no rows when it loads a snapshot, or rows that came "
                 f"after the snapshot would stay. Received: {rows} rows"
             )
-        member.load_from_file_system(folder, file_name_list=[FILES])
+        info = manifest.read(folder)
+        num_folders = self._folders_of(name, info)
+        if num_folders == self._num_folders:
+            snapshots.load(name)
+        else:
+            load_parts(folder, info, self._parts_by_key(info, num_folders))
 
-    def _checked(self, method: str) -> list[Variable]:
-        """The one table.
-
-        Raises:
-            RuntimeError: If this is in a graph.
-            ValueError: If there are several: a crash would leave some of an earlier snapshot.
-        """
+    def _check_eager(self, method: str) -> None:
         if not tf.executing_eagerly():
             raise RuntimeError(
                 f"`{method}` of {self._owner!r} runs in eager execution. Received: a call in a "
                 "graph"
             )
-        if len(self._members) > 1:
+
+    def _folders_of(self, name: str, info: SnapshotInfo) -> int:
+        """The number of folders of the layer that saved a snapshot.
+
+        Raises:
+            ValueError: If the snapshot has another number of tables, whatever their folders.
+        """
+        # Rows in several folders are tables of one name.
+        wanted = len(self._members) // self._num_folders
+        found = len({files.table for files in info.tables})
+        if found != wanted:
             raise ValueError(
-                f"`{method}` is for layers with one table of rows. {self._owner!r} has one for "
-                "each of its tables, as their ids have 64 bits, and for each folder: use "
-                f"`model.save` or tf.train.Checkpoint. Received: {len(self._members)} tables"
+                f"`snapshot_name` must be the name of a snapshot of {wanted} tables of rows, as "
+                f"{self._owner!r} has. Received: snapshot_name={name!r}, which has {found}"
             )
-        return self._members
+        return len(info.tables) // wanted
 
-    def _folder(self, name: str) -> str:
-        return folder_of(self._path, self._owner, name)
+    def _parts_by_key(self, info: SnapshotInfo, saved_folders: int) -> list[Part]:
+        """All files of a table for each of its folders, which takes its own rows from them."""
+        parts = []
+        for number, member in enumerate(self._members):
+            table, folder = divmod(number, self._num_folders)
+            first = table * saved_folders
+            for files in info.tables[first : first + saved_folders]:
+                parts.append(Part(member.table, files, _is_in(folder, self._num_folders)))
+        return parts
 
 
-def folder_of(path: str, layer_name: str | None, snapshot_name: Any) -> str:
-    """The folder of a snapshot.
+def folder_of_layer(path: str, layer_name: str | None) -> str:
+    """The folder of a layer's snapshots.
 
     Args:
-        path: The folder of the store.
-        layer_name: The layer's name. None: that of a snapshot for any layer.
-        snapshot_name: The snapshot's name.
-
-    Raises:
-        TypeError: If it is not a str.
-        ValueError: If it is a path.
+        path: The first folder of the store.
+        layer_name: The layer's name. None: that of snapshots for any layer.
     """
-    name = validation.name_of(snapshot_name, "snapshot_name")
-    if "/" in name or name in (".", ".."):
-        raise ValueError(
-            "`snapshot_name` must be the name of a folder, not a path. Received: "
-            f"snapshot_name={name!r}"
-        )
-    return os.path.join(path, _FOLDER, *([] if layer_name is None else [layer_name]), name)
-
-
-def has_rows(folder: str) -> bool:
-    """Whether a folder has a snapshot: the manifest of one, which comes last."""
-    return any(
-        name.startswith(f"{FILES}.rank") and name.endswith(".manifest") for name in _names(folder)
-    )
+    return os.path.join(path, _FOLDER, *([] if layer_name is None else [layer_name]))
 
 
 def layers_with(path: str, snapshot_name: str) -> list[str | None]:
     """The layers that have a snapshot of that name in a folder; None stands for any layer."""
-    layers = [None, *sorted(_names(os.path.join(path, _FOLDER)))]
-    return [one for one in layers if has_rows(folder_of(path, one, snapshot_name))]
+    layers = [None, *manifest.names_in(folder_of_layer(path, None))]
+    return [
+        one
+        for one in layers
+        if manifest.exists(os.path.join(folder_of_layer(path, one), snapshot_name))
+    ]
 
 
-def _names(folder: str) -> list[str]:
-    if not tf.io.gfile.isdir(folder):
-        return []
-    return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+def _is_in(folder: int, num_folders: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """What says of keys whether their rows are in a folder, as lookups have it."""
+    return lambda keys: tf.equal(default_partition_fn(keys, num_folders), folder)

@@ -8,24 +8,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.layers.ids import check_kind
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.layers.table_layer import deserialized, serialized
+from tf_embed.one_embedding.arguments import devices_of, native, padding_of, policy_of
 from tf_embed.one_embedding.batch import KeySpace, check_columns, check_same_shape
 from tf_embed.one_embedding.initializers import WeightInitializer
 from tf_embed.one_embedding.row_drawer import RowDrawer
 from tf_embed.one_embedding.row_size import RowSize
 from tf_embed.one_embedding.row_tables import RowLookup, RowTable
-from tf_embed.one_embedding.snapshots import Snapshots
+from tf_embed.one_embedding.snapshots import LayerSnapshots
 from tf_embed.one_embedding.store_options import StoreOptions
 from tf_embed.one_embedding.tables import initializers_of
 from tf_embed.optimizers.rules import fused_rule
 from tf_embed.optimizers.trainer import own_optimizer
 from tf_embed.saving import keras_files
+from tf_embed.snapshots import PendingSnapshot, Snapshots
 from tf_embed.table.devices import device_names
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
@@ -77,14 +78,14 @@ class TableGroup(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         validation.name_of(name)
-        super().__init__(name=name, dtype=_policy_of(dtype), autocast=False, **kwargs)
+        super().__init__(name=name, dtype=policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
         self.key_type = validation.dtype_of(key_type, KEY_TYPES, "key_type").name
         initializers = initializers_of(tables, default_initializer, len(dims))
         self.num_tables = len(initializers)
         self.shared_ids = validation.flag(shared_ids, "shared_ids")
-        self.padding_idx = _padding_of(padding_idx, tf.as_dtype(self.key_type))
+        self.padding_idx = padding_of(padding_idx, tf.as_dtype(self.key_type))
         self.seed = validation.positive_int(seed, "seed", least=-(2**63))
         store = StoreOptions.of(store_options)
         policy = deserialized(policy, "policy")
@@ -116,6 +117,7 @@ class TableGroup(keras.layers.Layer):
         self._num_members = 0
         self._make_row_tables(initializers, row_type, store, optimizer)
         self._lookup: RowLookup | None = None
+        self._saves: LayerSnapshots | None = None
         self._loads = keras_files.LoadAttempts()
 
     def _make_row_tables(
@@ -137,11 +139,11 @@ class TableGroup(keras.layers.Layer):
         number = 0
         for group, of_group in enumerate(groups):
             name = f"{self.name}/table_{group}" if keys.is_apart else self.name
-            initial: Any = _native(of_group, self.seed)
+            initial: Any = native(of_group, self.seed)
             if initial is None:
                 initial = RowDrawer(name, of_group, self._dims, row_type, self.seed, table_of)
                 self._drawers += (initial,)
-            for path, device in zip(store.paths, _devices_of(devices, store.paths), strict=True):
+            for path, device in zip(store.paths, devices_of(devices, store.paths), strict=True):
                 names = device_names(device, tf.int64, row_type)
                 if not number:
                     store.say_where_rows_are(names[0])
@@ -343,44 +345,90 @@ class TableGroup(keras.layers.Layer):
 
     # Saving.
 
-    def save_snapshot(self, snapshot_name: str) -> None:
+    def save_snapshot(
+        self, snapshot_name: str, since: str | None = None, wait: bool = True
+    ) -> PendingSnapshot:
         """Saves all rows and their optimizer slots, of one moment, under a name.
 
-        The files are in "snapshots" in `persistent_path`. They take the place of those of an
-        earlier snapshot of the name when they are complete. The step of an optimizer is not in
-        them; `model.save` and tf.train.Checkpoint have it.
+        The rows of all `row_tables` are in one folder, "snapshots/<name of the layer>/<name of the
+        snapshot>" in the first `persistent_path`. They take the place of an earlier snapshot of the
+        name when they are complete. The step of an optimizer is not in them; `model.save` and
+        tf.train.Checkpoint have it.
 
         Args:
             snapshot_name: A name for a folder.
+            since: The name of an earlier snapshot of the layer, to save what changed since then.
+                The layer's policy must have `track_changes=True`. Default: None, all rows.
+            wait: Whether it is written when this returns. False: a thread writes it, and training
+                goes on; the policy must have `track_changes=True`. Default: True.
+
+        Returns:
+            The snapshot under way; its `wait()` gives a `SnapshotInfo`, or raises.
 
         Raises:
-            TypeError: If the name is not a str.
-            ValueError: If it is a path, or the layer has several `row_tables`.
+            TypeError: If an argument is of a wrong type.
+            ValueError: If the name is a path, there is no snapshot `since`, others have the changes
+                since the one that would be replaced, or the layer does not track changes but must.
             RuntimeError: If this is called in a graph.
+            tf.errors.FailedPreconditionError: If the layer does not know what changed since that
+                snapshot; see `tf_embed.Snapshots.save`. Save all rows.
+            tf.errors.OpError: If it can't be written.
+
+        Example:
+            >>> import tempfile, tf_embed
+            >>> from tf_embed import one_embedding
+            >>> store = one_embedding.make_device_mem_store_options(tempfile.mkdtemp(), 100)
+            >>> layer = one_embedding.MultiTableEmbedding(
+            ...     "example", 2, "float32", "int64", None, store, devices="/CPU:0",
+            ...     policy=tf_embed.TablePolicy(eviction=None, track_changes=True))
+            >>> layer.row_tables[0].upsert([1, 2, 3], [[1.0, 1.0]] * 3)
+            >>> layer.save_snapshot("monday").wait().rows
+            3
+            >>> layer.row_tables[0].upsert([3], [[2.0, 2.0]])
+            >>> layer.save_snapshot("tuesday", since="monday").wait().rows
+            1
+            >>> [info.name for info in layer.snapshots.list_snapshots()]
+            ['monday', 'tuesday']
         """
-        self._snapshots().save(snapshot_name)
+        return self._snapshots().save(snapshot_name, since, wait)
 
     def load_snapshot(self, snapshot_name: str) -> None:
-        """Loads the rows of a snapshot, with any number of shards, into a layer without rows.
+        """Loads the rows of a snapshot into a layer without rows.
 
-        The snapshot is the layer's own, or one that `make_persistent_table_writer` wrote for it. If
-        there is none, it is one that was written for any layer.
+        The numbers of shards and folders may differ. Of a snapshot of changes, all that it is
+        changes of is loaded with it. The snapshot is the layer's own, or one that
+        `make_persistent_table_writer` wrote for it. If there is none, it is one that was written
+        for any layer.
+
+        Snapshots can be saved `since` a loaded one, if the number of folders is the same.
 
         Args:
             snapshot_name: The name that it was saved under.
 
         Raises:
             TypeError: If the name is not a str.
-            ValueError: If there is no such snapshot, the layer is on a GPU, or it has several
-                `row_tables`.
+            ValueError: If there is no such snapshot, it has another number of tables, or the layer
+                is on a GPU.
             RuntimeError: If the layer has rows, or this is called in a graph.
             tf.errors.OpError: If files are damaged, or of another kind of table. Nothing is loaded
                 then.
         """
         self._snapshots().load(snapshot_name)
 
-    def _snapshots(self) -> Snapshots:
-        return Snapshots(self.name, self._paths[0], self.row_tables)
+    @property
+    def snapshots(self) -> Snapshots:
+        """The `tf_embed.Snapshots` of `row_tables`, for `fold`, `keep`, `list_snapshots`, `wait`.
+
+        It has those of `save_snapshot`, and not those that a writer made for any layer.
+        """
+        return self._snapshots().snapshots
+
+    def _snapshots(self) -> LayerSnapshots:
+        if self._saves is None:  # one, as it knows what is still being written
+            self._saves = LayerSnapshots(
+                self.name, self._paths[0], self.row_tables, len(self._paths)
+            )
+        return self._saves
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the seeds of initial rows; the tables of rows write theirs. Keras calls it."""
@@ -423,66 +471,3 @@ class TableGroup(keras.layers.Layer):
             "policy": serialized(arguments.policy),
             "devices": arguments.devices,
         }
-
-
-def _native(tables: list[list[WeightInitializer]], seed: int) -> Any:
-    """The one initializer of all columns of some tables, if a table can draw it itself."""
-    first = tables[0][0]
-    alike = all(one == first for columns in tables for one in columns)
-    return first.of_table(seed) if alike and first.is_native else None
-
-
-def _devices_of(devices: Any, paths: Sequence[str]) -> list[Any]:
-    """The devices of the table in each folder.
-
-    Raises:
-        ValueError: If there is a folder for each shard, and another number of devices.
-    """
-    if len(paths) == 1:
-        return [devices]
-    if devices is None or isinstance(devices, str):
-        return [devices] * len(paths)
-    if len(devices) != len(paths):
-        raise ValueError(
-            "`persistent_path` must be a path, or a list with one for each of `devices`. Received: "
-            f"persistent_path={validation.shown(list(paths))}, devices={validation.shown(devices)}"
-        )
-    return list(devices)
-
-
-def _policy_of(dtype: Any) -> Any:
-    """A dtype or a dtype policy as Keras takes it."""
-    if isinstance(dtype, (tf.DType, np.dtype, type)):
-        try:
-            return tf.as_dtype(dtype).name
-        except TypeError as error:
-            raise TypeError(
-                "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
-                f"dtype={validation.shown(dtype)}"
-            ) from error
-    if isinstance(dtype, (str, dict, type(None), keras.DTypePolicy)):
-        try:
-            return keras.dtype_policies.get(dtype)
-        except Exception as error:
-            raise ValueError(
-                "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
-                f"dtype={validation.shown(dtype)}"
-            ) from error
-    raise TypeError(
-        "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
-        f"dtype={validation.shown(dtype)}"
-    )
-
-
-def _padding_of(padding_idx: Any, key_type: tf.DType) -> int | None:
-    """The argument `padding_idx`.
-
-    Raises:
-        TypeError: If it is not an int.
-        ValueError: If the key type does not hold it.
-    """
-    if padding_idx is None:
-        return None
-    return validation.positive_int(
-        padding_idx, "padding_idx", least=int(key_type.min), most=int(key_type.max)
-    )

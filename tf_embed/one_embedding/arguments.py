@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of layers of many tables, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.one_embedding.initializers import WeightInitializer
+
+
+def native(tables: list[list[WeightInitializer]], seed: int) -> Any:
+    """The one initializer of all columns of some tables, if a table can draw it itself."""
+    first = tables[0][0]
+    alike = all(one == first for columns in tables for one in columns)
+    return first.of_table(seed) if alike and first.is_native else None
+
+
+def devices_of(devices: Any, paths: Sequence[str]) -> list[Any]:
+    """The devices of the table in each folder.
+
+    Raises:
+        ValueError: If there is a folder for each shard, and another number of devices.
+    """
+    if len(paths) == 1:
+        return [devices]
+    if devices is None or isinstance(devices, str):
+        return [devices] * len(paths)
+    if len(devices) != len(paths):
+        raise ValueError(
+            "`persistent_path` must be a path, or a list with one for each of `devices`. Received: "
+            f"persistent_path={validation.shown(list(paths))}, devices={validation.shown(devices)}"
+        )
+    return list(devices)
+
+
+def policy_of(dtype: Any) -> Any:
+    """A dtype or a dtype policy as Keras takes it."""
+    if isinstance(dtype, (tf.DType, np.dtype, type)):
+        try:
+            return tf.as_dtype(dtype).name
+        except TypeError as error:
+            raise TypeError(
+                "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
+                f"dtype={validation.shown(dtype)}"
+            ) from error
+    if isinstance(dtype, (str, dict, type(None), keras.DTypePolicy)):
+        try:
+            return keras.dtype_policies.get(dtype)
+        except Exception as error:
+            raise ValueError(
+                "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
+                f"dtype={validation.shown(dtype)}"
+            ) from error
+    raise TypeError(
+        "`dtype` must be float32, float16, bfloat16 or a Keras dtype policy. Received: "
+        f"dtype={validation.shown(dtype)}"
+    )
+
+
+def padding_of(padding_idx: Any, key_type: tf.DType) -> int | None:
+    """The argument `padding_idx`.
+
+    Raises:
+        TypeError: If it is not an int.
+        ValueError: If the key type does not hold it.
+    """
+    if padding_idx is None:
+        return None
+    return validation.positive_int(
+        padding_idx, "padding_idx", least=int(key_type.min), most=int(key_type.max)
+    )
