@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of OneEmbedding's documentation, on Keras: an MLP over the rows of three tables.
+"""The examples of OneEmbedding's documentation, on Keras: models over the rows of three tables.
+
+The first is an MLP over rows of one dim. With --columns it is the second: a row has two columns,
+the factors and the one weight of an id, for the three parts of a DeepFM (Guo et al., 2017): a
+linear model of the weights, a factorization machine and an MLP of the factors.
 
 It trains the same model over each of the three stores. Losses must come out equal, bit for bit,
 because a store decides where rows are and nothing else.
 
     python examples/one_embedding_three_tables.py --ids 39884407 39043 17289 --dim=128 --steps=100
+    python examples/one_embedding_three_tables.py --columns --ids 39884407 39043 17289 --dim=10 \
+        --steps=100
 """
 
 from __future__ import annotations
@@ -25,13 +31,17 @@ from tf_embed import one_embedding
 
 SEED = 7
 NUM_TABLES = 3
+HIGHS = (0.1, 0.05, 0.15)  # the largest initial weight of each table
 STORES = ("device_mem", "cached_host_mem", "cached_ssd")
 
 
 def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dim", type=int, default=16, help="weights in a row; upstream: 128")
+    parser.add_argument("--columns", action="store_true", help="rows of factors and a weight")
+    parser.add_argument(
+        "--dim", type=int, default=16, help="weights or factors in a row; upstream: 128, or 10"
+    )
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 32], help="sizes of layers")
     parser.add_argument(
         "--ids", type=int, nargs=NUM_TABLES, default=[20_000] * NUM_TABLES, help="ids of each table"
@@ -57,16 +67,27 @@ def store_of(kind: str, path: str, options: argparse.Namespace) -> dict[str, Any
 
 
 def embedding_of(store: dict[str, Any], options: argparse.Namespace) -> Any:
-    """The layer of the documentation: three tables of one dim, each with its initial rows."""
-    tables = [
-        one_embedding.make_table_options(
-            one_embedding.make_uniform_initializer(low=-high, high=high)
-        )
-        for high in (0.1, 0.05, 0.15)
-    ]
-    return one_embedding.MultiTableEmbedding(
+    """The layer of the documentation: three tables of one dim, each with its initial rows.
+
+    Of columns, each column of each table has its initial weights.
+    """
+    uniform = [one_embedding.make_uniform_initializer(low=-high, high=high) for high in HIGHS]
+    if options.columns:
+        normal = one_embedding.make_normal_initializer(mean=0.0, std=0.01)
+        tables = [
+            one_embedding.make_table(
+                [one_embedding.make_column_options(column) for column in (of_factors, normal)]
+            )
+            for of_factors in uniform
+        ]
+    else:
+        tables = [one_embedding.make_table_options(initializer) for initializer in uniform]
+    layer = one_embedding.MultiTableEmbedding
+    if options.columns:
+        layer = one_embedding.MultiTableMultiColumnEmbedding
+    return layer(
         name="my_embedding",
-        embedding_dim=options.dim,
+        embedding_dim=[options.dim, 1] if options.columns else options.dim,
         dtype="float32",
         key_type="int64",
         tables=tables,
@@ -77,12 +98,21 @@ def embedding_of(store: dict[str, Any], options: argparse.Namespace) -> Any:
 
 
 def model_of(embedding: Any, options: argparse.Namespace) -> keras.Model:
-    """The rows of a line, one behind the other, through an MLP."""
+    """An MLP over the rows of a line, one behind the other; or a DeepFM over their columns."""
     ids = keras.Input([NUM_TABLES], dtype="int64")
-    hidden = keras.layers.Reshape([NUM_TABLES * options.dim])(embedding(ids))
+    rows = embedding(ids)
+    factors, others = rows, []
+    if options.columns:
+        factors = rows[..., : options.dim]
+        linear = keras.ops.sum(rows[..., options.dim :], axis=1)
+        # Products of each pair of rows, summed: half of the square of the sum without the squares.
+        squares = keras.ops.sum(factors, axis=1) ** 2 - keras.ops.sum(factors**2, axis=1)
+        others = [linear, 0.5 * keras.ops.sum(squares, axis=1, keepdims=True)]
+    hidden = keras.layers.Reshape([NUM_TABLES * options.dim])(factors)
     for size in options.hidden:
         hidden = keras.layers.Dense(size, activation="relu")(hidden)
-    return keras.Model(ids, keras.layers.Dense(1)(hidden))
+    outputs = keras.layers.Dense(1)(hidden)
+    return keras.Model(ids, keras.layers.add([outputs, *others]) if others else outputs)
 
 
 def batches_of(options: argparse.Namespace) -> tf.data.Dataset:

@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 
 import custom_loop
+import keras
 import larger_than_memory
 import movielens_data
 import numpy as np
@@ -195,16 +196,39 @@ class LargerThanMemoryTest(tf.test.TestCase):
         self.assertGreater(path.stat().st_size, 1000)
 
 
-class OneEmbeddingTest(tf.test.TestCase):
-    def test_each_store_has_the_losses_of_the_others(self):
+class OneEmbeddingTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters([()], [("--columns", "--dim=10")])
+    def test_each_store_has_the_losses_of_the_others(self, options):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        program = run("one_embedding_three_tables.py", "--path=.", cwd=folder)
+        program = run("one_embedding_three_tables.py", "--path=.", *options, cwd=folder)
         self.assertEqual(program.returncode, 0, program.stderr)
         for store in one_embedding_three_tables.STORES:
             line = rf"{store} +first loss \d\.\d+  last \d\.\d+  rows 24,124\n"
             self.assertRegex(program.stdout, line)
         self.assertRegex(program.stdout, r" \d+,\d+ rows went to the disk\n")
         self.assertEndsWith(program.stdout, "losses are equal\n")
+
+    def test_the_parts_of_a_model_of_columns_are_those_of_a_deepfm(self):
+        example = one_embedding_three_tables
+        options = example.options_of(["--columns", "--dim=4"])
+        store = one_embedding.make_device_mem_store_options(self.get_temp_dir(), 100)
+        embedding = example.embedding_of(store, options)
+        model = example.model_of(embedding, options)
+        ids = np.array([[1, 2, 3], [4, 4, 4]])
+        rows = embedding(ids).numpy().astype(np.float64)
+        self.assertEqual(rows.shape, (2, 3, 5))
+        for table, high in enumerate(example.HIGHS):
+            self.assertBetween(np.abs(rows[:, table, :4]).max(), high / 8, high)
+        self.assertLess(np.abs(rows[..., 4]).max(), 0.05)
+        mlp = [one for one in model.layers if isinstance(one, keras.layers.Dense)]
+        hidden = rows[..., :4].reshape([2, 12])
+        for number, dense in enumerate(mlp):
+            kernel, bias = dense.get_weights()
+            hidden = hidden @ kernel + bias
+            hidden = np.maximum(hidden, 0.0) if number < len(mlp) - 1 else hidden
+        pairs = sum((rows[:, i, :4] * rows[:, j, :4]).sum(1) for i, j in ((0, 1), (0, 2), (1, 2)))
+        wanted = hidden[:, 0] + rows[..., 4].sum(1) + pairs
+        self.assertAllClose(model(ids)[:, 0], wanted, rtol=1e-5, atol=1e-6)
 
     def test_a_parquet_file_has_the_rows_of_a_snapshot(self):
         pytest.importorskip("pyarrow")
