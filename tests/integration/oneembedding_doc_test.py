@@ -50,9 +50,9 @@ def names_for(folder: str) -> dict[str, Any]:
     table = one_embedding.make_table(uniform)
     store = one_embedding.make_device_mem_store_options(folder, 100)
 
-    def layer() -> Any:
+    def layer(**options: Any) -> Any:
         kind = one_embedding.MultiTableEmbedding
-        made = kind("layer", 2, "float32", "int32", [table] * 2, store)
+        made = kind("layer", 2, "float32", "int32", [table] * 2, store, **options)
         made.build()
         return made
 
@@ -68,6 +68,7 @@ def names_for(folder: str) -> dict[str, Any]:
         "store": store,
         "layer": rows,
         "other": layer(),
+        "tracked": layer(policy=tf_embed.TablePolicy(eviction=None, track_changes=True)),
         "ids": tf.constant([[1, 2], [3, 4]]),
         "table_ids": tf.constant([[0, 1], [1, 0]]),
         "folder": folder,

@@ -103,6 +103,24 @@ class WholeTest(SnapshotsTestCase):
         for one, other in zip(layers, others, strict=True):
             self.assertEqual(rows_of(one.variable), rows_of(other.variable))
 
+    def test_of_several_tables_all_are_loaded_or_none(self):
+        layers = [layer_of(), layer_of()]
+        for layer in layers:
+            train(layer, range(40))
+        Snapshots(self.path, layers).save("both")
+        for name in sorted(os.listdir(os.path.join(self.path, "both"))):
+            path = pathlib.Path(self.path, "both", name)
+            whole = path.read_bytes()
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+            others = [layer_of(), layer_of()]
+            with self.assertRaises(tf.errors.OpError):
+                Snapshots(self.path, others).load("both")
+            self.assertEqual([int(one.variable.size()) for one in others], [0, 0], name)
+            path.write_bytes(whole)
+        Snapshots(self.path, others).load("both")
+        for one, other in zip(layers, others, strict=True):
+            self.assertEqual(rows_of(one.variable), rows_of(other.variable))
+
     def test_a_snapshot_is_replaced_at_once(self):
         layer = layer_of()
         snapshots = Snapshots(self.path, layer)
