@@ -13,6 +13,7 @@ import tensorflow as tf
 from hostile_call import Call
 from hostile_values import kind
 
+import tf_embed
 from tf_embed import one_embedding
 
 SCALAR = "a tensor of one number"
@@ -99,6 +100,11 @@ def _methods_of(name: str) -> dict[str, Call]:
         layer.build()
         return layer
 
+    def tracked() -> Any:
+        layer = made(policy=tf_embed.TablePolicy(eviction=None, track_changes=True))
+        layer.save_snapshot("earlier")
+        return layer
+
     ids = {"ids": k.ONE_ID.refused_by("it is not dense", "RaggedTensor, SparseTensor")}
     of_call = {**ids, "table_ids": TABLE_IDS, "training": k.LAYER_TRAINING}
     return {
@@ -114,7 +120,14 @@ def _methods_of(name: str) -> dict[str, Call]:
             },
         ),
         f"one_embedding.{name}.save_snapshot": Call(
-            lambda: made().save_snapshot, dict, {"snapshot_name": kind({"a name": "'x'"})}
+            lambda: tracked().save_snapshot,
+            lambda: {"snapshot_name": "later"},
+            {
+                "snapshot_name": kind({"a name": "'x'"}),
+                "since": k.NONE,
+                "wait": k.FLAG,
+            },
+            lambda pending: pending.wait(),
         ),
         f"one_embedding.{name}.load_snapshot": Call(
             lambda: made().load_snapshot, dict, {"snapshot_name": kind()}

@@ -38,7 +38,8 @@ def make_device_mem_store_options(
     host memory, which is logged once.
 
     Args:
-        persistent_path: The folder of snapshots, a path; or a list with a folder for each shard.
+        persistent_path: The folder of snapshots, a path; or a list with a folder for each shard, of
+            which the first one has the snapshots.
         capacity: The number of rows of all tables and all shards together, an int from 1. A table
             has room for more: it grows, or does what the layer's `policy` says.
         size_factor: How many numbers a row has for each weight, an int from 1: 1 with SGD, 2 with
@@ -94,7 +95,8 @@ def make_cached_ssd_store_options(
         cache_budget_mb: MiB of rows in the cache of the device, of all shards together, an int from
             0. One of the two budgets must be above 0.
         persistent_path: A folder of this machine for the rows, a path; or a list with a folder for
-            each shard. Files of rows are working storage and go with the layer: save the model.
+            each shard, of which the first one has the snapshots. Files of rows are working storage
+            and go with the layer: save a snapshot or the model.
         capacity: As in `make_device_mem_store_options`, or None. Nothing is reserved for it.
         size_factor: As in `make_device_mem_store_options`.
         storage_dim: As in `make_device_mem_store_options`.
