@@ -45,12 +45,12 @@ class Finding(Exception):  # noqa: N818 - it is not an error of this program
     """Something that must not be."""
 
 
-def content_of(variable: tf_embed.Variable) -> dict[int, list[Any]]:
+def content_of(variable: tf_embed.Variable) -> dict[int, Any]:
     """By key: the row, its slots and its statistics."""
-    exported = variable.table.export()
-    parts = zip(exported.values, exported.slots, exported.statistics, strict=True)
-    rows = [[part.numpy().tolist() for part in one] for one in parts]
-    return dict(zip(exported.keys.numpy().tolist(), rows, strict=True))
+    rows = variable.table.export()
+    parts = (rows.keys, rows.values, rows.slots, rows.statistics)
+    keys, *others = (part.numpy().tolist() for part in parts)
+    return dict(zip(keys, zip(*others, strict=True), strict=True))
 
 
 def tables_of() -> list[tf_embed.Variable]:

@@ -199,7 +199,8 @@ class Snapshots:
             TypeError: If it is not a str.
             ValueError: If there is no such snapshot, or it has another number of tables.
             RuntimeError: If a table has rows, or this is called in a graph.
-            tf.errors.OpError: If files are damaged, missing, or of another kind of table.
+            tf.errors.OpError: If files are damaged, missing, or of another kind of table. Then no
+                table has rows.
         """
         folder = self._present(name, "name")
         tables = self._tables()
@@ -221,8 +222,14 @@ class Snapshots:
                     f"that came after the snapshot would stay: clear it. Received: {rows} rows"
                 )
         self._check_chain(info)
-        for table, files in zip(tables, info.tables, strict=True):
-            RowFiles(table, is_named=True).load_all(folder, files.file_name)
+        try:
+            for table, files in zip(tables, info.tables, strict=True):
+                RowFiles(table, is_named=True).load_all(folder, files.file_name)
+        except BaseException:
+            # A table without its rows beside one that has them would be trained on as if new.
+            for table in tables:
+                table.clear()
+            raise
         for table, files in zip(tables, info.tables, strict=True):
             if table.options.tracks_changes:
                 snapshot_ops.note_snapshot(table.resource_handle, _signed(files.save))
