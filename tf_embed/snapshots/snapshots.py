@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -25,7 +26,7 @@ from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, RowFiles
 
 # What files of rows are named after: the table's place, and a number of the snapshot.
 _FILE_NAME = "rows_{place}-{number}"
-_OURS = re.compile(r"rows_\d+-[0-9a-f]{8}\.rank\d+of\d+\.")
+_OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{re.escape(manifest.ASIDE)}$")
 
 
 class Snapshots:
@@ -358,7 +359,15 @@ class Snapshots:
             manifest.check_saves(folder, info)
 
     def _dependents(self, name: str) -> list[str]:
-        return [info.name for info in self.list_snapshots() if info.since == name]
+        """The snapshots that have the changes since one; those that can be read."""
+        found = []
+        for other in manifest.names_in(self.path):
+            folder = os.path.join(self.path, other)
+            # A damaged one can't be loaded anyway, and must not stand in the way of new ones.
+            with contextlib.suppress(tf.errors.DataLossError):
+                if manifest.exists(folder) and manifest.read(folder).since == name:
+                    found.append(other)
+        return found
 
     def _be_alone(self, if_busy: str) -> None:
         """Waits for an earlier snapshot, whose error is for who asks it."""
