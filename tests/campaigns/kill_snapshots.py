@@ -321,14 +321,16 @@ class Campaign:
             lambda report: check(wanted, self.seen, number, self.folder, report),
             self.folder / "errors",
         )
-        process.wait_for("end", self.stall)
+        found: dict[str, str | None] = {}
+        if process.wait_for("listed", self.stall):
+            found = dict(process.said[0][1]["names"])
+            try:
+                self.check_names(found)
+            except Finding:
+                process.end(kill=True)
+                raise
+            process.wait_for("end", self.stall)
         process.end(kill=False)
-        found = dict(process.said[0][1]["names"])
-        sure = [name for name, known in self.known.items() if known.is_sure]
-        if missing := [name for name in sure if name not in found]:
-            raise Finding(f"snapshots that were saved are gone: {missing}")
-        if more := [name for name in found if name not in self.known]:
-            raise Finding(f"snapshots that nobody saved, or that were removed, are listed: {more}")
         for event, more in process.said:
             if event != "checked":
                 continue
@@ -344,6 +346,14 @@ class Campaign:
         for name in set(self.known) - set(found):
             del self.known[name]
             self.counts["uncertain, and not there"] += 1
+
+    def check_names(self, found: Iterable[str]) -> None:
+        """Compares the names that are listed with those that there must be."""
+        sure = [name for name, known in self.known.items() if known.is_sure]
+        if missing := [name for name in sure if name not in found]:
+            raise Finding(f"snapshots that were saved are gone: {missing}")
+        if more := [name for name in found if name not in self.known]:
+            raise Finding(f"snapshots that nobody saved, or that were removed, are listed: {more}")
 
     def misbehave(self) -> None:
         folders = sorted((self.folder / "snapshots").glob("*/snapshot.json"))

@@ -84,7 +84,7 @@ class Tables:
     """
 
     def __init__(self, draw: random.Random, folder: pathlib.Path, tracked: bool) -> None:
-        policy = tf_embed.TablePolicy(track_changes=True) if tracked else None
+        policy = tf_embed.TablePolicy(track_changes=tracked)
         storage = tf_embed.Storage(host_bytes=CACHE_BYTES, path=folder)
         self.variables = [
             tf_embed.Variable(

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,17 +14,13 @@ from absl import logging
 
 from tf_embed import validation
 from tf_embed.ops import row_file_ops, snapshot_ops
-from tf_embed.snapshots import manifest
+from tf_embed.snapshots import files, manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import size_text
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, RowFiles
-
-# What files of rows are named after: the table's place, and a number of the snapshot.
-_FILE_NAME = "rows_{place}-{number}"
-_OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{re.escape(manifest.ASIDE)}$")
 
 
 class Snapshots:
@@ -45,6 +39,9 @@ class Snapshots:
 
     Snapshots do not have what is not in the tables: dense variables, and the step of an optimizer.
     `model.save` and tf.train.Checkpoint have those.
+
+    One process at a time saves, folds or removes snapshots in a folder, and one thread. A second
+    process that saves under the same name, or removes old snapshots, makes the first save an error.
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows. It is made.
@@ -165,6 +162,8 @@ class Snapshots:
         Raises:
             TypeError: If a name is not a str.
             ValueError: If there is no such snapshot, or others are since the one that is replaced.
+            tf.errors.FailedPreconditionError: If the tables had another policy when one of them was
+                saved than when another was. Load it, and save all rows.
             tf.errors.OpError: If files are damaged, or the new ones can't be written. Then all are
                 as before.
         """
@@ -179,19 +178,20 @@ class Snapshots:
         info = manifest.read(folder)
         self._check_chain(info)
         tables = []
-        number = secrets.token_hex(4)
-        for place, table in enumerate(info.tables):
-            file_name = _FILE_NAME.format(place=place, number=number)
-            snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
-            tables.append(manifest.files_of(to_folder, file_name, table.table))
-        return _commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
+        with files.new_files(to_folder) as number:
+            for place, table in enumerate(info.tables):
+                file_name = files.name_of(place, number)
+                snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
+                tables.append(manifest.files_of(to_folder, file_name, table.table))
+            return files.commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
 
     # Loading.
 
     def load(self, name: str) -> None:
         """Loads all rows of a snapshot, with those that it is changes of, into empty tables.
 
-        Afterwards, snapshots can be saved `since` this one.
+        Afterwards, snapshots can be saved `since` this one. Nothing may write to the tables until
+        this returns: a row that is written meanwhile would be in no snapshot since this one.
 
         Args:
             name: The snapshot's name.
@@ -224,16 +224,16 @@ class Snapshots:
                 )
         self._check_chain(info)
         try:
-            for table, files in zip(tables, info.tables, strict=True):
-                RowFiles(table, is_named=True).load_all(folder, files.file_name)
+            for table, saved in zip(tables, info.tables, strict=True):
+                RowFiles(table, is_named=True).load_all(folder, saved.file_name)
         except BaseException:
             # A table without its rows beside one that has them would be trained on as if new.
             for table in tables:
                 table.clear()
             raise
-        for table, files in zip(tables, info.tables, strict=True):
+        for table, saved in zip(tables, info.tables, strict=True):
             if table.options.tracks_changes:
-                snapshot_ops.note_snapshot(table.resource_handle, _signed(files.save))
+                snapshot_ops.note_snapshot(table.resource_handle, _signed(saved.save))
 
     # The snapshots that there are.
 
@@ -269,7 +269,7 @@ class Snapshots:
                 f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
                 f"changes: fold that one, or remove it first. Received: name={name!r}"
             )
-        _remove(folder)
+        files.remove(folder)
 
     def keep(self, last: int) -> Sequence[str]:
         """Removes old snapshots, and what crashed saves left.
@@ -298,12 +298,11 @@ class Snapshots:
         # Those that are changes of others go before these.
         leaving = [info.name for info in reversed(found) if info.name not in stay]
         for name in leaving:
-            _remove(os.path.join(self.path, name))
+            files.remove(os.path.join(self.path, name))
         for name in manifest.names_in(self.path):
             folder = os.path.join(self.path, name)
-            files = manifest.names_in(folder)
-            if manifest.FILE not in files and files and all(map(_OURS.match, files)):
-                _remove(folder)
+            if files.is_left_over(folder):
+                files.remove(folder)
         return leaving
 
     # Parts of these.
@@ -404,25 +403,27 @@ class _Writer:
 
     def write(self) -> SnapshotInfo:
         """Writes all files."""
-        number = secrets.token_hex(4)
         since = None if self._base is None else self._base.name
-        files = []
-        for place, table in enumerate(self._tables):
-            file_name = _FILE_NAME.format(place=place, number=number)
-            if self._begun is None:
-                _save_rows(table, self._folder, file_name)
-            else:
-                snapshot_ops.write_snapshot(
-                    self._begun, place, self._folder, file_name, since or ""
-                )
-            files.append(manifest.files_of(self._folder, file_name, table.options.name))
-        self._begun = None
-        info = _commit(self._folder, SnapshotInfo(self._name, since, self._time, tuple(files)))
+        written = []
+        with files.new_files(self._folder) as number:
+            for place, table in enumerate(self._tables):
+                file_name = files.name_of(place, number)
+                if self._begun is None:
+                    _save_rows(table, self._folder, file_name)
+                else:
+                    snapshot_ops.write_snapshot(
+                        self._begun, place, self._folder, file_name, since or ""
+                    )
+                written.append(manifest.files_of(self._folder, file_name, table.options.name))
+            self._begun = None
+            info = files.commit(
+                self._folder, SnapshotInfo(self._name, since, self._time, tuple(written))
+            )
         logging.info(
             "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
             self._folder,
             info.rows,
-            len(files),
+            len(written),
             "" if since is None else f" since {since!r}",
             size_text(info.bytes),
             time.time() - self._time,
@@ -448,38 +449,6 @@ def folder_name(name: Any, argument: str) -> str:
 def _save_rows(table: Table, folder: str, file_name: str) -> None:
     place = row_file_ops.Place(tf.constant(folder), "", file_name, rank=0, processes=1)
     row_file_ops.save_rows(table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES)
-
-
-def _commit(folder: str, info: SnapshotInfo) -> SnapshotInfo:
-    """Makes the folder a snapshot, and removes the files of one that it replaces."""
-    manifest.write(folder, info)
-    kept = tuple(f"{table.file_name}." for table in info.tables)
-    for name in manifest.names_in(folder):
-        if _OURS.match(name) and not name.startswith(kept):
-            _remove_files([os.path.join(folder, name)])
-    return info
-
-
-def _remove(folder: str) -> None:
-    """Removes a snapshot: first what makes it one."""
-    if manifest.exists(folder):
-        tf.io.gfile.remove(os.path.join(folder, manifest.FILE))
-    names = [name for name in manifest.names_in(folder) if _OURS.match(name)]
-    _remove_files(os.path.join(folder, name) for name in names)
-    if not manifest.names_in(folder):
-        _remove_files([folder])
-
-
-def _remove_files(paths: Iterable[str]) -> None:
-    """Removes files or empty folders. That one stays is no harm, and logged."""
-    for path in paths:
-        try:
-            if tf.io.gfile.isdir(path):
-                tf.io.gfile.rmtree(path)
-            else:
-                tf.io.gfile.remove(path)
-        except tf.errors.OpError as error:
-            logging.warning("Can't remove %r: %s", path, error)
 
 
 def _signed(save: int) -> int:
