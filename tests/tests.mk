@@ -30,6 +30,8 @@ campaigns: library $(VENV)/.ready
 	$(MAKE) test-locks STRESS_ARGS=--seconds=600
 	$(VENV)/bin/python tests/campaigns/stress.py --seconds=1800
 	$(VENV)/bin/python tests/campaigns/kill_tiers.py --kills=100
+	$(VENV)/bin/python tests/campaigns/kill_snapshots.py --kills=200
+	$(VENV)/bin/python tests/campaigns/flip_snapshots.py --flips=1000
 	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
 	$(VENV)/bin/python tests/campaigns/hostile_calls.py
 	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000

@@ -49,14 +49,18 @@ class Kind:
     keys: int = KEYS
 
     @property
+    def is_tracked(self) -> bool:
+        return bool(self.policy.get("track_changes"))
+
+    @property
     def keeps_all(self) -> bool:
-        return not self.policy and not self.replaces
+        return not self.policy.keys() - {"track_changes"} and not self.replaces
 
 
 def kinds() -> dict[str, Kind]:
     import tf_embed
 
-    counter = tf_embed.CounterAdmission(2, 500)
+    counter, tracked = tf_embed.CounterAdmission(2, 500), {"track_changes": True}
     return {
         "plain": Kind(),
         "replaced": Kind(replaces=True),
@@ -77,6 +81,9 @@ def kinds() -> dict[str, Kind]:
         "disk-half": Kind(cache_rows=500, value_dtype="float16", replaces=True, keys=40_000),
         "disk-strings": Kind(cache_rows=1000, key_dtype="string"),
         "disk-tiny": Kind(cache_rows=20),  # fewer than a batch has
+        "tracked": Kind(tracked, slots=True),
+        "tracked-lfu": Kind({**tracked, "max_rows": BOUND, "eviction": "lfu"}, replaces=True),
+        "tracked-disk": Kind(tracked, cache_rows=1000, slots=True, replaces=True, keys=20_000),
     }
 
 
@@ -120,6 +127,12 @@ class Stress:
         self.path = self.checkpoint.write(os.path.join(folder, "first"))
         if self.kind.replaces:
             self.v.save_to_file_system(folder)
+        if self.kind.is_tracked:
+            self.snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots"), self.v)
+            self.other = tf_embed.Variable(  # which snapshots are loaded into
+                dim=DIM, name="other", devices=["/CPU:0"] * 3, policy=policy
+            )
+            self.last, self.turn = "", threading.Lock()
         self.find = tf.function(lambda keys: self.v.lookup(keys))
         self.calls: dict[str, int] = {}
         self.owned: dict[int, float] = {}  # the number in a thread's own rows
@@ -207,6 +220,8 @@ class Stress:
             operations["drain"] = (2, lambda r: self.check(v.drain_evicted()[1], "drain"))
         if self.kind.replaces:
             operations |= of_replaced
+        if self.kind.is_tracked:
+            operations["snapshot"] = (3, self.snapshot)
         return operations
 
     def write_checkpoint(self, random: Any) -> None:
@@ -222,6 +237,46 @@ class Stress:
         bound = self.kind.policy.get("max_rows")
         if bound and len(keys) > bound:
             raise WrongRowError(f"export: {len(keys)} rows where {bound} are the most")
+
+    def snapshot(self, random: Any) -> None:
+        """Saves, folds or keeps snapshots, one thread at a time, and loads the last one."""
+        if not self.turn.acquire(blocking=False):
+            return
+        try:
+            since = self.last if random.integers(0, 4) else ""
+            name = f"{time.monotonic_ns()}"
+            self.last = ""
+            wait = bool(random.integers(0, 2))
+            self.snapshots.save(name, since=since or None, wait=wait).wait()
+            if random.integers(0, 3):
+                self.last = name
+            else:
+                self.snapshots.fold(name)
+            if not random.integers(0, 3):
+                self.snapshots.keep(2)
+            self.other.clear()
+            self.tf_embed.Snapshots(self.snapshots.path, self.other).load(name)
+            self.check_loaded()
+        except self.tf.errors.FailedPreconditionError:
+            if not self.kind.replaces:
+                raise
+        finally:
+            self.turn.release()
+
+    def check_loaded(self) -> None:
+        """A snapshot is of one moment: it has all rows of a thread's last batch, or none."""
+        keys, rows = (part.numpy() for part in self.other.export())
+        numbers = self.check(rows, "snapshot")
+        if len(set(keys.tolist())) != len(keys):
+            raise WrongRowError("snapshot: a key twice")
+        if not self.kind.keeps_all:
+            return
+        own = keys >= self.kind.keys
+        for thread in set(((keys[own] - self.kind.keys) // OWN_KEYS).tolist()):
+            first = self.kind.keys + thread * OWN_KEYS
+            mine = numbers[(keys >= first) & (keys < first + OWN_KEYS)]
+            if len(mine) != OWN_KEYS or len(set(mine.tolist())) != 1:
+                raise WrongRowError(f"snapshot: of no one moment: {mine.tolist()}")
 
     def train(self, random: Any) -> None:
         """A step; of one thread, since a Keras optimizer is for one."""

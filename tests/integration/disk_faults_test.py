@@ -10,13 +10,12 @@ import contextlib
 import gc
 import os
 import pathlib
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -24,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 from reference import SEED
+from small_disks import file_limit, file_system
 
 import tf_embed
 
@@ -67,34 +67,6 @@ def filled(storage: tf_embed.Storage, count: int = KEYS, name: str = "v") -> tf_
     for keys in np.split(np.arange(count), 20):
         v.upsert(keys, np.tile(keys[:, None], [1, 4]).astype("f"))
     return v
-
-
-@contextlib.contextmanager
-def file_system(*options: str) -> Iterator[pathlib.Path | None]:
-    """A small file system in memory, if this user may mount one."""
-    folder = pathlib.Path(tempfile.mkdtemp())
-    command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    try:
-        yield folder if mounted else None
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-        folder.rmdir()
-
-
-@contextlib.contextmanager
-def file_limit(most_bytes: int) -> Iterator[None]:
-    """No file may become longer. The signal for this is one that Python ignores."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class DiskFaultsTest(tf.test.TestCase, parameterized.TestCase):

@@ -21,7 +21,13 @@ def stress(*arguments: str) -> subprocess.CompletedProcess:
 def test_nothing_goes_wrong_in_tables_of_each_kind():
     done = stress("--seconds=60")
     assert done.returncode == 0, done.stdout
-    assert "15 kinds of tables" in done.stdout and "0 failures" in done.stdout
+    assert "18 kinds of tables" in done.stdout and "0 failures" in done.stdout
+
+
+def test_snapshots_are_of_one_moment_while_everything_else_goes_on():
+    done = stress("--seconds=24", "--kinds=tracked,tracked-lfu,tracked-disk")
+    assert done.returncode == 0, done.stdout
+    assert "3 kinds of tables" in done.stdout and "0 failures" in done.stdout
 
 
 @pytest.mark.parametrize(

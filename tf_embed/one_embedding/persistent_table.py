@@ -17,7 +17,7 @@ from tf_embed.one_embedding.snapshots import folder_of_layer, layers_with
 from tf_embed.one_embedding.store_options import block_size_of, paths_of
 from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
 from tf_embed.snapshots import SnapshotInfo, manifest
-from tf_embed.snapshots.folders import commit, file_name, folder_name, new_number
+from tf_embed.snapshots.files import commit, folder_name, name_of, new_number
 from tf_embed.snapshots.loading import check_chain
 
 MAX_ROWS_OF_BLOCK = 65536
@@ -386,7 +386,7 @@ class PersistentTableWriter:
         self._dtype = tf.as_dtype(_dtype_of_values(kind.value_type, self._slot_dtype, slots))
         self._end = ""  # how it ended
         self._folder = kind.folder(kind.layer_name)
-        self._file_name = file_name(0, new_number())
+        self._file_name = name_of(0, new_number())
         self._time = time.time()
         self._rows = RowWriter(self._folder, self._file_name, kind.value_type, self._dim, meta)
 

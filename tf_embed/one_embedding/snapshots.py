@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tf_embed.snapshots import PendingSnapshot, Snapshots, manifest
-from tf_embed.snapshots.folders import folder_name
+from tf_embed.snapshots.files import folder_name
 from tf_embed.snapshots.loading import Part, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.table.sharding import default_partition_fn

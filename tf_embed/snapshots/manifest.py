@@ -21,6 +21,7 @@ import tensorflow as tf
 from tf_embed.ops import snapshot_ops
 
 FILE = "snapshot.json"
+ASIDE = f"{FILE}.aside"  # while it is written
 
 _FORMAT = 1
 _SAVE = re.compile(r"^save ([0-9a-f]{16})$", re.MULTILINE)

@@ -53,11 +53,16 @@ class PendingSnapshot:
         Raises:
             tf.errors.OpError: If it could not be written, or the table was cleared or got another
                 optimizer meanwhile. No snapshot is there then.
+            RuntimeError: If this process was forked from the one that writes it.
         """
         self.join()
         if self._error is not None:
             raise self._error
-        assert self._info is not None
+        if self._info is None:
+            raise RuntimeError(
+                f"The snapshot {self.name!r} must be waited for by the process that writes it. "
+                "Received: a call in one that was forked from it"
+            )
         return self._info
 
     def _run(self) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from absl import logging
 
 from tf_embed import validation
 from tf_embed.ops import row_file_ops, snapshot_ops
-from tf_embed.snapshots import folders, manifest
+from tf_embed.snapshots import files, manifest
 from tf_embed.snapshots.loading import Part, check_chain, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
@@ -21,6 +22,7 @@ from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import size_text
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES
+from tf_embed.variable.row_statistics import stats_of
 
 
 class Snapshots:
@@ -39,6 +41,9 @@ class Snapshots:
 
     Snapshots do not have what is not in the tables: dense variables, and the step of an optimizer.
     `model.save` and tf.train.Checkpoint have those.
+
+    One process at a time saves, folds or removes snapshots in a folder, and one thread. A second
+    process that saves under the same name, or removes old snapshots, makes the first save an error.
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows. It is made.
@@ -159,6 +164,8 @@ class Snapshots:
         Raises:
             TypeError: If a name is not a str.
             ValueError: If there is no such snapshot, or others are since the one that is replaced.
+            tf.errors.FailedPreconditionError: If the tables had another policy when one of them was
+                saved than when another was. Load it, and save all rows.
             tf.errors.OpError: If files are damaged, or the new ones can't be written. Then all are
                 as before.
         """
@@ -173,19 +180,20 @@ class Snapshots:
         info = manifest.read(folder)
         check_chain(folder, info)
         tables = []
-        number = folders.new_number()
-        for place, table in enumerate(info.tables):
-            file_name = folders.file_name(place, number)
-            snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
-            tables.append(manifest.files_of(to_folder, file_name, table.table))
-        return folders.commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
+        with files.new_files(to_folder) as number:
+            for place, table in enumerate(info.tables):
+                file_name = files.name_of(place, number)
+                snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
+                tables.append(manifest.files_of(to_folder, file_name, table.table))
+            return files.commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
 
     # Loading.
 
     def load(self, name: str) -> None:
         """Loads all rows of a snapshot, with those that it is changes of, into empty tables.
 
-        Afterwards, snapshots can be saved `since` this one.
+        Afterwards, snapshots can be saved `since` this one. Nothing may write to the tables until
+        this returns: a row that is written meanwhile would be in no snapshot since this one.
 
         Args:
             name: The snapshot's name.
@@ -216,11 +224,14 @@ class Snapshots:
                     f"{table.options.name!r} must have no rows when it loads a snapshot, or rows "
                     f"that came after the snapshot would stay: clear it. Received: {rows} rows"
                 )
+        evicted = [stats_of(table)["evicted"] for table in tables]
         pairs = zip(tables, info.tables, strict=True)
-        load_parts(folder, info, [Part(table, files) for table, files in pairs])
-        for table, files in zip(tables, info.tables, strict=True):
-            if table.options.tracks_changes:
-                snapshot_ops.note_snapshot(table.resource_handle, _signed(files.save))
+        load_parts(folder, info, [Part(table, saved) for table, saved in pairs])
+        for table, saved, before in zip(tables, info.tables, evicted, strict=True):
+            # Rows that a bound took out again are in the snapshot and not in the table.
+            has_all = stats_of(table)["evicted"] == before
+            if table.options.tracks_changes and has_all:
+                snapshot_ops.note_snapshot(table.resource_handle, _signed(saved.save))
 
     # The snapshots that there are.
 
@@ -256,7 +267,7 @@ class Snapshots:
                 f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
                 f"changes: fold that one, or remove it first. Received: name={name!r}"
             )
-        folders.remove(folder)
+        files.remove(folder)
 
     def keep(self, last: int) -> Sequence[str]:
         """Removes old snapshots, and what crashed saves left.
@@ -285,11 +296,11 @@ class Snapshots:
         # Those that are changes of others go before these.
         leaving = [info.name for info in reversed(found) if info.name not in stay]
         for name in leaving:
-            folders.remove(os.path.join(self.path, name))
+            files.remove(os.path.join(self.path, name))
         for name in manifest.names_in(self.path):
             folder = os.path.join(self.path, name)
-            if folders.is_left_over(folder):
-                folders.remove(folder)
+            if files.is_left_over(folder):
+                files.remove(folder)
         return leaving
 
     # Parts of these.
@@ -304,7 +315,7 @@ class Snapshots:
         return tables
 
     def _folder(self, name: Any, argument: str) -> str:
-        return os.path.join(self.path, folders.folder_name(name, argument))
+        return os.path.join(self.path, files.folder_name(name, argument))
 
     def _present(self, name: Any, argument: str) -> str:
         folder = self._folder(name, argument)
@@ -328,7 +339,15 @@ class Snapshots:
         return info
 
     def _dependents(self, name: str) -> list[str]:
-        return [info.name for info in self.list_snapshots() if info.since == name]
+        """The snapshots that have the changes since one; those that can be read."""
+        found = []
+        for other in manifest.names_in(self.path):
+            folder = os.path.join(self.path, other)
+            # A damaged one can't be loaded anyway, and must not stand in the way of new ones.
+            with contextlib.suppress(tf.errors.DataLossError):
+                if manifest.exists(folder) and manifest.read(folder).since == name:
+                    found.append(other)
+        return found
 
     def _be_alone(self, if_busy: str) -> None:
         """Waits for an earlier snapshot, whose error is for who asks it."""
@@ -365,26 +384,27 @@ class _Writer:
 
     def write(self) -> SnapshotInfo:
         """Writes all files."""
-        number = folders.new_number()
         since = None if self._base is None else self._base.name
-        files = []
-        for place, table in enumerate(self._tables):
-            file_name = folders.file_name(place, number)
-            if self._begun is None:
-                _save_rows(table, self._folder, file_name)
-            else:
-                snapshot_ops.write_snapshot(
-                    self._begun, place, self._folder, file_name, since or ""
-                )
-            files.append(manifest.files_of(self._folder, file_name, table.options.name))
-        self._begun = None
-        info = SnapshotInfo(self._name, since, self._time, tuple(files))
-        folders.commit(self._folder, info)
+        written = []
+        with files.new_files(self._folder) as number:
+            for place, table in enumerate(self._tables):
+                file_name = files.name_of(place, number)
+                if self._begun is None:
+                    _save_rows(table, self._folder, file_name)
+                else:
+                    snapshot_ops.write_snapshot(
+                        self._begun, place, self._folder, file_name, since or ""
+                    )
+                written.append(manifest.files_of(self._folder, file_name, table.options.name))
+            self._begun = None
+            info = files.commit(
+                self._folder, SnapshotInfo(self._name, since, self._time, tuple(written))
+            )
         logging.info(
             "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
             self._folder,
             info.rows,
-            len(files),
+            len(written),
             "" if since is None else f" since {since!r}",
             size_text(info.bytes),
             time.time() - self._time,

@@ -210,6 +210,17 @@ class ChangesTest(SnapshotsTestCase):
         self.assertLen(rows_of(other.variable), 50)
         self.assertEqual(rows_of(other.variable), rows_of(layer.variable))
 
+    def test_a_table_that_has_no_room_for_a_snapshot_needs_a_whole_one(self):
+        layer = layer_of()
+        train(layer, range(100))
+        Snapshots(self.path, layer).save("one")
+        other = layer_of(policy=tf_embed.TablePolicy(max_rows=30, track_changes=True))
+        snapshots = Snapshots(self.path, other)
+        snapshots.load("one")
+        self.assertEqual(int(other.variable.size()), 30)
+        with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "save a whole one"):
+            snapshots.save("two", since="one")
+
     def test_a_cleared_table_needs_a_whole_one(self):
         layer = layer_of()
         train(layer, range(10))

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kills processes that save, fold, keep and load snapshots while they train, at random moments.
+
+    python tests/campaigns/kill_snapshots.py [--kills=200] [--seed=1]
+
+A process loads a snapshot of two tables, in memory or on disk, and trains on. It saves snapshots of
+all rows or of changes, before or while it trains on, under new names and old ones. It folds them,
+and it removes old ones by `keep`. SIGKILL comes at a random moment. Then another process loads each
+snapshot that is new or was under way, and some of the others. It is a finding
+
+- if a snapshot does not load, or has other rows or slots than the tables had at that step;
+- if a snapshot is missing whose save has returned, or one is listed that was never saved;
+- if a snapshot is listed that `keep` has removed, or one is removed that had to stay;
+- if `keep` leaves a folder of a save that was killed;
+- if a process fails, or says nothing for `--stall` seconds.
+
+`--plant` makes the campaign misbehave on purpose, to show that it notices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import gc
+import os
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
+
+from killed_process import Finding, Process, Report
+from snapshot_tables import Shadow, Tables, are_equal
+
+import tf_embed
+
+STEPS = 300  # of a round; then training begins again
+ACTIONS = ("save", "save", "save", "changes", "changes", "changes", "changes", "fold", "keep")
+# Names that are saved again and again. No snapshot has the changes since one of these.
+REPLACED, FOLDED = "again", "folded"
+PLANTS = ("step", "half", "damage", "gone")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a process does.
+
+    Attributes:
+        seed: Of its draws.
+        name: The snapshot that it loads; "" for none.
+        step: The step of that snapshot.
+        tracked: Whether its tables keep track of changes.
+        plant: How it misbehaves, see PLANTS.
+    """
+
+    seed: int
+    name: str = ""
+    step: int = 0
+    tracked: bool = True
+    plant: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    """One of the snapshots that a name may stand for.
+
+    Attributes:
+        step: The step after which it was begun.
+        since: What it has the changes of.
+        order: Grows from save to save; a folded one has that of the one that was folded.
+    """
+
+    step: int
+    since: str | None
+    order: int
+
+
+@dataclasses.dataclass
+class Known:
+    """What is known of a name.
+
+    Attributes:
+        versions: Those that it may stand for, the present one first.
+        is_sure: Whether a snapshot of this name is there.
+    """
+
+    versions: list[Version]
+    is_sure: bool
+
+
+# --- The process that is killed -------------------------------------------------------------------
+
+
+class Saves:
+    """Does something with snapshots at random, and reports before and after."""
+
+    def __init__(self, snapshots: tf_embed.Snapshots, plan: Plan, report: Report) -> None:
+        self._snapshots, self._plan, self._report = snapshots, plan, report
+        self._draw = random.Random(plan.seed)
+        self._since = plan.name if plan.name not in ("", REPLACED, FOLDED) else None
+        self._pending: tf_embed.snapshots.PendingSnapshot | None = None
+
+    def act(self, step: int) -> None:
+        """Does something after a step, or nothing."""
+        if self._pending is not None and self._pending.done():
+            self.finish()
+        if self._draw.random() < 0.5:
+            return
+        self.finish()
+        action = self._draw.choice(ACTIONS)
+        if action == "fold":
+            self._fold()
+        elif action == "keep":
+            self._keep()
+        else:
+            self._save(step, self._since if action == "changes" and self._plan.tracked else None)
+
+    def finish(self) -> None:
+        """Waits for the snapshot under way."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._report("saved", name=self._pending.name)
+            self._pending = None
+
+    def _save(self, step: int, since: str | None) -> None:
+        needed = {info.since for info in self._snapshots.list_snapshots()}
+        name = REPLACED if self._draw.random() < 0.2 else f"step-{step:04d}"
+        if name in needed or name == since:
+            name = f"{name}-{self._plan.seed}"
+        wait = not self._plan.tracked or self._draw.random() < 0.5
+        self._report("saving", name=name, step=step, since=since, wait=wait)
+        self._pending = self._snapshots.save(name, since=since, wait=wait)
+        if name != REPLACED:
+            self._since = name
+        if wait:
+            self.finish()
+
+    def _fold(self) -> None:
+        found = self._snapshots.list_snapshots()
+        names = [info.name for info in found if info.since is not None]
+        if not names:
+            return
+        name = self._draw.choice(names)
+        is_needed = any(info.since == name for info in found)
+        to = FOLDED if is_needed or self._draw.random() < 0.3 else name
+        self._report("folding", name=name, to=to)
+        self._snapshots.fold(name, to)
+        self._report("folded", to=to)
+        if to == self._since:
+            self._since = None  # the tables know of no changes since the new one
+
+    def _keep(self) -> None:
+        last = self._draw.randint(2, 5)
+        self._report("keeping", last=last)
+        removed = list(self._snapshots.keep(last))
+        left = {info.name for info in self._snapshots.list_snapshots()}
+        more = [name for name in os.listdir(self._snapshots.path) if name not in left]
+        self._report("kept", removed=removed, more={name: self._files(name) for name in more})
+        if self._since not in left:
+            self._since = None
+
+    def _files(self, name: str) -> list[str]:
+        return sorted(os.listdir(os.path.join(self._snapshots.path, name)))[:20]
+
+
+def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
+    tables = Tables(random.Random(plan.seed), folder / "tiers", plan.tracked)
+    snapshots = tf_embed.Snapshots(folder / "snapshots", tables.variables)
+    if plan.name:
+        snapshots.load(plan.name)
+    report("loaded")
+    saves = Saves(snapshots, plan, report)
+    for step in range(plan.step + 1, STEPS + 1):
+        if plan.plant != "step" or step % 7:
+            tables.train(step)
+        report("step", step=step)
+        saves.act(step)
+    saves.finish()
+    report("end")
+
+
+def check(
+    wanted: dict[str, list[int]], seen: set[str], seed: int, folder: pathlib.Path, report: Report
+) -> None:
+    """Loads snapshots, of those that were seen before a few, and says after which step each was."""
+    draw, shadow = random.Random(seed), Shadow()
+    found = tf_embed.Snapshots(folder / "snapshots", []).list_snapshots()
+    report("listed", names=[[info.name, info.since] for info in found])
+    others = [info for info in found if info.name in seen]
+    for info in found:
+        if info in others and info not in draw.sample(others, min(2, len(others))):
+            continue
+        tables = Tables(draw, folder / "checked", tracked=draw.random() < 0.5)
+        tf_embed.Snapshots(folder / "snapshots", tables.variables).load(info.name)
+        contents = tables.contents()
+        steps = [s for s in wanted.get(info.name, ()) if are_equal(contents, shadow.at(s))]
+        report("checked", name=info.name, step=steps[0] if steps else None)
+        del tables
+        gc.collect()
+    report("end")
+
+
+# --- The parent -----------------------------------------------------------------------------------
+
+
+def read_for(process: Process, seconds: float) -> bool:
+    """Listens for some time; False if the process ends before."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not process.read(until - time.monotonic()):
+            return False
+    return True
+
+
+def wait_for_next(process: Process, event: str) -> bool:
+    """Listens until the process says something once more; False if it ends before."""
+    before = len(process.said)
+    while all(one != event for one, _ in process.said[before:]):
+        if not process.read(1.0):
+            return False
+    return True
+
+
+class Campaign:
+    """The folder, what must be in it, and what has been seen."""
+
+    def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace) -> None:
+        self.folder, self.stall, self.plant = folder, arguments.stall, arguments.plant or ""
+        self.random = random.Random(arguments.seed)
+        self.known: dict[str, Known] = {}
+        self.seen: set[str] = set()  # that were loaded since they were written
+        self.saves = 0
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def kill_one(self, number: int) -> None:
+        r = self.random
+        names = sorted(self.known)
+        plan = Plan(seed=number, tracked=r.random() < 0.85, plant=self.plant)
+        if names:
+            newest = max(names, key=lambda name: self._order(name))
+            name = newest if r.random() < 0.8 else r.choice(names)
+            plan = dataclasses.replace(plan, name=name, step=self.known[name].versions[0].step)
+        process = Process(lambda report: train(plan, self.folder, report), self.folder / "errors")
+        alive = process.wait_for("step" if r.random() < 0.9 else "loaded", self.stall)
+        alive = alive and read_for(process, r.uniform(0.0, 1.2))
+        if r.random() < 0.7:  # in the midst of something
+            alive = alive and wait_for_next(process, r.choice(("saving", "folding", "keeping")))
+            alive = alive and read_for(process, r.uniform(0.0, 0.06))
+        killed = process.end(kill=alive) != 0
+        self.counts["killed"] += killed
+        at = "loading"
+        for event, more in process.said:
+            self.note(event, more)
+            at = {"saving": "saving", "folding": "folding", "keeping": "keeping"}.get(event, at)
+            if event == "saving":
+                at = f"saving {'changes' if more['since'] else 'all'}"
+                at += "" if more["wait"] else ", training on"
+            if event in ("loaded", "saved", "folded", "kept"):
+                at = "training"
+        if killed:
+            self.counts[f"killed while {at}"] += 1
+        self.misbehave()
+        self.check(number)
+        if any(event == "end" for event, _ in process.said):
+            self.counts["rounds"] += 1
+            self.start_again()
+
+    def note(self, event: str, more: dict[str, Any]) -> None:
+        """Follows what a process says about names."""
+        if event == "saving":
+            self.saves += 1
+            self._may_be(more["name"], Version(more["step"], more["since"], self.saves))
+        elif event == "folding":
+            version = self.known[more["name"]].versions[-1]
+            self._may_be(more["to"], dataclasses.replace(version, since=None))
+        elif event in ("saved", "folded"):
+            known = self.known[more["name" if event == "saved" else "to"]]
+            known.versions, known.is_sure = known.versions[-1:], True
+            self.counts[event] += 1
+        elif event == "keeping":
+            for name in self._leaving(more["last"]):
+                self.known[name].is_sure = False
+        elif event == "kept":
+            leaving = {name for name, known in self.known.items() if not known.is_sure}
+            if set(more["removed"]) != leaving:
+                raise Finding(f"keep removed {more['removed']}, and not {sorted(leaving)}")
+            if any(more["more"].values()):
+                raise Finding(f"keep has left {more['more']}")
+            for name in leaving:
+                del self.known[name]
+            self.counts["kept"] += 1
+
+    def _may_be(self, name: str, version: Version) -> None:
+        self.seen.discard(name)
+        known = self.known.setdefault(name, Known([], is_sure=False))
+        known.versions.append(version)
+
+    def _order(self, name: str) -> tuple[int, str]:
+        return self.known[name].versions[0].order, name
+
+    def _leaving(self, last: int) -> Iterable[str]:
+        names = sorted(self.known, key=self._order)
+        stay: set[str | None] = set()
+        for name in names[-last:]:
+            needed: str | None = name
+            while needed is not None and needed not in stay:
+                stay.add(needed)
+                needed = self.known[needed].versions[0].since
+        return [name for name in names if name not in stay]
+
+    def check(self, number: int) -> None:
+        """Looks at all snapshots, and takes those for what they are."""
+        wanted = {name: [one.step for one in known.versions] for name, known in self.known.items()}
+        process = Process(
+            lambda report: check(wanted, self.seen, number, self.folder, report),
+            self.folder / "errors",
+        )
+        found: dict[str, str | None] = {}
+        if process.wait_for("listed", self.stall):
+            found = dict(process.said[0][1]["names"])
+            try:
+                self.check_names(found)
+            except Finding:
+                process.end(kill=True)
+                raise
+            process.wait_for("end", self.stall)
+        process.end(kill=False)
+        for event, more in process.said:
+            if event != "checked":
+                continue
+            name = more["name"]
+            versions = self.known[name].versions
+            fits = [v for v in versions if (v.step, v.since) == (more["step"], found[name])]
+            if not fits:
+                raise Finding(f"{name!r} since {found[name]!r} is none of {versions}: {more}")
+            self.known[name] = Known(fits[-1:], is_sure=True)
+            self.seen.add(name)
+            self.counts["checked"] += 1
+            self.counts["checked, of changes"] += found[name] is not None
+        for name in set(self.known) - set(found):
+            del self.known[name]
+            self.counts["uncertain, and not there"] += 1
+
+    def check_names(self, found: Iterable[str]) -> None:
+        """Compares the names that are listed with those that there must be."""
+        sure = [name for name, known in self.known.items() if known.is_sure]
+        if missing := [name for name in sure if name not in found]:
+            raise Finding(f"snapshots that were saved are gone: {missing}")
+        if more := [name for name in found if name not in self.known]:
+            raise Finding(f"snapshots that nobody saved, or that were removed, are listed: {more}")
+
+    def misbehave(self) -> None:
+        folders = sorted((self.folder / "snapshots").glob("*/snapshot.json"))
+        if not folders or self.plant not in ("half", "damage", "gone"):
+            return
+        folder = folders[-1].parent
+        if self.plant == "half":  # a snapshot without its rows
+            shutil.copytree(folder, folder.parent / "half")
+            for file in (folder.parent / "half").glob("*.rows"):
+                file.unlink()
+        elif self.plant == "gone":
+            shutil.rmtree(folder)
+        else:
+            with next(folder.glob("*.rows")).open("r+b") as opened:
+                opened.seek(20)
+                opened.write(b"damage" * 4)
+
+    def start_again(self) -> None:
+        for name in ("snapshots", "tiers", "checked"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        self.known, self.seen = {}, set()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
+    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    failures, number = 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        campaign = Campaign(pathlib.Path(name), arguments)
+        while campaign.counts["killed"] < arguments.kills and number < 2 * arguments.kills + 10:
+            number += 1
+            try:
+                campaign.kill_one(number)
+            except Finding as finding:
+                failures += 1
+                print(f"process {number}: {finding}", flush=True)
+                campaign.start_again()
+                if failures == 5:
+                    break
+    for what, count in sorted(campaign.counts.items()):
+        print(f"{what:40} {count:6,}")
+    print(
+        f"kill_snapshots: {campaign.counts['killed']} of {number} processes killed, "
+        f"{time.monotonic() - begin:.0f} s, {failures} failures"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that a campaign forks, listens to and kills."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import pathlib
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+Report = Callable[..., None]
+
+
+class Finding(Exception):  # noqa: N818 - it is not an error of this program
+    """Something that must not be."""
+
+
+class Process:
+    """A forked process and what it says, a line of JSON each time."""
+
+    def __init__(self, work: Callable[[Report], None], errors: pathlib.Path):
+        self.errors, self.said, self.rest = errors, [], b""
+        self.reads, writes = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(writes)
+            return
+        status = 1
+        try:
+            os.dup2(os.open(errors, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
+            faulthandler.enable()
+            # A line is one write, and shorter than a pipe's buffer.
+            work(lambda event, **more: os.write(writes, f"{json.dumps([event, more])}\n".encode()))
+            gc.collect()  # frees the table, as the end of Python would
+            status = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(status)
+
+    def read(self, seconds: float) -> bool:
+        """Reads what it says within some time; False if it has ended."""
+        if not select.select([self.reads], [], [], max(0.0, seconds))[0]:
+            return True
+        some = os.read(self.reads, 1 << 16)
+        *lines, self.rest = (self.rest + some).split(b"\n")
+        self.said += [tuple(json.loads(line)) for line in lines]
+        return bool(some)
+
+    def wait_for(self, event: str, stall: float) -> bool:
+        """Waits until it has said something; False if it ends before."""
+        heard = time.monotonic()
+        while all(one != event for one, _ in self.said):
+            before = len(self.said)
+            if not self.read(1.0):
+                return False
+            heard = time.monotonic() if len(self.said) > before else heard
+            if time.monotonic() - heard > stall:
+                os.kill(self.pid, signal.SIGABRT)
+                os.waitpid(self.pid, 0)
+                raise Finding(f"it said nothing for {stall} s\n{self.errors.read_text()[-3000:]}")
+        return True
+
+    def end(self, kill: bool) -> int:
+        """Waits for the end, or brings it about. The number of the signal, 0 for none."""
+        if kill:
+            os.kill(self.pid, signal.SIGKILL)
+        while self.read(1.0):
+            pass
+        os.close(self.reads)
+        _, status = os.waitpid(self.pid, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+            raise Finding(f"it failed: {self.errors.read_text()[-3000:]}")
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if number not in (0, signal.SIGKILL):
+            raise Finding(f"it ended by signal {number}\n{self.errors.read_text()[-3000:]}")
+        return number

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files in the folder of a snapshot: how they come there, and how they go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import validation
+from tf_embed.snapshots import manifest
+from tf_embed.snapshots.manifest import SnapshotInfo
+
+_OURS = re.compile(rf"rows_\d+-[0-9a-f]{{8}}\.rank\d+of\d+\.|{re.escape(manifest.ASIDE)}$")
+
+
+def folder_name(name: Any, argument: str) -> str:
+    """A name as that of a folder.
+
+    Raises:
+        TypeError: If it is not a str.
+        ValueError: If it is a path.
+    """
+    name = validation.name_of(name, argument)
+    if "/" in name or "\n" in name or name in (".", ".."):
+        raise ValueError(
+            f"`{argument}` must be the name of a folder, not a path. Received: {argument}={name!r}"
+        )
+    return name
+
+
+def new_number() -> str:
+    """A number of a snapshot, which no other has."""
+    return secrets.token_hex(4)
+
+
+def name_of(place: int, number: str) -> str:
+    """What the files of rows of a table are named after.
+
+    Args:
+        place: The table's place in the snapshot.
+        number: What `new_files` or `new_number` gave.
+    """
+    return f"rows_{place}-{number}"
+
+
+def is_left_over(folder: str) -> bool:
+    """Whether a folder has nothing but files of a save that crashed."""
+    names = manifest.names_in(folder)
+    return bool(names) and manifest.FILE not in names and all(map(_OURS.match, names))
+
+
+@contextlib.contextmanager
+def new_files(folder: str) -> Iterator[str]:
+    """Gives a number for the names of new files, and removes these if they make no snapshot."""
+    number = new_number()
+    try:
+        yield number
+    except BaseException:
+        with contextlib.suppress(tf.errors.OpError):
+            _give_up(folder, number)
+        raise
+
+
+def _give_up(folder: str, number: str) -> None:
+    mine = re.compile(rf"rows_\d+-{number}\.")
+    # It may be a snapshot all the same, if only the last step to the disk has failed.
+    present = manifest.read(folder).tables if manifest.exists(folder) else ()
+    if any(mine.match(f"{table.file_name}.") for table in present):
+        return
+    names = [name for name in manifest.names_in(folder) if mine.match(name)]
+    _remove_files(os.path.join(folder, name) for name in [*names, manifest.ASIDE])
+    if not manifest.names_in(folder):
+        _remove_files([folder])
+
+
+def commit(folder: str, info: SnapshotInfo) -> SnapshotInfo:
+    """Makes the folder a snapshot, and removes the files of one that it replaces.
+
+    Raises:
+        tf.errors.AbortedError: If another process has saved there meanwhile, and so has removed
+            the new files.
+        tf.errors.OpError: If it can't be written.
+    """
+    try:
+        manifest.check_saves(folder, info)
+    except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+        raise tf.errors.AbortedError(
+            None, None, f"'{folder}' is used by another save, which has removed files of this one."
+        ) from error
+    manifest.write(folder, info)
+    kept = tuple(f"{table.file_name}." for table in info.tables)
+    for name in manifest.names_in(folder):
+        if _OURS.match(name) and not name.startswith(kept):
+            _remove_files([os.path.join(folder, name)])
+    return info
+
+
+def remove(folder: str) -> None:
+    """Removes a snapshot: first what makes it one."""
+    if manifest.exists(folder):
+        tf.io.gfile.remove(os.path.join(folder, manifest.FILE))
+    names = [name for name in manifest.names_in(folder) if _OURS.match(name)]
+    _remove_files(os.path.join(folder, name) for name in names)
+    if not manifest.names_in(folder):
+        _remove_files([folder])
+
+
+def _remove_files(paths: Iterable[str]) -> None:
+    """Removes files or empty folders. That one stays is no harm, and logged."""
+    for path in paths:
+        try:
+            if not tf.io.gfile.exists(path):
+                continue
+            if tf.io.gfile.isdir(path):
+                tf.io.gfile.rmtree(path)
+            else:
+                tf.io.gfile.remove(path)
+        except tf.errors.OpError as error:
+            logging.warning("Can't remove %r: %s", path, error)
