@@ -21,16 +21,6 @@ namespace tf = ::tensorflow;
 // As the rows of a layer have them.
 constexpr size_t kBlockBytes = size_t{1} << 22;
 
-absl::Status ReadPlace(tf::OpKernelContext* context, SavePlace* place) {
-  tf::tstring folder, file_name;
-  TF_RETURN_IF_ERROR(ReadScalar(context->input(0), "folder", &folder));
-  TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "file_name", &file_name));
-  if (folder.empty()) return InvalidArgumentError("`folder` must name a folder. Received: ''.");
-  place->folder = std::make_unique<Folder>(std::string(folder));
-  place->file_name = std::string(file_name);
-  return absl::OkStatus();
-}
-
 class OpenRowStreamOp : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -41,7 +31,7 @@ class OpenRowStreamOp : public tf::OpKernel {
   static absl::Status Run(tf::OpKernelContext* context) {
     SavePlace place;
     std::shared_ptr<SavedRows> rows;
-    TF_RETURN_IF_ERROR(ReadPlace(context, &place));
+    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
     TF_RETURN_IF_ERROR(SavedRows::Open(place, /*whole=*/true, &rows));
     const RowFileHeader& header = rows->files().front()->reader.header();
     for (const auto& file : rows->files()) {
@@ -238,7 +228,7 @@ class BeginRowStreamOp : public tf::OpKernel {
     meta.value_type = value_type_;
     const tf::Tensor& numbers = context->input(2);
     tf::Tensor* variant;
-    TF_RETURN_IF_ERROR(ReadPlace(context, &place));
+    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
     TF_RETURN_IF_ERROR(CheckRank(numbers, "meta", 1));
     const size_t count = static_cast<size_t>(numbers.NumElements());
     if (count > 0) {

@@ -142,6 +142,16 @@ StoredType StoredTypeOf(tf::DataType type) {
   }
 }
 
+absl::Status ReadPlace(tf::OpKernelContext* context, int input, SavePlace* place) {
+  tf::tstring folder, file_name;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(input), "folder", &folder));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(input + 1), "file_name", &file_name));
+  if (folder.empty()) return InvalidArgumentError("`folder` must name a folder. Received: ''.");
+  place->folder = std::make_unique<Folder>(std::string(folder));
+  place->file_name = std::string(file_name);
+  return absl::OkStatus();
+}
+
 absl::Status SaveAttributes::Read(tf::OpKernelConstruction* construction) {
   int64_t number, count;
   TF_RETURN_IF_ERROR(construction->GetAttr("folder_variable", &folder_variable_));

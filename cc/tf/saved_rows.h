@@ -32,6 +32,9 @@ struct SavePlace {
   uint32_t processes = 1;
 };
 
+// Reads two inputs of an op: `folder`, and `file_name`, which follows.
+absl::Status ReadPlace(tensorflow::OpKernelContext* context, int input, SavePlace* place);
+
 // The attributes of the ops that save and load.
 class SaveAttributes {
  public:

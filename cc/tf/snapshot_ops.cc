@@ -12,6 +12,7 @@
 #include "cc/tf/pending_save.h"
 #include "cc/tf/saved_rows.h"
 #include "cc/tf/shard_file.h"
+#include "cc/tf/shared_variant.h"
 #include "cc/tf/table_op.h"
 #include "cc/tf/whole_table.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -20,24 +21,6 @@ namespace tf_embed {
 namespace {
 
 namespace tf = ::tensorflow;
-
-absl::Status ReadFolder(tf::OpKernelContext* context, int input, const char* name,
-                        std::unique_ptr<Folder>* folder) {
-  tf::tstring path;
-  TF_RETURN_IF_ERROR(ReadScalar(context->input(input), name, &path));
-  if (path.empty()) return InvalidArgumentError("`", name, "` must name a folder. Received: ''.");
-  *folder = std::make_unique<Folder>(std::string(path));
-  return absl::OkStatus();
-}
-
-absl::Status ReadPlace(tf::OpKernelContext* context, int input, SavePlace* place) {
-  tf::tstring file_name;
-  TF_RETURN_IF_ERROR(ReadFolder(context, input, "folder", &place->folder));
-  TF_RETURN_IF_ERROR(ReadScalar(context->input(input + 1), "file_name", &file_name));
-  if (file_name.empty()) return InvalidArgumentError("`file_name` must not be empty.");
-  place->file_name = std::string(file_name);
-  return absl::OkStatus();
-}
 
 absl::Status CheckTracked(const TableResource& table) {
   TF_RETURN_IF_ERROR(table.CheckMaintenance());
@@ -49,6 +32,7 @@ absl::Status CheckTracked(const TableResource& table) {
 // Tables at one moment. Any thread may call anything.
 class Snapshot {
  public:
+  static constexpr char kTypeName[] = "tf_embed::Snapshot";
   using TablePointer = tf::core::RefCountPtr<TableResource>;
 
   ~Snapshot() {
@@ -177,23 +161,7 @@ class Snapshot {
   std::vector<One> tables_;
 };
 
-// A snapshot in a variant.
-class SnapshotVariant {
- public:
-  SnapshotVariant() = default;
-  explicit SnapshotVariant(std::shared_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
-
-  Snapshot* snapshot() const { return snapshot_.get(); }
-
-  // What TensorFlow asks of a type in a variant. A moment can't be sent anywhere.
-  std::string TypeName() const { return "tf_embed::Snapshot"; }
-  std::string DebugString() const { return TypeName(); }
-  void Encode(tf::VariantTensorData* data) const { data->set_type_name(TypeName()); }
-  bool Decode(const tf::VariantTensorData&) { return false; }
-
- private:
-  std::shared_ptr<Snapshot> snapshot_;
-};
+using SnapshotVariant = SharedVariant<Snapshot>;
 
 class BeginSnapshotOp : public tf::OpKernel {
  public:
@@ -237,10 +205,8 @@ class WriteSnapshotOp : public tf::OpKernel {
 
  private:
   absl::Status Run(tf::OpKernelContext* context) const {
-    const tf::Tensor& variant = context->input(0);
-    const SnapshotVariant* const held =
-        variant.dims() == 0 ? variant.scalar<tf::Variant>()().get<SnapshotVariant>() : nullptr;
-    if (held == nullptr || held->snapshot() == nullptr) {
+    Snapshot* const snapshot = SnapshotVariant::In(context->input(0));
+    if (snapshot == nullptr) {
       return InvalidArgumentError("`snapshot` must be what TfEmbedBeginSnapshot gave.");
     }
     SavePlace place;
@@ -252,8 +218,8 @@ class WriteSnapshotOp : public tf::OpKernel {
     uint64_t save;
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
-    TF_RETURN_IF_ERROR(held->snapshot()->Write(number, std::move(place), std::string(since_name),
-                                               static_cast<size_t>(buffer_bytes_), &save));
+    TF_RETURN_IF_ERROR(snapshot->Write(number, std::move(place), std::string(since_name),
+                                       static_cast<size_t>(buffer_bytes_), &save));
     output->scalar<int64_t>()() = static_cast<int64_t>(save);
     return absl::OkStatus();
   }

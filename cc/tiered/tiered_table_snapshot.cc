@@ -5,6 +5,7 @@
 // been written down, or is met in the store.
 //
 // The verbs on rows are in tiered_table.cc.
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -13,6 +14,9 @@
 
 namespace tf_embed {
 namespace {
+
+// Rows that a snapshot takes at a time, while no row comes up.
+constexpr size_t kMostExported = 2048;
 
 // The place of the word about changes, which is the last one.
 size_t ChangeWord(StatisticSet set, size_t row) {
@@ -96,6 +100,7 @@ Status TieredTable::ExportSnapshot(const ExecContext& context, size_t max_rows,
   const ExecContext inner = context.Holding(Held::kWriting).InSerial();
   const StatisticSet set = options_.policy.statistics;
   rows->size = 0;
+  max_rows = std::min(max_rows, kMostExported);
   while (!cursor->done && rows->size == 0) {
     ExportCursor part{cursor->next & ~kInStore, false};
     if ((cursor->next & kInStore) == 0) {
