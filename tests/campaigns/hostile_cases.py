@@ -15,6 +15,7 @@ from hostile_call import Call, variable
 from hostile_layer_cases import LAYER_CALLS
 from hostile_one_embedding_cases import ONE_EMBEDDING_CALLS
 from hostile_rule_cases import RULE_CALLS
+from hostile_snapshot_cases import SNAPSHOT_CALLS
 from hostile_wrapper_cases import WRAPPER_CALLS
 
 import tf_embed as te
@@ -476,5 +477,6 @@ CALLS: dict[str, Call] = {
     **BATCH_CALLS,
     **ONE_EMBEDDING_CALLS,
     **RULE_CALLS,
+    **SNAPSHOT_CALLS,
     **WRAPPER_CALLS,
 }

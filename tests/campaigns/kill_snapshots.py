@@ -160,7 +160,9 @@ class Saves:
         self._report("keeping", last=last)
         removed = list(self._snapshots.keep(last))
         left = {info.name for info in self._snapshots.list_snapshots()}
-        more = [name for name in os.listdir(self._snapshots.path) if name not in left]
+        path = pathlib.Path(self._snapshots.path)
+        present = os.listdir(path) if path.exists() else []
+        more = [name for name in present if name not in left]
         self._report("kept", removed=removed, more={name: self._files(name) for name in more})
         if self._since not in left:
             self._since = None

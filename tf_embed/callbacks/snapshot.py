@@ -38,7 +38,7 @@ class Snapshot(keras.callbacks.Callback):
 
     Raises:
         TypeError: If an argument is of a wrong type.
-        ValueError: If a number is out of range, or `path` is empty.
+        ValueError: If a number is out of range, or `path` or `tables` is empty.
 
     Example:
         >>> import keras, numpy as np, tempfile, tf_embed
@@ -68,6 +68,11 @@ class Snapshot(keras.callbacks.Callback):
         self._keep = None if keep is None else validation.positive_int(keep, "keep")
         self._whole_every = validation.positive_int(whole_every, "whole_every")
         self._given = None if tables is None else sources_of(tables)
+        if self._given is not None and not self._given:
+            raise ValueError(
+                "`tables` must have a Variable or a layer. Received: "
+                f"tables={validation.shown(tables)}"
+            )
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot
         self._saved = 0  # snapshots of this training

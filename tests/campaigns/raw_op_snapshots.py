@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Right calls of the raw ops of snapshots."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+
+import tensorflow as tf
+from raw_op_batches import RightCalls
+from raw_op_makers import RAW, Arguments, SomeTable, draw_one, numbers_of
+
+ALL_STATISTICS, TRACKED = 31, 32
+
+
+class SnapshotCalls(RightCalls):
+    """A method for each op, as in RowCalls, and tables that keep track of changes."""
+
+    def __init__(self, seed: int, number: int, folder: str) -> None:
+        super().__init__(seed, number, folder)
+        self.tracked = [
+            self._table("int64", "float32", 3, 2, statistics=TRACKED),
+            self._table("int32", "bfloat16", 2, statistics=TRACKED | ALL_STATISTICS),
+        ]
+        for table in self.tracked:
+            self._fill(table)
+        self.tables += self.tracked
+
+    def _folder(self, name: str) -> tf.Tensor:
+        return tf.constant(os.path.join(self.folder, "snapshots", name))
+
+    def _begun(self, draw: random.Random, table: SomeTable) -> tf.Tensor:
+        gc.collect()  # one that is under way refuses others
+        begun = RAW.tf_embed_begin_snapshot(tables=[table.handle], since=tf.zeros([1], tf.int64))
+        self._change(draw, table)
+        return begun
+
+    def _change(self, draw: random.Random, table: SomeTable) -> None:
+        """Changes a table, so that a snapshot under way is given rows."""
+        keys = numbers_of(draw, table.key_dtype, (3,))
+        owners = tf.zeros([0], tf.int32)
+        if draw.randrange(2):
+            RAW.tf_embed_erase(table=table.handle, keys=keys, owners=owners)
+            return
+        values = numbers_of(draw, table.value_dtype, (3, table.dim))
+        RAW.tf_embed_insert_or_assign(
+            table=table.handle, keys=keys, owners=owners, values=values, scores=[], dim=table.dim
+        )
+
+    def _written(self, draw: random.Random, table: SomeTable) -> tf.Tensor:
+        """A snapshot "one", just written; the number of its save."""
+        return RAW.tf_embed_write_snapshot(
+            snapshot=self._begun(draw, table), number=tf.constant(0, tf.int64), **self._place("one")
+        )
+
+    def _place(self, name: str) -> Arguments:
+        return {"folder": self._folder(name), "file_name": "rows", "since_name": ""}
+
+    def right_begin_snapshot(self, draw: random.Random) -> Arguments:
+        gc.collect()
+        tables = draw.sample(self.tracked, draw.randint(1, 2))
+        since = [tf.constant(0, tf.int64) for _ in tables]
+        if draw.randrange(2):
+            since[0] = self._written(draw, tables[0])
+        return {"tables": [table.handle for table in tables], "since": tf.stack(since)}
+
+    def right_write_snapshot(self, draw: random.Random) -> Arguments:
+        table, since_name = draw_one(draw, self.tracked), ""
+        if draw.randrange(2):
+            save, since_name = self._written(draw, table), "one"
+            self._change(draw, table)
+            begun = RAW.tf_embed_begin_snapshot(tables=[table.handle], since=save[tf.newaxis])
+            self._change(draw, table)
+        else:
+            begun = self._begun(draw, table)
+        return {
+            "snapshot": begun,
+            "number": tf.constant(0, tf.int64),
+            **self._place("two"),
+            "since_name": since_name,
+            "buffer_bytes": draw_one(draw, (1, 100, 4096)),
+        }
+
+    def right_note_snapshot(self, draw: random.Random) -> Arguments:
+        save = tf.constant(draw.randrange(-9, 9), tf.int64)
+        return {"table": self._some(draw).handle, "save": save}
+
+    def right_fold_rows(self, draw: random.Random) -> Arguments:
+        write = self.right_write_snapshot(draw)
+        RAW.tf_embed_write_snapshot(**write)
+        return {
+            "folder": write["folder"],
+            "file_name": "rows",
+            "to_folder": self._folder(draw_one(draw, ("two", "three"))),
+            "to_file_name": draw_one(draw, ("rows", "others")),
+            "buffer_bytes": draw_one(draw, (1, 100, 4096)),
+        }
+
+    def right_put_file(self, draw: random.Random) -> Arguments:
+        text = draw_one(draw, ("", "x", "{}", "x" * 100_000))
+        return {"folder": self._folder("put"), "file_name": "file", "text": text}
