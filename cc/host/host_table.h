@@ -220,6 +220,13 @@ class HostTable final : public Table,
     Buffer<char> stored_slots_;  // of one row, if they are narrow
   };
 
+  // Goes over some stripes for an export, and calls append(copier, bucket, key, row id) for their
+  // keys. The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe
+  // between two calls is neither missed nor taken twice.
+  template <typename Append>
+  Status ExportStripes(size_t max_rows, ExportCursor* cursor, WholeRows* rows,
+                       const Append& append) const;
+
   // What one thread needs to put new rows together.
   struct RowScratch {
     explicit RowScratch(Allocator* allocator) : row(allocator), initial_slots(allocator) {}

@@ -193,24 +193,11 @@ void HostTable::RowCopier::Append(const Bucket& bucket, int64_t key, uint32_t ro
 
 Status HostTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows* rows) const {
   Shared lock(locks_.content);
-  const Content& content = *content_;
-  rows->size = 0;
-  max_rows = std::min(max_rows, content.index.size());
-  RowCopier copier(content, options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(max_rows, rows));
-  // The cursor is a stripe. Stripes are taken whole, so a key that moves within its stripe between
-  // two calls is neither missed nor taken twice.
-  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
-    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(cursor->next));
-    const size_t stripe_size = content.index.StripeSize(cursor->next);
-    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
-    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(stripe_size, rows));
-    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t row_id) {
-      copier.Append(bucket, key, row_id, rows);
-    });
-  }
-  cursor->done = cursor->next == StripedIndex::kStripes;
-  return Status();
+  max_rows = std::min(max_rows, content_->index.size());
+  return ExportStripes(max_rows, cursor, rows,
+                       [&](RowCopier* copier, const Bucket& bucket, int64_t key, uint32_t row_id) {
+                         copier->Append(bucket, key, row_id, rows);
+                       });
 }
 
 std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,

@@ -101,6 +101,26 @@ void HostTable::ForEachStatistics(const Content& content, size_t stripe, const V
   visit_them();
 }
 
+template <typename Append>
+Status HostTable::ExportStripes(size_t max_rows, ExportCursor* cursor, WholeRows* rows,
+                                const Append& append) const {
+  const Content& content = *content_;
+  rows->size = 0;
+  RowCopier copier(content, options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(max_rows, rows));
+  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
+    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(cursor->next));
+    const size_t stripe_size = content.index.StripeSize(cursor->next);
+    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
+    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(stripe_size, rows));
+    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t row_id) {
+      append(&copier, bucket, key, row_id);
+    });
+  }
+  cursor->done = cursor->next == StripedIndex::kStripes;
+  return Status();
+}
+
 template <typename Stays>
 Status HostTable::CopyContent(const ExecContext& context, const Stays& stays, Content* copy) const {
   constexpr size_t kCopyCost = 100;  // ns a row

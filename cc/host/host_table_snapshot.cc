@@ -57,26 +57,16 @@ Status HostTable::ExportSnapshot(const ExecContext& context, size_t max_rows, Ex
                                  WholeRows* rows) {
   // Writers go on, but nobody who rearranges the rows or keeps writers out.
   const WriteLocks beside_writers(locks_, context);
-  const Content& content = *content_;
   const WantedRows wanted = changes_->wanted();
-  rows->size = 0;
-  RowCopier copier(content, options_.allocator);
-  TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(max_rows, rows));
-  for (; cursor->next < StripedIndex::kStripes; ++cursor->next) {
-    std::lock_guard<OrderedMutex> lock(content.index.StripeMutex(cursor->next));
-    const size_t stripe_size = content.index.StripeSize(cursor->next);
-    if (rows->size > 0 && rows->size + stripe_size > max_rows) break;
-    if (stripe_size > max_rows) TF_EMBED_RETURN_IF_ERROR(copier.MakeRoom(stripe_size, rows));
-    content.index.ForEach(cursor->next, [&](const Bucket& bucket, int64_t key, uint32_t row_id) {
-      RowChange::Word* const word = ChangeOf(content, row_id);
-      if (!RowChange::IsWanted(word->load(std::memory_order_relaxed), wanted)) return;
-      copier.Append(bucket, key, row_id, rows);
-      // If a writer was first, it gives the row, and what was copied may be too new.
-      if (!RowChange::Take(word, wanted)) --rows->size;
-    });
-  }
-  cursor->done = cursor->next == StripedIndex::kStripes;
-  return Status();
+  return ExportStripes(max_rows, cursor, rows,
+                       [&](RowCopier* copier, const Bucket& bucket, int64_t key, uint32_t row_id) {
+                         RowChange::Word* const word = ChangeOf(*content_, row_id);
+                         const uint64_t present = word->load(std::memory_order_relaxed);
+                         if (!RowChange::IsWanted(present, wanted)) return;
+                         copier->Append(bucket, key, row_id, rows);
+                         // If a writer was first, it gives the row, and this copy may be too new.
+                         if (!RowChange::Take(word, wanted)) --rows->size;
+                       });
 }
 
 }  // namespace tf_embed
