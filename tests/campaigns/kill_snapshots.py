@@ -73,12 +73,12 @@ class Version:
     Attributes:
         step: The step after which it was begun.
         since: What it has the changes of.
-        order: Grows from save to save; a folded one has that of the one that was folded.
+        time: Just before it was begun; a folded one has that of the one that was folded.
     """
 
     step: int
     since: str | None
-    order: int
+    time: float
 
 
 @dataclasses.dataclass
@@ -134,7 +134,7 @@ class Saves:
         if name in needed or name == since:
             name = f"{name}-{self._plan.seed}"
         wait = not self._plan.tracked or self._draw.random() < 0.5
-        self._report("saving", name=name, step=step, since=since, wait=wait)
+        self._report("saving", name=name, step=step, since=since, wait=wait, time=time.time())
         self._pending = self._snapshots.save(name, since=since, wait=wait)
         if name != REPLACED:
             self._since = name
@@ -193,7 +193,7 @@ def check(
     """Loads snapshots, of those that were seen before a few, and says after which step each was."""
     draw, shadow = random.Random(seed), Shadow()
     found = tf_embed.Snapshots(folder / "snapshots", []).list_snapshots()
-    report("listed", names=[[info.name, info.since] for info in found])
+    report("listed", names=[[info.name, [info.since, info.time]] for info in found])
     others = [info for info in found if info.name in seen]
     for info in found:
         if info in others and info not in draw.sample(others, min(2, len(others))):
@@ -237,7 +237,6 @@ class Campaign:
         self.random = random.Random(arguments.seed)
         self.known: dict[str, Known] = {}
         self.seen: set[str] = set()  # that were loaded since they were written
-        self.saves = 0
         self.counts: collections.Counter[str] = collections.Counter()
 
     def kill_one(self, number: int) -> None:
@@ -276,8 +275,7 @@ class Campaign:
     def note(self, event: str, more: dict[str, Any]) -> None:
         """Follows what a process says about names."""
         if event == "saving":
-            self.saves += 1
-            self._may_be(more["name"], Version(more["step"], more["since"], self.saves))
+            self._may_be(more["name"], Version(more["step"], more["since"], more["time"]))
         elif event == "folding":
             version = self.known[more["name"]].versions[-1]
             self._may_be(more["to"], dataclasses.replace(version, since=None))
@@ -303,8 +301,8 @@ class Campaign:
         known = self.known.setdefault(name, Known([], is_sure=False))
         known.versions.append(version)
 
-    def _order(self, name: str) -> tuple[int, str]:
-        return self.known[name].versions[0].order, name
+    def _order(self, name: str) -> tuple[float, str]:
+        return self.known[name].versions[0].time, name
 
     def _leaving(self, last: int) -> Iterable[str]:
         names = sorted(self.known, key=self._order)
@@ -323,7 +321,7 @@ class Campaign:
             lambda report: check(wanted, self.seen, number, self.folder, report),
             self.folder / "errors",
         )
-        found: dict[str, str | None] = {}
+        found: dict[str, tuple[str | None, float]] = {}
         if process.wait_for("listed", self.stall):
             found = dict(process.said[0][1]["names"])
             try:
@@ -338,13 +336,15 @@ class Campaign:
                 continue
             name = more["name"]
             versions = self.known[name].versions
-            fits = [v for v in versions if (v.step, v.since) == (more["step"], found[name])]
+            since, begun = found[name]
+            fits = [v for v in versions if (v.step, v.since) == (more["step"], since)]
+            fits = [v for v in fits if v.time <= begun]  # of two of one step, the later one
             if not fits:
-                raise Finding(f"{name!r} since {found[name]!r} is none of {versions}: {more}")
+                raise Finding(f"{name!r} since {since!r} is none of {versions}: {more}")
             self.known[name] = Known(fits[-1:], is_sure=True)
             self.seen.add(name)
             self.counts["checked"] += 1
-            self.counts["checked, of changes"] += found[name] is not None
+            self.counts["checked, of changes"] += since is not None
         for name in set(self.known) - set(found):
             del self.known[name]
             self.counts["uncertain, and not there"] += 1

@@ -7,10 +7,13 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from unittest import mock
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -55,8 +58,8 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
 
     # A disk that is full.
 
-    @parameterized.product(wait=(True, False), since=(None, "one"))
-    def test_a_full_disk_leaves_earlier_snapshots_and_takes_no_room(self, wait, since):
+    @parameterized.product(wait=(True, False), since=(None, "one"), room=(50_000, 550_000))
+    def test_a_full_disk_leaves_earlier_snapshots_and_takes_no_room(self, wait, since, room):
         with file_system("size=4m") as folder:
             if folder is None:
                 self.skipTest("Only root may mount a file system.")
@@ -66,16 +69,21 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
             wanted = [content_of(table) for table in tables]
             for table in tables:
                 fill(table, KEYS, 0.5)
-            used = os.statvfs(folder).f_bavail
-            filler = folder / "filler"  # leaves room for one table and a half
-            filler.write_bytes(bytes(max(0, used * os.statvfs(folder).f_frsize - 550_000)))
+            free = os.statvfs(folder).f_bavail
+            filler = folder / "filler"  # leaves room for no table, or for one and a half
+            filler.write_bytes(bytes(free * os.statvfs(folder).f_frsize - room))
             before = os.statvfs(folder).f_bavail
+            errors: list[Exception] = []
             for _ in range(2):
-                with self.assertRaisesRegex(tf.errors.OpError, str(folder / "s" / "two")):
+                try:  # and not assertRaises, which drops what the error's frames hold
                     saved.save("two", since=since, wait=wait).wait()
+                except tf.errors.OpError as error:
+                    errors.append(error)
+                self.assertIn(str(folder / "s" / "two"), str(errors[-1]))
                 self.assertEqual([info.name for info in saved.list_snapshots()], ["one"])
                 self.assertEqual(os.listdir(folder / "s"), ["one"])
                 self.assertEqual(os.statvfs(folder).f_bavail, before)
+            self.assertLen(errors, 2)
             self.check_loads(folder / "s", "one", wanted)
             filler.unlink()
             saved.save("two", since=since, wait=wait).wait()
@@ -259,6 +267,139 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         mine.save("one")
         self.check_loads(folder, "one", [content_of(table) for table in tables])
 
+    def test_another_optimizer_meanwhile_is_an_error_and_no_snapshot(self):
+        folder, v = self.folder(), filled(50)
+        saved = Snapshots(folder, v)
+        saved.save("one")
+        go_on = self.stuck_save(saved, "two")
+        before = content_of(v)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
+        optimizer.build(v.trainable_variables)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf_embed.embedding_lookup(v, [1, 2]))
+        variables = v.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        go_on.set()
+        try:
+            saved.wait()
+        except tf.errors.FailedPreconditionError:
+            self.assertEqual([info.name for info in saved.list_snapshots()], ["one"])
+        else:
+            self.check_loads(folder, "two", [before])
+        saved.save("three")
+        self.check_loads(folder, "three", [content_of(v)])
+
+    @parameterized.named_parameters(
+        ("clear", lambda v, path: v.clear()),
+        ("restore", lambda v, path: tf.train.Checkpoint(v=v).read(path)),
+    )
+    def test_a_table_that_is_replaced_meanwhile_is_an_error_and_no_snapshot(self, replace):
+        folder, v = self.folder(), filled(50)
+        path = tf.train.Checkpoint(v=v).write(str(self.folder() / "checkpoint"))
+        saved = Snapshots(folder, v)
+        saved.save("one")
+        go_on = self.stuck_save(saved, "two", since="one")
+        replace(v, path)
+        go_on.set()
+        with self.assertRaises(tf.errors.FailedPreconditionError):
+            saved.wait()
+        self.assertEqual(os.listdir(folder), ["one"])
+        with self.assertRaisesRegex(tf.errors.FailedPreconditionError, "save a whole one"):
+            saved.save("two", since="one")
+        saved.save("two")
+        self.check_loads(folder, "two", [content_of(v)])
+
+    def stuck_save(self, saved: Snapshots, name: str, **options) -> threading.Event:
+        """Begins a snapshot, which is written when the event is set."""
+        go_on, write = threading.Event(), snapshots._Writer.write
+
+        def stuck(writer):
+            go_on.wait()
+            return write(writer)
+
+        with mock.patch.object(snapshots._Writer, "write", stuck):
+            saved.save(name, wait=False, **options)
+        return go_on
+
+    def test_two_processes_that_save_in_one_folder_leave_no_half_snapshot(self):
+        folder = self.folder()
+        program = f"""
+import sys, numpy as np, tensorflow as tf, tf_embed
+value, saved = float(sys.argv[1]), 0
+policy = tf_embed.TablePolicy(track_changes=True)
+tables = [tf_embed.Variable(dim={DIM}, name=n, policy=policy, initializer=0.0) for n in "ab"]
+snapshots = tf_embed.Snapshots({str(folder)!r}, tables)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    rows = np.tile(np.arange(300)[:, None] + value, [1, {DIM}]).astype("f")
+    for table in tables:
+        table.upsert(np.arange(300), rows)
+    try:
+        snapshots.save(("same", sys.argv[1])[number % 2], wait=number % 3 == 0).wait()
+        saved += 1
+        if number % 8 == 0:
+            snapshots.keep(2)
+    except tf.errors.OpError as error:
+        assert {str(folder)!r} in str(error), error
+print(saved)
+"""
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, value],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for value in ("1", "2")
+        ]
+        for process in processes:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            said, _ = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 0)
+            self.assertGreater(int(said), 0)
+        v = [empty("a"), empty("b")]
+        found = Snapshots(folder, v).list_snapshots()
+        self.assertNotEmpty(found)
+        for info in found:
+            Snapshots(folder, v).load(info.name)
+            values = {row[0] - key for table in v for key, row in content_of(table).items()}
+            self.assertLen(values, 1, info.name)
+            for table in v:
+                table.clear()
+
+    def test_a_reader_lists_snapshots_while_others_are_saved_and_removed(self):
+        folder, v = self.folder(), filled(20)
+        saved, reader = Snapshots(folder, v), Snapshots(folder, [])
+        failures, listed, end = [], 0, threading.Event()
+
+        def read() -> None:
+            nonlocal listed
+            while not end.is_set():
+                try:
+                    listed += len(reader.list_snapshots())
+                    if reader.latest() is None:
+                        failures.append("no snapshot is listed")
+                except Exception as error:
+                    failures.append(error)
+
+        saved.save("first")
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            for number in range(60):
+                saved.save(f"{number}")
+                saved.keep(2)
+        finally:
+            end.set()
+            thread.join()
+        self.assertEmpty(failures)
+        self.assertGreater(listed, 0)
+
     def test_loads_go_on_while_others_are_saved(self):
         folder = self.folder()
         tables = [filled(500, 0.0, n) for n in "ab"]
@@ -299,14 +440,8 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
         folder, errors = self.folder(), self.folder() / "errors"
         v = filled(10)
         saved = Snapshots(folder, v)
-        go_on, write = threading.Event(), snapshots._Writer.write
-
-        def stuck(writer):
-            go_on.wait()
-            return write(writer)
-
-        with mock.patch.object(snapshots._Writer, "write", stuck):
-            pending = saved.save("one", wait=False)
+        go_on = self.stuck_save(saved, "one")
+        pending = saved._pending
         pid = os.fork()
         if not pid:
             signal.alarm(60)

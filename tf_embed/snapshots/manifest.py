@@ -8,6 +8,7 @@ a manifest of their own, with lengths and checksums.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -24,6 +25,7 @@ FILE = "snapshot.json"
 ASIDE = f"{FILE}.aside"  # while it is written
 
 _FORMAT = 1
+_MAX_TRIES = 100
 _SAVE = re.compile(r"^save ([0-9a-f]{16})$", re.MULTILINE)
 _ROWS = re.compile(r"^file \S+ (\d+) (\d+) [0-9a-f]{8}$", re.MULTILINE)
 
@@ -152,7 +154,30 @@ def names_in(folder: str) -> Sequence[str]:
     """The names in a folder; none if it is not there."""
     if not tf.io.gfile.isdir(folder):
         return []
-    return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
+    try:
+        return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
+    except tf.errors.NotFoundError:  # it has gone since
+        return []
+
+
+def all_in(path: str) -> Sequence[SnapshotInfo]:
+    """All snapshots in a folder, while another process may save and remove some.
+
+    Raises:
+        tf.errors.DataLossError: If the file of one is damaged.
+    """
+    found: list[SnapshotInfo] = []
+    for _ in range(_MAX_TRIES):
+        names, found = names_in(path), []
+        for name in names:
+            folder = os.path.join(path, name)
+            with contextlib.suppress(tf.errors.NotFoundError):
+                if exists(folder):
+                    found.append(read(folder))
+        # If a snapshot has gone, a newer one may be there that was not in the list of names.
+        if names_in(path) == names:
+            break
+    return found
 
 
 def _text_of(body: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -241,8 +242,7 @@ class Snapshots:
         Raises:
             tf.errors.OpError: If the file of one can't be read, or is damaged.
         """
-        folders = [os.path.join(self.path, name) for name in manifest.names_in(self.path)]
-        found = [manifest.read(folder) for folder in folders if manifest.exists(folder)]
+        found = manifest.all_in(self.path)
         return sorted(found, key=lambda info: (info.time, info.name))
 
     def latest(self) -> str | None:
@@ -344,7 +344,7 @@ class Snapshots:
         for other in manifest.names_in(self.path):
             folder = os.path.join(self.path, other)
             # A damaged one can't be loaded anyway, and must not stand in the way of new ones.
-            with contextlib.suppress(tf.errors.DataLossError):
+            with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
                 if manifest.exists(folder) and manifest.read(folder).since == name:
                     found.append(other)
         return found
@@ -384,6 +384,25 @@ class _Writer:
 
     def write(self) -> SnapshotInfo:
         """Writes all files."""
+        try:
+            info = self._write_all()
+        except BaseException as error:
+            _drop_frames(error)
+            raise
+        finally:
+            self._begun = None
+        logging.info(
+            "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
+            self._folder,
+            info.rows,
+            len(info.tables),
+            "" if info.since is None else f" since {info.since!r}",
+            size_text(info.bytes),
+            time.time() - self._time,
+        )
+        return info
+
+    def _write_all(self) -> SnapshotInfo:
         since = None if self._base is None else self._base.name
         written = []
         with files.new_files(self._folder) as number:
@@ -396,20 +415,15 @@ class _Writer:
                         self._begun, place, self._folder, file_name, since or ""
                     )
                 written.append(manifest.files_of(self._folder, file_name, table.options.name))
-            self._begun = None
-            info = files.commit(
-                self._folder, SnapshotInfo(self._name, since, self._time, tuple(written))
-            )
-        logging.info(
-            "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
-            self._folder,
-            info.rows,
-            len(written),
-            "" if since is None else f" since {since!r}",
-            size_text(info.bytes),
-            time.time() - self._time,
-        )
-        return info
+            info = SnapshotInfo(self._name, since, self._time, tuple(written))
+            return files.commit(self._folder, info)
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Lets go of the snapshot under way, which the frames of an error hold, and it the tables."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def _save_rows(table: Table, folder: str, file_name: str) -> None:
