@@ -427,6 +427,8 @@ class ChangesTest(tf.test.TestCase, parameterized.TestCase):
             emb.save_snapshot(f"s{number}", since=since)
         self.assertEqual(list(emb.snapshots.keep(1)), ["s1", "s0"])
         self.assertEqual([one.name for one in emb.snapshots.list_snapshots()], ["s2", "s3"])
+        with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'s3' has the changes.*='s2'"):
+            emb.save_snapshot("s2")
         emb.snapshots.fold("s3", to="all")
         emb.snapshots.remove("s3")
         self.assertEqual(list(emb.snapshots.keep(1)), ["s2"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tf_embed.snapshots import PendingSnapshot, Snapshots, manifest
-from tf_embed.snapshots.files import folder_name
+from tf_embed.snapshots.files import check_no_base, folder_name
 from tf_embed.snapshots.loading import Part, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.table.sharding import default_partition_fn
@@ -43,7 +43,8 @@ class LayerSnapshots:
     def save(self, name: str, since: str | None, wait: bool) -> PendingSnapshot:
         """See `MultiTableEmbedding.save_snapshot`."""
         self._check_eager("save_snapshot")
-        return self.snapshots.save(folder_name(name, "snapshot_name"), since=since, wait=wait)
+        check_no_base(self.snapshots.path, folder_name(name, "snapshot_name"), "snapshot_name")
+        return self.snapshots.save(name, since=since, wait=wait)
 
     def load(self, name: str) -> None:
         """See `MultiTableEmbedding.load_snapshot`."""

@@ -35,6 +35,31 @@ def folder_name(name: Any, argument: str) -> str:
     return name
 
 
+def dependents(path: str, name: str) -> list[str]:
+    """The snapshots in a folder that have the changes since one; those that can be read."""
+    found = []
+    for other in manifest.names_in(path):
+        folder = os.path.join(path, other)
+        # A damaged one can't be loaded anyway, and must not stand in the way of new ones.
+        with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
+            if manifest.exists(folder) and manifest.read(folder).since == name:
+                found.append(other)
+    return found
+
+
+def check_no_base(path: str, name: str, argument: str) -> None:
+    """Refuses to replace a snapshot that others need.
+
+    Raises:
+        ValueError: If a snapshot has the changes since that one.
+    """
+    if found := dependents(path, name):
+        raise ValueError(
+            f"`{argument}` must not be the name of a snapshot since which {found[0]!r} has the "
+            f"changes. Received: {argument}={name!r}"
+        )
+
+
 def new_number() -> str:
     """A number of a snapshot, which no other has."""
     return secrets.token_hex(4)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import traceback
@@ -104,8 +103,9 @@ class Snapshots:
             RuntimeError: If this is called in a graph, or an earlier snapshot is being written and
                 `if_busy` is "raise".
             tf.errors.FailedPreconditionError: If a table does not know what changed since that
-                snapshot: it was saved by another process, is older than the last 64, or the table
-                was cleared, restored or got another optimizer since. Save all rows.
+                snapshot: it was saved by another process, is older than the last 64, was folded
+                into one of all rows, or the table was cleared, restored or got another optimizer
+                since. Save all rows.
             tf.errors.OpError: If it can't be written.
         """
         folder = self._folder(name, "name")
@@ -118,11 +118,7 @@ class Snapshots:
         self._be_alone(if_busy)
         tables = self._tables()
         base = None if since is None else self._base(since, name, tables)
-        if dependent := self._dependents(name):
-            raise ValueError(
-                f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
-                f"changes. Received: name={name!r}"
-            )
+        files.check_no_base(self.path, name, "name")
         tracked = all(table.options.tracks_changes for table in tables)
         if not tracked and (base is not None or not wait):
             argument = "since" if base is not None else "wait"
@@ -173,11 +169,7 @@ class Snapshots:
         self._be_alone("wait")
         to = name if to is None else to
         folder, to_folder = self._present(name, "name"), self._folder(to, "to")
-        if dependent := self._dependents(to):
-            raise ValueError(
-                f"`to` must not be the name of a snapshot since which {dependent[0]!r} has the "
-                f"changes. Received: to={to!r}"
-            )
+        files.check_no_base(self.path, to, "to")
         info = manifest.read(folder)
         check_chain(folder, info)
         tables = []
@@ -262,7 +254,7 @@ class Snapshots:
         """
         folder = self._present(name, "name")
         self._be_alone("wait")
-        if dependent := self._dependents(name):
+        if dependent := files.dependents(self.path, name):
             raise ValueError(
                 f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
                 f"changes: fold that one, or remove it first. Received: name={name!r}"
@@ -337,17 +329,6 @@ class Snapshots:
                 f"since={since!r}, of {len(info.tables)}"
             )
         return info
-
-    def _dependents(self, name: str) -> list[str]:
-        """The snapshots that have the changes since one; those that can be read."""
-        found = []
-        for other in manifest.names_in(self.path):
-            folder = os.path.join(self.path, other)
-            # A damaged one can't be loaded anyway, and must not stand in the way of new ones.
-            with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
-                if manifest.exists(folder) and manifest.read(folder).since == name:
-                    found.append(other)
-        return found
 
     def _be_alone(self, if_busy: str) -> None:
         """Waits for an earlier snapshot, whose error is for who asks it."""
