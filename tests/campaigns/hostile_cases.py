@@ -398,6 +398,7 @@ CALLS: dict[str, Call] = {
             "admission": k.OBJECT.optional(),
             "ttl_seconds": k.TTL,
             "log_evicted": k.FLAG,
+            "track_changes": k.FLAG,
             "steps_per_epoch": k.OBJECT.optional(),
             "score_fn": k.OBJECT.optional(),
         },

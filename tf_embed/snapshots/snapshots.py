@@ -134,6 +134,8 @@ class Snapshots:
         self._pending = PendingSnapshot(name, writer.write, background=not wait)
         if wait:
             self._pending.wait()
+        for table in tables:
+            table.wait_until_written = self._pending.join
         return self._pending
 
     def wait(self) -> None:

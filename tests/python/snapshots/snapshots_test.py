@@ -325,6 +325,21 @@ class BackgroundTest(SnapshotsTestCase):
         self.assertEmpty(os.listdir(self.path + "/one"))
         snapshots.save("one")
 
+    def test_clear_and_restore_wait_until_it_is_written(self):
+        layer = layer_of()
+        train(layer, range(1000))
+        expected = rows_of(layer.variable)
+        other = layer.variable.table.export()
+        snapshots = Snapshots(self.path, layer)
+        for number, replace in enumerate(
+            (layer.variable.clear, lambda: layer.variable.table.import_(*other)) * 5
+        ):
+            pending = snapshots.save(f"s{number}", wait=False)
+            replace()
+            self.assertTrue(pending.done())
+            self.assertEqual(pending.wait().rows, len(expected))
+            layer.variable.table.import_(*other)
+
     def test_one_that_is_dropped_makes_way(self):
         layer = layer_of()
         train(layer, range(20))
