@@ -57,7 +57,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # Called with the distinct keys of each step, after it.
             self.on_update: Callable[[tf.Tensor], Any] | None = None
             # Waits for a thread that writes the rows to files, before all rows are replaced.
-            self.wait_until_written: Callable[[], None] | None = None
+            self.wait_until_written: Callable[[], Any] = tuple
             # Called with the rule of an optimizer before the table takes it; raises to refuse it.
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
@@ -393,13 +393,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def clear(self) -> tf.Operation | None:
         """Removes every key."""
-        self._wait_until_written()
+        self.wait_until_written()
         return table_ops.clear(self.resource_handle)
-
-    def _wait_until_written(self) -> None:
-        if self.wait_until_written is not None and tf.executing_eagerly():
-            self.wait_until_written()
-            self.wait_until_written = None
 
     def shrink(self) -> tf.Operation | None:
         """Compacts the table and gives memory back."""
@@ -436,7 +431,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         Statistics that are not in it begin now. Where there are more rows than the bound, the first
         ones leave by the policy.
         """
-        self._wait_until_written()
+        self.wait_until_written()
         imported = table_ops.import_(
             self.resource_handle, keys, self._owners(keys), values, slots, meta, statistics, policy
         )
