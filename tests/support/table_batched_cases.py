@@ -70,6 +70,10 @@ class Inputs:
         return found
 
 
+# Slots of every sort, numbers beside the table, and passes over all rows.
+SAVED = ("SGD", "Adam, by row", "counter, share", "RowwiseAdagrad, global", "Ensemble")
+
+
 def random_inputs(
     rng: np.random.Generator,
     batch: int = 3,

@@ -345,7 +345,49 @@ def _holds(value_dtype: tf.DType, numbers: np.ndarray) -> np.ndarray:
         return np.isfinite(numbers.astype(value_dtype.as_numpy_dtype))
 
 
-def drawn_rows(
+def rows_of_new_keys(
+    initializer: RowInitializer,
+    keys: tf.Tensor,
+    exists: tf.Tensor,
+    *,
+    dim: int,
+    value_dtype: tf.DType,
+    name: str,
+) -> tf.Tensor | None:
+    """The rows that Python draws, one for each new key.
+
+    Args:
+        initializer: One that is of Python.
+        keys: Any shape. A new key may come several times.
+        exists: Which of them are not new, keys.shape.
+        dim: Number of values in a row.
+        value_dtype: Their dtype.
+        name: Of the table, for messages.
+
+    Returns:
+        keys.shape + [dim], of the value dtype; zeros for keys that exist. None if it is known here
+        that all do.
+
+    Raises:
+        TypeError, ValueError: As a user's function gives something else.
+    """
+    absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
+    new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
+    count = tf.size(new_keys)
+    if tf.executing_eagerly():
+        count = int(count)
+        if not count:
+            return None
+    if initializer.by_key is not None:
+        drawn = initializer.by_key(new_keys)
+    else:
+        assert initializer.draw is not None
+        drawn = _drawn_rows(initializer.draw, count, dim=dim, value_dtype=value_dtype, name=name)
+    rows = tf.scatter_nd(absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), dim])
+    return tf.reshape(rows, tf.concat([tf.shape(keys), [dim]], 0))
+
+
+def _drawn_rows(
     draw: Callable[..., Any], count: Any, *, dim: int, value_dtype: tf.DType, name: str
 ) -> tf.Tensor:
     """The rows that a user's function gives for new keys.

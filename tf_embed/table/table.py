@@ -30,7 +30,7 @@ from tf_embed.ops import policy_ops, slot_ops, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import sharding
-from tf_embed.table.initializers import drawn_rows
+from tf_embed.table.initializers import rows_of_new_keys
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
 
@@ -57,7 +57,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # Called with the distinct keys of each step, after it.
             self.on_update: Callable[[tf.Tensor], Any] | None = None
             # Waits for a thread that writes the rows to files, before all rows are replaced.
-            self.wait_until_written: Callable[[], Any] = tuple
+            self.wait_until_written: Callable[[], None] = _nothing_to_wait_for
             # Called with the rule of an optimizer before the table takes it; raises to refuse it.
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
@@ -571,28 +571,19 @@ class Table(tf.saved_model.experimental.TrackableResource):
         _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
         if padding is not None:
             exists = tf.logical_or(exists, tf.equal(keys, tf.constant(padding, keys.dtype)))
-        absent = tf.where(tf.logical_not(tf.reshape(exists, [-1])))  # [positions, 1]
-        new_keys, which = tf.unique(tf.gather_nd(tf.reshape(keys, [-1]), absent))
-        count = tf.size(new_keys)
-        if eager:
-            count = int(count)
-            if not count:
-                return empty
-        if options.initializer.by_key is not None:
-            drawn = options.initializer.by_key(new_keys)
-        else:
-            assert options.initializer.draw is not None
-            drawn = drawn_rows(
-                options.initializer.draw,
-                count,
-                dim=options.dim,
-                value_dtype=options.value_dtype,
-                name=options.name,
-            )
-        rows = tf.scatter_nd(
-            absent, tf.gather(drawn, which), [tf.size(keys, tf.int64), options.dim]
+        rows = rows_of_new_keys(
+            options.initializer,
+            keys,
+            exists,
+            dim=options.dim,
+            value_dtype=options.value_dtype,
+            name=options.name,
         )
-        return tf.reshape(rows, tf.concat([tf.shape(keys), [options.dim]], 0))
+        return empty if rows is None else rows
+
+
+def _nothing_to_wait_for() -> None:
+    pass
 
 
 def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table-batched layers come back from their configs."""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from table_batched_cases import SAVED, settings_of
+from tbe_cases import CASES
+
+import tf_embed
+from tf_embed import tbe
+from tf_embed.tbe import TableBatchedEmbeddingBags
+
+OPTIM, POOLING = tbe.OptimType, tbe.PoolingMode
+SPECS, FEATURES, NAMES = [(20, 4), (None, 2)], [0, 1, 0], ["user", "item", "tag"]
+
+
+class ConfigTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*SAVED, "cowclip, l2", "EmaInplace", "LARS, decay")
+    def test_a_layer_comes_back_from_its_config(self, case):
+        layer = TableBatchedEmbeddingBags(
+            [
+                (20, 4),
+                (None, 2, tbe.EmbeddingLocation.HOST, tbe.ComputeDevice.CPU),
+            ],
+            FEATURES,
+            output_dtype=tbe.SparseType.BF16,
+            gradient_clipping=True,
+            max_gradient=0.5,
+            pooling_mode=POOLING.MEAN,
+            bounds_check_mode=tbe.BoundsCheckMode.IGNORE,
+            table_names=["ada", "bob"],
+            feature_names=NAMES,
+            initializer=["glorot_uniform", keras.initializers.RandomNormal()],
+            policy=[None, tf_embed.TablePolicy(max_rows=100)],
+            name="mine",
+            **settings_of(CASES[case]),
+        )
+        config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+        other = keras.saving.deserialize_keras_object(config)
+        self.assertEqual(other.get_config(), layer.get_config())
+        given = np.array([1, 2, 3]), np.array([0, 1, 2, 3])
+        self.assertAllEqual(other(*given), layer(*given))
+        self.assertEqual(other(*given).dtype, tf.bfloat16)
+        self.assertEqual(other.optimizer.get_config(), layer.optimizer.get_config())
+        self.assertEqual([table.name for table in other.tables], ["ada", "bob"])
+
+    def test_a_schedule_comes_back_too(self):
+        schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
+        layer = TableBatchedEmbeddingBags(SPECS, FEATURES, learning_rate=schedule)
+        config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+        other = keras.saving.deserialize_keras_object(config)
+        self.assertEqual(other.get_config(), layer.get_config())
+
+    @parameterized.parameters(None, OPTIM.NONE, OPTIM.ADAM, "adam")
+    def test_optimizers_come_back(self, optimizer):
+        layer = TableBatchedEmbeddingBags(SPECS, FEATURES, optimizer=optimizer)
+        other = TableBatchedEmbeddingBags.from_config(layer.get_config())
+        self.assertEqual(other.get_config(), layer.get_config())
+
+
+if __name__ == "__main__":
+    tf.test.main()
