@@ -160,12 +160,14 @@ class RocksdbStore final : public BackingStore {
     }
   }
 
-  Status Scan(size_t, ExportCursor*, WholeRows*) const override {
+  using BackingStore::Scan;
+  Status Scan(size_t, const WantedRows&, ExportCursor*, WholeRows*) const override {
     return Status::FailedPrecondition("The benchmark's store of RocksDB has no Scan.");
   }
   // Rows have no statistics.
   bool FindStatistics(int64_t, uint64_t*) const override { return false; }
   bool AssignStatistics(int64_t, StatisticSet, const uint64_t*) override { return false; }
+  bool TakeForSnapshot(int64_t, const WantedRows&) override { return false; }
   Status CollectRanks(EvictionOrder, size_t, const Rank&, const Rank&, RankList*,
                       size_t*) const override {
     return Status();
