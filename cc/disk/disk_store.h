@@ -95,6 +95,9 @@ class DiskStore final : public BackingStore {
   using BackingStore::Scan;
   Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
               WholeRows* rows) const override;
+  Status LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
+                  LinkedRows* rows) override;
+  Status TakeLinked(const WantedRows& wanted, ExportCursor* cursor, LinkedRows* rows) override;
   using BackingStore::SetRule;
   Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) override;
   Status Clear() override;
@@ -123,6 +126,8 @@ class DiskStore final : public BackingStore {
   // A part of Scan: cold rows of the blocks from `block` on.
   Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
                      const WantedRows& wanted, uint32_t* block, bool* ended, WholeRows* rows) const;
+  // The word about changes of the row at a place of a segment.
+  RowChange::Word* ChangeOf(const Segment& segment, size_t row) const;
   // Whether a snapshot wants a row of a block that is in the file; without one, yes.
   bool HasWanted(const Segment& segment, uint32_t block, const WantedRows& wanted) const;
   void ScanBlock(const Segment& segment, const StoreRule& rule, uint32_t block,

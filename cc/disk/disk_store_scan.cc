@@ -39,12 +39,10 @@ void DiskStore::ScanBlock(const Segment& segment, const StoreRule& rule, uint32_
 
 bool DiskStore::HasWanted(const Segment& segment, uint32_t block, const WantedRows& wanted) const {
   if (wanted.snapshot == 0) return true;
-  const StatisticSet set = options_.statistics;
   const size_t first = block * segment.blocks.rows;
   const size_t end = std::min<size_t>(first + segment.blocks.rows, segment.rows.load());
   for (size_t row = first; row < end; ++row) {
-    const uint64_t word = segment.statistics[row * set.size() + set.IndexOf(Statistic::kChange)];
-    if (RowChange::IsWanted(word, wanted)) return true;
+    if (segment.IsCold(row) && RowChange::IsWanted(*ChangeOf(segment, row), wanted)) return true;
   }
   return false;
 }

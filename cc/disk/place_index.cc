@@ -30,6 +30,11 @@ void PlaceIndex::SetWords(uint32_t row_id, const uint64_t* statistics) {
   }
 }
 
+void PlaceIndex::SetCold(uint32_t row_id, bool cold) {
+  const uint32_t place = row_id & ~kSharedBit;
+  segments_->Of(segments_->NumberOf(place))->SetCold(segments_->RowOf(place), cold);
+}
+
 void PlaceIndex::AddLive(uint32_t place) {
   Segment* const segment = segments_->Of(segments_->NumberOf(place));
   segment->live.fetch_add(1);
@@ -40,7 +45,11 @@ uint32_t PlaceIndex::DropLive(uint32_t row_id) {
   const uint32_t number = segments_->NumberOf(row_id & ~kSharedBit);
   Segment* const segment = segments_->Of(number);
   live_bytes_.fetch_sub(segment->row_bytes, std::memory_order_relaxed);
-  if ((row_id & kSharedBit) != 0) shared_.fetch_sub(1, std::memory_order_relaxed);
+  if ((row_id & kSharedBit) != 0) {
+    shared_.fetch_sub(1, std::memory_order_relaxed);
+  } else {
+    SetCold(row_id, false);
+  }
   return segment->live.fetch_sub(1) == 1 ? number : kNoSegment;
 }
 
@@ -53,7 +62,11 @@ Status PlaceIndex::Put(int64_t key, uint32_t place, bool shared, const uint64_t*
     const StripedIndex::Entry entry = index_.Find(key, hash);
     AddLive(place);
     SetWords(place, statistics);
-    if (shared) shared_.fetch_add(1, std::memory_order_relaxed);
+    if (shared) {
+      shared_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      SetCold(place, true);
+    }
     if (entry.found()) {
       index_.Replace(entry, key, row_id);
       emptied = DropLive(entry.row_id);
@@ -80,7 +93,9 @@ bool PlaceIndex::Move(int64_t key, uint32_t from, uint32_t to) {
     WordsOf(to)[i].store(WordsOf(from)[i].load(std::memory_order_relaxed),
                          std::memory_order_relaxed);
   }
-  index_.Replace(entry, key, to | (entry.row_id & kSharedBit));
+  const uint32_t shared = entry.row_id & kSharedBit;
+  if (shared == 0) SetCold(to, true);
+  index_.Replace(entry, key, to | shared);
   DropLive(from);  // a row that is shared stays so; whoever compacts retires the segment
   return true;
 }
@@ -114,6 +129,7 @@ PlaceIndex::Shared PlaceIndex::Share(int64_t key, uint32_t place) {
   if (!entry.found() || (entry.row_id & ~kSharedBit) != place) return Shared::kMoved;
   if ((entry.row_id & kSharedBit) != 0) return Shared::kBefore;
   index_.Replace(entry, key, place | kSharedBit);
+  SetCold(place, false);
   shared_.fetch_add(1, std::memory_order_relaxed);
   return Shared::kNow;
 }
@@ -125,6 +141,7 @@ void PlaceIndex::Unshare(int64_t key, const uint64_t* statistics) {
   if (!entry.found() || (entry.row_id & kSharedBit) == 0) return;
   if (statistics != nullptr) SetWords(entry.row_id, statistics);
   index_.Replace(entry, key, entry.row_id & ~kSharedBit);
+  SetCold(entry.row_id, true);
   shared_.fetch_sub(1, std::memory_order_relaxed);
 }
 

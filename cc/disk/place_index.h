@@ -82,6 +82,8 @@ class PlaceIndex {
   // Valid while the stripe's mutex is held, as the segment is. `row_id` may have the shared bit.
   RowStatistics::Word* WordsOf(uint32_t row_id) const;
   void SetWords(uint32_t row_id, const uint64_t* statistics);
+  // Segment::SetCold, of the row at a place.
+  void SetCold(uint32_t row_id, bool cold);
   void AddLive(uint32_t place);
   // The number of the segment, if that was its last live row; else kNoSegment.
   uint32_t DropLive(uint32_t row_id);

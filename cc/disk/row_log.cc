@@ -99,8 +99,7 @@ Status RowLog::Open(const StoreRule& rule) {
     auto segment =
         std::make_unique<Segment>(folder_, next_serial_, rule.generation, header,
                                   BlocksOfNext(blocks), &disk_bytes_, options_.allocator);
-    TF_EMBED_RETURN_IF_ERROR(segment->statistics.Resize(size_t{segment->most_blocks} * blocks.rows *
-                                                        options_.statistics_per_row));
+    TF_EMBED_RETURN_IF_ERROR(segment->Init(options_.statistics_per_row));
     if (const int error = folder_->Create(segment->serial, &segment->file)) {
       return FileFailure("Can't make '" + segment->path + "', a file of rows", error);
     }
@@ -189,6 +188,7 @@ Status RowLog::Seal() {
     std::lock_guard<OrderedMutex> lock(mutex_);
     open_ = nullptr;
   }
+  sealed->checksum = writer_->checksum();
   sealed->sealed.store(true);  // from here on others may retire it
   segments_->RetireIfEmpty(number);
   return Status();

@@ -50,7 +50,8 @@ struct Segment {
         row_bytes(blocks.bytes / blocks.rows),
         path(folder->FileOf(serial)),
         disk_bytes(disk_bytes),
-        statistics(allocator) {}
+        statistics(allocator),
+        cold_(allocator) {}
   // Removes the file.
   ~Segment() {
     if (file == nullptr) return;
@@ -59,7 +60,30 @@ struct Segment {
     disk_bytes->fetch_sub(file_bytes.load());
   }
 
+  // Makes room for what is kept in memory of its rows.
+  Status Init(size_t statistics_per_row) {
+    const size_t most_rows = size_t{most_blocks} * blocks.rows;
+    TF_EMBED_RETURN_IF_ERROR(statistics.Resize(most_rows * statistics_per_row));
+    TF_EMBED_RETURN_IF_ERROR(cold_.Resize((most_rows + 63) / 64));
+    for (size_t i = 0; i < cold_.size(); ++i) cold_[i].store(0, std::memory_order_relaxed);
+    return Status();
+  }
+
   uint64_t OffsetOf(uint32_t block) const { return blocks.begin + uint64_t{block} * blocks.bytes; }
+
+  // Whether a row is a live one that the cache does not have. What the index says of its key, by
+  // place; set in the same critical section.
+  bool IsCold(size_t row) const {
+    return (cold_[row / 64].load(std::memory_order_relaxed) >> (row % 64) & 1) != 0;
+  }
+  void SetCold(size_t row, bool cold) {
+    const uint64_t bit = uint64_t{1} << (row % 64);
+    if (cold) {
+      cold_[row / 64].fetch_or(bit, std::memory_order_relaxed);
+    } else {
+      cold_[row / 64].fetch_and(~bit, std::memory_order_relaxed);
+    }
+  }
 
   Folder* const folder;
   const uint64_t serial;
@@ -79,12 +103,16 @@ struct Segment {
   std::atomic<uint32_t> rows{0};            // written, with those that wait to be
   std::atomic<uint32_t> flushed_blocks{0};  // in the file; changes under the log's tail mutex
   std::atomic<uint64_t> file_bytes{0};
+  uint32_t checksum = 0;  // of the file, once it is sealed
   std::atomic<bool> sealed{false};
   std::atomic<bool> unreadable{false};  // compaction failed to read it
 
   // Of SegmentList's mutex.
   uint32_t pins = 0;
   bool retired = false;
+
+ private:
+  Buffer<std::atomic<uint64_t>> cold_;
 };
 
 class SegmentList {

@@ -26,12 +26,18 @@ Status ToCore(const absl::Status& status) {
   return Status::Unavailable(std::string(status.message()));
 }
 
+// The path for the system's calls; null if the file is not a local one.
+const char* LocalPath(const std::string& path) {
+  constexpr char kScheme[] = "file://";
+  if (path.rfind(kScheme, 0) == 0) return path.c_str() + sizeof(kScheme) - 1;
+  return path.find("://") == std::string::npos ? path.c_str() : nullptr;
+}
+
 // TensorFlow's local files go to the system by Sync, and no further.
 absl::Status SyncLocal(const std::string& path) {
-  constexpr char kScheme[] = "file://";
-  const size_t begin = path.rfind(kScheme, 0) == 0 ? sizeof(kScheme) - 1 : 0;
-  if (begin == 0 && path.find("://") != std::string::npos) return absl::OkStatus();
-  const int file = open(path.c_str() + begin, O_RDONLY | O_CLOEXEC);
+  const char* const local = LocalPath(path);
+  if (local == nullptr) return absl::OkStatus();
+  const int file = open(local, O_RDONLY | O_CLOEXEC);
   int error = file < 0 ? errno : 0;
   if (file >= 0) {
     // EINVAL: a special file that has nothing to bring to a disk.
@@ -66,11 +72,12 @@ absl::Status FileSink::Close() {
   return SyncLocal(path_);
 }
 
-absl::Status FileSource::Open(const std::string& path, std::unique_ptr<FileSource>* source) {
+absl::Status FileSource::Open(const std::string& path, bool stays_open,
+                              std::unique_ptr<FileSource>* source) {
   uint64_t size;
   std::unique_ptr<tf::RandomAccessFile> file;
   TF_RETURN_IF_ERROR(tf::Env::Default()->GetFileSize(path, &size));
-  TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
+  if (stays_open) TF_RETURN_IF_ERROR(tf::Env::Default()->NewRandomAccessFile(path, &file));
   source->reset(new FileSource(path, std::move(file), size));
   return absl::OkStatus();
 }
@@ -79,7 +86,14 @@ Status FileSource::Read(uint64_t offset, size_t size, void* bytes) const {
   if (size == 0) return Status();
   char* const to = static_cast<char*>(bytes);
   absl::string_view read;
-  const absl::Status status = file_->Read(offset, size, &read, to);
+  const tf::RandomAccessFile* file = file_.get();
+  std::unique_ptr<tf::RandomAccessFile> opened;
+  if (file == nullptr) {
+    const absl::Status status = tf::Env::Default()->NewRandomAccessFile(path_, &opened);
+    if (!status.ok()) return ToCore(status);
+    file = opened.get();
+  }
+  const absl::Status status = file->Read(offset, size, &read, to);
   if (read.size() != size || (!status.ok() && !absl::IsOutOfRange(status))) {
     if (status.ok() || absl::IsOutOfRange(status)) {
       return Status::DataLoss("'" + path_ + "' ends before byte " + std::to_string(offset + size) +
@@ -138,6 +152,17 @@ void Folder::Remove(const std::string& file) const {
     LOG(WARNING) << "'" << PathOf(file)
                  << "' is of no use any more and can't be removed: " << status.message();
   }
+}
+
+bool Folder::IsLocal() const { return LocalPath(path_) != nullptr; }
+
+bool Folder::Link(const std::string& from, const std::string& file) const {
+  const std::string to = PathOf(file);
+  const char* const local = LocalPath(to);
+  if (local == nullptr || link(from.c_str(), local) != 0) return false;
+  if (SyncLocal(to).ok()) return true;
+  Remove(file);
+  return false;
 }
 
 absl::Status Folder::Sync() const { return SyncLocal(path_); }

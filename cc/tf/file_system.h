@@ -33,7 +33,10 @@ class FileSink final : public ByteSink {
 
 class FileSource final : public ByteSource {
  public:
-  static absl::Status Open(const std::string& path, std::unique_ptr<FileSource>* source);
+  // `stays_open`: what is removed from a local disk meanwhile can still be read. Else the file is
+  // opened for each read, as there may be more of them than a process can have open.
+  static absl::Status Open(const std::string& path, bool stays_open,
+                           std::unique_ptr<FileSource>* source);
 
   const std::string& name() const override { return path_; }
   uint64_t size() const override { return size_; }
@@ -45,7 +48,7 @@ class FileSource final : public ByteSource {
       : path_(path), file_(std::move(file)), size_(size) {}
 
   const std::string path_;
-  const std::unique_ptr<tensorflow::RandomAccessFile> file_;
+  const std::unique_ptr<tensorflow::RandomAccessFile> file_;  // null: it is opened for each read
   const uint64_t size_;
 };
 
@@ -69,6 +72,11 @@ class Folder {
                        const std::string& text) const;
   // Removes a file. That it stays is no harm, and logged.
   void Remove(const std::string& file) const;
+  // Whether files of this machine can be linked here: it is a local folder.
+  bool IsLocal() const;
+  // Gives a local file a second name here, and sees to it that its bytes survive a crash of the
+  // machine. False if it can't be linked.
+  bool Link(const std::string& from, const std::string& file) const;
   // Makes names survive a crash of the machine.
   absl::Status Sync() const;
 

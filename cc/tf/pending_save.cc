@@ -31,8 +31,15 @@ PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
 void PendingSave::GiveUp() {
   if (!begun_ || committed_) return;
   begun_ = false;
-  for (const RowManifest::File& file : manifest_.files) folder_->Remove(file.name);
+  for (const std::string& file : FileNames()) folder_->Remove(file);
   folder_->Remove(Aside());
+}
+
+std::vector<std::string> PendingSave::FileNames() const {
+  std::vector<std::string> names;
+  for (const RowManifest::File& file : manifest_.files) names.push_back(file.name);
+  for (const RowManifest::Link& link : manifest_.links) names.push_back(link.name);
+  return names;
 }
 
 absl::Status PendingSave::Begin() {
@@ -52,6 +59,19 @@ absl::Status PendingSave::NewFile(uint32_t num_shards, FileSink** sink) {
   return absl::OkStatus();
 }
 
+bool PendingSave::LinkFile(const std::string& path, uint64_t bytes, uint32_t checksum,
+                           uint32_t* number) {
+  if (manifest_.links.size() == RowManifest::kMaxLinks) return false;
+  *number = static_cast<uint32_t>(manifest_.links.size());
+  RowManifest::Link link;
+  link.name = names_.Link(manifest_.rank, manifest_.processes, manifest_.save, *number);
+  link.bytes = bytes;
+  link.checksum = checksum;
+  if (!folder_->Link(path, link.name)) return false;
+  manifest_.links.push_back(std::move(link));
+  return true;
+}
+
 void PendingSave::EndFile(const RowFileWriter& writer) {
   manifest_.files.back().bytes = writer.bytes();
   manifest_.files.back().rows = writer.rows();
@@ -63,10 +83,10 @@ absl::Status PendingSave::Commit() {
   // The names of the files before that of the manifest.
   TF_RETURN_IF_ERROR(folder_->Sync());
   // A save of the same place that ended meanwhile has removed them.
-  for (const RowManifest::File& file : manifest_.files) {
-    const absl::Status found = tf::Env::Default()->FileExists(folder_->PathOf(file.name));
+  for (const std::string& file : FileNames()) {
+    const absl::Status found = tf::Env::Default()->FileExists(folder_->PathOf(file));
     if (absl::IsNotFound(found)) {
-      return absl::AbortedError(absl::StrCat("'", folder_->PathOf(file.name),
+      return absl::AbortedError(absl::StrCat("'", folder_->PathOf(file),
                                              "' was removed by another save of the same name."));
     }
     TF_RETURN_IF_ERROR(found);
@@ -110,12 +130,13 @@ uint64_t PendingSave::LastTimeOf(const SavedRanks::value_type& ranks) const {
 // Removes files other than manifests and those of this save.
 template <typename Wanted>
 void PendingSave::RemoveRows(const std::vector<std::string>& files, const Wanted& wanted) const {
+  std::vector<std::string> own = FileNames();
+  std::sort(own.begin(), own.end());
   for (const std::string& file : files) {
     uint32_t rank, processes;
     if (!names_.IsOurs(file, &rank, &processes) || !wanted(rank, processes)) continue;
-    const auto is_this = [&](const RowManifest::File& mine) { return mine.name == file; };
     if (file == names_.Manifest(rank, processes) ||
-        std::any_of(manifest_.files.begin(), manifest_.files.end(), is_this)) {
+        std::binary_search(own.begin(), own.end(), file)) {
       continue;
     }
     folder_->Remove(file);

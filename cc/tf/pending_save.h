@@ -36,6 +36,10 @@ class PendingSave {
   // In this order; files one after the other, in the order of their shards.
   absl::Status Begin();
   absl::Status NewFile(uint32_t num_shards, FileSink** sink);
+  // Gives a file of this machine a name among those of the save, by a number. False if it can't.
+  bool LinkFile(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number);
+  // Whether that may be possible.
+  bool can_link() const { return folder_->IsLocal(); }
   // Says that `writer` has finished the last file.
   void EndFile(const RowFileWriter& writer);
   absl::Status Commit();
@@ -44,6 +48,8 @@ class PendingSave {
 
  private:
   std::string Aside() const;
+  // The names of all files of rows.
+  std::vector<std::string> FileNames() const;
   absl::Status PutManifest();
   uint64_t LastTimeOf(const SavedRanks::value_type& ranks) const;
   void RemoveOlder() const;

@@ -17,6 +17,8 @@ namespace tf = ::tensorflow;
 
 // While saves replace one another, files may go away between two looks, as often as that.
 constexpr int kMaxTries = 1000;
+// Linked files that stay open; others are opened for each read.
+constexpr size_t kMaxOpenLinks = 256;
 // Saves of changes that are loaded as one.
 constexpr size_t kMaxChain = 10000;
 
@@ -124,6 +126,25 @@ absl::Status FindSave(const Folder& folder, uint32_t rank, uint32_t processes, u
     if (manifest->save == number) return absl::OkStatus();
   }
   return absl::NotFoundError(absl::StrCat("'", folder.path(), "' has no such save."));
+}
+
+absl::Status OpenNamed(const Folder& folder, const std::string& name, uint64_t bytes,
+                       bool stays_open, Allocator* allocator,
+                       std::unique_ptr<SavedRows::File>* file) {
+  std::unique_ptr<FileSource> source;
+  TF_RETURN_IF_ERROR(FileSource::Open(folder.PathOf(name), stays_open, &source));
+  if (source->size() != bytes) {
+    return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: it has ",
+                                            source->size(), " bytes, and had ", bytes,
+                                            " when it was saved."));
+  }
+  *file = std::make_unique<SavedRows::File>(std::move(source), allocator);
+  return absl::OkStatus();
+}
+
+absl::Status NotSaved(const SavedRows::File& file) {
+  return absl::DataLossError(
+      absl::StrCat("'", file.source->name(), "' is damaged: it is not what was saved."));
 }
 
 }  // namespace
@@ -291,6 +312,23 @@ absl::Status SavedRows::KeysOf(size_t first, std::shared_ptr<const KeySet>* keys
   return absl::OkStatus();
 }
 
+absl::Status SavedRows::OpenLinks(const Folder& folder, const RowManifest& manifest,
+                                  std::vector<const RowFileReader*>* links) {
+  const size_t begin = linked_.size();
+  for (const RowManifest::Link& named : manifest.links) {
+    linked_.emplace_back();
+    TF_RETURN_IF_ERROR(OpenNamed(folder, named.name, named.bytes, linked_.size() <= kMaxOpenLinks,
+                                 allocator_, &linked_.back()));
+  }
+  for (size_t number = begin; number < linked_.size(); ++number) {
+    File& file = *linked_[number];
+    TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
+    if (file.reader.checksum() != manifest.links[number - begin].checksum) return NotSaved(file);
+    links->push_back(&file.reader);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manifest,
                                  const TableResource* table,
                                  const std::vector<std::shared_ptr<const KeySet>>& newer) {
@@ -301,18 +339,17 @@ absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manife
   // All are opened before one is read, since on local disks what is open can't go away.
   const size_t begin = files_.size();
   for (const RowManifest::File& named : manifest.files) {
-    std::unique_ptr<FileSource> source;
-    TF_RETURN_IF_ERROR(FileSource::Open(folder.PathOf(named.name), &source));
-    if (source->size() != named.bytes) {
-      return absl::DataLossError(absl::StrCat("'", source->name(), "' is damaged: it has ",
-                                              source->size(), " bytes, and had ", named.bytes,
-                                              " when it was saved."));
-    }
-    files_.push_back(std::make_unique<File>(std::move(source), allocator_));
+    files_.emplace_back();
+    TF_RETURN_IF_ERROR(OpenNamed(folder, named.name, named.bytes, /*stays_open=*/true, allocator_,
+                                 &files_.back()));
   }
+  auto links = std::make_shared<std::vector<const RowFileReader*>>();
+  TF_RETURN_IF_ERROR(OpenLinks(folder, manifest, links.get()));
   for (size_t number = begin; number < files_.size(); ++number) {
     const RowManifest::File& named = manifest.files[number - begin];
     File& file = *files_[number];
+    file.links = links;
+    file.reader.SetLinks(*links);
     TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
     const RowFileHeader& header = file.reader.header();
     if (table != nullptr) TF_RETURN_IF_ERROR(file.CheckFits(*table));
@@ -323,8 +360,7 @@ absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manife
         header.key_type != manifest.key_type || header.value_type != manifest.value_type ||
         header.meta.dim != manifest.dim ||
         header.meta.value_type != ValueTypeOf(header.value_type)) {
-      return absl::DataLossError(
-          absl::StrCat("'", file.source->name(), "' is damaged: it is not what was saved."));
+      return NotSaved(file);
     }
     if (!header.policy.empty()) {
       TF_RETURN_IF_ERROR(file.Damaged(

@@ -71,6 +71,8 @@ class SavedRows {
     std::unique_ptr<FileSource> source;
     RowFileReader reader;
     SavedPolicy policy;
+    // The readers of the files that rows of this one lie in; those of `linked_`.
+    std::shared_ptr<const std::vector<const RowFileReader*>> links;
     // The keys of the newer saves that this is a part of.
     std::vector<std::shared_ptr<const KeySet>> newer;
 
@@ -114,12 +116,16 @@ class SavedRows {
   absl::Status OpenSave(const Folder& folder, const RowManifest& manifest,
                         const TableResource* table,
                         const std::vector<std::shared_ptr<const KeySet>>& newer);
+  // Opens and checks the files that a save links.
+  absl::Status OpenLinks(const Folder& folder, const RowManifest& manifest,
+                         std::vector<const RowFileReader*>* links);
   // The keys of the files from number `first` on.
   absl::Status KeysOf(size_t first, std::shared_ptr<const KeySet>* keys) const;
   absl::Status ReadNewest(size_t block, RowBlock* rows) const;
 
   Allocator* const allocator_;
   std::vector<std::unique_ptr<File>> files_;
+  std::vector<std::unique_ptr<File>> linked_;
   std::vector<std::pair<size_t, size_t>> blocks_;
   bool by_key_ = false;
   size_t num_parts_ = 0;

@@ -80,6 +80,12 @@ absl::Status ShardFile::AppendLeft(const int64_t* keys, size_t count) {
   return ToTensorFlow(writer_->AppendLeft(keys, count));
 }
 
+absl::Status ShardFile::AppendLinked(LinkedRows* rows) {
+  KeepStatistics(rows->size, table_.statistics().size(), table_.statistics().OfUse().size(),
+                 rows->statistics.data());
+  return ToTensorFlow(writer_->AppendLinked(*rows));
+}
+
 absl::Status ShardFile::Finish() {
   TF_RETURN_IF_ERROR(ToTensorFlow(writer_->Finish()));
   save_->EndFile(*writer_);

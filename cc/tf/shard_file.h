@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "cc/core/files/row_file.h"
 #include "cc/core/rows/whole_rows.h"
@@ -20,7 +21,7 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header);
 // What a table is, as a manifest says it.
 RowManifest KindOf(const TableResource& table);
 
-class ShardFile {
+class ShardFile final : public FileLinker {
  public:
   // All outlive it.
   ShardFile(const TableResource* table, PendingSave* save, size_t block_bytes)
@@ -33,6 +34,11 @@ class ShardFile {
   // Changes the statistics in `rows`: files have those of use.
   absl::Status Append(WholeRows* rows);
   absl::Status AppendLeft(const int64_t* keys, size_t count);
+  // For a header that says that it has links. Likewise.
+  absl::Status AppendLinked(LinkedRows* rows);
+  bool Link(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number) override {
+    return save_->LinkFile(path, bytes, checksum, number);
+  }
   absl::Status Finish();
 
  private:

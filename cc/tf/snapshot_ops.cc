@@ -119,15 +119,28 @@ class Snapshot {
     kind.since = one.since;
     kind.since_name = std::move(since_name);
     PendingSave save(std::move(place), kind);
+    RowFileHeader header = one.header;
+    header.has_links = table->shard(0)->tiers() != nullptr && save.can_link();
     TF_RETURN_IF_ERROR(save.Begin());
     for (size_t shard = 0; shard < table->num_shards(); ++shard) {
       ShardFile file(table, &save, block_bytes);
-      TF_RETURN_IF_ERROR(file.Begin(one.header, shard));
+      TF_RETURN_IF_ERROR(file.Begin(header, shard));
+      if (header.has_links) TF_RETURN_IF_ERROR(WriteLinks(one, shard, &file));
       TF_RETURN_IF_ERROR(WriteShard(one, shard, &file));
       TF_RETURN_IF_ERROR(file.Finish());
     }
     *number = save.number();
     return save.Commit();
+  }
+
+  static absl::Status WriteLinks(const One& one, size_t number, ShardFile* file) {
+    LinkedRows rows(one.table->allocator());
+    for (ExportCursor cursor; !cursor.done;) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(one.table->shard(number)->maintenance()->ExportLinks(
+          ExecContext::Serial(), file, &cursor, &rows)));
+      TF_RETURN_IF_ERROR(file->AppendLinked(&rows));
+    }
+    return absl::OkStatus();
   }
 
   static absl::Status WriteShard(const One& one, size_t number, ShardFile* file) {
@@ -215,7 +228,7 @@ class WriteSnapshotOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "number", &number));
     TF_RETURN_IF_ERROR(ReadPlace(context, 2, &place));
     TF_RETURN_IF_ERROR(ReadScalar(context->input(4), "since_name", &since_name));
-    uint64_t save;
+    uint64_t save = 0;
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     TF_RETURN_IF_ERROR(snapshot->Write(number, std::move(place), std::string(since_name),
@@ -271,7 +284,7 @@ class FoldRowsOp : public tf::OpKernel {
     header.save = save.number();
     header.shard = 0;
     header.num_shards = 1;
-    header.has_changes = header.padded = false;
+    header.has_changes = header.has_links = header.padded = false;
     FileSink* sink;
     TF_RETURN_IF_ERROR(save.Begin());
     TF_RETURN_IF_ERROR(save.NewFile(1, &sink));

@@ -116,6 +116,8 @@ class TieredTable final : public Table,
   ChangeLog* changes() const override { return changes_.get(); }
   Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
                         WholeRows* rows) override;
+  Status ExportLinks(const ExecContext& context, FileLinker* linker, ExportCursor* cursor,
+                     LinkedRows* rows) override;
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   using TableMaintenance::TakeContent;

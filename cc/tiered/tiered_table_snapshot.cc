@@ -2,7 +2,8 @@
 // What a TieredTable does for snapshots. The cache tells of rows that change and leave there, so
 // what remains are cold rows: those that come up, which the snapshot may not have passed yet, and
 // those that leave. A snapshot goes over the cache first. So a row that goes down meanwhile has
-// been written down, or is met in the store.
+// been written down, or is met in the store. Before both it links files of the store: their cold
+// rows are then taken, and nothing of them is read.
 //
 // The verbs on rows are in tiered_table.cc.
 #include <algorithm>
@@ -92,6 +93,23 @@ void TieredTable::NoteColdChange(WholeRows* rows) const {
     if (RowChange::Note(&shared, period, wants)) GiveRow(*rows, i);
     word = shared.load(std::memory_order_relaxed);
   }
+}
+
+Status TieredTable::ExportLinks(const ExecContext& context, FileLinker* linker,
+                                ExportCursor* cursor, LinkedRows* rows) {
+  const WriteLocks beside_writers(locks_, context);
+  const WantedRows wants = changes_->wanted();
+  rows->size = 0;
+  while (!cursor->done && rows->size == 0) {
+    if (rows->ended) {
+      TF_EMBED_RETURN_IF_ERROR(store_->LinkNext(wants, linker, cursor, rows));
+    } else {
+      // What came up since then has been given.
+      const std::lock_guard<OrderedMutex> lock(promotion_);
+      TF_EMBED_RETURN_IF_ERROR(store_->TakeLinked(wants, cursor, rows));
+    }
+  }
+  return Status();
 }
 
 Status TieredTable::ExportSnapshot(const ExecContext& context, size_t max_rows,

@@ -28,6 +28,7 @@ _FORMAT = 1
 _MAX_TRIES = 100
 _SAVE = re.compile(r"^save ([0-9a-f]{16})$", re.MULTILINE)
 _ROWS = re.compile(r"^file \S+ (\d+) (\d+) [0-9a-f]{8}$", re.MULTILINE)
+_LINKS = re.compile(r"^link \S+ (\d+) [0-9a-f]{8}$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class TableFiles:
         file_name: What its files are named after.
         save: The number of their save.
         rows: Number of rows in them.
-        bytes: Their size.
+        bytes: Their size, with that of linked files.
     """
 
     table: str
@@ -132,7 +133,7 @@ def files_of(folder: str, file_name: str, table: str) -> TableFiles:
         file_name=file_name,
         save=int(save.group(1), 16),
         rows=sum(rows for _, rows in numbers),
-        bytes=sum(size for size, _ in numbers),
+        bytes=sum(size for size, _ in numbers) + sum(map(int, _LINKS.findall(text))),
     )
 
 

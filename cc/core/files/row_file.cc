@@ -17,8 +17,11 @@ constexpr char kMagic[8] = {'t', 'f', '_', 'e', 'm', 'b', 'e', 'd'};
 constexpr uint32_t kFormat = 1;
 constexpr uint32_t kPaddedFormat = 2;
 constexpr uint32_t kChangesFormat = 3;
+constexpr uint32_t kLinksFormat = 4;
+constexpr uint32_t kLinksAndChangesFormat = 5;
 constexpr uint32_t kBlockTag = 'r';
 constexpr uint32_t kLeftTag = 'l';
+constexpr uint32_t kLinksTag = 's';
 constexpr uint32_t kFillerTag = 'f';
 constexpr uint32_t kFooterTag = 'e';
 constexpr size_t kAlignment = 8;
@@ -46,6 +49,7 @@ static_assert(sizeof(FileStart) == 24 && sizeof(BlockStart) == 16 && sizeof(Foot
 constexpr size_t kBlockFrame = sizeof(BlockStart) + sizeof(uint32_t);
 
 uint32_t FormatOf(const RowFileHeader& header) {
+  if (header.has_links) return header.has_changes ? kLinksAndChangesFormat : kLinksFormat;
   return header.padded ? kPaddedFormat : header.has_changes ? kChangesFormat : kFormat;
 }
 
@@ -183,8 +187,9 @@ Status RowFileWriter::PutChecksum() {
 
 Status RowFileWriter::Begin(const RowFileHeader& header) {
   const bool has_strings = header.has_string_keys() || header.has_string_values();
-  if (has_strings && (header.padded || header.has_changes)) {
-    return Status::InvalidArgument("A padded file of rows, or one of changes, can't have strings.");
+  if (has_strings && (header.padded || header.has_changes || header.has_links)) {
+    return Status::InvalidArgument(
+        "A padded file of rows, one of changes, or one with links can't have strings.");
   }
   header_ = header;
   const std::vector<int64_t> body = EncodeBody(header);
@@ -235,6 +240,24 @@ Status RowFileWriter::AppendLeft(const int64_t* keys, size_t count) {
     TF_EMBED_RETURN_IF_ERROR(PutChecksum());
   }
   return Status();
+}
+
+Status RowFileWriter::AppendLinked(const LinkedRows& rows) {
+  if (rows.size == 0) return Status();
+  const uint32_t where[] = {rows.file, rows.block};
+  const size_t place_bytes = rows.size * sizeof(uint32_t);
+  const size_t statistics_bytes = rows.size * header_.statistics_bytes();
+  const BlockStart start = {kLinksTag, static_cast<uint32_t>(rows.size),
+                            sizeof(where) + RoundUp(place_bytes) + statistics_bytes};
+  TF_EMBED_RETURN_IF_ERROR(Put(&start, sizeof(start)));
+  TF_EMBED_RETURN_IF_ERROR(Put(where, sizeof(where)));
+  in_section_ = 0;
+  TF_EMBED_RETURN_IF_ERROR(Put(rows.places.data(), place_bytes));
+  TF_EMBED_RETURN_IF_ERROR(Fill());
+  TF_EMBED_RETURN_IF_ERROR(Put(rows.statistics.data(), statistics_bytes));
+  ++blocks_;
+  rows_ += rows.size;
+  return PutChecksum();
 }
 
 Status RowFileWriter::AppendStrings(const StringBatch& strings, size_t begin, size_t end) {
@@ -315,13 +338,14 @@ Status RowFileReader::ReadHeader(uint64_t* offset) {
   if (std::memcmp(start.magic, kMagic, sizeof(kMagic)) != 0) {
     return Damaged("it does not begin as a file of rows does");
   }
-  if (start.format < kFormat || start.format > kChangesFormat) {
+  if (start.format < kFormat || start.format > kLinksAndChangesFormat) {
     return Status::DataLoss("'" + source_->name() + "' has rows in the format " +
                             std::to_string(start.format) + ", and only " + std::to_string(kFormat) +
-                            " to " + std::to_string(kChangesFormat) + " are known.");
+                            " to " + std::to_string(kLinksAndChangesFormat) + " are known.");
   }
   header_.padded = start.format == kPaddedFormat;
-  header_.has_changes = start.format == kChangesFormat;
+  header_.has_changes = start.format == kChangesFormat || start.format == kLinksAndChangesFormat;
+  header_.has_links = start.format == kLinksFormat || start.format == kLinksAndChangesFormat;
   if (start.body_bytes % sizeof(int64_t) != 0 ||
       start.body_bytes > source_->size() - sizeof(start) - sizeof(crc)) {
     return Damaged("its header has a wrong length");
@@ -356,7 +380,8 @@ Status RowFileReader::Verify() {
     if (start.tag == kFooterTag) return ReadFooter(offset, checksum_);
     const bool is_filler = start.tag == kFillerTag && header_.padded;
     const bool left_keys = start.tag == kLeftTag && header_.has_changes;
-    if (start.tag != kBlockTag && !is_filler && !left_keys) {
+    const bool is_links = start.tag == kLinksTag && header_.has_links;
+    if (start.tag != kBlockTag && !is_filler && !left_keys && !is_links) {
       return Damaged("no block of rows begins at byte " + std::to_string(offset));
     }
     if (left < kBlockFrame + sizeof(Footer) ||
@@ -376,6 +401,7 @@ Status RowFileReader::Verify() {
     } else {
       TF_EMBED_RETURN_IF_ERROR(
           ParseRowBlock(header_, source_->name(), offset, bytes, place.bytes, &block));
+      if (is_links) TF_EMBED_RETURN_IF_ERROR(CheckLinks(block));
       rows_ += left_keys ? 0 : block.size;
       try {
         blocks_.push_back(place);
@@ -410,8 +436,12 @@ Status RowFileReader::ReadBytes(const Place& place, RowBlock* block) const {
 Status RowFileReader::ReadBlock(size_t number, RowBlock* block) const {
   const Place& place = blocks_[number];
   TF_EMBED_RETURN_IF_ERROR(ReadBytes(place, block));
-  return ParseRowBlock(header_, source_->name(), place.offset, block->bytes_.data(), place.bytes,
-                       block);
+  TF_EMBED_RETURN_IF_ERROR(ParseRowBlock(header_, source_->name(), place.offset,
+                                         block->bytes_.data(), place.bytes, block));
+  if (block->links_.places == nullptr) return Status();
+  const RowBlock links = std::move(*block);
+  *block = RowBlock(allocator_);
+  return ReadLinked(links, block);
 }
 
 namespace {
@@ -451,12 +481,31 @@ Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint6
   }
   std::memcpy(&start, bytes, sizeof(start));
   block->left = start.tag == kLeftTag && header.has_changes;
+  block->links_.places = nullptr;
   if (block->left && start.rows > 0 && start.payload_bytes == size - kBlockFrame &&
       start.payload_bytes == start.rows * sizeof(int64_t)) {
     block->size = start.rows;
     block->keys = reinterpret_cast<const int64_t*>(bytes + sizeof(start));
     block->weights = block->slots = nullptr;
     block->statistics = nullptr;
+    return Status();
+  }
+  if (start.tag == kLinksTag && header.has_links) {
+    const char* const where = bytes + sizeof(start);
+    const size_t place_bytes = RoundUp(size_t{start.rows} * sizeof(uint32_t));
+    if (start.rows == 0 || start.payload_bytes != size - kBlockFrame ||
+        start.payload_bytes !=
+            2 * sizeof(uint32_t) + place_bytes + start.rows * header.statistics_bytes()) {
+      return damaged(" have a wrong length");
+    }
+    std::memcpy(&block->links_.file, where, sizeof(uint32_t));
+    std::memcpy(&block->links_.block, where + sizeof(uint32_t), sizeof(uint32_t));
+    const char* const places = where + 2 * sizeof(uint32_t);
+    block->links_.places = reinterpret_cast<const uint32_t*>(places);
+    block->size = start.rows;
+    block->keys = nullptr;
+    block->weights = block->slots = nullptr;
+    block->statistics = reinterpret_cast<const uint64_t*>(places + place_bytes);
     return Status();
   }
   if (start.tag != kBlockTag || start.payload_bytes != size - kBlockFrame || start.rows == 0 ||

@@ -26,6 +26,14 @@
 //
 // A file of changes has the format 3. Besides blocks of rows it has blocks of keys that left, in
 // the same shape with 'l' for a tag, whose payload is keys alone. Its keys are no strings.
+//
+// A file with links has the format 4, or 5 if it is one of changes. Some of its rows lie in other
+// files, which the manifest of the save names and which are padded. Blocks with 's' for a tag, of
+// the same shape, say which rows these are:
+//
+//     | number of the file : 4 | its block : 4 | numbers of rows : 4 each | statistics : 8 each |
+//
+// Rows are counted from the first one of that block on, and rise.
 #ifndef TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 #define TF_EMBED_CC_CORE_FILES_ROW_FILE_H_
 
@@ -41,6 +49,7 @@
 #include "cc/core/batch/string_batch.h"
 #include "cc/core/files/byte_stream.h"
 #include "cc/core/files/table_meta.h"
+#include "cc/core/rows/linked_rows.h"
 #include "cc/core/rows/row_statistics.h"
 
 namespace tf_embed {
@@ -83,9 +92,10 @@ struct RowFileHeader {
   StatisticSet statistics;
   TableMeta meta;
   std::vector<int64_t> policy;  // whatever the table's policy keeps besides the rows
-  // The form of the file: at most one of them. Without strings.
+  // The form of the file, without strings. A padded one has neither changes nor links.
   bool padded = false;
   bool has_changes = false;
+  bool has_links = false;
 
   bool has_string_keys() const { return key_type == StoredType::kString; }
   bool has_string_values() const { return value_type == StoredType::kString; }
@@ -130,6 +140,8 @@ class RowFileWriter {
   Status Append(const RowsToWrite& rows);
   // The same for keys that left. REQUIRES: a file of changes.
   Status AppendLeft(const int64_t* keys, size_t count);
+  // The same for rows of a linked file. REQUIRES: a file with links.
+  Status AppendLinked(const LinkedRows& rows);
   Status Finish();
 
   uint64_t bytes() const { return bytes_; }
@@ -181,11 +193,19 @@ class RowBlock {
   const uint64_t* statistics = nullptr;
 
  private:
+  // Where the rows of a block of links lie; without keys, weights and slots.
+  struct Links {
+    uint32_t file = 0;
+    uint32_t block = 0;
+    const uint32_t* places = nullptr;  // null: they are here
+  };
+
   friend class RowFileReader;
   friend Status ParseRowBlock(const RowFileHeader& header, const std::string& file, uint64_t offset,
                               const char* bytes, size_t size, RowBlock* block);
   Buffer<char> bytes_;                // of a block that RowFileReader read
   Buffer<std::string_view> strings_;  // of keys, then of weights
+  Links links_;
 };
 
 // Checks the `size` bytes of a block, from its tag to its checksum, and finds its rows. They are
@@ -200,6 +220,8 @@ class RowFileReader {
   RowFileReader(const ByteSource* source, Allocator* allocator)
       : source_(source), allocator_(allocator) {}
 
+  // The files that this one has rows of, by their numbers, which are verified. Before Verify.
+  void SetLinks(const std::vector<const RowFileReader*>& links) { links_ = &links; }
   // Reads the whole file and checks every byte of it. First of all.
   Status Verify();
 
@@ -210,7 +232,7 @@ class RowFileReader {
   size_t num_blocks() const { return blocks_.size(); }
   // Whether a block is one of keys that left.
   bool HasLeft(size_t number) const { return blocks_[number].left; }
-  // Reads and checks a block.
+  // Reads and checks a block. Rows of linked files come as the others do.
   Status ReadBlock(size_t number, RowBlock* block) const;
 
  private:
@@ -223,10 +245,15 @@ class RowFileReader {
   Status ReadHeader(uint64_t* offset);
   Status ReadFooter(uint64_t offset, uint32_t crc_of_all);
   Status ReadBytes(const Place& place, RowBlock* block) const;
+  // Whether a block of links names rows of a file that there is, and has rows as here.
+  Status CheckLinks(const RowBlock& block) const;
+  // Copies the rows that a block of links names.
+  Status ReadLinked(const RowBlock& links, RowBlock* block) const;
   Status Damaged(const std::string& what) const;
 
   const ByteSource* const source_;
   Allocator* const allocator_;
+  const std::vector<const RowFileReader*>* links_ = nullptr;
   RowFileHeader header_;
   std::vector<Place> blocks_;
   uint64_t rows_ = 0;

@@ -84,6 +84,13 @@ bool Scan(const std::string& text, RowManifest* manifest) {
            scanner.TakeNumber(&file.checksum, 16) && scanner.Take("\n");
     manifest->files.push_back(file);
   }
+  while (good && manifest->links.size() < RowManifest::kMaxLinks && scanner.Take("link ")) {
+    RowManifest::Link link;
+    good = scanner.TakeWord(&link.name) && link.name.find('/') == std::string::npos &&
+           scanner.Take(" ") && scanner.TakeNumber(&link.bytes) && scanner.Take(" ") &&
+           scanner.TakeNumber(&link.checksum, 16) && scanner.Take("\n");
+    manifest->links.push_back(link);
+  }
   return good && !manifest->files.empty();
 }
 
@@ -105,6 +112,10 @@ std::string RowManifest::Encode() const {
   for (const File& file : files) {
     text += "file " + file.name + " " + std::to_string(file.bytes) + " " +
             std::to_string(file.rows) + " " + Hex(file.checksum, 8) + "\n";
+  }
+  for (const Link& link : links) {
+    text +=
+        "link " + link.name + " " + std::to_string(link.bytes) + " " + Hex(link.checksum, 8) + "\n";
   }
   return text + "checksum " + Hex(ExtendCrc32c(0, text.data(), text.size()), 8) + "\n";
 }
@@ -148,6 +159,11 @@ std::string RowFileNames::Rows(uint32_t rank, uint32_t processes, uint64_t save,
                                uint32_t num_shards) const {
   return Rank(rank, processes) + Hex(save, 16) + ".shard" + std::to_string(shard) + "of" +
          std::to_string(num_shards) + ".rows";
+}
+
+std::string RowFileNames::Link(uint32_t rank, uint32_t processes, uint64_t save,
+                               uint32_t number) const {
+  return Rank(rank, processes) + Hex(save, 16) + ".link" + std::to_string(number) + ".rows";
 }
 
 bool RowFileNames::IsOurs(std::string_view file, uint32_t* rank, uint32_t* processes) const {

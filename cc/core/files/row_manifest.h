@@ -11,6 +11,7 @@
 //     dim 64
 //     rank 0 of 1
 //     file NAME BYTES ROWS CHECKSUM          one line for each shard, in their order
+//     link NAME BYTES CHECKSUM               one for each linked file, whose rows these have
 //     checksum 0123abcd
 //
 // A save of changes begins with "tf_embed changes 1", and says behind the rank what they are
@@ -33,12 +34,18 @@ namespace tf_embed {
 struct RowManifest {
   // One for each shard of a table, and how long a manifest of so many is at most.
   static constexpr size_t kMaxFiles = size_t{1} << 16;
+  static constexpr size_t kMaxLinks = size_t{1} << 16;
   static constexpr uint64_t kMaxBytes = uint64_t{1} << 25;
 
   struct File {
     std::string name;  // in the manifest's own folder
     uint64_t bytes = 0;
     uint64_t rows = 0;
+    uint32_t checksum = 0;
+  };
+  struct Link {
+    std::string name;  // likewise
+    uint64_t bytes = 0;
     uint32_t checksum = 0;
   };
 
@@ -52,6 +59,7 @@ struct RowManifest {
   uint64_t since = 0;      // 0: these are all rows
   std::string since_name;  // of the folder
   std::vector<File> files;
+  std::vector<Link> links;  // by their numbers (LinkedRows::file)
 
   // Whether `since_name` may be this.
   static bool IsFolderName(std::string_view name);
@@ -71,6 +79,7 @@ class RowFileNames {
   std::string Manifest(uint32_t rank, uint32_t processes) const;
   std::string Rows(uint32_t rank, uint32_t processes, uint64_t save, uint32_t shard,
                    uint32_t num_shards) const;
+  std::string Link(uint32_t rank, uint32_t processes, uint64_t save, uint32_t number) const;
   // What all files of a rank begin with.
   std::string Rank(uint32_t rank, uint32_t processes) const;
 

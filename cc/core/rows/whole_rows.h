@@ -13,6 +13,16 @@
 
 namespace tf_embed {
 
+// Leaves the first `kept` of the `present` statistics of each row.
+inline void KeepStatistics(size_t rows, size_t present, size_t kept, uint64_t* statistics) {
+  if (kept == present) return;
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t word = 0; word < kept; ++word) {
+      statistics[i * kept + word] = statistics[i * present + word];
+    }
+  }
+}
+
 // Callers reuse the buffers from one batch to the next, so they may be larger than `size` rows.
 struct WholeRows {
   explicit WholeRows(Allocator* allocator)
@@ -47,14 +57,8 @@ struct WholeRows {
     size = count;
   }
 
-  // Leaves the first `kept` of the `present` statistics of each row.
   void KeepStatistics(size_t present, size_t kept) {
-    if (kept == present) return;
-    for (size_t i = 0; i < size; ++i) {
-      for (size_t word = 0; word < kept; ++word) {
-        statistics[i * kept + word] = statistics[i * present + word];
-      }
-    }
+    tf_embed::KeepStatistics(size, present, kept, statistics.data());
   }
 
   size_t size = 0;

@@ -23,6 +23,7 @@
 #include "cc/core/policy/eviction_order.h"
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/policy/row_policy.h"
+#include "cc/core/rows/linked_rows.h"
 #include "cc/core/rows/row_change.h"
 #include "cc/core/rows/row_statistics.h"
 #include "cc/core/rows/whole_rows.h"
@@ -89,6 +90,24 @@ class BackingStore {
 
   // RowChange::Take, of a cold row. False if there is none.
   virtual bool TakeForSnapshot(int64_t key, const WantedRows& wanted) = 0;
+
+  // For a snapshot that links files of the store. Links the next file from the cursor on that is
+  // whole and of whose rows the snapshot wants at least half, puts its number in `rows->file`, and
+  // moves the cursor there. If there is none, the cursor is done.
+  virtual Status LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
+                          LinkedRows* rows) {
+    (void)wanted, (void)linker, (void)rows;
+    cursor->done = true;
+    return Status();
+  }
+  // RowChange::Take, of some cold rows of that file: those that the snapshot wants. Moves the
+  // cursor. REQUIRES: no row comes up or leaves.
+  virtual Status TakeLinked(const WantedRows& wanted, ExportCursor* cursor, LinkedRows* rows) {
+    (void)wanted, (void)cursor;
+    rows->size = 0;
+    rows->ended = true;
+    return Status();
+  }
 
   // As TableEviction's and PlannedRows', of cold rows.
   virtual Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,

@@ -31,6 +31,7 @@
 #include "cc/core/batch/key_batch.h"
 #include "cc/core/policy/row_policy.h"
 #include "cc/core/rows/initializer.h"
+#include "cc/core/rows/linked_rows.h"
 #include "cc/core/rows/whole_rows.h"
 #include "cc/core/rules/optimizer_rule.h"
 #include "cc/core/table/table_locks.h"
@@ -112,6 +113,16 @@ class TableMaintenance {
   // while others change the table. REQUIRES: changes() is not null.
   virtual Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
                                 WholeRows* rows);
+
+  // The same, of rows that lie in files which the linker takes. Comes before ExportSnapshot, which
+  // has all others, with the same `rows` until the cursor is done.
+  virtual Status ExportLinks(const ExecContext& context, FileLinker* linker, ExportCursor* cursor,
+                             LinkedRows* rows) {
+    (void)context, (void)linker;
+    rows->size = 0;
+    cursor->done = true;
+    return Status();
+  }
 
   // An empty table of the same kind and options, except for the room and the initializer, and with
   // the same statistics, but without rules by which rows come and leave; nullptr without memory for
