@@ -126,7 +126,9 @@ class DiskStore final : public BackingStore {
   // A part of Scan: cold rows of the blocks from `block` on.
   Status ScanSegment(Segment* segment, const StoreRule& rule, size_t most_rows,
                      const WantedRows& wanted, uint32_t* block, bool* ended, WholeRows* rows) const;
-  // The word about changes of the row at a place of a segment.
+  // Whether the row at a place of a segment is cold, and the snapshot wants it; without one, all
+  // are wanted.
+  bool IsWanted(const Segment& segment, size_t row, const WantedRows& wanted) const;
   RowChange::Word* ChangeOf(const Segment& segment, size_t row) const;
   // Whether a snapshot wants a row of a block that is in the file; without one, yes.
   bool HasWanted(const Segment& segment, uint32_t block, const WantedRows& wanted) const;

@@ -7,6 +7,7 @@
 // met again behind the cursor, or by Scan.
 #include <algorithm>
 #include <mutex>
+#include <new>
 
 #include "cc/disk/disk_store.h"
 
@@ -24,6 +25,11 @@ RowChange::Word* DiskStore::ChangeOf(const Segment& segment, size_t row) const {
   const StatisticSet set = options_.statistics;
   return const_cast<RowChange::Word*>(segment.statistics.data()) + row * set.size() +
          set.IndexOf(Statistic::kChange);
+}
+
+bool DiskStore::IsWanted(const Segment& segment, size_t row, const WantedRows& wanted) const {
+  return segment.IsCold(row) &&
+         (wanted.snapshot == 0 || RowChange::IsWanted(*ChangeOf(segment, row), wanted));
 }
 
 Status DiskStore::LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
@@ -47,13 +53,18 @@ Status DiskStore::LinkNext(const WantedRows& wanted, FileLinker* linker, ExportC
     const size_t count = segment->rows.load();
     size_t found = 0;
     for (size_t row = 0; row < count; ++row) {
-      found += segment->IsCold(row) && RowChange::IsWanted(*ChangeOf(*segment, row), wanted);
+      found += IsWanted(*segment, row, wanted);
     }
     const bool linked =
         found > 0 && found >= count - found &&
         linker->Link(segment->path, segment->file_bytes.load(), segment->checksum, &rows->file);
     segments_.Unpin(segment);
     if (linked) {
+      try {
+        rows->files.push_back(serial);
+      } catch (const std::bad_alloc&) {
+        return Status::ResourceExhausted([] { return "No memory for a list of linked files."; });
+      }
       cursor->next = serial << kBlockBits;
       rows->ended = false;
       return Status();
@@ -84,7 +95,8 @@ Status DiskStore::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, Lin
   Status status = rows->places.Resize(end - first);
   if (status.ok()) status = rows->statistics.Resize((end - first) * words);
   for (size_t row = first; status.ok() && row < end; ++row) {
-    if (!segment->IsCold(row) || !RowChange::Take(ChangeOf(*segment, row), wanted)) continue;
+    if (!IsWanted(*segment, row, wanted)) continue;
+    if (wanted.snapshot != 0) RowChange::Take(ChangeOf(*segment, row), wanted);
     for (size_t i = 0; i < words; ++i) {
       rows->statistics[rows->size * words + i] =
           segment->statistics[row * words + i].load(std::memory_order_relaxed);

@@ -42,7 +42,7 @@ bool DiskStore::HasWanted(const Segment& segment, uint32_t block, const WantedRo
   const size_t first = block * segment.blocks.rows;
   const size_t end = std::min<size_t>(first + segment.blocks.rows, segment.rows.load());
   for (size_t row = first; row < end; ++row) {
-    if (segment.IsCold(row) && RowChange::IsWanted(*ChangeOf(segment, row), wanted)) return true;
+    if (IsWanted(segment, row, wanted)) return true;
   }
   return false;
 }
@@ -134,7 +134,12 @@ Status DiskStore::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* 
   uint32_t block = static_cast<uint32_t>(cursor->next & ((uint64_t{1} << kBlockBits) - 1));
   for (;;) {
     Segment* const segment = segments_.PinLeast(
-        [&](const Segment& one) { return one.serial >= serial; },
+        [&](const Segment& one) {
+          return one.serial >= serial &&
+                 (cursor->linked == nullptr ||
+                  !std::binary_search(cursor->linked->files.begin(), cursor->linked->files.end(),
+                                      one.serial));
+        },
         [](const Segment& one, const Segment& other) { return one.serial < other.serial; });
     if (segment == nullptr) {
       cursor->done = true;

@@ -31,6 +31,7 @@ REGISTER_OP("TfEmbedSaveRows")
     .Attr("rank: int = 0")
     .Attr("processes: int = 1")
     .Attr("buffer_bytes: int >= 1 = 4194304")
+    .Attr("links: bool = false")
     .SetIsStateful()
     .SetShapeFn(PlaceShape)
     .Doc(R"doc(
@@ -42,6 +43,7 @@ file_name: What the files are named after.
 folder_variable: An environment variable; if it is set when the op runs, it is the folder.
 rank: Which process this is, of `processes`. Each saves its own rows.
 buffer_bytes: How long a block of rows in a file is, about.
+links: Whether files of a table over disk are linked, where that is possible, instead of copied.
 )doc");
 
 REGISTER_OP("TfEmbedOpenSavedRows")

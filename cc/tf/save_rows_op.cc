@@ -17,19 +17,26 @@ namespace {
 namespace tf = ::tensorflow;
 
 // Writers wait until this is over, and go on while disks take in what was written.
-absl::Status WriteRows(TableResource* table, size_t block_bytes, PendingSave* save) {
+absl::Status WriteRows(TableResource* table, size_t block_bytes, bool links, PendingSave* save) {
   StringKeyScope string_scope(table, KeyUse::kRead);
   HeldTables paused(table->allocator());
   TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
   RowFileHeader header;
   TF_RETURN_IF_ERROR(HeaderOf(table, &header));
+  header.has_links = links && CanLink(*table, *save);
   WholeRows rows(table->allocator());
   for (size_t number = 0; number < table->num_shards(); ++number) {
-    const TableMaintenance& shard = *table->shard(number)->maintenance();
+    Table* const shard = table->shard(number);
     ShardFile file(table, save, block_bytes);
     TF_RETURN_IF_ERROR(file.Begin(header, number));
-    for (ExportCursor cursor; !cursor.done;) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(shard.ExportBatch(file.rows_of_block(), &cursor, &rows)));
+    LinkedRows linked(table->allocator());
+    if (header.has_links) {
+      const ExecContext context = ExecContext::Serial().Holding(Held::kPaused);
+      TF_RETURN_IF_ERROR(file.AppendLinks(context, shard, &linked));
+    }
+    for (ExportCursor cursor{0, false, &linked}; !cursor.done;) {
+      TF_RETURN_IF_ERROR(
+          ToTensorFlow(shard->maintenance()->ExportBatch(file.rows_of_block(), &cursor, &rows)));
       TF_RETURN_IF_ERROR(file.Append(&rows));
     }
     TF_RETURN_IF_ERROR(file.Finish());
@@ -42,6 +49,7 @@ class SaveRowsOp : public TableOp {
   explicit SaveRowsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
     OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("links", &links_));
   }
 
  private:
@@ -53,12 +61,13 @@ class SaveRowsOp : public TableOp {
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     PendingSave save(std::move(place), KindOf(*table));
     TF_RETURN_IF_ERROR(save.Begin());
-    TF_RETURN_IF_ERROR(WriteRows(table, static_cast<size_t>(buffer_bytes_), &save));
+    TF_RETURN_IF_ERROR(WriteRows(table, static_cast<size_t>(buffer_bytes_), links_, &save));
     return save.Commit();
   }
 
   SaveAttributes attributes_;
   int64_t buffer_bytes_ = 0;
+  bool links_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRows").Device(tf::DEVICE_CPU), SaveRowsOp);

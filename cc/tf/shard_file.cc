@@ -37,6 +37,11 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
   return absl::OkStatus();
 }
 
+bool CanLink(const TableResource& table, const PendingSave& save) {
+  return table.shard(0)->tiers() != nullptr && save.can_link() && table.key_strings() == nullptr &&
+         table.value_strings() == nullptr;
+}
+
 RowManifest KindOf(const TableResource& table) {
   RowManifest kind;
   kind.key_type = StoredTypeOf(table.signature().key_dtype);
@@ -84,6 +89,15 @@ absl::Status ShardFile::AppendLinked(LinkedRows* rows) {
   KeepStatistics(rows->size, table_.statistics().size(), table_.statistics().OfUse().size(),
                  rows->statistics.data());
   return ToTensorFlow(writer_->AppendLinked(*rows));
+}
+
+absl::Status ShardFile::AppendLinks(const ExecContext& context, Table* shard, LinkedRows* rows) {
+  for (ExportCursor cursor; !cursor.done;) {
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(shard->maintenance()->ExportLinks(context, this, &cursor, rows)));
+    TF_RETURN_IF_ERROR(AppendLinked(rows));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShardFile::Finish() {

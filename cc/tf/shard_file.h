@@ -18,6 +18,8 @@ namespace tf_embed {
 // What a table's files have in common: everything but the number of the shard. Nobody writes
 // meanwhile.
 absl::Status HeaderOf(TableResource* table, RowFileHeader* header);
+// Whether files of a save may link others.
+bool CanLink(const TableResource& table, const PendingSave& save);
 // What a table is, as a manifest says it.
 RowManifest KindOf(const TableResource& table);
 
@@ -34,14 +36,16 @@ class ShardFile final : public FileLinker {
   // Changes the statistics in `rows`: files have those of use.
   absl::Status Append(WholeRows* rows);
   absl::Status AppendLeft(const int64_t* keys, size_t count);
-  // For a header that says that it has links. Likewise.
-  absl::Status AppendLinked(LinkedRows* rows);
+  // Appends all rows of the shard that can be linked. REQUIRES: the header says that it has links.
+  absl::Status AppendLinks(const ExecContext& context, Table* shard, LinkedRows* rows);
   bool Link(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number) override {
     return save_->LinkFile(path, bytes, checksum, number);
   }
   absl::Status Finish();
 
  private:
+  absl::Status AppendLinked(LinkedRows* rows);
+
   const TableResource& table_;
   PendingSave* const save_;
   const size_t block_bytes_;

@@ -120,27 +120,20 @@ class Snapshot {
     kind.since_name = std::move(since_name);
     PendingSave save(std::move(place), kind);
     RowFileHeader header = one.header;
-    header.has_links = table->shard(0)->tiers() != nullptr && save.can_link();
+    header.has_links = CanLink(*table, save);
     TF_RETURN_IF_ERROR(save.Begin());
     for (size_t shard = 0; shard < table->num_shards(); ++shard) {
       ShardFile file(table, &save, block_bytes);
       TF_RETURN_IF_ERROR(file.Begin(header, shard));
-      if (header.has_links) TF_RETURN_IF_ERROR(WriteLinks(one, shard, &file));
+      LinkedRows linked(table->allocator());
+      if (header.has_links) {
+        TF_RETURN_IF_ERROR(file.AppendLinks(ExecContext::Serial(), table->shard(shard), &linked));
+      }
       TF_RETURN_IF_ERROR(WriteShard(one, shard, &file));
       TF_RETURN_IF_ERROR(file.Finish());
     }
     *number = save.number();
     return save.Commit();
-  }
-
-  static absl::Status WriteLinks(const One& one, size_t number, ShardFile* file) {
-    LinkedRows rows(one.table->allocator());
-    for (ExportCursor cursor; !cursor.done;) {
-      TF_RETURN_IF_ERROR(ToTensorFlow(one.table->shard(number)->maintenance()->ExportLinks(
-          ExecContext::Serial(), file, &cursor, &rows)));
-      TF_RETURN_IF_ERROR(file->AppendLinked(&rows));
-    }
-    return absl::OkStatus();
   }
 
   static absl::Status WriteShard(const One& one, size_t number, ShardFile* file) {

@@ -125,7 +125,7 @@ Status TieredTable::ExportBatch(size_t max_rows, ExportCursor* cursor, WholeRows
   const std::shared_lock<FairSharedMutex> lock(locks_.content);
   rows->size = 0;
   while (!cursor->done && rows->size == 0) {
-    ExportCursor part{cursor->next & ~kInStore, false};
+    ExportCursor part{cursor->next & ~kInStore, false, cursor->linked};
     bool in_store = (cursor->next & kInStore) != 0;
     if (!in_store) {
       TF_EMBED_RETURN_IF_ERROR(cache_->maintenance()->ExportBatch(max_rows, &part, rows));

@@ -98,7 +98,7 @@ void TieredTable::NoteColdChange(WholeRows* rows) const {
 Status TieredTable::ExportLinks(const ExecContext& context, FileLinker* linker,
                                 ExportCursor* cursor, LinkedRows* rows) {
   const WriteLocks beside_writers(locks_, context);
-  const WantedRows wants = changes_->wanted();
+  const WantedRows wants = changes_ != nullptr ? changes_->wanted() : WantedRows();
   rows->size = 0;
   while (!cursor->done && rows->size == 0) {
     if (rows->ended) {

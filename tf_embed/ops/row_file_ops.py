@@ -55,9 +55,13 @@ class SavedRows(NamedTuple):
     by_key: tf.Tensor
 
 
-def save_rows(handle: tf.Tensor, place: Place, *, buffer_bytes: int) -> tf.Operation | None:
-    """Writes all rows, as they are at one moment."""
-    return _raw.tf_embed_save_rows(table=handle, buffer_bytes=buffer_bytes, **place.arguments())
+def save_rows(
+    handle: tf.Tensor, place: Place, *, buffer_bytes: int, links: bool = False
+) -> tf.Operation | None:
+    """Writes all rows, as they are at one moment; files of a table over disk may be linked."""
+    return _raw.tf_embed_save_rows(
+        table=handle, buffer_bytes=buffer_bytes, links=links, **place.arguments()
+    )
 
 
 def open_saved_rows(handle: tf.Tensor, place: Place, *, whole: bool) -> SavedRows:

@@ -411,7 +411,9 @@ def _drop_frames(error: BaseException | None) -> None:
 
 def _save_rows(table: Table, folder: str, file_name: str) -> None:
     place = row_file_ops.Place(tf.constant(folder), "", file_name, rank=0, processes=1)
-    row_file_ops.save_rows(table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES)
+    row_file_ops.save_rows(
+        table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES, links=True
+    )
 
 
 def _signed(save: int) -> int:

@@ -13,9 +13,8 @@ Status RowFileReader::CheckLinks(const RowBlock& block) const {
   }
   const RowFileReader& other = *(*links_)[links.file];
   const RowFileHeader& header = other.header_;
-  if (!header.padded || header.key_type != header_.key_type ||
-      header.value_type != header_.value_type || header.meta.dim != header_.meta.dim ||
-      header.slot_bytes() != header_.slot_bytes()) {
+  if (!header.padded || header.meta.value_type != header_.meta.value_type ||
+      header.meta.dim != header_.meta.dim || header.slot_bytes() != header_.slot_bytes()) {
     return Damaged("'" + other.source_->name() + "' has other rows than it says");
   }
   const size_t rows = PaddedBlocks::Of(header).rows;

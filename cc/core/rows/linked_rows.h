@@ -8,12 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cc/core/base/allocator.h"
 
 namespace tf_embed {
 
-// Some rows of a linked file, which is a padded row file.
+// Some rows of a linked file, which is a padded row file, while an export goes on.
 struct LinkedRows {
   explicit LinkedRows(Allocator* allocator) : places(allocator), statistics(allocator) {}
 
@@ -23,6 +24,9 @@ struct LinkedRows {
   size_t size = 0;
   Buffer<uint32_t> places;      // [size], rising: numbers of rows from the first one of `block` on
   Buffer<uint64_t> statistics;  // size x statistics of a row, which the file does not have
+
+  // The store's own numbers of all files that were linked so far; they rise.
+  std::vector<uint64_t> files;
 };
 
 // Gives files names in a snapshot. Of one thread.

@@ -100,8 +100,8 @@ class BackingStore {
     cursor->done = true;
     return Status();
   }
-  // RowChange::Take, of some cold rows of that file: those that the snapshot wants. Moves the
-  // cursor. REQUIRES: no row comes up or leaves.
+  // RowChange::Take, of some cold rows of that file: those that the snapshot wants, or all if there
+  // is none. Moves the cursor. REQUIRES: no row comes up or leaves.
   virtual Status TakeLinked(const WantedRows& wanted, ExportCursor* cursor, LinkedRows* rows) {
     (void)wanted, (void)cursor;
     rows->size = 0;

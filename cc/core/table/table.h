@@ -74,6 +74,8 @@ struct SlotsIn {
 struct ExportCursor {
   uint64_t next = 0;
   bool done = false;
+  // What ExportLinks had: rows of these files are left out. For ExportBatch, while nobody writes.
+  const LinkedRows* linked = nullptr;
 };
 
 class RankList;
@@ -114,8 +116,9 @@ class TableMaintenance {
   virtual Status ExportSnapshot(const ExecContext& context, size_t max_rows, ExportCursor* cursor,
                                 WholeRows* rows);
 
-  // The same, of rows that lie in files which the linker takes. Comes before ExportSnapshot, which
-  // has all others, with the same `rows` until the cursor is done.
+  // The same, of rows that lie in files which the linker takes; all of them if changes() is null,
+  // and then nobody writes. Comes before the export of all others, with the same `rows` until the
+  // cursor is done.
   virtual Status ExportLinks(const ExecContext& context, FileLinker* linker, ExportCursor* cursor,
                              LinkedRows* rows) {
     (void)context, (void)linker;

@@ -103,6 +103,9 @@ TEST_P(EachWay, AgreesWithAMapOfRows) {
       if (HasFailure()) return;
     }
     oracle.VerifySealed();
+    if (dim > 1) {
+      EXPECT_GT(oracle.num_linked(), 0u);
+    }
     ASSERT_TRUE(oracle.Clear().ok());
     ASSERT_TRUE(oracle.Check().ok());
     EXPECT_EQ(0u, oracle.store()->Stats().disk_bytes);

@@ -202,19 +202,23 @@ class DiskStoreOracle {
     const auto exists = std::make_unique<bool[]>(keys.size() + 1);
     store_->Contains(keys.data(), keys.size(), exists.get());
     for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(rows_.count(keys[i]) > 0, exists[i]);
-    std::map<int64_t, int> seen;
-    WholeRows rows(HostAllocator());
-    for (ExportCursor cursor; !cursor.done;) {
-      TF_EMBED_RETURN_IF_ERROR(store_->Scan(scan_rows, &cursor, &rows));
-      for (size_t i = 0; i < rows.size; ++i) {
-        ++seen[rows.keys[i]];
-        ExpectRow(rows, i);
+    for (const bool with_links : {false, true}) {
+      std::map<int64_t, int> seen;
+      WholeRows rows(HostAllocator());
+      LinkedRows linked(HostAllocator());
+      if (with_links) TF_EMBED_RETURN_IF_ERROR(FollowLinks(&linked, &seen));
+      for (ExportCursor cursor{0, false, &linked}; !cursor.done;) {
+        TF_EMBED_RETURN_IF_ERROR(store_->Scan(scan_rows, &cursor, &rows));
+        for (size_t i = 0; i < rows.size; ++i) {
+          ++seen[rows.keys[i]];
+          ExpectRow(rows, i);
+        }
       }
-    }
-    EXPECT_EQ(rows_.size() - shared, seen.size());
-    for (const auto& [key, times] : seen) {
-      EXPECT_EQ(1, times);
-      EXPECT_FALSE(rows_[key].shared);
+      EXPECT_EQ(rows_.size() - shared, seen.size()) << with_links;
+      for (const auto& [key, times] : seen) {
+        EXPECT_EQ(1, times);
+        EXPECT_FALSE(rows_[key].shared);
+      }
     }
     const BackingStoreStats stats = store_->Stats();
     EXPECT_EQ(rows_.size(), stats.rows);
@@ -247,7 +251,59 @@ class DiskStoreOracle {
     return sealed;
   }
 
+  // Links that were made of files.
+  size_t num_linked() const { return num_linked_; }
+
  private:
+  // Reads the files that the store would have linked, and notes the keys of their rows.
+  Status FollowLinks(LinkedRows* linked, std::map<int64_t, int>* seen) {
+    struct Linker final : public FileLinker {
+      bool Link(const std::string& path, uint64_t bytes, uint32_t checksum,
+                uint32_t* number) override {
+        if (++asked % 3 == 0 || !std::filesystem::exists(path)) return false;
+        file = std::make_unique<FileBytes>(path);
+        reader = std::make_unique<RowFileReader>(file.get(), HostAllocator());
+        const Status status = reader->Verify();
+        EXPECT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(bytes, file->size());
+        EXPECT_EQ(checksum, reader->checksum());
+        *number = ++made;
+        return true;
+      }
+      size_t asked = 0;
+      uint32_t made = 0;
+      std::unique_ptr<FileBytes> file;
+      std::unique_ptr<RowFileReader> reader;
+    } linker;
+    WholeRows rows(HostAllocator());
+    RowBlock block(HostAllocator());
+    for (ExportCursor cursor; !cursor.done;) {
+      if (linked->ended) {
+        TF_EMBED_RETURN_IF_ERROR(store_->LinkNext(WantedRows(), &linker, &cursor, linked));
+        continue;
+      }
+      TF_EMBED_RETURN_IF_ERROR(store_->TakeLinked(WantedRows(), &cursor, linked));
+      EXPECT_EQ(linker.made, linked->file);
+      const size_t in_block = PaddedBlocks::Of(linker.reader->header()).rows;
+      TF_EMBED_RETURN_IF_ERROR(rows.Resize(1, weight_bytes(), slot_bytes(), 0));
+      for (size_t i = 0; i < linked->size; ++i) {
+        const size_t place = linked->places[i] % in_block;
+        TF_EMBED_RETURN_IF_ERROR(
+            linker.reader->ReadBlock(linked->block + linked->places[i] / in_block, &block));
+        rows.keys[0] = block.keys[place];
+        std::memcpy(rows.weights.data(), block.weights + place * weight_bytes(), weight_bytes());
+        if (slot_bytes() > 0) {
+          std::memcpy(rows.slots.data(), block.slots + place * slot_bytes(), slot_bytes());
+        }
+        ++(*seen)[rows.keys[0]];
+        ExpectRow(rows, 0);
+      }
+    }
+    EXPECT_EQ(linker.made, linked->files.size());
+    num_linked_ += linker.made;
+    return Status();
+  }
+
   struct Row {
     uint64_t version = 0;
     uint64_t generation = 0;
@@ -311,6 +367,7 @@ class DiskStoreOracle {
   std::string initial_slots_;
   std::map<int64_t, Row> rows_;
   std::map<int64_t, TwoRows> unsure_;
+  size_t num_linked_ = 0;
 };
 
 }  // namespace tf_embed

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -175,6 +176,147 @@ TEST(RowFile, GivesBackWhatWasWritten) {
         ExpectRows(rows, reader);
       }
     }
+  }
+}
+
+// A file that has some rows of a padded one, and some of its own before and behind them.
+struct WithLinks {
+  WithLinks() {
+    header.has_links = true;
+    RowFileHeader of_linked = header;
+    of_linked.has_links = false;
+    of_linked.padded = true;
+    of_linked.statistics = StatisticSet();
+    of_linked.policy.clear();
+    EXPECT_TRUE(Write(of_linked, all, 0, &linked).ok());
+    linked_reader = std::make_unique<RowFileReader>(&linked, HostAllocator());
+    EXPECT_TRUE(linked_reader->Verify().ok());
+    links = {linked_reader.get()};
+    block_rows = PaddedBlocks::Of(of_linked).rows;
+  }
+
+  // Of the rows from block 1 on, those at `places`.
+  void Make(const std::vector<uint32_t>& places, uint32_t number = 0) {
+    const auto part = [&](size_t begin, size_t end) {
+      RowsToWrite rows = all.ToWrite();
+      rows.size = end - begin;
+      rows.keys += begin;
+      rows.weights += begin * header.weight_bytes();
+      rows.slots += begin * header.slot_bytes();
+      rows.statistics += begin * header.statistics.size();
+      return rows;
+    };
+    LinkedRows rows(HostAllocator());
+    rows.file = number;
+    rows.block = 1;
+    rows.size = places.size();
+    ASSERT_TRUE(rows.places.Resize(rows.size).ok());
+    ASSERT_TRUE(rows.statistics.Resize(rows.size * header.statistics.size()).ok());
+    std::copy(places.begin(), places.end(), rows.places.data());
+    for (size_t i = 0; i < rows.size; ++i) {
+      const size_t row = (block_rows + places[i]) % all.keys.size();
+      std::copy_n(all.statistics.begin() + static_cast<ptrdiff_t>(row * header.statistics.size()),
+                  header.statistics.size(), rows.statistics.data() + i * header.statistics.size());
+    }
+    file.content.clear();
+    RowFileWriter writer(&file, HostAllocator(), 1 << 20);
+    ASSERT_TRUE(writer.Begin(header).ok());
+    ASSERT_TRUE(writer.Append(part(0, block_rows)).ok());
+    ASSERT_TRUE(writer.AppendLinked(rows).ok());
+    ASSERT_TRUE(writer.Append(part(all.keys.size() - 1, all.keys.size())).ok());
+    ASSERT_TRUE(writer.Finish().ok());
+    EXPECT_EQ(block_rows + places.size() + 1, writer.rows());
+  }
+
+  Status Verify() const {
+    RowFileReader reader(&file, HostAllocator());
+    reader.SetLinks(links);
+    return reader.Verify();
+  }
+
+  RowFileHeader header = Plain();
+  Rows all{500, header};
+  Memory linked, file;
+  std::unique_ptr<RowFileReader> linked_reader;
+  std::vector<const RowFileReader*> links;
+  size_t block_rows = 0;
+};
+
+std::vector<uint32_t> Upwards(size_t begin, size_t end) {
+  std::vector<uint32_t> numbers;
+  for (size_t i = begin; i < end; ++i) numbers.push_back(static_cast<uint32_t>(i));
+  return numbers;
+}
+
+TEST(RowFile, HasRowsOfLinkedFiles) {
+  WithLinks with;
+  with.Make(Upwards(0, with.all.keys.size() - with.block_rows - 1));
+  RowFileReader reader(&with.file, HostAllocator());
+  reader.SetLinks(with.links);
+  const Status status = reader.Verify();
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(reader.header().has_links);
+  EXPECT_EQ(with.all.keys.size(), reader.rows());
+  ExpectRows(with.all, reader);
+
+  // Some of them, out of several blocks.
+  std::vector<uint32_t> places;
+  for (uint32_t place = 3; place < with.all.keys.size() - with.block_rows; place += 29) {
+    places.push_back(place);
+  }
+  with.Make(places);
+  RowFileReader some(&with.file, HostAllocator());
+  some.SetLinks(with.links);
+  ASSERT_TRUE(some.Verify().ok());
+  RowBlock block(HostAllocator());
+  ASSERT_TRUE(some.ReadBlock(1, &block).ok());
+  ASSERT_EQ(places.size(), block.size);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const size_t row = with.block_rows + places[i];
+    EXPECT_EQ(with.all.keys[row], block.keys[i]);
+    EXPECT_EQ(with.all.statistics[2 * row + 1], block.statistics[2 * i + 1]);
+    EXPECT_EQ(0, std::memcmp(with.all.slots.data() + row * with.header.slot_bytes(),
+                             block.slots + i * with.header.slot_bytes(), with.header.slot_bytes()));
+  }
+}
+
+TEST(RowFile, RefusesLinksThatLeadNowhere) {
+  WithLinks with;
+  const auto rows = static_cast<uint32_t>(with.all.keys.size());
+  with.Make({0, 1, rows + 300});
+  EXPECT_EQ("'memory' is damaged: it has rows that 'memory' does not have.",
+            with.Verify().message());
+  with.Make({0, 2, 1});
+  EXPECT_EQ("'memory' is damaged: its links do not rise.", with.Verify().message());
+  with.Make({0, 1}, 1);
+  EXPECT_EQ("'memory' is damaged: it has rows of a file that is not there.",
+            with.Verify().message());
+  with.Make({0, 1});
+  EXPECT_TRUE(with.Verify().ok());
+  RowFileReader without(&with.file, HostAllocator());
+  EXPECT_EQ("'memory' is damaged: it has rows of a file that is not there.",
+            without.Verify().message());
+  // The last block of the linked file is not full.
+  const uint32_t behind =
+      static_cast<uint32_t>((with.linked_reader->num_blocks() - 1) * with.block_rows - 1);
+  ASSERT_GE(behind + with.block_rows, rows);
+  with.Make({behind});
+  RowFileReader reader(&with.file, HostAllocator());
+  reader.SetLinks(with.links);
+  ASSERT_TRUE(reader.Verify().ok());
+  RowBlock block(HostAllocator());
+  EXPECT_EQ("'memory' is damaged: it has a row that 'memory' does not have.",
+            reader.ReadBlock(1, &block).message());
+}
+
+TEST(RowFile, EachFlippedBitOfLinksIsAnError) {
+  WithLinks with;
+  with.Make({0, 5, 7, 31});
+  for (size_t i = 0; i < with.file.content.size(); ++i) {
+    char& byte = with.file.content[i];
+    byte = static_cast<char>(byte ^ (1 << (i % 8)));
+    EXPECT_FALSE(with.Verify().ok()) << i;
+    byte = static_cast<char>(byte ^ (1 << (i % 8)));
   }
 }
 

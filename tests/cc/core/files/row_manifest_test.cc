@@ -38,6 +38,18 @@ TEST(RowManifest, SurvivesTheRoundTrip) {
   EXPECT_EQ(~uint64_t{0}, read.files[1].bytes);
 }
 
+TEST(RowManifest, NamesLinkedFiles) {
+  RowManifest manifest = Example(), read;
+  manifest.links = {{"c.rows", 4096, 7}, {"d.rows", 8192, 0xffffffff}};
+  ASSERT_TRUE(RowManifest::Decode(manifest.Encode(), "m", &read).ok());
+  ASSERT_EQ(2u, read.links.size());
+  EXPECT_EQ("d.rows", read.links[1].name);
+  EXPECT_EQ(8192u, read.links[1].bytes);
+  EXPECT_EQ(7u, read.links[0].checksum);
+  manifest.links[0].name = "../c.rows";
+  EXPECT_FALSE(RowManifest::Decode(manifest.Encode(), "m", &read).ok());
+}
+
 TEST(RowManifest, SaysWhatItIsChangesOf) {
   RowManifest manifest = Example();
   manifest.since = 0xfedcba9876543210u;
@@ -57,6 +69,7 @@ TEST(RowManifest, SaysWhatItIsChangesOf) {
 
 TEST(RowManifest, EveryFlippedBitIsFound) {
   RowManifest example = Example();
+  example.links = {{"c.rows", 4096, 7}};
   example.since = 5;
   example.since_name = "base";
   const std::string good = example.Encode();
