@@ -37,13 +37,13 @@ void DeviceTableImpl<Device>::FillInitialRow(const RowInitializer& initializer) 
 
 template <class Device>
 RowInitializer DeviceTableImpl<Device>::initializer() const {
-  Shared lock(locks_.content);
+  Shared lock(inside());
   return content_->initializer;
 }
 
 template <class Device>
 RuleSlots DeviceTableImpl<Device>::rule() const {
-  Shared lock(locks_.content);
+  Shared lock(inside());
   return content_->rule;
 }
 
@@ -107,7 +107,7 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
   if (rows > content_->room()) {
     fruitless_waits_ = 0;
     if (!content_->MakeRoom(context, rows)) return NoMemory(context);
-  } else if (!content_->has_bound() && ++fruitless_waits_ == kPatience) {
+  } else if (!options_.is_cache && !content_->has_bound() && ++fruitless_waits_ == kPatience) {
     // Writes of keys that are nearly all there would wait for ever. There is room without this, and
     // under a bound on bytes a larger index might take that of rows.
     fruitless_waits_ = 0;
@@ -146,7 +146,7 @@ Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
     }
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   }
-  Alone lock(locks_.content);
+  Alone lock(inside());
   order_.BeginWrite(context);
   content_.swap(content);
   content.reset();
