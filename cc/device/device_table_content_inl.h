@@ -36,6 +36,35 @@ void DeviceTableImpl<Device>::FillInitialRow(const RowInitializer& initializer) 
 }
 
 template <class Device>
+DefaultsView DeviceTableImpl<Device>::ViewOf(const DefaultRows& defaults) const {
+  const RowInitializer& initializer = content_->initializer;
+  DefaultsView view;
+  view.kind = defaults.kind;
+  view.rows = static_cast<const char*>(defaults.rows);
+  view.type = options_.value_type;
+  view.dim = options_.dim;
+  view.bytes = content_->layout().weight_bytes;
+  view.initializer = initializer.kind;
+  view.a = initializer.a;
+  view.b = initializer.b;
+  view.seed = initializer.seed;
+  view.table_id = initializer.table_id;
+  view.row = content_->initial_row();
+  return view;
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
+  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
+  if (options_.value_type == DataType::kDouble) {
+    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
+  } else {
+    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
+  }
+  return Status();
+}
+
+template <class Device>
 RowInitializer DeviceTableImpl<Device>::initializer() const {
   Shared lock(inside());
   return content_->initializer;

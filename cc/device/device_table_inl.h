@@ -320,7 +320,7 @@ class DeviceTableImpl final : public DeviceTable,
   // Of a cache.
   static constexpr int64_t kUnknown = -1;
   struct DropScratch;
-  mutable FairSharedMutex gate_{LockRank::kStripe};
+  mutable FairSharedMutex gate_{LockRank::kStripe, locks_.number};
   std::atomic<uint8_t> tick_{0};
   mutable std::atomic<int64_t> known_rows_{kUnknown};  // changed by who writes
   mutable std::atomic<uint64_t> versions_{0};          // of statistics
@@ -388,35 +388,6 @@ DeviceTableImpl<Device>::~DeviceTableImpl() {
   if (drop_scratch_ != nullptr) device_.Free(context, drop_scratch_, sizeof(DropScratch));
   if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(TableTallies));
   order_.EndWrite(context);
-}
-
-template <class Device>
-DefaultsView DeviceTableImpl<Device>::ViewOf(const DefaultRows& defaults) const {
-  const RowInitializer& initializer = content_->initializer;
-  DefaultsView view;
-  view.kind = defaults.kind;
-  view.rows = static_cast<const char*>(defaults.rows);
-  view.type = options_.value_type;
-  view.dim = options_.dim;
-  view.bytes = content_->layout().weight_bytes;
-  view.initializer = initializer.kind;
-  view.a = initializer.a;
-  view.b = initializer.b;
-  view.seed = initializer.seed;
-  view.table_id = initializer.table_id;
-  view.row = content_->initial_row();
-  return view;
-}
-
-template <class Device>
-Status DeviceTableImpl<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
-  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
-  if (options_.value_type == DataType::kDouble) {
-    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
-  } else {
-    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
-  }
-  return Status();
 }
 
 template <class Device>
