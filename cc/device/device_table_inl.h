@@ -336,6 +336,10 @@ template <class Device>
 Status DeviceTableImpl<Device>::Create(const TableOptions& options,
                                        const DeviceOptions& device_options, const Device& device,
                                        std::unique_ptr<Table>* table) {
+  if (options.is_cache && options.policy.statistics.Has(Statistic::kChange)) {
+    return Status::InvalidArgument("Table '" + options.name +
+                                   "' can't have its cache on a device and keep track of changes.");
+  }
   std::unique_ptr<DeviceTableImpl> made;
   bool begun = false;
   try {

@@ -126,6 +126,15 @@ TEST_P(DeviceCache, OtherTablesAreNone) {
   EXPECT_EQ(nullptr, NewDevice(options)->cache());
 }
 
+TEST_P(DeviceCache, ChangesAreNotTracked) {
+  TableOptions options = CacheOptions();
+  options.policy.statistics = options.policy.statistics.With(Statistic::kChange);
+  std::unique_ptr<Table> none;
+  const Status status = GetParam().new_table(options, DeviceOptions(), &none);
+  EXPECT_EQ(StatusCode::kInvalidArgument, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("'items'")) << status.message();
+}
+
 // Any verbs in any order, beside a cache on the host.
 TEST_P(DeviceCache, VerbsDoWhatTheyDoOnTheHost) {
   for (const uint64_t seed : Seeds(3)) {
