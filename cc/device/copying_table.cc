@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/core/rows/row_layout.h"
+#include "cc/core/table/table_cache.h"
 
 namespace tf_embed {
 namespace {
@@ -69,7 +70,10 @@ class Arrays {
   Status copied_;
 };
 
-class CopyingTable final : public Table, public TableMaintenance, public TableEviction {
+class CopyingTable final : public Table,
+                           public TableMaintenance,
+                           public TableEviction,
+                           public TableCache {
  public:
   CopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory)
       : table_(std::move(table)), memory_(memory) {}
@@ -85,6 +89,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
     return table_->maintenance() != nullptr ? this : nullptr;
   }
   TableEviction* eviction() override { return table_->eviction() != nullptr ? this : nullptr; }
+  TableCache* cache() override { return table_->cache() != nullptr ? this : nullptr; }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override {
@@ -208,6 +213,51 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
                       size_t* below) const override {
     return table_->eviction()->CollectRanks(context, order, one_in, low, high, ranks, below);
   }
+
+  size_t num_rows() const override { return table_->cache()->num_rows(); }
+  void SetTick(uint8_t tick) override { table_->cache()->SetTick(tick); }
+  Status Touch(const ExecContext& context, const KeyBatch& batch, bool* exists) const override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.NumPositions();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    bool* const flags = arrays.Out(exists, places);
+    return arrays.Finish([&] { return table_->cache()->Touch(context, keys, flags); });
+  }
+  Status SetChanged(const ExecContext& context, const KeyBatch& batch,
+                    bool changed) const override {
+    Arrays arrays(memory_, context);
+    const KeyBatch keys = Keys(&arrays, batch, batch.NumPositions());
+    return arrays.Finish([&] { return table_->cache()->SetChanged(context, keys, changed); });
+  }
+  Status FindMarks(const ExecContext& context, const KeyBatch& batch, uint8_t* marks,
+                   bool* exists) const override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.NumPositions();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    uint8_t* const to = arrays.Out(marks, places);
+    bool* const flags = arrays.Out(exists, places);
+    return arrays.Finish([&] { return table_->cache()->FindMarks(context, keys, to, flags); });
+  }
+  Status NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) override {
+    Arrays arrays(memory_, context);
+    const size_t places = batch.NumPositions();
+    const KeyBatch keys = Keys(&arrays, batch, places);
+    Found* const to = arrays.Out(found, places * sizeof(Found));
+    return arrays.Finish([&] { return table_->cache()->NoteUses(context, keys, to); });
+  }
+  // What these take and give is on the host.
+  Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
+                     RankList* ranks) const override {
+    return table_->cache()->CollectAges(context, one_in, least_age, ranks);
+  }
+  Status AddUnchanged(const ExecContext& context, const WholeRows& rows) override {
+    return table_->cache()->AddUnchanged(context, rows);
+  }
+  void Drop(const ExecContext& context, const int64_t* keys, size_t count) override {
+    table_->cache()->Drop(context, keys, count);
+  }
+  PlannedRows* planned_rows() override { return table_->cache()->planned_rows(); }
+
   TableStats Stats() const override { return table_->Stats(); }
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override {
     return table_->maintenance()->SetRule(context, rule);
@@ -241,6 +291,7 @@ class CopyingTable final : public Table, public TableMaintenance, public TableEv
     keys.keys = arrays->In(batch.keys, batch.size * sizeof(int64_t));
     keys.positions = arrays->In(batch.positions, batch.size * sizeof(uint32_t));
     keys.scores = arrays->In(batch.scores, places * sizeof(int64_t));
+    keys.absent = arrays->Out(batch.absent, places);
     return keys;
   }
   DefaultRows Defaults(Arrays* arrays, const DefaultRows& defaults, size_t places) const {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the rows of a table in device memory lie. A row holds all that belongs to a key:
 //
-//     | weights | pad to 8 | slots | pad to 8 | statistics: 64-bit words | pad to 16 |
-//     0                    slot_offset        statistics_offset             stride
+//     | weights | pad to 8 | slots | pad to 8 | statistics: 64-bit words | mark | pad to 16 |
+//     0                    slot_offset        statistics_offset                    stride
+//
+// The rows of a cache alone have marks (row_mark.h), in a word each, because a device has atomics
+// of words.
 //
 // Rows lie in slabs, by number. Four slabs are of one size, the next four twice as large, and so
 // on: a table takes a fifth more than it needs at most, no row ever moves, and the pointers of all
@@ -17,6 +20,7 @@
 #include "cc/core/base/exec_context.h"
 #include "cc/core/policy/row_policy.h"
 #include "cc/core/rows/row_layout.h"
+#include "cc/core/rows/row_mark.h"
 #include "cc/device/device_index.h"
 #include "cc/device/tile.h"
 
@@ -30,9 +34,11 @@ struct DeviceRowLayout {
         slot_offset(layout.slot_offset),
         slot_bytes(layout.slot_bytes),
         statistics(layout.statistics_per_row),
+        has_marks(layout.has_marks),
+        words(layout.statistics_per_row + (layout.has_marks ? 1 : 0)),
         statistics_offset(
             RowLayout::RoundUp(layout.slot_offset + layout.slot_bytes, RowLayout::kWord)),
-        stride(RowLayout::RoundUp(statistics_offset + layout.statistics_per_row * sizeof(uint64_t),
+        stride(RowLayout::RoundUp(statistics_offset + words * sizeof(uint64_t),
                                   RowLayout::kAlignment)) {}
 
   size_t dim;
@@ -40,6 +46,8 @@ struct DeviceRowLayout {
   size_t slot_offset;
   size_t slot_bytes;
   size_t statistics;  // words
+  bool has_marks;
+  size_t words;  // of statistics and the mark behind them
   size_t statistics_offset;
   size_t stride;
 };
@@ -165,6 +173,12 @@ struct TableCounts {
   uint64_t buckets_swept = 0;  // up to where expired rows were looked for
 
   TF_EMBED_HOST_DEVICE uint64_t rows() const { return rows_begun - rows_free; }
+  // So many new rows were made, with the numbers that TableView::NewRow gives.
+  TF_EMBED_DEVICE void Take(uint64_t count) {
+    const uint64_t reused = count < rows_free ? count : rows_free;
+    rows_free -= reused;
+    rows_begun += count - reused;
+  }
 };
 
 // What has happened to a table since it was made.
@@ -186,6 +200,35 @@ struct TableTallies {
 template <class Tile>
 struct DeviceStatistics;
 
+// RowMark, for kernels; one lane calls.
+template <class Tile>
+struct DeviceMark {
+  uint64_t* word;
+
+  TF_EMBED_DEVICE uint8_t Get() const { return static_cast<uint8_t>(Tile::Load(word)); }
+  TF_EMBED_DEVICE void Set(uint8_t mark) const {
+    if (Tile::Load(word) != mark) Tile::Exchange(word, mark);
+  }
+  TF_EMBED_DEVICE void Change(uint8_t tick) const { Set(RowMark::Of(tick, true)); }
+  TF_EMBED_DEVICE void Use(uint8_t tick) const {
+    const uint8_t mark = Get();
+    if (RowMark::TickOf(mark) == tick) return;
+    // Fails if another lane has noted a use, which is just as good.
+    Replace(mark, RowMark::Of(tick, RowMark::IsChanged(mark)));
+  }
+  // Sets the bit alone.
+  TF_EMBED_DEVICE void SetChanged(bool changed) const {
+    uint8_t mark;
+    do {
+      mark = Get();
+    } while (!Replace(mark, RowMark::Of(RowMark::TickOf(mark), changed)));
+  }
+  TF_EMBED_DEVICE bool Replace(uint8_t before, uint8_t after) const {
+    uint64_t expected = before;
+    return before == after || Tile::CompareExchange(word, &expected, after);
+  }
+};
+
 // What kernels know of a table. Copied into each launch.
 struct TableView {
   explicit TableView(const DeviceRowLayout& layout) : layout(layout) {}
@@ -197,6 +240,7 @@ struct TableView {
   TableCounts* counts = nullptr;
   TableTallies* tallies = nullptr;
   const char* initial_slots = nullptr;  // [slot_bytes]
+  uint8_t tick = 0;                     // of a cache
 
   TF_EMBED_DEVICE char* Row(uint32_t row) const { return rows.Row(row, layout.stride); }
   TF_EMBED_DEVICE uint64_t* StatisticsOf(char* row) const {
@@ -205,6 +249,17 @@ struct TableView {
   template <class Tile>
   TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsAt(uint32_t row) const {
     return {statistics, StatisticsOf(Row(row))};
+  }
+  // REQUIRES: layout.has_marks.
+  template <class Tile>
+  TF_EMBED_DEVICE DeviceMark<Tile> MarkOf(char* row) const {
+    return {StatisticsOf(row) + layout.statistics};
+  }
+  // The number of the new row that `before` others of a launch come before.
+  TF_EMBED_DEVICE uint32_t NewRow(uint64_t before) const {
+    const uint64_t free = counts->rows_free;
+    return before < free ? *rows.Free(static_cast<uint32_t>(free - 1 - before))
+                         : static_cast<uint32_t>(counts->rows_begun + before - free);
   }
 };
 

@@ -60,7 +60,7 @@ Status DeviceTableImpl<Device>::Apply(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
-  const Writing writing(this, context);
+  const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);
   TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
   return DispatchFloating(options_.value_type, [&](auto tag) -> Status {
     using T = typename decltype(tag)::Type;

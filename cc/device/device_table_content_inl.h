@@ -36,14 +36,43 @@ void DeviceTableImpl<Device>::FillInitialRow(const RowInitializer& initializer) 
 }
 
 template <class Device>
+DefaultsView DeviceTableImpl<Device>::ViewOf(const DefaultRows& defaults) const {
+  const RowInitializer& initializer = content_->initializer;
+  DefaultsView view;
+  view.kind = defaults.kind;
+  view.rows = static_cast<const char*>(defaults.rows);
+  view.type = options_.value_type;
+  view.dim = options_.dim;
+  view.bytes = content_->layout().weight_bytes;
+  view.initializer = initializer.kind;
+  view.a = initializer.a;
+  view.b = initializer.b;
+  view.seed = initializer.seed;
+  view.table_id = initializer.table_id;
+  view.row = content_->initial_row();
+  return view;
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
+  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
+  if (options_.value_type == DataType::kDouble) {
+    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
+  } else {
+    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
+  }
+  return Status();
+}
+
+template <class Device>
 RowInitializer DeviceTableImpl<Device>::initializer() const {
-  Shared lock(locks_.content);
+  Shared lock(inside());
   return content_->initializer;
 }
 
 template <class Device>
 RuleSlots DeviceTableImpl<Device>::rule() const {
-  Shared lock(locks_.content);
+  Shared lock(inside());
   return content_->rule;
 }
 
@@ -107,7 +136,7 @@ Status DeviceTableImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
   if (rows > content_->room()) {
     fruitless_waits_ = 0;
     if (!content_->MakeRoom(context, rows)) return NoMemory(context);
-  } else if (!content_->has_bound() && ++fruitless_waits_ == kPatience) {
+  } else if (!options_.is_cache && !content_->has_bound() && ++fruitless_waits_ == kPatience) {
     // Writes of keys that are nearly all there would wait for ever. There is room without this, and
     // under a bound on bytes a larger index might take that of rows.
     fruitless_waits_ = 0;
@@ -146,7 +175,7 @@ Status DeviceTableImpl<Device>::Shrink(const ExecContext& context) {
     }
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
   }
-  Alone lock(locks_.content);
+  Alone lock(inside());
   order_.BeginWrite(context);
   content_.swap(content);
   content.reset();

@@ -26,7 +26,10 @@
 // left. Nothing is ever written beyond the room: the kernel itself compares a new row's number with
 // it.
 //
-// Locks: those of TableLocks. A verb that changes anything is alone in both locks.
+// Locks: those of TableLocks. A verb that changes anything is alone in both locks. The verbs of a
+// cache are called under the locks of the table over it, which let writes go together, and some
+// under further locks of that one. So a cache has a lock of its own instead, which verbs take last
+// of all.
 #ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
 #define TF_EMBED_CC_DEVICE_DEVICE_TABLE_INL_H_
 
@@ -42,11 +45,14 @@
 #include <type_traits>
 #include <utility>
 
+#include "cc/core/base/fair_shared_mutex.h"
 #include "cc/core/base/process_salt.h"
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/policy/write_planner.h"
 #include "cc/core/table/table.h"
+#include "cc/core/table/table_cache.h"
 #include "cc/core/table/table_locks.h"
+#include "cc/device/cache_kernels.h"
 #include "cc/device/device_content.h"
 #include "cc/device/device_table.h"
 #include "cc/device/device_write_planner.h"
@@ -60,7 +66,10 @@
 namespace tf_embed {
 
 template <class Device>
-class DeviceTableImpl final : public DeviceTable, public TableMaintenance, public TableEviction {
+class DeviceTableImpl final : public DeviceTable,
+                              public TableMaintenance,
+                              public TableEviction,
+                              public TableCache {
  public:
   static Status Create(const TableOptions& options, const DeviceOptions& device_options,
                        const Device& device, std::unique_ptr<Table>* table);
@@ -73,6 +82,7 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
   RuleSlots rule() const override;
   TableMaintenance* maintenance() override { return this; }
   TableEviction* eviction() override { return this; }
+  TableCache* cache() override { return options_.is_cache ? this : nullptr; }
 
   Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
               void* weights, bool* exists, const SlotsOut& slots) const override;
@@ -108,6 +118,18 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
   Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                       const Rank& low, const Rank& high, RankList* ranks,
                       size_t* below) const override;
+  size_t num_rows() const override;
+  void SetTick(uint8_t tick) override { tick_.store(tick, std::memory_order_relaxed); }
+  Status Touch(const ExecContext& context, const KeyBatch& batch, bool* exists) const override;
+  Status SetChanged(const ExecContext& context, const KeyBatch& batch, bool changed) const override;
+  Status FindMarks(const ExecContext& context, const KeyBatch& batch, uint8_t* marks,
+                   bool* exists) const override;
+  Status CollectAges(const ExecContext& context, size_t one_in, uint8_t least_age,
+                     RankList* ranks) const override;
+  Status AddUnchanged(const ExecContext& context, const WholeRows& rows) override;
+  void Drop(const ExecContext& context, const int64_t* keys, size_t count) override;
+  Status NoteUses(const ExecContext& context, const KeyBatch& batch, Found* found) override;
+  PlannedRows* planned_rows() override { return planned_.get(); }
   TableStats Stats() const override;
   using TableMaintenance::SetRule;
   Status SetRule(const ExecContext& context, const RuleSlots& rule) override;
@@ -148,7 +170,9 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
   class Reading {
    public:
     Reading(const DeviceTableImpl* table, const ExecContext& context)
-        : table_(table), context_(context), locks_(table->locks_, context) {
+        : table_(table), context_(context) {
+      const bool held = context.held == Held::kContent || context.held == Held::kWriting;
+      if (!held || table->options_.is_cache) lock_ = Shared(table->inside());
       table_->order_.BeginRead(context_);
     }
     ~Reading() { table_->order_.EndRead(context_); }
@@ -156,15 +180,19 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
    private:
     const DeviceTableImpl* table_;
     const ExecContext& context_;
-    const ReadLocks locks_;
+    Shared lock_;
   };
 
-  // One that writes.
+  // One that writes; `keeps_keys`: and neither inserts nor erases any.
   class Writing {
    public:
-    Writing(const DeviceTableImpl* table, const ExecContext& context)
+    Writing(const DeviceTableImpl* table, const ExecContext& context, bool keeps_keys = false)
         : table_(table), context_(context), pausing_(table->locks_, context) {
-      if (context.held != Held::kWriting) content_lock_ = Alone(table->locks_.content);
+      if (context.held != Held::kWriting || table->options_.is_cache) {
+        lock_ = Alone(table->inside());
+      }
+      table_->ForgetStatistics();
+      if (!keeps_keys) table_->known_rows_.store(kUnknown, std::memory_order_relaxed);
       table_->order_.BeginWrite(context_);
     }
     ~Writing() { table_->order_.EndWrite(context_); }
@@ -173,10 +201,11 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
     const DeviceTableImpl* table_;
     const ExecContext& context_;
     const PauseLocks pausing_;
-    Alone content_lock_;
+    Alone lock_;
   };
 
   class ReadingMany;  // device_table_pooled_inl.h
+  class Planned;      // device_table_cache_inl.h
   using Staging = StagingBuffer<Device>;
 
   // The distinct keys of a batch.
@@ -213,15 +242,26 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
   bool Begin();                           // false without memory
 
   RowLayout LayoutOf(const RuleSlots& rule) const {
-    return RowLayout(options_.value_type, options_.dim, rule.slots_per_row(),
+    RowLayout layout(options_.value_type, options_.dim, rule.slots_per_row(),
                      options_.policy.statistics.size());
+    layout.has_marks = options_.is_cache;
+    return layout;
   }
+  // The lock that every verb takes, one that writes alone.
+  FairSharedMutex& inside() const { return options_.is_cache ? gate_ : locks_.content; }
+  // What a plan read of them may be different now.
+  void ForgetStatistics() const { versions_.fetch_add(1, std::memory_order_relaxed); }
   Status NewContent(const ExecContext& context, std::unique_ptr<Content>* content) const;
   TableView View() const {
     TableView view = content_->View(options_.policy.statistics);
     view.tallies = tallies_;
+    view.tick = tick_.load(std::memory_order_relaxed);
     return view;
   }
+  // Adds the ranks that a kernel of cache_kernels.h finds in so many launches.
+  template <class Kernel>
+  Status CollectFound(const ExecContext& context, size_t count, size_t cost, Kernel kernel,
+                      RankList* ranks) const;
   Status Group(const ExecContext& context, const KeyBatch& batch, Grouped* groups) const;
   template <class Verb>
   void LaunchSums(const ExecContext& context, const GroupsView& groups, size_t first, size_t count,
@@ -277,6 +317,15 @@ class DeviceTableImpl final : public DeviceTable, public TableMaintenance, publi
   int fruitless_waits_ = 0;           // for whoever writes
   TableTallies* tallies_ = nullptr;   // in device memory
   mutable Buffer<char> initial_row_;  // on the host, under the lock
+  // Of a cache.
+  static constexpr int64_t kUnknown = -1;
+  struct DropScratch;
+  mutable FairSharedMutex gate_{LockRank::kStripe, locks_.number};
+  std::atomic<uint8_t> tick_{0};
+  mutable std::atomic<int64_t> known_rows_{kUnknown};  // changed by who writes
+  mutable std::atomic<uint64_t> versions_{0};          // of statistics
+  DropScratch* drop_scratch_ = nullptr;                // in device memory, for who writes
+  std::unique_ptr<Planned> planned_;
   mutable std::atomic<uint64_t> keys_looked_up_{0};
   std::atomic<uint64_t> evicted_{0};  // but for those that left for others
   std::atomic<uint64_t> expired_{0};  // but for those that writes took out
@@ -287,6 +336,10 @@ template <class Device>
 Status DeviceTableImpl<Device>::Create(const TableOptions& options,
                                        const DeviceOptions& device_options, const Device& device,
                                        std::unique_ptr<Table>* table) {
+  if (options.is_cache && options.policy.statistics.Has(Statistic::kChange)) {
+    return Status::InvalidArgument("Table '" + options.name +
+                                   "' can't have its cache on a device and keep track of changes.");
+  }
   std::unique_ptr<DeviceTableImpl> made;
   bool begun = false;
   try {
@@ -316,6 +369,12 @@ bool DeviceTableImpl<Device>::Begin() {
   tallies_ = static_cast<TableTallies*>(device_.AllocateLasting(context, sizeof(TableTallies)));
   if (tallies_ == nullptr || !initial_row_.Resize(layout.weight_bytes).ok()) return false;
   device_.Fill(context, tallies_, 0, sizeof(TableTallies));
+  if (options_.is_cache) {
+    drop_scratch_ =
+        static_cast<DropScratch*>(device_.AllocateLasting(context, sizeof(DropScratch)));
+    if (drop_scratch_ == nullptr) return false;
+    planned_ = std::make_unique<Planned>(this);
+  }
   content_.reset(new Content(device_, device_options_, layout, options_.initializer));
   FillInitialRow(options_.initializer);
   order_.BeginWrite(context);
@@ -330,37 +389,9 @@ DeviceTableImpl<Device>::~DeviceTableImpl() {
   const ExecContext context = ExecContext::Serial();
   order_.BeginWrite(context);
   content_.reset();
+  if (drop_scratch_ != nullptr) device_.Free(context, drop_scratch_, sizeof(DropScratch));
   if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(TableTallies));
   order_.EndWrite(context);
-}
-
-template <class Device>
-DefaultsView DeviceTableImpl<Device>::ViewOf(const DefaultRows& defaults) const {
-  const RowInitializer& initializer = content_->initializer;
-  DefaultsView view;
-  view.kind = defaults.kind;
-  view.rows = static_cast<const char*>(defaults.rows);
-  view.type = options_.value_type;
-  view.dim = options_.dim;
-  view.bytes = content_->layout().weight_bytes;
-  view.initializer = initializer.kind;
-  view.a = initializer.a;
-  view.b = initializer.b;
-  view.seed = initializer.seed;
-  view.table_id = initializer.table_id;
-  view.row = content_->initial_row();
-  return view;
-}
-
-template <class Device>
-Status DeviceTableImpl<Device>::InitialSlots(const RuleSlots& rule, Buffer<char>* slots) const {
-  TF_EMBED_RETURN_IF_ERROR(slots->Resize(LayoutOf(rule).slot_bytes));
-  if (options_.value_type == DataType::kDouble) {
-    FillInitialSlots(rule, reinterpret_cast<double*>(slots->data()));
-  } else {
-    FillInitialSlots(rule, reinterpret_cast<float*>(slots->data()));
-  }
-  return Status();
 }
 
 template <class Device>
@@ -375,7 +406,8 @@ Status DeviceTableImpl<Device>::Find(const ExecContext& context, const KeyBatch&
   device_.Launch(context, batch.size, kFindCost + content_->layout().weight_bytes / 8,
                  FindKernel{View(), BatchView(batch), ViewOf(defaults), static_cast<char*>(weights),
                             exists, static_cast<char*>(slots.slots),
-                            context.training && content_->layout().statistics > 0, context.now,
+                            context.training && content_->layout().statistics > 0,
+                            context.training && options_.is_cache, context.now,
                             context.training ? ExpiryAt(context) : Expiry()});
   return device_.Check(context);
 }
@@ -431,7 +463,8 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
                                       size_t key_cost, const Verb& verb) {
   if (batch.size == 0) return Status();
   const RowPolicy& policy = options_.policy;
-  const bool planned = policy.plans_writes() && !context.restoring;
+  const bool inserts = batch.absent == nullptr;
+  const bool planned = policy.plans_writes() && !context.restoring && inserts;
   const GroupsView groups = grouped.view;
   Array<uint32_t> rows(device_, context);
   Array<uint32_t> wanted(device_, context);
@@ -449,8 +482,10 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
         ProbeKernel{content_->index(), view, groups, write.exists, rows.data(), wanted.data()});
     TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context, wanted.data(), batch.size + 1));
   }
-  bool all;
-  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size, &all));
+  bool all = true;
+  if (inserts) {
+    TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, batch.size, wanted.data() + batch.size, &all));
+  }
   NewRows coming{wanted.data(), content_->room()};
   if (planned && policy.admission != nullptr) {
     TF_EMBED_RETURN_IF_ERROR(planner.ReserveCandidates(batch.size));
@@ -475,6 +510,7 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
     device_.Launch(context, 1, 0,
                    DuplicateKeysKernel<Verb>{kernel, grouped.late.data(), grouped.counters.data()});
   }
+  if (!inserts) return device_.Check(context);
   device_.Launch(
       context, 1, 0,
       CommitCountsKernel{table.counts, tallies_, coming, wanted.data() + batch.size, batch.size,
@@ -488,7 +524,7 @@ Status DeviceTableImpl<Device>::FindOrInsert(const ExecContext& context, const K
                                              bool* exists) {
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
-  const Writing writing(this, context);
+  const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);
   keys_looked_up_.fetch_add(batch.size, std::memory_order_relaxed);
   WriteOptions write;
   write.uses = context.training;
@@ -504,7 +540,7 @@ Status DeviceTableImpl<Device>::InsertOrAssign(const ExecContext& context, const
                                                const void* weights, const SlotsIn& slots) {
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
-  const Writing writing(this, context);
+  const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);
   if (slots.rule != nullptr && !SameRule(*slots.rule, content_->rule)) {
     return RuleWasChanged(options_.name);
   }
@@ -522,7 +558,7 @@ Status DeviceTableImpl<Device>::Accum(const ExecContext& context, const KeyBatch
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
   Grouped groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, &groups));
-  const Writing writing(this, context);
+  const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);
   WriteOptions write;
   write.exists = exists;
   return DispatchDataType(options_.value_type, [&](auto tag) -> Status {
@@ -540,6 +576,7 @@ Status DeviceTableImpl<Device>::Accum(const ExecContext& context, const KeyBatch
 }  // namespace tf_embed
 
 #include "cc/device/device_table_apply_inl.h"
+#include "cc/device/device_table_cache_inl.h"
 #include "cc/device/device_table_content_inl.h"
 #include "cc/device/device_table_policy_inl.h"
 #include "cc/device/device_table_pooled_inl.h"

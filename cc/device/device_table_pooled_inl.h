@@ -24,12 +24,18 @@ class DeviceTableImpl<Device>::ReadingMany {
   // `tables`, whose content is held, outlive it.
   ReadingMany(const HeldTables& tables, const ExecContext& context)
       : tables_(tables), context_(context) {
-    for (size_t i = 0; i < tables_.size(); ++i) Table(i)->order_.BeginRead(context_);
+    for (size_t i = 0; i < tables_.size(); ++i) {
+      if (Table(i)->options_.is_cache) Table(i)->gate_.lock_shared();
+      Table(i)->order_.BeginRead(context_);
+    }
   }
   ReadingMany(const ReadingMany&) = delete;
   ReadingMany& operator=(const ReadingMany&) = delete;
   ~ReadingMany() {
-    for (size_t i = 0; i < tables_.size(); ++i) Table(i)->order_.EndRead(context_);
+    for (size_t i = tables_.size(); i-- > 0;) {
+      Table(i)->order_.EndRead(context_);
+      if (Table(i)->options_.is_cache) Table(i)->gate_.unlock_shared();
+    }
   }
 
  private:
@@ -51,6 +57,7 @@ PoolView DeviceTableImpl<Device>::ViewOf(const ExecContext& context, const Poole
   view.dim = options_.dim;
   view.tallies = tallies_;
   view.uses = context.training && content_->layout().statistics > 0;
+  view.marks = context.training && options_.is_cache;
   if (context.training) view.expiry = ExpiryAt(context);
   view.pooled = find.pooled;
   view.pooled_stride = find.stride;

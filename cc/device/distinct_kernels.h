@@ -68,7 +68,7 @@ struct DuplicateKeysKernel {
       group.count = 1;
       const uint32_t row = write.table.index.FindRow(tile, group.key);
       if (row == kNoRow) {
-        write.verb.Absent(tile, write.table, group);
+        write.Absent(tile, group);
       } else {
         if constexpr (Verb::kSums) write.verb.SumAll(tile, group);
         write.Present(tile, group, row);

@@ -81,8 +81,12 @@ class EmulatedDevice {
     uint32_t size_ = 0;
   };
 
-  explicit EmulatedDevice(Allocator* allocator, Allocator* pinned = nullptr)
-      : allocator_(allocator), pinned_(pinned == nullptr ? allocator : pinned) {}
+  // With `in_serial`, launches run on the caller's thread alone, which may then hold locks that are
+  // not held while it waits for others (lock_order.h).
+  explicit EmulatedDevice(Allocator* allocator, Allocator* pinned = nullptr, bool in_serial = false)
+      : allocator_(allocator),
+        pinned_(pinned == nullptr ? allocator : pinned),
+        in_serial_(in_serial) {}
 
   Groups NewGroups() const { return Groups(allocator_); }
 
@@ -147,6 +151,7 @@ class EmulatedDevice {
     const auto run = [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) kernel(Tile(), i);
     };
+    if (in_serial_) return run(0, count);
     if (count > 0) context.parallel_for(count, cost, std::cref(run));
   }
 
@@ -184,6 +189,7 @@ class EmulatedDevice {
  private:
   Allocator* allocator_;
   Allocator* pinned_;
+  bool in_serial_;
 };
 
 }  // namespace tf_embed

@@ -10,8 +10,9 @@ namespace tf_embed {
 
 Status NewEmulatedDeviceTable(const TableOptions& options, const DeviceOptions& device,
                               std::unique_ptr<Table>* table, Allocator* pinned) {
-  return DeviceTableImpl<EmulatedDevice>::Create(options, device,
-                                                 EmulatedDevice(options.allocator, pinned), table);
+  return DeviceTableImpl<EmulatedDevice>::Create(
+      options, device, EmulatedDevice(options.allocator, pinned, /*in_serial=*/options.is_cache),
+      table);
 }
 
 std::unique_ptr<DeviceSplit> NewEmulatedDeviceSplit(Allocator* allocator) {

@@ -42,6 +42,8 @@ struct ShardView {
       : index(table.index),
         stride(table.layout.stride),
         statistics_offset(table.layout.statistics_offset),
+        mark_offset(table.layout.statistics_offset + table.layout.statistics * sizeof(uint64_t)),
+        tick(table.tick),
         statistics(table.statistics),
         defaults(defaults) {}
 
@@ -49,6 +51,8 @@ struct ShardView {
   const char* const* slabs = nullptr;  // RowSlabs::slabs
   size_t stride;
   size_t statistics_offset;
+  size_t mark_offset;  // of a cache
+  uint8_t tick;
   StatisticSet statistics;
   DefaultsView defaults;
 
@@ -59,6 +63,10 @@ struct ShardView {
   template <class Tile>
   TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsOf(char* row) const {
     return {statistics, reinterpret_cast<uint64_t*>(row + statistics_offset)};
+  }
+  template <class Tile>
+  TF_EMBED_DEVICE DeviceMark<Tile> MarkOf(char* row) const {
+    return {reinterpret_cast<uint64_t*>(row + mark_offset)};
   }
 };
 
@@ -76,7 +84,8 @@ struct PoolView {
   size_t dim = 0;
   TableTallies* tallies = nullptr;  // the first shard's, which counts for all of them
   Expiry expiry;                    // expired rows are absent
-  bool uses = false;                // whether it is a use of the rows
+  bool uses = false;                // whether it is a use of the rows, by their statistics
+  bool marks = false;               // the same, by their marks
   void* pooled = nullptr;
   size_t pooled_stride = 0;  // in values
   bool quantized = false;
@@ -198,7 +207,9 @@ struct PoolKernel {
     }
     const T* const values = reinterpret_cast<const T*>(row);
     add([values](size_t j) { return values[j]; });
-    if (batch.uses && first == 0 && tile.lane() == 0) shard.StatisticsOf<Tile>(row).Use(now);
+    if (first != 0 || tile.lane() != 0) return;
+    if (batch.uses) shard.StatisticsOf<Tile>(row).Use(now);
+    if (batch.marks) shard.MarkOf<Tile>(row).Use(shard.tick);
   }
 };
 

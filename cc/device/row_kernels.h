@@ -46,7 +46,7 @@ struct GroupsView {
 // KeyBatch, as kernels need it.
 struct BatchView {
   explicit BatchView(const KeyBatch& batch)
-      : keys(batch.keys), positions(batch.positions), scores(batch.scores) {}
+      : keys(batch.keys), positions(batch.positions), scores(batch.scores), absent(batch.absent) {}
   TF_EMBED_DEVICE size_t Position(size_t i) const {
     return positions == nullptr ? i : positions[i];
   }
@@ -56,10 +56,17 @@ struct BatchView {
   TF_EMBED_DEVICE size_t Last(const DeviceGroup& group) const {
     return Position(group.members[group.count - 1]);
   }
+  // Leaves a key without a row to the caller, if the caller wants to learn of those.
+  template <class Tile>
+  TF_EMBED_DEVICE void LeaveAbsent(const Tile& tile, const DeviceGroup& group) const {
+    if (absent == nullptr) return;
+    ForEachLane(tile, group.count, [&](size_t k) { absent[Position(group.members[k])] = true; });
+  }
 
   const int64_t* keys;
   const uint32_t* positions;
   const int64_t* scores;
+  bool* absent;  // KeyBatch::absent
 };
 
 // The weights of absent keys.
@@ -153,7 +160,8 @@ struct FindKernel {
   char* weights;
   bool* exists;  // may be null
   char* slots;   // may be null
-  bool uses;     // whether it is a use of the rows
+  bool uses;     // whether it is a use of the rows, by their statistics
+  bool marks;    // the same, by their marks
   Moment now;
   Expiry expiry;  // expired rows are absent
 
@@ -172,9 +180,8 @@ struct FindKernel {
       char* const row = table.Row(number);
       CopyBytes(tile, row, layout.weight_bytes, to);
       from_slots = row + layout.slot_offset;
-      if (uses && tile.lane() == 0) {
-        table.StatisticsAt<Tile>(number).Use(now);
-      }
+      if (uses && tile.lane() == 0) table.StatisticsAt<Tile>(number).Use(now);
+      if (marks && tile.lane() == 0) table.MarkOf<Tile>(row).Use(table.tick);
     }
     if (slots != nullptr) {
       CopyBytes(tile, from_slots, layout.slot_bytes, slots + position * layout.slot_bytes);
@@ -223,7 +230,7 @@ inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
 
 // For each group: its row, or kNoRow; and 1 in `marks` [batch size + 1, zeros] at the first member
 // of each key that is absent, and wanted: where `exists` is given, those of which one place says
-// that the key is absent.
+// that the key is absent; if absent keys are left to the caller, none.
 struct ProbeKernel {
   IndexView index;
   BatchView batch;
@@ -239,7 +246,7 @@ struct ProbeKernel {
     const uint32_t row = index.FindRow(tile, group.key);
     if (tile.lane() != 0) return;
     rows[i] = row;
-    if (row == kNoRow &&
+    if (row == kNoRow && batch.absent == nullptr &&
         (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count)) {
       marks[group.members[0]] = 1;
     }
@@ -283,25 +290,36 @@ struct WriteKernel {
     const uint32_t* const mark = coming.marks + group.members[0];
     const uint32_t before = mark[0];  // so many rows come before this one
     const bool comes = mark[1] != before && before < coming.Room(*table.counts);
-    if (!comes) return verb.Absent(tile, table, group);
-    const uint64_t free = table.counts->rows_free;
-    const uint32_t added = before < free
-                               ? *table.rows.Free(static_cast<uint32_t>(free - 1 - before))
-                               : static_cast<uint32_t>(table.counts->rows_begun + before - free);
+    if (!comes) return Absent(tile, group);
+    const uint32_t added = table.NewRow(before);
     char* const row = table.Row(added);
     verb.New(tile, table, group, row);
     if (tile.lane() == 0) {
       const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(added);
       statistics.Begin(now);
       SetScore(statistics, group);
+      if (table.layout.has_marks) table.template MarkOf<Tile>(row).Change(table.tick);
       table.index.template Insert<Tile>(group.key, HashKey(group.key), added);
     }
   }
 
   template <class Tile>
+  TF_EMBED_DEVICE void Absent(const Tile& tile, const DeviceGroup& group) const {
+    verb.Absent(tile, table, group);
+    batch.LeaveAbsent(tile, group);
+  }
+  template <class Tile>
   TF_EMBED_DEVICE void Present(const Tile& tile, const DeviceGroup& group, uint32_t row) const {
     verb.Present(tile, table, group, table.Row(row));
     if (tile.lane() != 0) return;
+    if (table.layout.has_marks) {
+      const DeviceMark<Tile> mark = table.template MarkOf<Tile>(table.Row(row));
+      if (Verb::kWritesPresent) {
+        mark.Change(table.tick);
+      } else {
+        mark.Use(table.tick);
+      }
+    }
     const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(row);
     if (uses) statistics.Use(now);
     if (Verb::kWritesPresent) SetScore(statistics, group);
@@ -338,9 +356,7 @@ struct CommitCountsKernel {
     const uint64_t chosen = coming.marks[batch_size];
     const uint64_t room = coming.Room(*counts);
     const uint64_t came = chosen < room ? chosen : room;
-    const uint64_t reused = came < counts->rows_free ? came : counts->rows_free;
-    counts->rows_free -= reused;
-    counts->rows_begun += came - reused;
+    counts->Take(came);
     tallies->admitted += came;
     if (swept) counts->buckets_swept += BucketsToSweep(*wanted);
     if (counts_refused) tallies->refused += *wanted - came;

@@ -38,7 +38,7 @@ struct ChangeLayoutKernel {
     char* const row = to.Row(number);
     CopyBytes(tile, old_row, from.layout.weight_bytes, row);
     WriteInitialSlots(tile, to, row);
-    ForEachLane(tile, from.layout.statistics,
+    ForEachLane(tile, from.layout.words,
                 [&](size_t i) { to.StatisticsOf(row)[i] = from.StatisticsOf(old_row)[i]; });
   }
 };
@@ -59,7 +59,7 @@ struct CopyTableKernel {
     char* const old_row = from.Row(entry.row);
     char* const row = to.Row(number);
     CopyBytes(tile, old_row, from.layout.statistics_offset, row);
-    ForEachLane(tile, from.layout.statistics, [&](size_t i) {
+    ForEachLane(tile, from.layout.words, [&](size_t i) {
       to.StatisticsOf(row)[i] = Tile::Load(&from.StatisticsOf(old_row)[i]);
     });
     if (tile.lane() == 0) to.index.Insert<Tile>(entry.key, HashKey(entry.key), number);

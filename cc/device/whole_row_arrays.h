@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room in device memory for whole rows, and their way to the host.
+// Room in device memory for whole rows, and their way to the host and from it.
 #ifndef TF_EMBED_CC_DEVICE_WHOLE_ROW_ARRAYS_H_
 #define TF_EMBED_CC_DEVICE_WHOLE_ROW_ARRAYS_H_
 
@@ -32,6 +32,21 @@ class WholeRowArrays {
     TF_EMBED_RETURN_IF_ERROR(slots_.Make(count * layout.slot_bytes));
     TF_EMBED_RETURN_IF_ERROR(statistics_.Make(count * layout.statistics));
     return rows->Resize(count, layout.weight_bytes, layout.slot_bytes, layout.statistics);
+  }
+
+  // Makes room for the rows there, and copies them.
+  Status CopyIn(const WholeRows& rows, const DeviceRowLayout& layout) {
+    const size_t count = rows.size;
+    TF_EMBED_RETURN_IF_ERROR(keys_.Make(count));
+    TF_EMBED_RETURN_IF_ERROR(weights_.Make(count * layout.weight_bytes));
+    TF_EMBED_RETURN_IF_ERROR(slots_.Make(count * layout.slot_bytes));
+    TF_EMBED_RETURN_IF_ERROR(statistics_.Make(count * layout.statistics));
+    device_.CopyIn(context_, rows.keys.data(), count * sizeof(int64_t), keys_.data());
+    device_.CopyIn(context_, rows.weights.data(), count * layout.weight_bytes, weights_.data());
+    device_.CopyIn(context_, rows.slots.data(), count * layout.slot_bytes, slots_.data());
+    device_.CopyIn(context_, rows.statistics.data(), count * layout.statistics * sizeof(uint64_t),
+                   statistics_.data());
+    return Status();
   }
 
   WholeRowsView view() {

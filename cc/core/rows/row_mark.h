@@ -26,12 +26,14 @@ struct RowMark {
   static constexpr uint8_t kOldest = 64;
   static constexpr uint8_t kChanged = 1;
 
-  static TF_EMBED_INLINE uint8_t Of(uint8_t tick, bool changed) {
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint8_t Of(uint8_t tick, bool changed) {
     return static_cast<uint8_t>(tick << 1 | (changed ? kChanged : 0));
   }
-  static TF_EMBED_INLINE uint8_t TickOf(uint8_t mark) { return mark >> 1; }
-  static TF_EMBED_INLINE bool IsChanged(uint8_t mark) { return (mark & kChanged) != 0; }
-  static TF_EMBED_INLINE uint8_t Age(uint8_t mark, uint8_t tick) {
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint8_t TickOf(uint8_t mark) { return mark >> 1; }
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE bool IsChanged(uint8_t mark) {
+    return (mark & kChanged) != 0;
+  }
+  static TF_EMBED_HOST_DEVICE TF_EMBED_INLINE uint8_t Age(uint8_t mark, uint8_t tick) {
     return static_cast<uint8_t>(tick - TickOf(mark)) % kTicks;
   }
 

@@ -18,6 +18,8 @@
 #include "cc/core/rows/row_layout.h"
 #include "cc/core/rows/stored_slots.h"
 #include "cc/core/table/backing_store.h"
+#include "cc/device/copying_table.h"
+#include "cc/device/device_table.h"
 #include "cc/host/host_table.h"
 #include "cc/tiered/tiered_table.h"
 
@@ -266,16 +268,29 @@ class MemoryStore final : public BackingStore {
 
 // A table over a MemoryStore, which `store` points to if it is given, with a cache of `cache_rows`
 // rows of three slots a weight; so without slots there is room for more.
+inline Status NewHostCache(const TableOptions& options, std::unique_ptr<Table>* cache) {
+  *cache = HostTable::Create(options);
+  return *cache != nullptr ? Status() : NoMemoryForRow(options.name, 0);
+}
+
+// A cache in the memory of a device that is the host.
+inline Status NewDeviceCache(const TableOptions& options, std::unique_ptr<Table>* cache) {
+  std::unique_ptr<Table> on_device;
+  TF_EMBED_RETURN_IF_ERROR(NewEmulatedDeviceTable(options, DeviceOptions(), &on_device));
+  *cache = NewCopyingTable(std::move(on_device), EmulatedDeviceMemory());
+  return Status();
+}
+
+using NewCache = Status (*)(const TableOptions& options, std::unique_ptr<Table>* cache);
+
 inline std::unique_ptr<TieredTable> NewTieredTable(const TableOptions& options, size_t cache_rows,
-                                                   MemoryStore** store = nullptr) try {
+                                                   MemoryStore** store = nullptr,
+                                                   NewCache new_cache = NewHostCache) try {
   const size_t words = options.policy.WithNeeds().statistics.size();
   const RowLayout layout(options.value_type, options.dim, 3 * options.dim, words);
   TierOptions tiers;
   tiers.cache_bytes = cache_rows * (layout.stride + words * sizeof(uint64_t) + 1);
-  tiers.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
-    *cache = HostTable::Create(of_cache);
-    return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
-  };
+  tiers.new_cache = new_cache;
   tiers.new_store = [options, store](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
     auto memory = std::make_unique<MemoryStore>(options, statistics);
     if (store != nullptr && *store == nullptr) *store = memory.get();

@@ -66,11 +66,12 @@ inline std::vector<TableKind> HostTables() {
 }
 
 // A cache of few rows over another store.
-inline TableKind TieredTables(size_t cache_rows = 64) {
-  const auto create = [cache_rows](const TableOptions& options) -> std::unique_ptr<Table> {
-    return NewTieredTable(options, cache_rows);
+inline TableKind TieredTables(size_t cache_rows = 64, const char* name = "TieredTable",
+                              NewCache new_cache = NewHostCache) {
+  const auto create = [=](const TableOptions& options) -> std::unique_ptr<Table> {
+    return NewTieredTable(options, cache_rows, nullptr, new_cache);
   };
-  TableKind kind{"TieredTable", create};
+  TableKind kind{name, create};
   kind.has_tiers = true;
   return kind;
 }
@@ -79,6 +80,7 @@ inline TableKind TieredTables(size_t cache_rows = 64) {
 inline std::vector<TableKind> AllTables() {
   std::vector<TableKind> kinds = HostTables();
   kinds.push_back(TieredTables());
+  kinds.push_back(TieredTables(64, "TieredTableOnDevice", NewDeviceCache));
   const auto create = [](const TableOptions& options) {
     std::unique_ptr<Table> table;
     (void)NewEmulatedDeviceTable(options, DeviceOptions(), &table);

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 
+#include "cc/disk/disk_store.h"
 #include "gtest/gtest.h"
 #include "tests/cc/support/test_tables.h"
 
@@ -15,7 +17,16 @@ namespace {
 
 constexpr size_t kDim = 3;
 
-class TieredTableTest : public testing::Test {
+// Where the cache is.
+struct CacheKind {
+  const char* name;
+  NewCache new_cache;
+};
+const CacheKind kCaches[] = {{"OnHost", NewHostCache}, {"OnDevice", NewDeviceCache}};
+std::string NameOfCache(const testing::TestParamInfo<CacheKind>& info) { return info.param.name; }
+void PrintTo(const CacheKind& kind, std::ostream* out) { *out << kind.name; }
+
+class TieredTableTest : public testing::TestWithParam<CacheKind> {
  protected:
   static TableOptions Options(size_t dim = kDim) {
     TableOptions options;
@@ -26,7 +37,7 @@ class TieredTableTest : public testing::Test {
   }
 
   void SetUp() override {
-    table = NewTieredTable(Options(), 8, &store);
+    table = NewTieredTable(Options(), 8, &store, GetParam().new_cache);
     ASSERT_NE(nullptr, table);
   }
 
@@ -50,7 +61,7 @@ class TieredTableTest : public testing::Test {
   std::unique_ptr<TieredTable> table;
 };
 
-TEST_F(TieredTableTest, RowsBeyondTheCacheGoDown) {
+TEST_P(TieredTableTest, RowsBeyondTheCacheGoDown) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, static_cast<float>(key));
   const TableStats stats = table->Stats();
   EXPECT_EQ(200u, table->size());
@@ -63,7 +74,7 @@ TEST_F(TieredTableTest, RowsBeyondTheCacheGoDown) {
   }
 }
 
-TEST_F(TieredTableTest, EvaluationMovesNoRow) {
+TEST_P(TieredTableTest, EvaluationMovesNoRow) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   const TableStats before = table->Stats();
   Get(KeysUpTo(300));
@@ -77,7 +88,7 @@ TEST_F(TieredTableTest, EvaluationMovesNoRow) {
   EXPECT_EQ(200u - before.cache_rows, after.cache_misses - before.cache_misses);
 }
 
-TEST_F(TieredTableTest, RowsThatDidNotChangeAreNotWrittenAgain) {
+TEST_P(TieredTableTest, RowsThatDidNotChangeAreNotWrittenAgain) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   const uint64_t written = table->Stats().disk_rows_written;
   context.training = true;  // brings them up
@@ -92,7 +103,7 @@ TEST_F(TieredTableTest, RowsThatDidNotChangeAreNotWrittenAgain) {
   EXPECT_EQ(200u, table->size());
 }
 
-TEST_F(TieredTableTest, RowsThatChangedAreWrittenAgain) {
+TEST_P(TieredTableTest, RowsThatChangedAreWrittenAgain) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   for (int64_t key = 0; key < 200; ++key) Put({key}, 2.0f);
   for (int64_t key = 0; key < 200; ++key) {
@@ -101,7 +112,7 @@ TEST_F(TieredTableTest, RowsThatChangedAreWrittenAgain) {
   EXPECT_EQ(200u, table->size());
 }
 
-TEST_F(TieredTableTest, TheOldestRowsGoDown) {
+TEST_P(TieredTableTest, TheOldestRowsGoDown) {
   context.training = true;
   Put(KeysUpTo(8), 1.0f);
   for (int64_t key = 1000; key < 1400; ++key) {
@@ -113,7 +124,7 @@ TEST_F(TieredTableTest, TheOldestRowsGoDown) {
   }
 }
 
-TEST_F(TieredTableTest, PrefetchBringsRowsUp) {
+TEST_P(TieredTableTest, PrefetchBringsRowsUp) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, static_cast<float>(key));
   ++context.now.step;
   const Batch batch{1, 2, 3, 999};
@@ -127,14 +138,11 @@ TEST_F(TieredTableTest, PrefetchBringsRowsUp) {
   EXPECT_EQ(before.cache_misses, after.cache_misses);
 }
 
-TEST_F(TieredTableTest, BatchThatFillsTheCacheMakesRoomForItself) {
+TEST_P(TieredTableTest, BatchThatFillsTheCacheMakesRoomForItself) {
   // Three keys take turns in a cache of one row.
   TierOptions tiers;
   tiers.cache_bytes = 33;
-  tiers.new_cache = [](const TableOptions& options, std::unique_ptr<Table>* cache) {
-    *cache = HostTable::Create(options);
-    return Status();
-  };
+  tiers.new_cache = GetParam().new_cache;
   tiers.new_store = [](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
     *made = std::make_unique<MemoryStore>(Options(), statistics);
     return Status();
@@ -149,7 +157,7 @@ TEST_F(TieredTableTest, BatchThatFillsTheCacheMakesRoomForItself) {
   }
 }
 
-TEST_F(TieredTableTest, EraseReachesBothTiers) {
+TEST_P(TieredTableTest, EraseReachesBothTiers) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   ASSERT_TRUE(table->Erase(context, Batch(KeysUpTo(150))).ok());
   EXPECT_EQ(50u, table->size());
@@ -159,7 +167,7 @@ TEST_F(TieredTableTest, EraseReachesBothTiers) {
   EXPECT_TRUE(exists[1]);
 }
 
-TEST_F(TieredTableTest, CacheWithoutRoomForARowIsRefused) {
+TEST_P(TieredTableTest, CacheWithoutRoomForARowIsRefused) {
   TierOptions tiers;
   tiers.cache_bytes = 10;
   std::unique_ptr<TieredTable> none;
@@ -169,13 +177,10 @@ TEST_F(TieredTableTest, CacheWithoutRoomForARowIsRefused) {
       << status.message();
 }
 
-TEST_F(TieredTableTest, RuleWhoseRowsFindNoRoomIsRefused) {
+TEST_P(TieredTableTest, RuleWhoseRowsFindNoRoomIsRefused) {
   TierOptions tiers;
   tiers.cache_bytes = 45;  // two rows of three weights, but not with the slots of Adam
-  tiers.new_cache = [](const TableOptions& options, std::unique_ptr<Table>* cache) {
-    *cache = HostTable::Create(options);
-    return Status();
-  };
+  tiers.new_cache = GetParam().new_cache;
   tiers.new_store = [](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
     *made = std::make_unique<MemoryStore>(Options(), statistics);
     return Status();
@@ -196,7 +201,7 @@ TEST_F(TieredTableTest, RuleWhoseRowsFindNoRoomIsRefused) {
 
 // A failing lower tier.
 
-TEST_F(TieredTableTest, NothingIsLostWhenTheStoreCantBeWritten) {
+TEST_P(TieredTableTest, NothingIsLostWhenTheStoreCantBeWritten) {
   for (int64_t key = 0; key < 100; ++key) Put({key}, static_cast<float>(key));
   store->FailAfter(0);
   const std::vector<float> weights(kDim, 5.0f);
@@ -218,7 +223,7 @@ TEST_F(TieredTableTest, NothingIsLostWhenTheStoreCantBeWritten) {
   EXPECT_EQ(200u, table->size());
 }
 
-TEST_F(TieredTableTest, RowsThatCantBeReadAreAnErrorAndStay) {
+TEST_P(TieredTableTest, RowsThatCantBeReadAreAnErrorAndStay) {
   for (int64_t key = 0; key < 100; ++key) Put({key}, static_cast<float>(key));
   store->FailAfter(0);
   std::vector<float> weights(100 * kDim);
@@ -243,16 +248,20 @@ TEST_F(TieredTableTest, RowsThatCantBeReadAreAnErrorAndStay) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Caches, TieredTableTest, testing::ValuesIn(kCaches), NameOfCache);
+
 // Threads.
 
-TEST(TieredThreads, NoChangeIsLostWhileRowsGoUpAndDown) {
+class TieredThreads : public testing::TestWithParam<CacheKind> {};
+
+TEST_P(TieredThreads, NoChangeIsLostWhileRowsGoUpAndDown) {
   // Each thread adds 1 to rows that all share, and others bring rows up and look at them.
   constexpr size_t kThreads = 3, kRounds = 400, kBatch = 40;
   constexpr int64_t kKeys = 2000;
   TableOptions options;
   options.dim = 1;
   options.initializer.kind = InitializerKind::kConstant;
-  const auto table = NewTieredTable(options, 300);
+  const auto table = NewTieredTable(options, 300, nullptr, GetParam().new_cache);
   ASSERT_NE(nullptr, table);
   const Rule sgd = [] {
     Rule rule = MakeRule(RuleKind::kSgd, 1);
@@ -308,16 +317,20 @@ TEST(TieredThreads, NoChangeIsLostWhileRowsGoUpAndDown) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Caches, TieredThreads, testing::ValuesIn(kCaches), NameOfCache);
+
 // The same steps as in memory.
 
-void TrainBeside(DataType type, const Rule& first, uint64_t seed) {
+using NewTable = std::function<std::unique_ptr<TieredTable>(const TableOptions& options)>;
+
+void TrainBeside(const NewTable& new_table, DataType type, const Rule& first, uint64_t seed) {
   SCOPED_TRACE(static_cast<int>(first.slots.kind));
   TableOptions options;
   options.dim = 4;
   options.value_type = type;
   options.initializer = UniformInitializer();
   const auto in_memory = HostTable::Create(options);
-  const auto tiered = NewTieredTable(options, 32);
+  const auto tiered = new_table(options);
   ASSERT_NE(nullptr, tiered);
   Random random(seed);
   ExecContext context = Threads(3);
@@ -379,13 +392,47 @@ void TrainBeside(DataType type, const Rule& first, uint64_t seed) {
   EXPECT_LE(tiered->Stats().cache_rows, 32u * 4);
 }
 
-TEST(TieredTraining, StepsAreThoseOfATableInMemory) {
-  for (const Rule& rule : AllRules(4)) TrainBeside(DataType::kFloat, rule, 1);
+class TieredTraining : public testing::TestWithParam<CacheKind> {};
+
+TEST_P(TieredTraining, StepsAreThoseOfATableInMemory) {
+  const auto in_memory = [](const TableOptions& options) {
+    return NewTieredTable(options, 32, nullptr, GetParam().new_cache);
+  };
+  for (const Rule& rule : AllRules(4)) TrainBeside(in_memory, DataType::kFloat, rule, 1);
   for (const uint64_t seed : Seeds(3)) {
-    TrainBeside(DataType::kHalf, MakeRule(RuleKind::kAdam, 4), seed);
-    TrainBeside(DataType::kFloat, MakeRule(RuleKind::kAdam, 4), seed);
+    TrainBeside(in_memory, DataType::kHalf, MakeRule(RuleKind::kAdam, 4), seed);
+    TrainBeside(in_memory, DataType::kFloat, MakeRule(RuleKind::kAdam, 4), seed);
   }
 }
+
+TEST_P(TieredTraining, StepsOverADiskAreThoseOfATableInMemory) {
+  const auto on_disk = [](const TableOptions& options) {
+    TierOptions tiers;
+    tiers.cache_bytes = 32 * RowLayout(options.value_type, options.dim, 3 * options.dim).stride;
+    tiers.new_cache = GetParam().new_cache;
+    tiers.new_store = [&](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
+      DiskStoreOptions disk;
+      disk.path = testing::TempDir();
+      disk.name = std::string("tiered_table_test_") + GetParam().name;
+      disk.value_type = options.value_type;
+      disk.dim = options.dim;
+      disk.statistics = statistics;
+      std::unique_ptr<DiskStore> store;
+      TF_EMBED_RETURN_IF_ERROR(DiskStore::Open(disk, &store));
+      *made = std::move(store);
+      return Status();
+    };
+    std::unique_ptr<TieredTable> table;
+    EXPECT_TRUE(TieredTable::Create(options, tiers, &table).ok());
+    return table;
+  };
+  for (const RuleKind kind : {RuleKind::kSgd, RuleKind::kAdagrad, RuleKind::kAdam}) {
+    TrainBeside(on_disk, DataType::kFloat, MakeRule(kind, 4), 1);
+  }
+  TrainBeside(on_disk, DataType::kHalf, MakeRule(RuleKind::kAdam, 4), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Caches, TieredTraining, testing::ValuesIn(kCaches), NameOfCache);
 
 }  // namespace
 }  // namespace tf_embed

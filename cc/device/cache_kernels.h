@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a cache in device memory does for the table over it (table_cache.h). As row_kernels.h; the
+// keys of a batch may come twice.
+#ifndef TF_EMBED_CC_DEVICE_CACHE_KERNELS_H_
+#define TF_EMBED_CC_DEVICE_CACHE_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/rows/row_mark.h"
+#include "cc/core/table/table_cache.h"
+#include "cc/device/policy_kernels.h"
+#include "cc/device/row_kernels.h"
+#include "cc/device/table_kernels.h"
+
+namespace tf_embed {
+
+// For each key of a batch.
+struct TouchKernel {
+  TableView table;
+  BatchView batch;
+  bool* exists;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    if (tile.lane() != 0) return;
+    exists[batch.Position(i)] = row != kNoRow;
+    if (row != kNoRow) table.MarkOf<Tile>(table.Row(row)).Use(table.tick);
+  }
+};
+
+// For each key of a batch.
+struct SetChangedKernel {
+  TableView table;
+  BatchView batch;
+  bool changed;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    if (row == kNoRow || tile.lane() != 0) return;
+    table.MarkOf<Tile>(table.Row(row)).SetChanged(changed);
+  }
+};
+
+// For each key of a batch.
+struct FindMarksKernel {
+  TableView table;
+  BatchView batch;
+  uint8_t* marks;
+  bool* exists;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    if (tile.lane() != 0) return;
+    const size_t position = batch.Position(i);
+    exists[position] = row != kNoRow;
+    marks[position] = row == kNoRow ? uint8_t{0} : table.MarkOf<Tile>(table.Row(row)).Get();
+  }
+};
+
+// For each key of a batch.
+struct NoteUsesKernel {
+  TableView table;
+  BatchView batch;
+  Expiry expiry;
+  Moment now;
+  TableCache::Found* found;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint32_t row = table.index.FindRow(tile, batch.keys[i]);
+    if (tile.lane() != 0) return;
+    TableCache::Found& what = found[batch.Position(i)];
+    what = TableCache::Found::kAbsent;
+    if (row == kNoRow) return;
+    const DeviceStatistics<Tile> statistics = table.StatisticsAt<Tile>(row);
+    if (expiry.Has(statistics)) {
+      what = TableCache::Found::kExpired;
+    } else {
+      what = TableCache::Found::kPresent;
+      statistics.Use(now);
+    }
+  }
+};
+
+// Where ranks are put that a launch finds. Those that find no room are only counted.
+struct FoundRanks {
+  Rank* ranks = nullptr;
+  uint64_t room = 0;
+  uint64_t* count = nullptr;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void Add(const Rank& rank) const {
+    const uint64_t place = Tile::Add(count, 1);
+    if (place < room) ranks[place] = rank;
+  }
+};
+
+// For each place: finds the rows that are at least so old, and sees to it that no mark comes
+// around (TableCache::CollectAges).
+struct CollectAgesKernel {
+  TableView table;
+  size_t one_in;  // by the highest byte of a hash
+  uint8_t least_age;
+  FoundRanks found;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t place) const {
+    if (tile.lane() != 0 || !table.index.Holds<Tile>(place)) return;
+    const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+    const uint64_t hash = HashKey(entry.key);
+    if ((hash >> 56) % one_in != 0) return;
+    const DeviceMark<Tile> word = table.MarkOf<Tile>(table.Row(entry.row));
+    uint8_t mark = word.Get();
+    if (one_in == 1 && RowMark::Age(mark, table.tick) > RowMark::kOldest) {
+      const uint8_t oldest = static_cast<uint8_t>(table.tick - RowMark::kOldest) % RowMark::kTicks;
+      const uint8_t aged = RowMark::Of(oldest, RowMark::IsChanged(mark));
+      mark = word.Replace(mark, aged) ? aged : word.Get();
+    }
+    if (RowMark::Age(mark, table.tick) >= least_age) found.Add<Tile>(Rank(mark, hash));
+  }
+};
+
+// For each of some buckets from `first` on, around the end of the index: finds expired rows.
+struct FindExpiredKernel {
+  TableView table;
+  Expiry expiry;
+  uint64_t first;
+  FoundRanks found;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint64_t bucket = (first + i) & (table.index.num_buckets() - 1);
+    ForEachLane(tile, DeviceBucket::kLanes, [&](size_t lane) {
+      const uint64_t place = bucket * DeviceBucket::kLanes + lane;
+      if (!table.index.Holds<Tile>(place)) return;
+      const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+      if (expiry.Has(table.StatisticsAt<Tile>(entry.row))) {
+        found.Add<Tile>(Rank(0, HashKey(entry.key)));
+      }
+    });
+  }
+};
+
+// For each of some rows, of which no key is there and there is room for all: adds it, unchanged.
+struct AddRowsKernel {
+  TableView table;
+  WholeRowsView rows;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const DeviceRowLayout& layout = table.layout;
+    const uint32_t number = table.NewRow(i);
+    char* const row = table.Row(number);
+    CopyBytes(tile, rows.weights + i * layout.weight_bytes, layout.weight_bytes, row);
+    CopyBytes(tile, rows.slots + i * layout.slot_bytes, layout.slot_bytes,
+              row + layout.slot_offset);
+    ForEachLane(tile, layout.statistics, [&](size_t k) {
+      table.StatisticsOf(row)[k] = rows.statistics[i * layout.statistics + k];
+    });
+    if (tile.lane() != 0) return;
+    table.MarkOf<Tile>(row).Set(RowMark::Of(table.tick, false));
+    table.index.Insert<Tile>(rows.keys[i], HashKey(rows.keys[i]), number);
+  }
+};
+
+// Counts them. For one tile.
+struct CommitAddedKernel {
+  TableCounts* counts;
+  uint64_t added;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
+    if (tile.lane() == 0) counts->Take(added);
+  }
+};
+
+// For each key: where it is, or IndexView::kNoPlace.
+struct FindPlacesKernel {
+  IndexView index;
+  const int64_t* keys;
+  uint64_t* places;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    const uint64_t place = index.Find(tile, keys[i], HashKey(keys[i]));
+    if (tile.lane() == 0) places[i] = place;
+  }
+};
+
+// For each of these places: takes the row out.
+struct DropKernel {
+  TableView table;
+  const uint64_t* places;
+
+  template <class Tile>
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
+    if (tile.lane() == 0 && places[i] != IndexView::kNoPlace) EraseAt<Tile>(table, places[i]);
+  }
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_CACHE_KERNELS_H_

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a DeviceTable is to a table over several tiers. The end of device_table_inl.h includes it.
+//
+// Keys, flags and marks of a batch are in device memory, as those of every verb; rows that come up,
+// keys that are dropped and what a plan reads are on the host, where the lower tier is.
+#ifndef TF_EMBED_CC_DEVICE_DEVICE_TABLE_CACHE_INL_H_
+#define TF_EMBED_CC_DEVICE_DEVICE_TABLE_CACHE_INL_H_
+
+#include <algorithm>
+#include <atomic>
+
+#include "cc/core/base/hash.h"
+#include "cc/device/cache_kernels.h"
+#include "cc/device/device_table_inl.h"
+
+namespace tf_embed {
+
+// What Drop needs, which can't fail: it takes so many rows out at a time.
+template <class Device>
+struct DeviceTableImpl<Device>::DropScratch {
+  static constexpr size_t kMost = 4096;
+
+  int64_t keys[kMost];
+  uint64_t places[kMost];
+};
+
+// The rows as a planner on the host sees them: by copies of their statistics, of some keys at a
+// time.
+template <class Device>
+class DeviceTableImpl<Device>::Planned final : public PlannedRows {
+ public:
+  explicit Planned(DeviceTableImpl* table) : table_(table) {}
+
+  size_t size() const override { return table_->num_rows(); }
+  // Such keys are looked up together with the next one that a Find has not yet.
+  void Prefetch(uint64_t hash) const override {
+    if (num_ahead_ < kMost - 1) ahead_[num_ahead_++] = KeyOfHash(hash);
+  }
+  // Null also without memory: then the row stays.
+  RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
+  Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
+                      const Rank& low, const Rank& high, RankList* ranks,
+                      size_t* below) const override {
+    return table_->CollectRanks(context, order, one_in, low, high, ranks, below);
+  }
+  Status FindExpired(const Moment& now, size_t num_absent, RankList* expired) override;
+  Status Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) override {
+    table_->Drop(ExecContext::Serial(), keys, count);
+    counter->fetch_add(count, std::memory_order_relaxed);
+    return Status();
+  }
+
+ private:
+  static constexpr size_t kMost = 32;
+
+  Status LookUp() const;
+
+  DeviceTableImpl* const table_;
+  uint64_t next_bucket_ = 0;  // where the search for expired rows goes on
+  mutable int64_t ahead_[kMost];
+  mutable size_t num_ahead_ = 0;
+  // What was looked up last, and when.
+  mutable int64_t keys_[kMost];
+  mutable bool exists_[kMost];
+  mutable uint64_t statistics_[kMost * StatisticSet::kMax];
+  mutable size_t num_keys_ = 0;
+  mutable uint64_t version_ = 0;
+  mutable RowStatistics::Word words_[StatisticSet::kMax];
+};
+
+template <class Device>
+Status DeviceTableImpl<Device>::Planned::LookUp() const {
+  const ExecContext context = ExecContext::Serial();
+  const Device& device = table_->device_;
+  const size_t words = table_->options_.policy.statistics.size();
+  const size_t size = num_ahead_;
+  num_ahead_ = num_keys_ = 0;
+  Array<int64_t> keys(device, context);
+  Array<bool> exists(device, context);
+  Array<uint64_t> statistics(device, context);
+  TF_EMBED_RETURN_IF_ERROR(keys.Make(size));
+  TF_EMBED_RETURN_IF_ERROR(exists.Make(size));
+  TF_EMBED_RETURN_IF_ERROR(statistics.Make(size * words));
+  device.CopyIn(context, ahead_, size * sizeof(int64_t), keys.data());
+  TF_EMBED_RETURN_IF_ERROR(table_->FindStatistics(context, KeyBatch{keys.data(), size},
+                                                  statistics.data(), exists.data()));
+  device.CopyOut(context, exists.data(), size * sizeof(bool), exists_);
+  device.CopyOut(context, statistics.data(), size * words * sizeof(uint64_t), statistics_);
+  TF_EMBED_RETURN_IF_ERROR(device.Check(context));
+  std::copy_n(ahead_, size, keys_);
+  num_keys_ = size;
+  return Status();
+}
+
+template <class Device>
+RowStatistics::Word* DeviceTableImpl<Device>::Planned::Find(int64_t key, uint64_t) const {
+  const uint64_t version = table_->versions_.load(std::memory_order_relaxed);
+  if (version != version_) num_keys_ = 0;
+  version_ = version;
+  size_t place = std::find(keys_, keys_ + num_keys_, key) - keys_;
+  if (place == num_keys_) {
+    place = num_ahead_;
+    ahead_[num_ahead_++] = key;
+    if (!LookUp().ok()) return nullptr;
+  }
+  if (!exists_[place]) return nullptr;
+  const size_t words = table_->options_.policy.statistics.size();
+  for (size_t i = 0; i < words; ++i) {
+    words_[i].store(statistics_[place * words + i], std::memory_order_relaxed);
+  }
+  return words_;
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::Planned::FindExpired(const Moment& now, size_t num_absent,
+                                                     RankList* expired) {
+  const RowPolicy& policy = table_->options_.policy;
+  const uint64_t buckets = table_->content_->index().num_buckets();
+  if (policy.ttl_milliseconds == 0 || buckets == 0) return Status();
+  const ExecContext context = ExecContext::Serial();
+  const Reading reading(table_, context);
+  const uint64_t searched = std::min(BucketsToSweep(num_absent), buckets);
+  const FindExpiredKernel find{table_->View(), Expiry{policy.ttl_milliseconds, now.milliseconds},
+                               next_bucket_, FoundRanks()};
+  next_bucket_ = (next_bucket_ + searched) & (buckets - 1);
+  return table_->CollectFound(context, searched, kPlaceCost * DeviceBucket::kLanes, find, expired);
+}
+
+template <class Device>
+template <class Kernel>
+Status DeviceTableImpl<Device>::CollectFound(const ExecContext& context, size_t count, size_t cost,
+                                             Kernel kernel, RankList* ranks) const {
+  Array<uint64_t> counters(device_, context);
+  Array<Rank> found(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(counters.MakeZeros(2));
+  kernel.found.count = counters.data();
+  device_.Launch(context, count, cost, kernel);
+  uint64_t size = 0;
+  device_.CopyOut(context, counters.data(), sizeof(size), &size);
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  if (size == 0) return Status();
+  TF_EMBED_RETURN_IF_ERROR(found.Make(size));
+  kernel.found = FoundRanks{found.data(), size, counters.data() + 1};
+  device_.Launch(context, count, cost, kernel);
+  // Rows may have been used since they were counted.
+  uint64_t collected = 0;
+  device_.CopyOut(context, counters.data() + 1, sizeof(collected), &collected);
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  collected = std::min(collected, size);
+  Buffer<Rank> host(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(host.Resize(collected));
+  device_.CopyOut(context, found.data(), collected * sizeof(Rank), host.data());
+  TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
+  return ranks->Append(host.data(), collected);
+}
+
+template <class Device>
+size_t DeviceTableImpl<Device>::num_rows() const {
+  const int64_t known = known_rows_.load(std::memory_order_relaxed);
+  if (known != kUnknown) return static_cast<size_t>(known);
+  const ExecContext context = ExecContext::Serial();
+  const Reading reading(this, context);
+  const uint64_t rows = content_->Rows(context);
+  known_rows_.store(static_cast<int64_t>(rows), std::memory_order_relaxed);
+  return rows;
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::Touch(const ExecContext& context, const KeyBatch& batch,
+                                      bool* exists) const {
+  const Reading reading(this, context);
+  device_.Launch(context, batch.size, kFindCost, TouchKernel{View(), BatchView(batch), exists});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::SetChanged(const ExecContext& context, const KeyBatch& batch,
+                                           bool changed) const {
+  const Reading reading(this, context);
+  device_.Launch(context, batch.size, kFindCost,
+                 SetChangedKernel{View(), BatchView(batch), changed});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::FindMarks(const ExecContext& context, const KeyBatch& batch,
+                                          uint8_t* marks, bool* exists) const {
+  const Reading reading(this, context);
+  device_.Launch(context, batch.size, kFindCost,
+                 FindMarksKernel{View(), BatchView(batch), marks, exists});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::NoteUses(const ExecContext& context, const KeyBatch& batch,
+                                         Found* found) {
+  const Reading reading(this, context);
+  ForgetStatistics();
+  device_.Launch(context, batch.size, kFindCost,
+                 NoteUsesKernel{View(), BatchView(batch), ExpiryAt(context), context.now, found});
+  return device_.Check(context);
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::CollectAges(const ExecContext& context, size_t one_in,
+                                            uint8_t least_age, RankList* ranks) const {
+  const Reading reading(this, context);
+  return CollectFound(context, content_->index().num_places(), kPlaceCost,
+                      CollectAgesKernel{View(), one_in, least_age, FoundRanks()}, ranks);
+}
+
+template <class Device>
+Status DeviceTableImpl<Device>::AddUnchanged(const ExecContext& context, const WholeRows& rows) {
+  if (rows.size == 0) return Status();
+  const Writing writing(this, context, /*keeps_keys=*/true);
+  TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(rows.size));
+  const uint32_t size = static_cast<uint32_t>(rows.size);
+  WholeRowArrays<Device> arrays(device_, context);
+  Array<uint32_t> coming(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(arrays.CopyIn(rows, content_->layout()));
+  TF_EMBED_RETURN_IF_ERROR(coming.Make(1));
+  device_.CopyIn(context, &size, sizeof(size), coming.data());
+  bool all = false;
+  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, size, coming.data(), &all));
+  if (!all) return NoMemory(context);
+  const TableView table = View();
+  device_.Launch(context, size, kRowCost, AddRowsKernel{table, arrays.view()});
+  device_.Launch(context, 1, 0, CommitAddedKernel{table.counts, size});
+  Status status = Launched(context, size);
+  const int64_t known = known_rows_.load(std::memory_order_relaxed);
+  if (known != kUnknown) {
+    known_rows_.store(status.ok() ? known + size : kUnknown, std::memory_order_relaxed);
+  }
+  return status;
+}
+
+template <class Device>
+void DeviceTableImpl<Device>::Drop(const ExecContext& context, const int64_t* keys, size_t count) {
+  if (count == 0) return;
+  const Writing writing(this, context);
+  for (size_t first = 0; first < count; first += DropScratch::kMost) {
+    const size_t size = std::min(DropScratch::kMost, count - first);
+    device_.CopyIn(context, keys + first, size * sizeof(int64_t), drop_scratch_->keys);
+    device_.Launch(context, size, kFindCost,
+                   FindPlacesKernel{content_->index(), drop_scratch_->keys, drop_scratch_->places});
+    device_.Launch(context, size, kPlaceCost, DropKernel{View(), drop_scratch_->places});
+  }
+}
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_DEVICE_DEVICE_TABLE_CACHE_INL_H_
