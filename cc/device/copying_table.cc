@@ -32,6 +32,16 @@ class Arrays {
     return static_cast<T*>(Copy(host, bytes, true));
   }
 
+  // The same of arrays that may be on the device already.
+  template <typename T>
+  const T* RowsIn(const T* rows, size_t bytes) {
+    return context_.rows_on_device ? rows : In(rows, bytes);
+  }
+  template <typename T>
+  T* RowsOut(T* rows, size_t bytes) {
+    return context_.rows_on_device ? rows : Out(rows, bytes);
+  }
+
   // The first failure: of a copy, or `run`'s.
   template <typename Run>
   Status Finish(const Run& run) {
@@ -97,9 +107,9 @@ class CopyingTable final : public Table,
     const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const DefaultRows rows = Defaults(&arrays, defaults, places);
-    void* const to = arrays.Out(weights, places * RowBytes());
+    void* const to = arrays.RowsOut(weights, places * RowBytes());
     bool* const flags = arrays.Out(exists, places);
-    const SlotsOut to_slots{slots.rule, arrays.Out(slots.slots, SlotBytes(slots.rule, places))};
+    const SlotsOut to_slots{slots.rule, arrays.RowsOut(slots.slots, SlotBytes(slots.rule, places))};
     return arrays.Finish([&] { return table_->Find(context, keys, rows, to, flags, to_slots); });
   }
 
@@ -117,7 +127,7 @@ class CopyingTable final : public Table,
     const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
     const DefaultRows rows = Defaults(&arrays, defaults, places);
-    void* const to = arrays.Out(weights, places * RowBytes());
+    void* const to = arrays.RowsOut(weights, places * RowBytes());
     bool* const flags = arrays.Out(exists, places);
     return arrays.Finish([&] { return table_->FindOrInsert(context, keys, rows, to, flags); });
   }
@@ -127,8 +137,8 @@ class CopyingTable final : public Table,
     Arrays arrays(memory_, context);
     const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
-    const void* const from = arrays.In(weights, places * RowBytes());
-    const SlotsIn from_slots{slots.rule, arrays.In(slots.slots, SlotBytes(slots.rule, places))};
+    const void* const from = arrays.RowsIn(weights, places * RowBytes());
+    const SlotsIn from_slots{slots.rule, arrays.RowsIn(slots.slots, SlotBytes(slots.rule, places))};
     return arrays.Finish([&] { return table_->InsertOrAssign(context, keys, from, from_slots); });
   }
 
@@ -137,8 +147,8 @@ class CopyingTable final : public Table,
     Arrays arrays(memory_, context);
     const size_t places = batch.NumPositions();
     const KeyBatch keys = Keys(&arrays, batch, places);
-    const void* const before = arrays.In(old_rows, places * RowBytes());
-    const void* const after = arrays.In(new_rows, places * RowBytes());
+    const void* const before = arrays.RowsIn(old_rows, places * RowBytes());
+    const void* const after = arrays.RowsIn(new_rows, places * RowBytes());
     const bool* const flags = arrays.In(exists, places);
     return arrays.Finish([&] { return table_->Accum(context, keys, before, after, flags); });
   }
@@ -151,14 +161,14 @@ class CopyingTable final : public Table,
     const KeyBatch keys = Keys(&arrays, batch, places);
     const size_t dim = options().dim;
     size_t values = places * dim;
-    if (gradients.begins != nullptr && places > 0) {
+    if (gradients.begins != nullptr && places > 0 && !context.rows_on_device) {
       values = *std::max_element(gradients.begins, gradients.begins + places) + dim;
     }
     Gradients given;
-    given.values = arrays.In(gradients.values, values * SizeOf(gradients.type));
+    given.values = arrays.RowsIn(gradients.values, values * SizeOf(gradients.type));
     given.type = gradients.type;
-    given.begins = arrays.In(gradients.begins, places * sizeof(size_t));
-    given.factors = arrays.In(gradients.factors, places * ComputeSize());
+    given.begins = arrays.RowsIn(gradients.begins, places * sizeof(size_t));
+    given.factors = arrays.RowsIn(gradients.factors, places * ComputeSize());
     return arrays.Finish([&] { return table_->Apply(context, keys, given, rule); });
   }
 
@@ -298,7 +308,7 @@ class CopyingTable final : public Table,
     DefaultRows rows = defaults;
     if (defaults.kind == DefaultRows::Kind::kInitializer) return DefaultRows();
     const size_t count = defaults.kind == DefaultRows::Kind::kOneEach ? places : 1;
-    rows.rows = arrays->In(defaults.rows, count * RowBytes());
+    rows.rows = arrays->RowsIn(defaults.rows, count * RowBytes());
     return rows;
   }
 

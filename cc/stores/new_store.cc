@@ -15,6 +15,7 @@
 #include "cc/core/files/row_file.h"
 #include "cc/disk/disk_store.h"
 #include "cc/host/host_table.h"
+#include "cc/stores/device_tiers.h"
 #include "cc/tiered/tiered_table.h"
 
 namespace tf_embed {
@@ -100,8 +101,32 @@ Status TakeFolderName(const std::string& path, std::string name, DiskStoreOption
   }
 }
 
-// A cache in host memory over rows on disk.
-Status NewTieredStore(const TableOptions& options, const DiskTierOptions& tiers, Store* store) {
+// Makes empty caches, in host memory or a GPU's.
+void SetCache(const StorageOptions& storage, TierOptions* options) {
+  if (!storage.on_device) {
+    options->new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
+      *cache = HostTable::Create(of_cache);
+      return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
+    };
+    return;
+  }
+  DeviceOptions device;
+  device.device = storage.device.device;
+  options->cache_bytes_argument = "gpu_bytes";
+  options->new_cache = [device](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
+    Store made;
+    TF_EMBED_RETURN_IF_ERROR(NewDeviceStore(of_cache, device, &made));
+    *cache = std::move(made.table);
+    return Status();
+  };
+  DeviceMemory* const memory = MemoryOfStores(device.device);
+  options->copy_row = [memory](const ExecContext& context, const void* row, size_t bytes,
+                               void* to) { return memory->CopyIn(context, row, bytes, to); };
+}
+
+// A cache over rows on disk.
+Status NewTieredStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
+  const DiskTierOptions& tiers = storage.tiers;
   if (const uint64_t least = LeastDiskBytes(options); tiers.disk_bytes < least) {
     return Status::InvalidArgument(
         "`disk_bytes` must have room for a file of rows of table '" + options.name +
@@ -110,10 +135,7 @@ Status NewTieredStore(const TableOptions& options, const DiskTierOptions& tiers,
   }
   TierOptions tier_options;
   tier_options.cache_bytes = tiers.cache_bytes;
-  tier_options.new_cache = [](const TableOptions& of_cache, std::unique_ptr<Table>* cache) {
-    *cache = HostTable::Create(of_cache);
-    return *cache != nullptr ? Status() : NoMemoryForRow(of_cache.name, 0);
-  };
+  SetCache(storage, &tier_options);
   DiskStoreOptions disk;
   disk.value_type = options.value_type;
   disk.dim = options.dim;
@@ -133,14 +155,19 @@ Status NewTieredStore(const TableOptions& options, const DiskTierOptions& tiers,
   std::unique_ptr<TieredTable> table;
   TF_EMBED_RETURN_IF_ERROR(TieredTable::Create(options, tier_options, &table));
   store->table = std::move(table);
+  if (storage.on_device) {
+    store->own_on_device =
+        NewDeviceTiers(store->table.get(), MemoryOfStores(storage.device.device));
+    store->on_device = store->own_on_device.get();
+  }
   return Status();
 }
 
 }  // namespace
 
 Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
+  if (!storage.tiers.path.empty()) return NewTieredStore(options, storage, store);
   if (storage.on_device) return NewDeviceStore(options, storage.device, store);
-  if (!storage.tiers.path.empty()) return NewTieredStore(options, storage.tiers, store);
   return NewHostStore(options, store);
 }
 

@@ -15,11 +15,11 @@
 
 namespace tf_embed {
 
-// Rows in host memory over rows on disk.
+// Rows in memory over rows on disk.
 struct DiskTierOptions {
   std::string path;                   // where tables have their folders; "": no tiers
   std::string name;                   // of the shard, for its folder
-  uint64_t cache_bytes = UINT64_MAX;  // of rows in host memory
+  uint64_t cache_bytes = UINT64_MAX;  // of rows in the memory above: the host's or a GPU's
   uint64_t disk_bytes = UINT64_MAX;   // of the folder
   // What a process that has died left in the folder is kept, under another name.
   bool keep_leftovers = false;
@@ -28,14 +28,15 @@ struct DiskTierOptions {
 // Where the rows of one shard are.
 struct StorageOptions {
   bool on_device = false;  // on a GPU, with these options; else in host memory
-  DeviceOptions device;
+  DeviceOptions device;    // of a table over several tiers, the number counts
   DiskTierOptions tiers;
 };
 
 struct Store {
   std::unique_ptr<Table> table;  // takes arrays on the host, wherever its rows are
-  // The same table for arrays in device memory; lives in `table`. Null in host memory.
+  // The same table for arrays in device memory. Null in host memory.
   DeviceTable* on_device = nullptr;
+  std::unique_ptr<DeviceTable> own_on_device;  // if it does not live in `table`
 };
 
 // Without memory for an empty table kResourceExhausted; without a GPU kUnavailable.

@@ -27,15 +27,30 @@ absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, 
   options->device.max_row_bytes = part(gpu_bytes);
   options->device.max_host_bytes = part(host_bytes);
   if (path.empty()) return absl::OkStatus();
-  if (gpu >= 0) {
+  if (gpu < 0 && host_bytes < 0) {
+    return InvalidArgumentError(
+        "Table '", table,
+        "' is on a CPU with a `path`, and needs `host_bytes`: rows go to disk "
+        "only when the cache in host memory is full. Received: "
+        "host_bytes=None.");
+  }
+  if (gpu >= 0 && gpu_bytes < 0) {
+    return InvalidArgumentError(
+        "Table '", table,
+        "' is on a GPU with a `path`, and needs `gpu_bytes`: rows go to disk "
+        "only when the cache in the GPU's memory is full. Received: "
+        "gpu_bytes=None.");
+  }
+  if (gpu >= 0 && (gpu_total_bytes >= 0 || host_bytes > 0)) {
     return InvalidArgumentError("Table '", table,
-                                "' is on a GPU, and tables there have no rows on "
-                                "disk. Received: path='",
-                                path, "'.");
+                                "' is on a GPU with a `path`, and takes `gpu_bytes` alone of the "
+                                "bounds on memory. Received: ",
+                                gpu_total_bytes >= 0 ? "gpu_total_bytes=" : "host_bytes=",
+                                gpu_total_bytes >= 0 ? gpu_total_bytes : host_bytes, ".");
   }
   options->tiers.path = path;
   options->tiers.name = absl::StrCat(table, "-", shard);
-  options->tiers.cache_bytes = part(host_bytes);
+  options->tiers.cache_bytes = part(gpu >= 0 ? gpu_bytes : host_bytes);
   options->tiers.disk_bytes = part(disk_bytes);
   options->tiers.keep_leftovers = keep_leftovers;
   return absl::OkStatus();

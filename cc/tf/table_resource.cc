@@ -261,7 +261,8 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     TableOptions shard_options = options;
     shard_options.policy =
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
-    if (gpu >= 0 && storage.evict_by_bytes && shard_options.policy.max_rows == 0) {
+    if (gpu >= 0 && storage.path.empty() && storage.evict_by_bytes &&
+        shard_options.policy.max_rows == 0) {
       shard_options.policy.max_rows = SIZE_MAX;
     }
     Store store;
@@ -272,6 +273,7 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     if (gpu >= 0) {
       TF_RETURN_IF_ERROR(WithMemoryAdvice(status));
       created->device_shards_.push_back(store.on_device);
+      created->own_device_shards_.push_back(std::move(store.own_on_device));
     } else if (absl::IsResourceExhausted(status) && storage.path.empty()) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }

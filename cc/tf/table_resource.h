@@ -20,6 +20,7 @@
 #include "cc/core/base/turn_queue.h"
 #include "cc/core/index/string_keys.h"
 #include "cc/core/table/table.h"
+#include "cc/device/device_table.h"
 #include "cc/tf/table_policy.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -156,7 +157,8 @@ class TableResource : public tensorflow::ResourceBase {
   TurnQueue turns_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
-  std::vector<Table*> device_shards_;  // within those, where they are on a GPU
+  std::vector<Table*> device_shards_;  // within those, or own ones, if they are on a GPU
+  std::vector<std::unique_ptr<DeviceTable>> own_device_shards_;  // those over several tiers
   FairSharedMutex strings_mutex_{LockRank::kStrings};
   std::unique_ptr<StringKeys> key_strings_;
   std::unique_ptr<StringKeys> value_strings_;

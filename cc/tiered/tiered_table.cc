@@ -187,6 +187,13 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
   return status;
 }
 
+Status TieredTable::CopyRow(const ExecContext& context, const void* row, size_t bytes,
+                            void* to) const {
+  if (context.rows_on_device) return tiers_.copy_row(context, row, bytes, to);
+  std::memcpy(to, row, bytes);
+  return Status();
+}
+
 Status TieredTable::ReadThrough(const ExecContext& inner, const KeyBatch& batch, const Keys& absent,
                                 void* weights, bool* exists, const SlotsOut& slots) const {
   Keys keys(options_.allocator);
@@ -210,11 +217,13 @@ Status TieredTable::ReadThrough(const ExecContext& inner, const KeyBatch& batch,
         found.data(), found.data() + rows.size, std::make_pair(absent.keys[i], size_t{0}));
     if (row == found.data() + rows.size || row->first != absent.keys[i]) continue;
     const size_t position = absent.positions[i];
-    std::memcpy(static_cast<char*>(weights) + position * layout.weight_bytes,
-                rows.weights.data() + row->second * layout.weight_bytes, layout.weight_bytes);
+    TF_EMBED_RETURN_IF_ERROR(CopyRow(inner, rows.weights.data() + row->second * layout.weight_bytes,
+                                     layout.weight_bytes,
+                                     static_cast<char*>(weights) + position * layout.weight_bytes));
     if (slots.slots != nullptr) {
-      std::memcpy(static_cast<char*>(slots.slots) + position * layout.wide_slot_bytes,
-                  rows.slots.data() + row->second * layout.wide_slot_bytes, layout.wide_slot_bytes);
+      TF_EMBED_RETURN_IF_ERROR(CopyRow(
+          inner, rows.slots.data() + row->second * layout.wide_slot_bytes, layout.wide_slot_bytes,
+          static_cast<char*>(slots.slots) + position * layout.wide_slot_bytes));
     }
     exists[position] = true;
     ++count;

@@ -65,6 +65,9 @@ struct TierOptions {
   const char* cache_bytes_argument = "host_bytes";
   // Makes an empty cache with TableCache, TableEviction and TableMaintenance.
   std::function<Status(const TableOptions& options, std::unique_ptr<Table>* cache)> new_cache;
+  // Copies a row to where the rows of a batch are, with ExecContext::rows_on_device.
+  std::function<Status(const ExecContext& context, const void* row, size_t bytes, void* to)>
+      copy_row;
   // Makes an empty store of rows with such statistics. Called again for a second table of the same
   // kind (NewEmpty).
   std::function<Status(StatisticSet statistics, std::unique_ptr<BackingStore>* store)> new_store;
@@ -225,6 +228,8 @@ class TieredTable final : public Table,
 
   // Copies those rows that the store has to the cache. REQUIRES: the locks of a writer.
   Status BringUp(const ExecContext& inner, const Keys& keys) const;
+  // Copies a row of the store to a batch's.
+  Status CopyRow(const ExecContext& context, const void* row, size_t bytes, void* to) const;
   // Gives the rows of the store to who asked for them. REQUIRES: the lock of a reader.
   Status ReadThrough(const ExecContext& inner, const KeyBatch& batch, const Keys& absent,
                      void* weights, bool* exists, const SlotsOut& slots) const;

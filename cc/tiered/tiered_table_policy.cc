@@ -169,7 +169,7 @@ Status TieredTable::CopyRows(const ExecContext& inner, const KeyBatch& batch,
       rows->Resize(batch.size, layout.weight_bytes, layout.wide_slot_bytes, words));
   SlotsOut slots;
   if (rule_.slots_per_row() > 0) slots = {&rule_, rows->slots.data()};
-  ExecContext reading = inner;
+  ExecContext reading = inner.OnHost();
   reading.training = false;  // this is no use of the rows
   TF_EMBED_RETURN_IF_ERROR(
       cache_->Find(reading, batch, DefaultRows(), rows->weights.data(), exists.data(), slots));

@@ -114,7 +114,7 @@ Status TieredTable::PutRows(const ExecContext& inner, WholeRows* rows,
   SlotsOut slots;
   if (rule_.slots_per_row() > 0) slots = {&rule_, rows->slots.data()};
   const KeyBatch batch{rows->keys.data(), rows->size};
-  ExecContext reading = inner;
+  ExecContext reading = inner.OnHost();
   reading.training = false;  // this is no use of the rows
   TF_EMBED_RETURN_IF_ERROR(
       cache_->Find(reading, batch, DefaultRows(), rows->weights.data(), exists.data(), slots));

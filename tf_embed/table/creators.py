@@ -381,7 +381,7 @@ def storage_of(kv_creator: Any, storage: Any) -> Storage | None:
     if storage is None:
         return None if kv_creator is None else kv_creator.storage
     check_storage(storage)
-    if storage.path is not None and storage.host_bytes is None:
+    if storage.path is not None and storage.host_bytes is None and storage.gpu_bytes is None:
         raise ValueError(
             "`host_bytes` of `storage` must be given with a `path`: the bytes of rows in the "
             f"cache. Received: storage={storage}"

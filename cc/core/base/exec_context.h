@@ -94,6 +94,11 @@ struct ExecContext {
   // comes.
   bool restoring = false;
 
+  // Rows, defaults, slots and gradients of a batch are in the memory of a device, and all else of
+  // it on the host. For a table over several tiers whose first one is on that device, and who
+  // copies for that one.
+  bool rows_on_device = false;
+
   // What the caller holds of the table.
   Held held = Held::kNothing;
 
@@ -115,6 +120,12 @@ struct ExecContext {
   ExecContext Holding(Held what) const {
     ExecContext context = *this;
     context.held = what;
+    return context;
+  }
+  // The same, of arrays on the host.
+  ExecContext OnHost() const {
+    ExecContext context = *this;
+    context.rows_on_device = false;
     return context;
   }
 };

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cc/stores/device_tiers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/pooling/pooled_find.h"
+
+namespace tf_embed {
+namespace {
+
+// An array of a batch, copied to the host.
+template <typename T>
+class OnHost {
+ public:
+  explicit OnHost(Allocator* allocator) : values_(allocator) {}
+
+  // Null stays null.
+  Status Read(DeviceMemory* memory, const ExecContext& context, const T* device, size_t size) {
+    if (device == nullptr) return Status();
+    TF_EMBED_RETURN_IF_ERROR(values_.Resize(size));
+    TF_EMBED_RETURN_IF_ERROR(memory->CopyOut(context, device, size * sizeof(T), values_.data()));
+    device_ = const_cast<T*>(device);
+    size_ = size;
+    return Status();
+  }
+  // Copies them back. What nobody has changed is as it was.
+  Status WriteBack(DeviceMemory* memory, const ExecContext& context) const {
+    if (device_ == nullptr) return Status();
+    return memory->CopyIn(context, values_.data(), size_ * sizeof(T), device_);
+  }
+  T* data() { return device_ == nullptr ? nullptr : values_.data(); }
+
+ private:
+  Buffer<T> values_;
+  T* device_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The keys of a batch, with what says where they belong.
+class KeysOnHost {
+ public:
+  explicit KeysOnHost(Allocator* allocator)
+      : keys_(allocator), positions_(allocator), scores_(allocator) {}
+
+  Status Read(DeviceMemory* memory, const ExecContext& context, const KeyBatch& batch) {
+    TF_EMBED_RETURN_IF_ERROR(keys_.Read(memory, context, batch.keys, batch.size));
+    TF_EMBED_RETURN_IF_ERROR(positions_.Read(memory, context, batch.positions, batch.size));
+    batch_ = batch;
+    batch_.keys = keys_.data();
+    batch_.positions = positions_.data();
+    TF_EMBED_RETURN_IF_ERROR(scores_.Read(memory, context, batch.scores, places()));
+    batch_.scores = scores_.data();
+    return Status();
+  }
+  const KeyBatch& batch() const { return batch_; }
+  size_t places() const { return batch_.NumPositions(); }
+
+ private:
+  OnHost<int64_t> keys_;
+  OnHost<uint32_t> positions_;
+  OnHost<int64_t> scores_;
+  KeyBatch batch_;
+};
+
+class DeviceTiers final : public DeviceTable {
+ public:
+  DeviceTiers(Table* tiers, DeviceMemory* memory) : tiers_(tiers), memory_(memory) {}
+
+  const TableOptions& options() const override { return tiers_->options(); }
+  RowInitializer initializer() const override { return tiers_->initializer(); }
+  size_t size() const override { return tiers_->size(); }
+  RuleSlots rule() const override { return tiers_->rule(); }
+  // Their arrays are on the host.
+  TableMaintenance* maintenance() override { return tiers_->maintenance(); }
+  TableEviction* eviction() override { return tiers_->eviction(); }
+  const TableLocks& locks() const override { return tiers_->locks(); }
+  void DropOutgrown() const override { tiers_->DropOutgrown(); }
+  TableStats Stats() const override { return tiers_->Stats(); }
+
+  Status Find(const ExecContext& context, const KeyBatch& batch, const DefaultRows& defaults,
+              void* weights, bool* exists, const SlotsOut& slots) const override {
+    return WithKeys(context, batch, exists,
+                    [&](const ExecContext& inner, const KeyBatch& keys, bool* flags) {
+                      return tiers_->Find(inner, keys, defaults, weights, flags, slots);
+                    });
+  }
+  Status Contains(const ExecContext& context, const KeyBatch& batch, bool* exists) const override {
+    return WithKeys(context, batch, exists,
+                    [&](const ExecContext& inner, const KeyBatch& keys, bool* flags) {
+                      return tiers_->Contains(inner, keys, flags);
+                    });
+  }
+  Status FindOrInsert(const ExecContext& context, const KeyBatch& batch,
+                      const DefaultRows& defaults, void* weights, bool* exists) override {
+    return WithKeys(context, batch, exists,
+                    [&](const ExecContext& inner, const KeyBatch& keys, bool* flags) {
+                      return tiers_->FindOrInsert(inner, keys, defaults, weights, flags);
+                    });
+  }
+  Status InsertOrAssign(const ExecContext& context, const KeyBatch& batch, const void* weights,
+                        const SlotsIn& slots) override {
+    return WithKeys(context, batch, nullptr,
+                    [&](const ExecContext& inner, const KeyBatch& keys, bool*) {
+                      return tiers_->InsertOrAssign(inner, keys, weights, slots);
+                    });
+  }
+  Status Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
+               const void* new_rows, const bool* exists) override {
+    return WithKeys(context, batch, exists,
+                    [&](const ExecContext& inner, const KeyBatch& keys, const bool* flags) {
+                      return tiers_->Accum(inner, keys, old_rows, new_rows, flags);
+                    });
+  }
+  using Table::Apply;
+  Status Apply(const ExecContext& context, const KeyBatch& batch, const Gradients& gradients,
+               const Rule& rule) override {
+    return WithKeys(context, batch, nullptr,
+                    [&](const ExecContext& inner, const KeyBatch& keys, bool*) {
+                      return tiers_->Apply(inner, keys, gradients, rule);
+                    });
+  }
+  Status FinishStep(const ExecContext& context, const Rule& rule) override {
+    return tiers_->FinishStep(context, rule);
+  }
+  Status Erase(const ExecContext& context, const KeyBatch& batch) override {
+    return WithKeys(context, batch, nullptr,
+                    [&](const ExecContext& inner, const KeyBatch& keys, bool*) {
+                      return tiers_->Erase(inner, keys);
+                    });
+  }
+  using Table::Clear;
+  Status Clear(const ExecContext& context) override { return tiers_->Clear(context); }
+
+  Status FindPointers(const ExecContext&, const KeyBatch&, const void**) const override {
+    return Refusal("addresses of rows, which move");
+  }
+  Status FindPooled(const ExecContext& context, const PooledFind* finds,
+                    size_t count) const override {
+    for (size_t i = 0; i < count; ++i) {
+      TF_EMBED_RETURN_IF_ERROR(FindPooledOnHost(context, finds[i]));
+    }
+    return Status();
+  }
+  Status ApplyBags(const ExecContext&, const float*, const BagGradients*, size_t, Combiner,
+                   const Rule&) override {
+    return Refusal("steps of bags of many tables");
+  }
+
+ private:
+  // Calls `verb(context, keys, flags)` for what is on the host then.
+  template <typename Verb>
+  Status WithKeys(const ExecContext& context, const KeyBatch& batch, const bool* exists,
+                  const Verb& verb) const {
+    KeysOnHost keys(HostAllocator());
+    OnHost<bool> flags(HostAllocator());
+    TF_EMBED_RETURN_IF_ERROR(keys.Read(memory_, context, batch));
+    TF_EMBED_RETURN_IF_ERROR(flags.Read(memory_, context, exists, keys.places()));
+    ExecContext inner = context;
+    inner.rows_on_device = true;
+    TF_EMBED_RETURN_IF_ERROR(verb(inner, keys.batch(), flags.data()));
+    return flags.WriteBack(memory_, context);
+  }
+
+  // All shards are tables like this one.
+  Status FindPooledOnHost(const ExecContext& context, const PooledFind& find) const {
+    const size_t num_keys = find.bags->num_keys();
+    const size_t row_bytes = options().dim * SizeOf(options().value_type);
+    const size_t compute_bytes = options().value_type == DataType::kDouble ? 8 : 4;
+    OnHost<int64_t> keys(HostAllocator());
+    OnHost<char> weights(HostAllocator()), defaults(HostAllocator()), pooled(HostAllocator());
+    std::vector<const Table*> shards;
+    for (size_t i = 0; i < find.keys.num_shards; ++i) {
+      shards.push_back(static_cast<const DeviceTiers*>(find.keys.shards[i])->tiers_);
+    }
+    TF_EMBED_RETURN_IF_ERROR(keys.Read(memory_, context, find.keys.keys, num_keys));
+    TF_EMBED_RETURN_IF_ERROR(weights.Read(memory_, context,
+                                          static_cast<const char*>(find.pooling.weights),
+                                          num_keys * compute_bytes));
+    const size_t num_defaults = find.defaults.kind == DefaultRows::Kind::kInitializer ? 0
+                                : find.defaults.kind == DefaultRows::Kind::kOneEach   ? num_keys
+                                                                                      : 1;
+    TF_EMBED_RETURN_IF_ERROR(defaults.Read(
+        memory_, context, static_cast<const char*>(find.defaults.rows), num_defaults * row_bytes));
+    const size_t num_pooled =
+        find.bags->size() == 0 ? 0 : (find.bags->size() - 1) * find.stride + options().dim;
+    TF_EMBED_RETURN_IF_ERROR(pooled.Read(memory_, context, static_cast<const char*>(find.pooled),
+                                         num_pooled * compute_bytes));
+    PooledFind on_host = find;
+    on_host.keys.keys = keys.data();
+    on_host.keys.shards = shards.data();
+    on_host.pooling.weights = weights.data();
+    on_host.defaults.rows = defaults.data();
+    on_host.pooled = pooled.data();
+    TF_EMBED_RETURN_IF_ERROR(tf_embed::FindPooled(context, &on_host, 1));
+    return pooled.WriteBack(memory_, context);
+  }
+
+  Status Refusal(const char* what) const {
+    return Status::FailedPrecondition("Table '" + options().name +
+                                      "' has rows below the GPU's memory, and so no " + what + ".");
+  }
+
+  Table* const tiers_;
+  DeviceMemory* const memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceTable> NewDeviceTiers(Table* tiers, DeviceMemory* memory) {
+  return std::make_unique<DeviceTiers>(tiers, memory);
+}
+
+}  // namespace tf_embed

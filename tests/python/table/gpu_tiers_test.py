@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables whose rows are in a GPU's memory, a cache, over those in files: as tables in memory.
+
+`make test-gpu` runs this; see gpu_tables_test.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from gpus import CPU, DIM, GPU, NEEDS_GPU
+
+import tf_embed
+from tf_embed.layers import DynamicEmbedding
+
+pytestmark = NEEDS_GPU
+
+ROW_BYTES = 4 * 3 * DIM + 16  # with the slots of Adam and a mark
+
+
+class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
+    def folder(self) -> str:
+        return tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def storage(self, rows: int = 100) -> tf_embed.Storage:
+        return tf_embed.Storage(gpu_bytes=rows * ROW_BYTES, path=self.folder())
+
+    def pair(self, **options) -> tuple[tf_embed.Variable, tf_embed.Variable]:
+        """A variable over a GPU's memory and disk, and one of the same rows in host memory."""
+        options = {
+            "dim": DIM,
+            "name": "mine",
+            "initializer": keras.initializers.RandomNormal(seed=1),
+        } | options
+        return (
+            tf_embed.Variable(devices=GPU, storage=self.storage(), **options),
+            tf_embed.Variable(devices=CPU, **options),
+        )
+
+    def expect_equal(self, one: tf_embed.Variable, other: tf_embed.Variable) -> None:
+        contents = []
+        for variable in (one, other):
+            exported = variable.table.export()
+            order = np.argsort(exported.keys.numpy())
+            contents.append([part.numpy()[order] for part in exported[:3]])
+        for first, second in zip(*contents, strict=True):
+            self.assertAllEqual(first, second)
+
+    @parameterized.product(
+        optimizer=("sgd", "adagrad", "adam"), in_graph=(False, True), shards=(1, 2)
+    )
+    def test_training_gives_the_same_rows(self, optimizer, in_graph, shards):
+        draw = np.random.default_rng(3)
+        batches = [draw.integers(0, 1000, 60) for _ in range(60)]
+        options = {"dim": DIM, "name": "mine"}
+        variables = (
+            tf_embed.Variable(devices=[GPU] * shards, storage=self.storage(), **options),
+            tf_embed.Variable(devices=[CPU] * shards, **options),
+        )
+        for variable in variables:
+            inner = keras.optimizers.get(
+                {"class_name": optimizer, "config": {"learning_rate": 0.05}}
+            )
+            trainer = tf_embed.DynamicEmbeddingOptimizer(inner)
+
+            def step(keys, variable=variable, trainer=trainer):
+                with tf.GradientTape() as tape:
+                    rows = tf_embed.embedding_lookup(variable, keys)
+                    loss = tf.reduce_sum((rows - 1.0) ** 2)
+                trainer.apply(tape.gradient(loss, [variable.anchor]), [variable.anchor])
+
+            run = tf.function(step, reduce_retracing=True) if in_graph else step
+            for batch in batches:
+                run(tf.constant(batch, tf.int64))
+        self.expect_equal(*variables)
+        stats = variables[0].stats()
+        self.assertGreater(stats["promoted"], 0)
+        self.assertGreater(stats["disk_rows"], 0)
+        self.assertIn("GPU:0", variables[0].lookup([1]).device)
+
+    def test_verbs_do_what_they_do_in_memory(self):
+        draw = np.random.default_rng(4)
+        outputs = []
+        for variable in self.pair():
+            draw = np.random.default_rng(4)
+            given = []
+            for _ in range(40):
+                keys = draw.integers(0, 400, 50)
+                rows = draw.normal(size=[50, DIM]).astype(np.float32)
+                found, exists = variable.lookup(keys, return_exists=True)
+                variable.upsert(keys[:20], rows[:20])
+                variable.accum(keys[20:], found[20:], rows[20:], exists[20:])
+                variable.remove(keys[:3])
+                given += [found, exists, variable.lookup(keys), variable.size()]
+            outputs.append(given)
+        for one, other in zip(*outputs, strict=True):
+            self.assertAllEqual(one, other)
+
+    def test_pooled_lookups(self):
+        draw = np.random.default_rng(5)
+        keys = draw.integers(0, 500, [30, 7])
+        weights = draw.normal(size=[30, 7]).astype(np.float32)
+        pooled = []
+        for variable in self.pair():
+            variable.upsert(np.arange(400), np.random.default_rng(6).normal(size=[400, DIM]))
+            ragged = tf.RaggedTensor.from_tensor(tf.constant(keys, tf.int64))
+            pooled.append(
+                [
+                    tf_embed.embedding_lookup_sparse(variable, ragged.to_sparse(), None),
+                    tf_embed.safe_embedding_lookup_sparse(
+                        variable,
+                        ragged.to_sparse(),
+                        tf.RaggedTensor.from_tensor(tf.constant(weights)).to_sparse(),
+                        combiner="sum",
+                    ),
+                ]
+            )
+        for one, other in zip(*pooled, strict=True):
+            self.assertAllEqual(one, other)
+
+    @parameterized.parameters("lru", "lfu")
+    def test_bounds_are_those_of_all_tiers(self, eviction):
+        policy = tf_embed.TablePolicy(eviction=eviction, max_rows=300)
+        variables = self.pair(policy=policy)
+        for variable in variables:
+            draw = np.random.default_rng(7)
+            for _ in range(30):
+                keys = draw.zipf(1.3, 80) % 2000
+                variable.upsert(keys, np.repeat(keys[:, None], DIM, 1).astype(np.float32))
+        self.expect_equal(*variables)
+        self.assertEqual(int(variables[0].size()), 300)
+
+    def test_a_model_trains_and_is_saved(self):
+        losses = []
+        ids = np.random.default_rng(8).integers(0, 2000, [512, 3])
+        targets = (ids.sum(1, keepdims=True) % 7).astype(np.float32)
+        for place in ("gpu", "cpu"):
+            keras.utils.set_random_seed(1)
+            storage = self.storage() if place == "gpu" else None
+            layer = DynamicEmbedding(
+                DIM,
+                name="items",
+                devices=GPU if place == "gpu" else CPU,
+                storage=storage,
+                optimizer=keras.optimizers.Adam(0.05),
+            )
+            model = keras.Sequential([keras.Input((3,), dtype="int64"), layer])
+            model.add(keras.layers.Flatten())
+            model.add(keras.layers.Dense(1))
+            model.compile("sgd", "mse")
+            history = model.fit(ids, targets, batch_size=64, epochs=2, verbose=0, shuffle=False)
+            losses.append(history.history["loss"])
+            path = os.path.join(self.folder(), "m.weights.h5")
+            model.save_weights(path)
+            rows = layer.variable.lookup(ids)
+            layer.variable.clear()
+            model.load_weights(path)
+            self.assertAllEqual(layer.variable.lookup(ids), rows)
+            prefix = tf.train.Checkpoint(model=model).write(os.path.join(self.folder(), "c"))
+            layer.variable.clear()
+            tf.train.Checkpoint(model=model).read(prefix)
+            self.assertAllEqual(layer.variable.lookup(ids), rows)
+        self.assertAllClose(*losses, rtol=1e-6)
+
+    def test_rows_go_to_files_and_come_back_in_another_table(self):
+        one, other = self.pair()
+        one.upsert(np.arange(900), np.random.default_rng(9).normal(size=[900, DIM]))
+        folder = self.folder()
+        one.save_to_file_system(folder)
+        other.load_from_file_system(folder)
+        self.expect_equal(one, other)
+        tf_embed.Snapshots(folder, one).save("s")
+        other.clear()
+        tf_embed.Snapshots(folder, other).load("s")
+        self.expect_equal(one, other)
+        self.assertNotEmpty(list(pathlib.Path(folder, "s").iterdir()))
+
+    def test_prefetch_brings_rows_up(self):
+        one, _ = self.pair()
+        one.upsert(np.arange(900), np.zeros([900, DIM], np.float32))
+        before = one.stats()["promoted"]
+        one.prefetch(np.arange(20))
+        self.assertGreater(one.stats()["promoted"], before)
+
+    @parameterized.parameters(
+        ({"host_bytes": 1000}, GPU, "needs `gpu_bytes`.*gpu_bytes=None"),
+        ({"gpu_bytes": 9000, "gpu_total_bytes": 9000}, GPU, "gpu_total_bytes=9000"),
+        ({"gpu_bytes": 3}, GPU, "`gpu_bytes` .*=3"),
+        ({"gpu_bytes": 9000}, CPU, "needs `host_bytes`.*host_bytes=None"),
+    )
+    def test_bounds_that_do_not_fit_are_named(self, bounds, device, message):
+        storage = tf_embed.Storage(path=self.folder(), **bounds)
+        with self.assertRaisesRegex((ValueError, tf.errors.InvalidArgumentError), message):
+            tf_embed.Variable(dim=DIM, devices=device, storage=storage).size()
+
+
+if __name__ == "__main__":
+    tf.test.main()
