@@ -307,6 +307,20 @@ TEST_P(DeviceCache, DropTakesAnyNumberOfKeys) {
   EXPECT_EQ(10000u, device->cache()->num_rows());
 }
 
+// Threads that make room in turns may name a row twice.
+TEST_P(DeviceCache, DropTakesARowOutOnce) {
+  for (int round = 0; round < 20; ++round) {
+    Put(device.get(), Batch(KeysFrom(0, 100)), 1.0f);
+    std::vector<int64_t> keys = KeysFrom(10, 50);
+    keys.insert(keys.end(), {10, 10, 11, 500, 59});
+    device->cache()->Drop(context, keys.data(), keys.size());
+    ASSERT_EQ(50u, device->cache()->num_rows());
+    ASSERT_EQ(50u, device->size());
+  }
+  Put(device.get(), Batch(KeysFrom(0, 2000)), 1.0f);
+  EXPECT_EQ(2000u, device->size());
+}
+
 // What a planner on the host reads.
 TEST_P(DeviceCache, PlannersSeeTheStatisticsOfRows) {
   TableOptions options = CacheOptions();
