@@ -44,7 +44,7 @@ struct Flags {
 class DeviceCache : public testing::TestWithParam<DeviceKind> {
  protected:
   void SetUp() override {
-    IsolatedMemory::Get()->set_one_in(8);
+    IsolatedMemory::Get()->set_one_in(32);
     host = HostTable::Create(CacheOptions());
     device = NewDevice(CacheOptions());
     ASSERT_NE(nullptr, device);
@@ -144,7 +144,7 @@ TEST_P(DeviceCache, VerbsDoWhatTheyDoOnTheHost) {
     Rule rule = MakeRule(RuleKind::kAdagrad, kDim, 0.25);
     for (Table* table : Both()) ASSERT_TRUE(table->maintenance()->SetRule(rule.slots).ok());
     uint8_t tick = 0;
-    for (int round = 0; round < 150; ++round) {
+    for (int round = 0; round < 100; ++round) {
       SCOPED_TRACE(round);
       context.now.step = 1 + static_cast<uint64_t>(round) / 3;
       context.now.milliseconds = 10 * static_cast<uint64_t>(round);
