@@ -191,7 +191,7 @@ struct FindPlacesKernel {
   }
 };
 
-// For each of these places: takes the row out.
+// For each of these places, of which some may be the same: takes the row out.
 struct DropKernel {
   TableView table;
   const uint64_t* places;

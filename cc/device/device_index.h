@@ -127,12 +127,16 @@ struct IndexView {
     }
   }
 
-  // Takes out the key that was found at a place. For one lane.
+  // Takes out the key that was found at a place; false if another lane has done so in this launch.
+  // For one lane.
   template <class Tile>
-  TF_EMBED_DEVICE void Erase(uint64_t hash, uint64_t place) const {
+  TF_EMBED_DEVICE bool Erase(uint64_t hash, uint64_t place) const {
     const uint64_t last = place / DeviceBucket::kLanes;
     const uint64_t digest = uint64_t{255} << (8 * (place % DeviceBucket::kLanes));
-    Change<Tile>(last, [digest](uint64_t header) { return header & ~digest; });
+    uint64_t before = Tile::Load(&buckets[last].header);
+    do {
+      if ((before & digest) == 0) return false;
+    } while (!Tile::CompareExchange(&buckets[last].header, &before, before & ~digest));
     for (uint64_t bucket = HomeOf(hash); bucket != last; bucket = After(bucket)) {
       Change<Tile>(bucket, [](uint64_t header) {
         return DeviceBucket::Passed(header) == DeviceBucket::kMaxPassed
@@ -140,6 +144,7 @@ struct IndexView {
                    : header - (uint64_t{1} << DeviceBucket::kPassedShift);
       });
     }
+    return true;
   }
 
  private:

@@ -15,13 +15,19 @@
 
 namespace tf_embed {
 
-// What Drop needs, which can't fail: it takes so many rows out at a time.
+// What verbs need that can't fail. It is taken when the table is made.
 template <class Device>
-struct DeviceTableImpl<Device>::DropScratch {
-  static constexpr size_t kMost = 4096;
+struct DeviceTableImpl<Device>::CacheScratch {
+  static constexpr size_t kDropped = 4096;
+  static constexpr size_t kLookedUp = 32;
 
-  int64_t keys[kMost];
-  uint64_t places[kMost];
+  // Of Drop, which takes so many rows out at a time.
+  int64_t keys[kDropped];
+  uint64_t places[kDropped];
+  // Of Planned::Find.
+  uint64_t statistics[kLookedUp * StatisticSet::kMax];
+  int64_t wanted[kLookedUp];
+  bool exists[kLookedUp];
 };
 
 // The rows as a planner on the host sees them: by copies of their statistics, of some keys at a
@@ -36,7 +42,7 @@ class DeviceTableImpl<Device>::Planned final : public PlannedRows {
   void Prefetch(uint64_t hash) const override {
     if (num_ahead_ < kMost - 1) ahead_[num_ahead_++] = KeyOfHash(hash);
   }
-  // Null also without memory: then the row stays.
+  // Null also if the device fails: then the row stays.
   RowStatistics::Word* Find(int64_t key, uint64_t hash) const override;
   Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                       const Rank& low, const Rank& high, RankList* ranks,
@@ -51,7 +57,7 @@ class DeviceTableImpl<Device>::Planned final : public PlannedRows {
   }
 
  private:
-  static constexpr size_t kMost = 32;
+  static constexpr size_t kMost = CacheScratch::kLookedUp;
 
   Status LookUp() const;
 
@@ -75,17 +81,12 @@ Status DeviceTableImpl<Device>::Planned::LookUp() const {
   const size_t words = table_->options_.policy.statistics.size();
   const size_t size = num_ahead_;
   num_ahead_ = num_keys_ = 0;
-  Array<int64_t> keys(device, context);
-  Array<bool> exists(device, context);
-  Array<uint64_t> statistics(device, context);
-  TF_EMBED_RETURN_IF_ERROR(keys.Make(size));
-  TF_EMBED_RETURN_IF_ERROR(exists.Make(size));
-  TF_EMBED_RETURN_IF_ERROR(statistics.Make(size * words));
-  device.CopyIn(context, ahead_, size * sizeof(int64_t), keys.data());
-  TF_EMBED_RETURN_IF_ERROR(table_->FindStatistics(context, KeyBatch{keys.data(), size},
-                                                  statistics.data(), exists.data()));
-  device.CopyOut(context, exists.data(), size * sizeof(bool), exists_);
-  device.CopyOut(context, statistics.data(), size * words * sizeof(uint64_t), statistics_);
+  CacheScratch* const scratch = table_->scratch_;
+  device.CopyIn(context, ahead_, size * sizeof(int64_t), scratch->wanted);
+  TF_EMBED_RETURN_IF_ERROR(table_->FindStatistics(context, KeyBatch{scratch->wanted, size},
+                                                  scratch->statistics, scratch->exists));
+  device.CopyOut(context, scratch->exists, size * sizeof(bool), exists_);
+  device.CopyOut(context, scratch->statistics, size * words * sizeof(uint64_t), statistics_);
   TF_EMBED_RETURN_IF_ERROR(device.Check(context));
   std::copy_n(ahead_, size, keys_);
   num_keys_ = size;
@@ -238,12 +239,12 @@ template <class Device>
 void DeviceTableImpl<Device>::Drop(const ExecContext& context, const int64_t* keys, size_t count) {
   if (count == 0) return;
   const Writing writing(this, context);
-  for (size_t first = 0; first < count; first += DropScratch::kMost) {
-    const size_t size = std::min(DropScratch::kMost, count - first);
-    device_.CopyIn(context, keys + first, size * sizeof(int64_t), drop_scratch_->keys);
+  for (size_t first = 0; first < count; first += CacheScratch::kDropped) {
+    const size_t size = std::min(CacheScratch::kDropped, count - first);
+    device_.CopyIn(context, keys + first, size * sizeof(int64_t), scratch_->keys);
     device_.Launch(context, size, kFindCost,
-                   FindPlacesKernel{content_->index(), drop_scratch_->keys, drop_scratch_->places});
-    device_.Launch(context, size, kPlaceCost, DropKernel{View(), drop_scratch_->places});
+                   FindPlacesKernel{content_->index(), scratch_->keys, scratch_->places});
+    device_.Launch(context, size, kPlaceCost, DropKernel{View(), scratch_->places});
   }
 }
 

@@ -319,12 +319,12 @@ class DeviceTableImpl final : public DeviceTable,
   mutable Buffer<char> initial_row_;  // on the host, under the lock
   // Of a cache.
   static constexpr int64_t kUnknown = -1;
-  struct DropScratch;
+  struct CacheScratch;
   mutable FairSharedMutex gate_{LockRank::kStripe, locks_.number};
   std::atomic<uint8_t> tick_{0};
   mutable std::atomic<int64_t> known_rows_{kUnknown};  // changed by who writes
   mutable std::atomic<uint64_t> versions_{0};          // of statistics
-  DropScratch* drop_scratch_ = nullptr;                // in device memory, for who writes
+  CacheScratch* scratch_ = nullptr;                    // in device memory
   std::unique_ptr<Planned> planned_;
   mutable std::atomic<uint64_t> keys_looked_up_{0};
   std::atomic<uint64_t> evicted_{0};  // but for those that left for others
@@ -370,9 +370,8 @@ bool DeviceTableImpl<Device>::Begin() {
   if (tallies_ == nullptr || !initial_row_.Resize(layout.weight_bytes).ok()) return false;
   device_.Fill(context, tallies_, 0, sizeof(TableTallies));
   if (options_.is_cache) {
-    drop_scratch_ =
-        static_cast<DropScratch*>(device_.AllocateLasting(context, sizeof(DropScratch)));
-    if (drop_scratch_ == nullptr) return false;
+    scratch_ = static_cast<CacheScratch*>(device_.AllocateLasting(context, sizeof(CacheScratch)));
+    if (scratch_ == nullptr) return false;
     planned_ = std::make_unique<Planned>(this);
   }
   content_.reset(new Content(device_, device_options_, layout, options_.initializer));
@@ -389,7 +388,7 @@ DeviceTableImpl<Device>::~DeviceTableImpl() {
   const ExecContext context = ExecContext::Serial();
   order_.BeginWrite(context);
   content_.reset();
-  if (drop_scratch_ != nullptr) device_.Free(context, drop_scratch_, sizeof(DropScratch));
+  if (scratch_ != nullptr) device_.Free(context, scratch_, sizeof(CacheScratch));
   if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(TableTallies));
   order_.EndWrite(context);
 }

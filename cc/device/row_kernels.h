@@ -532,13 +532,13 @@ struct PlaceKernel {
   }
 };
 
-// Takes the key at a place out, and frees its row. For one lane.
+// Takes the key at a place out, and frees its row, once if a launch does so twice. For one lane.
 template <class Tile>
 TF_EMBED_DEVICE void EraseAt(const TableView& table, uint64_t place) {
   const DeviceBucket::Entry& entry = table.index.EntryAt(place);
+  if (!table.index.template Erase<Tile>(HashKey(entry.key), place)) return;
   const uint64_t end = Tile::Add(&table.counts->rows_free, 1);
   *table.rows.Free(static_cast<uint32_t>(end)) = entry.row;
-  table.index.template Erase<Tile>(HashKey(entry.key), place);
 }
 
 // For each group, after PlaceKernel.

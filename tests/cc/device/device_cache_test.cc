@@ -44,7 +44,7 @@ struct Flags {
 class DeviceCache : public testing::TestWithParam<DeviceKind> {
  protected:
   void SetUp() override {
-    IsolatedMemory::Get()->set_one_in(8);
+    IsolatedMemory::Get()->set_one_in(32);
     host = HostTable::Create(CacheOptions());
     device = NewDevice(CacheOptions());
     ASSERT_NE(nullptr, device);
@@ -144,7 +144,7 @@ TEST_P(DeviceCache, VerbsDoWhatTheyDoOnTheHost) {
     Rule rule = MakeRule(RuleKind::kAdagrad, kDim, 0.25);
     for (Table* table : Both()) ASSERT_TRUE(table->maintenance()->SetRule(rule.slots).ok());
     uint8_t tick = 0;
-    for (int round = 0; round < 150; ++round) {
+    for (int round = 0; round < 100; ++round) {
       SCOPED_TRACE(round);
       context.now.step = 1 + static_cast<uint64_t>(round) / 3;
       context.now.milliseconds = 10 * static_cast<uint64_t>(round);
@@ -305,6 +305,20 @@ TEST_P(DeviceCache, DropTakesAnyNumberOfKeys) {
   EXPECT_EQ(1u, device->cache()->num_rows());
   Put(device.get(), Batch(keys), 2.0f);
   EXPECT_EQ(10000u, device->cache()->num_rows());
+}
+
+// Threads that make room in turns may name a row twice.
+TEST_P(DeviceCache, DropTakesARowOutOnce) {
+  for (int round = 0; round < 20; ++round) {
+    Put(device.get(), Batch(KeysFrom(0, 100)), 1.0f);
+    std::vector<int64_t> keys = KeysFrom(10, 50);
+    keys.insert(keys.end(), {10, 10, 11, 500, 59});
+    device->cache()->Drop(context, keys.data(), keys.size());
+    ASSERT_EQ(50u, device->cache()->num_rows());
+    ASSERT_EQ(50u, device->size());
+  }
+  Put(device.get(), Batch(KeysFrom(0, 2000)), 1.0f);
+  EXPECT_EQ(2000u, device->size());
 }
 
 // What a planner on the host reads.
