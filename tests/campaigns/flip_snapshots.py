@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import os
 import pathlib
 import random
@@ -36,6 +37,7 @@ import tensorflow as tf
 import tf_embed
 
 DIM, KEYS, BATCH = 3, 300, 60
+STORED_KEYS = 8000  # of the table on disk: enough for sealed files
 CHAIN = ("first", "second", "third")
 KINDS = ("bit", "bit", "bit", "bytes", "cut", "longer", "empty", "missing", "swapped", "renewed")
 PLANTS = ("none", "rows")
@@ -53,12 +55,22 @@ def content_of(variable: tf_embed.Variable) -> dict[int, Any]:
     return dict(zip(keys, zip(*others, strict=True), strict=True))
 
 
-def tables_of() -> list[tf_embed.Variable]:
-    """Two tables, of one shard and of three."""
-    policy = tf_embed.TablePolicy(max_rows=KEYS, eviction="lfu", track_changes=True)
+def tables_of(rows: pathlib.Path | None = None) -> list[tf_embed.Variable]:
+    """Three tables, of one shard and of three, and one that has its rows in a folder."""
+    storage = None if rows is None else tf_embed.Storage(host_bytes=4000, path=rows)
     return [
-        tf_embed.Variable(dim=DIM, name=name, policy=policy, devices=["/CPU:0"] * shards)
-        for name, shards in (("items", 1), ("users", 3))
+        tf_embed.Variable(
+            dim=DIM,
+            name=name,
+            policy=tf_embed.TablePolicy(max_rows=most, eviction="lfu", track_changes=True),
+            devices=["/CPU:0"] * shards,
+            storage=storage if name == "stored" else None,
+        )
+        for name, shards, most in (
+            ("items", 1, KEYS),
+            ("users", 3, KEYS),
+            ("stored", 1, 2 * STORED_KEYS),
+        )
     ]
 
 
@@ -88,10 +100,10 @@ class Campaign:
     """The folder, what it has when it is whole, and what was seen."""
 
     def __init__(self, folder: pathlib.Path, arguments: argparse.Namespace) -> None:
-        self.folder, self.plant = folder, arguments.plant
+        self.folder, self.plant = folder / "snapshots", arguments.plant
         self.draw = random.Random(arguments.seed)
         self.counts: collections.Counter[str] = collections.Counter()
-        tables = tables_of()
+        tables = tables_of(folder / "rows")
         trainer = Trainer(tables)
         # Files of the same names, with rows of an earlier time.
         self.earlier = self._saved(tables, trainer, 0)
@@ -101,8 +113,12 @@ class Campaign:
         self.expected = [content_of(table) for table in tables]
         if not all(self.expected):
             raise RuntimeError("There are no rows to lose.")
+        del trainer, tables, table  # what is linked has no other name from here on
+        gc.collect()
         self.tables = tables_of()
-        self.snapshots = tf_embed.Snapshots(folder, self.tables)
+        self.snapshots = tf_embed.Snapshots(self.folder, self.tables)
+        if not self.snapshots.list_snapshots()[0].linked_bytes:
+            raise RuntimeError("There are no links to damage.")
 
     def _saved(
         self, tables: list[tf_embed.Variable], trainer: Trainer, seed: int
@@ -111,6 +127,9 @@ class Campaign:
         snapshots = tf_embed.Snapshots(self.folder, tables)
         for name in reversed(snapshots.list_snapshots()):
             snapshots.remove(name.name)
+        for first in range(0, STORED_KEYS, 100):
+            keys = np.arange(first, first + 100)
+            tables[-1].upsert(keys, np.full([100, DIM], seed + first, np.float32))
         since = None
         for number, name in enumerate(CHAIN):
             for step in range(3):
@@ -156,7 +175,8 @@ class Campaign:
         """What a file of that kind and place had in an earlier chain."""
         mine = [one for one in self.whole if self._kind(one) == self._kind(file)]
         its = [one for one in self.earlier if self._kind(one) == self._kind(file)]
-        return self.earlier[its[mine.index(file)]]
+        place = mine.index(file)
+        return self.earlier[its[place]] if place < len(its) else b""
 
     def _kind(self, file: pathlib.Path) -> tuple[str, str]:
         return file.parent.name, file.suffix
