@@ -152,6 +152,7 @@ def vocabulary() -> dict[str, Any]:
     """The names that the op library and Python have in common.
 
     Returns:
+        "change_bit": The bit by which ops name the word about changes, beside the statistics.
         "combiners": The names of those that lookups take.
         "eviction_orders": A dict from the name of each order to the statistics that it goes by.
         "key_types": The names of dtypes.

@@ -83,7 +83,8 @@ std::string KeyTypes() {
 }
 
 std::string Vocabulary() {
-  return Object({{"combiners", Names(kCombinerNames)},
+  return Object({{"change_bit", std::to_string(static_cast<int>(Statistic::kChange))},
+                 {"combiners", Names(kCombinerNames)},
                  {"eviction_orders", EvictionOrders()},
                  {"key_types", KeyTypes()},
                  {"rules", Rules()},

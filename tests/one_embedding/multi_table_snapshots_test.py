@@ -271,6 +271,29 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
             self.emb(paths[:1]).load_snapshot("one")
 
     @parameterized.parameters(1, 2)
+    def test_keys_of_other_ids_are_refused(self, folders):
+        paths = self.folders(1)
+        two = self.trained(paths, "int32", policy=TRACKED)
+        two.save_snapshot("two")
+        two.save_snapshot("later", since="two")
+        two.snapshots.fold("later", "folded")
+        others = self.folders(folders)
+        shutil.copytree(os.path.join(paths[0], "snapshots"), os.path.join(others[0], "snapshots"))
+        path = others[0] if folders == 1 else others
+        options = {"store_options": store(path), "devices": "/CPU:0"}
+        options |= {"optimizer": "adam"}
+        one = layer(uniform_tables(1.0), "int64", **options)
+        unsigned = layer(uniform_tables(1.0, 2.0), "uint32", **options)
+        for name in ("two", "later", "folded"):
+            for emb, words in ((one, "are ids"), (unsigned, "2 tables of uint32 ids")):
+                wanted = f"{words}.*'emb'.*{name!r}.*2 tables of int32 ids"
+                with self.assertRaisesRegex(ValueError, wanted):
+                    emb.load_snapshot(name)
+                with self.assertRaisesRegex(ValueError, wanted):
+                    emb.snapshots.load(name)
+                self.assertEqual(int(emb.size()), 0)
+
+    @parameterized.parameters(1, 2)
     def test_each_damaged_file_is_an_error_and_leaves_all_tables_empty(self, folders):
         paths = self.folders(1)
         self.trained(paths).save_snapshot("s")

@@ -69,6 +69,11 @@ class KeySpace:
         wide = tf.as_dtype(self.key_type).size == 8
         return wide and self.num_tables > 1 and not self.shared_ids
 
+    @property
+    def keys_in_words(self) -> str:
+        """What the keys of a table of rows are made of: rows can go where this is the same."""
+        return f"{self.num_tables} tables of {self.key_type} ids" if self.is_packed else "ids"
+
     def tables_of(self, keys: tf.Tensor) -> tf.Tensor:
         """The table of each packed key [n], int64 [n]."""
         half = _STRIDE // 2 if self.key_type == "int32" else 0

@@ -18,6 +18,43 @@ from tf_embed.variable.variable import Variable
 _FOLDER = "snapshots"
 
 
+class _SnapshotsOfKeys(Snapshots):
+    """Snapshots that say what their keys are made of, and load none of other keys.
+
+    Args:
+        path: The folder of the snapshots.
+        tables: As in `Snapshots`.
+        owner: The layer's name, for messages.
+        keys: What the keys of the tables are made of.
+    """
+
+    def __init__(self, path: str, tables: Sequence[Variable], owner: str, keys: str) -> None:
+        super().__init__(path, tables)
+        self._owner = owner
+        self._keys = keys
+
+    def load(self, name: str) -> None:
+        """See `Snapshots.load`."""
+        self.check_keys(name)
+        super().load(name)
+
+    def check_keys(self, name: str) -> None:
+        """Refuses a snapshot whose rows would come back under keys of other ids.
+
+        Raises:
+            ValueError: If its keys are made of something else. Writers, and older layers, don't
+                say of what.
+        """
+        folder = os.path.join(self.path, folder_name(name, "name"))
+        found = manifest.read(folder).keys if manifest.exists(folder) else None
+        if found not in (None, self._keys):
+            raise ValueError(
+                f"`snapshot_name` must be the name of a snapshot whose keys are {self._keys}, as "
+                f"those of {self._owner!r} are. Received: snapshot_name={name!r}, whose keys are "
+                f"{found}"
+            )
+
+
 class LayerSnapshots:
     """Saves and loads all rows of a layer.
 
@@ -26,19 +63,21 @@ class LayerSnapshots:
         path: The first folder of the store.
         members: The tables of rows: of each table, or of all, one for each folder.
         num_folders: Number of folders.
+        keys: What the keys of the tables are made of.
 
     Attributes:
         snapshots: The `tf_embed.Snapshots` of the layer's tables of rows.
     """
 
     def __init__(
-        self, owner: str, path: str, members: Sequence[Variable], num_folders: int
+        self, owner: str, path: str, members: Sequence[Variable], num_folders: int, keys: str
     ) -> None:
         self._owner = owner
         self._path = path
         self._members = list(members)
         self._num_folders = num_folders
-        self.snapshots = Snapshots(folder_of_layer(path, owner), self._members)
+        self.snapshots = self._snapshots_in(folder_of_layer(path, owner), keys)
+        self._keys = keys
 
     def save(self, name: str, since: str | None, wait: bool) -> PendingSnapshot:
         """See `MultiTableEmbedding.save_snapshot`."""
@@ -54,7 +93,7 @@ class LayerSnapshots:
         of_no_layer = folder_of_layer(self._path, None)
         if not manifest.exists(folder) and manifest.exists(os.path.join(of_no_layer, name)):
             # A writer put it there for any layer.
-            snapshots = Snapshots(of_no_layer, self._members)
+            snapshots = self._snapshots_in(of_no_layer, self._keys)
             folder = os.path.join(of_no_layer, name)
         if not manifest.exists(folder):
             raise ValueError(
@@ -77,7 +116,11 @@ class LayerSnapshots:
         if num_folders == self._num_folders:
             snapshots.load(name)
         else:
+            snapshots.check_keys(name)
             load_parts(folder, info, self._parts_by_key(info, num_folders))
+
+    def _snapshots_in(self, path: str, keys: str) -> _SnapshotsOfKeys:
+        return _SnapshotsOfKeys(path, self._members, self._owner, keys)
 
     def _check_eager(self, method: str) -> None:
         if not tf.executing_eagerly():

@@ -426,7 +426,11 @@ class TableGroup(keras.layers.Layer):
     def _snapshots(self) -> LayerSnapshots:
         if self._saves is None:  # one, as it knows what is still being written
             self._saves = LayerSnapshots(
-                self.name, self._paths[0], self.row_tables, len(self._paths)
+                self.name,
+                self._paths[0],
+                self.row_tables,
+                len(self._paths),
+                self._keys.keys_in_words,
             )
         return self._saves
 

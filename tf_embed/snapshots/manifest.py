@@ -59,12 +59,15 @@ class SnapshotInfo:
         since: The name of the snapshot that it has the changes of; None if it has all rows.
         time: When it was begun, in seconds since 1970.
         tables: A `TableFiles` for each table, in their order.
+        keys: What the keys are made of, in words of the layer that saved them. None: it is not
+            known, or keys are as the tables have them.
     """
 
     name: str
     since: str | None
     time: float
     tables: tuple[TableFiles, ...]
+    keys: str | None = None
 
     @property
     def rows(self) -> int:
@@ -85,6 +88,8 @@ def exists(folder: str) -> bool:
 def write(folder: str, info: SnapshotInfo) -> None:
     """Makes the folder a snapshot, whose files are there; in place of an earlier one."""
     body = {"format": _FORMAT, **dataclasses.asdict(info)}
+    if info.keys is None:
+        del body["keys"]
     snapshot_ops.put_file(folder, FILE, _text_of({**body, "checksum": _checksum(body)}))
 
 

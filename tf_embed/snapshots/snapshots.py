@@ -70,6 +70,8 @@ class Snapshots:
         [[4.0, 4.0]]
     """
 
+    _keys: str | None = None  # of the snapshots that it saves, see SnapshotInfo
+
     def __init__(self, path: str | os.PathLike[str], tables: Any) -> None:
         self.path = validation.path_of(path, "path")
         self._sources: list[Source] = sources_of(tables)
@@ -128,7 +130,7 @@ class Snapshots:
                 f"{first.options.name!r} track_changes=True. Received: "
                 f"{argument}={validation.shown(since if base is not None else wait)}"
             )
-        writer = _Writer(folder, name, base, tables)
+        writer = _Writer(folder, name, base, tables, self._keys)
         if tracked:
             writer.begin()
         self._pending = PendingSnapshot(name, writer.write, background=not wait)
@@ -180,7 +182,8 @@ class Snapshots:
                 file_name = files.name_of(place, number)
                 snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
                 tables.append(manifest.files_of(to_folder, file_name, table.table))
-            return files.commit(to_folder, SnapshotInfo(to, None, info.time, tuple(tables)))
+            folded = SnapshotInfo(to, None, info.time, tuple(tables), info.keys)
+            return files.commit(to_folder, folded)
 
     # Loading.
 
@@ -348,12 +351,18 @@ class _Writer:
     """Writes a snapshot."""
 
     def __init__(
-        self, folder: str, name: str, base: SnapshotInfo | None, tables: Sequence[Table]
+        self,
+        folder: str,
+        name: str,
+        base: SnapshotInfo | None,
+        tables: Sequence[Table],
+        keys: str | None,
     ) -> None:
         self._folder = folder
         self._name = name
         self._base = base
         self._tables = list(tables)
+        self._keys = keys
         self._time = time.time()
         self._begun: tf.Tensor | None = None
 
@@ -398,7 +407,7 @@ class _Writer:
                         self._begun, place, self._folder, file_name, since or ""
                     )
                 written.append(manifest.files_of(self._folder, file_name, table.options.name))
-            info = SnapshotInfo(self._name, since, self._time, tuple(written))
+            info = SnapshotInfo(self._name, since, self._time, tuple(written), self._keys)
             return files.commit(self._folder, info)
 
 

@@ -20,7 +20,7 @@ from tf_embed.configs import KerasConfig
 # What a table can keep of the use of each row, 8 bytes each, and the bits by which ops name it.
 STATISTICS: dict[str, int] = _library.vocabulary()["statistics"]
 # The bit of the word about changes, which is 8 bytes, too.
-CHANGE_BIT: int = 2 * max(STATISTICS.values())
+CHANGE_BIT: int = _library.vocabulary()["change_bit"]
 
 # Which of these an order goes by.
 ORDERS = {name: tuple(kept) for name, kept in _library.vocabulary()["eviction_orders"].items()}
