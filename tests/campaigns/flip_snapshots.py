@@ -117,7 +117,7 @@ class Campaign:
         gc.collect()
         self.tables = tables_of()
         self.snapshots = tf_embed.Snapshots(self.folder, self.tables)
-        if not self.snapshots.list_snapshots()[0].linked_bytes:
+        if not any(".link" in file.name for file in self.whole):
             raise RuntimeError("There are no links to damage.")
 
     def _saved(

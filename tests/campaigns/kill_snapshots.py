@@ -28,14 +28,13 @@ import pathlib
 import random
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
 
-from killed_process import Finding, Process, Report
+from killed_process import Finding, Process, Report, run_campaign
 from snapshot_tables import Shadow, Tables, are_equal
 
 import tf_embed
@@ -202,7 +201,9 @@ def check(
         tf_embed.Snapshots(folder / "snapshots", tables.variables).load(info.name)
         contents = tables.contents()
         steps = [s for s in wanted.get(info.name, ()) if are_equal(contents, shadow.at(s))]
-        report("checked", name=info.name, step=steps[0] if steps else None)
+        has_links = any(pathlib.Path(folder, "snapshots", info.name).glob("*.link*"))
+        step = steps[0] if steps else None
+        report("checked", name=info.name, step=step, has_links=has_links)
         del tables
         gc.collect()
     report("end")
@@ -345,6 +346,7 @@ class Campaign:
             self.seen.add(name)
             self.counts["checked"] += 1
             self.counts["checked, of changes"] += since is not None
+            self.counts["checked, with links"] += more["has_links"]
         for name in set(self.known) - set(found):
             del self.known[name]
             self.counts["uncertain, and not there"] += 1
@@ -379,35 +381,5 @@ class Campaign:
         self.known, self.seen = {}, set()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
-    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    begin = time.monotonic()
-    failures, number = 0, 0
-    with tempfile.TemporaryDirectory() as name:
-        campaign = Campaign(pathlib.Path(name), arguments)
-        while campaign.counts["killed"] < arguments.kills and number < 2 * arguments.kills + 10:
-            number += 1
-            try:
-                campaign.kill_one(number)
-            except Finding as finding:
-                failures += 1
-                print(f"process {number}: {finding}", flush=True)
-                campaign.start_again()
-                if failures == 5:
-                    break
-    for what, count in sorted(campaign.counts.items()):
-        print(f"{what:40} {count:6,}")
-    print(
-        f"kill_snapshots: {campaign.counts['killed']} of {number} processes killed, "
-        f"{time.monotonic() - begin:.0f} s, {failures} failures"
-    )
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaign("kill_snapshots", __doc__, Campaign, PLANTS, kills=200))

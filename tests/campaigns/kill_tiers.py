@@ -32,7 +32,6 @@ import pathlib
 import random
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -42,7 +41,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is lo
 import keras
 import numpy as np
 import tensorflow as tf
-from killed_process import Finding, Process, Report
+from killed_process import Finding, Process, Report, run_campaign
 
 import tf_embed
 
@@ -215,6 +214,7 @@ class Campaign:
         self.finished: dict[str, int] = {}  # the last step of each kind of save
         self.begun: dict[str, int] = {}
         self.counts: collections.Counter[str] = collections.Counter()
+        self.count_states()
 
     def count_states(self) -> None:
         process = Process(wanted_states, self.folder / "errors")
@@ -349,36 +349,5 @@ class Campaign:
                 opened.write(b"damage" * 10)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
-    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    begin = time.monotonic()
-    failures, number = 0, 0
-    with tempfile.TemporaryDirectory() as name:
-        campaign = Campaign(pathlib.Path(name), arguments)
-        campaign.count_states()
-        while campaign.counts["killed"] < arguments.kills and number < 2 * arguments.kills + 10:
-            number += 1
-            try:
-                campaign.kill_one(number)
-            except Finding as finding:
-                failures += 1
-                print(f"process {number}: {finding}", flush=True)
-                campaign.start_again()
-                if failures == 5:
-                    break
-    for what, count in sorted(campaign.counts.items()):
-        print(f"{what:28} {count:6,}")
-    print(
-        f"kill_tiers: {campaign.counts['killed']} of {number} processes killed, "
-        f"{time.monotonic() - begin:.0f} s, {failures} failures"
-    )
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaign("kill_tiers", __doc__, Campaign, PLANTS, kills=100))

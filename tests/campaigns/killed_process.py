@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a campaign forks, listens to and kills."""
+"""Processes that a campaign forks, listens to and kills, and the loop of such a campaign."""
 
 from __future__ import annotations
 
+import argparse
+import collections
 import faulthandler
 import gc
 import json
@@ -11,8 +13,10 @@ import pathlib
 import select
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 Report = Callable[..., None]
 
@@ -80,3 +84,67 @@ class Process:
         if number not in (0, signal.SIGKILL):
             raise Finding(f"it ended by signal {number}\n{self.errors.read_text()[-3000:]}")
         return number
+
+
+class Campaign(Protocol):
+    """What `run_campaign` runs.
+
+    Attributes:
+        counts: What happened how often; "killed" is for processes.
+    """
+
+    counts: collections.Counter[str]
+
+    def kill_one(self, number: int) -> None:
+        """Starts a process and kills it. Raises `Finding`."""
+
+    def start_again(self) -> None:
+        """Forgets what there was before a finding."""
+
+
+def run_campaign(
+    name: str,
+    doc: str,
+    make: Callable[[pathlib.Path, argparse.Namespace], Campaign],
+    plants: Sequence[str],
+    kills: int,
+) -> int:
+    """Kills processes until enough were killed or there are five findings, and prints figures.
+
+    Args:
+        name: The campaign's name.
+        doc: Its docstring, the first line of which is for `--help`.
+        make: Makes it, of an empty folder and the arguments `kills`, `seed`, `stall` and `plant`.
+        plants: The names of faults that can be planted.
+        kills: The default of `--kills`.
+
+    Returns:
+        The exit status: 1 if there are findings.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=kills)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
+    parser.add_argument("--plant", choices=plants, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    failures, number = 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        campaign = make(pathlib.Path(folder), arguments)
+        while campaign.counts["killed"] < arguments.kills and number < 2 * arguments.kills + 10:
+            number += 1
+            try:
+                campaign.kill_one(number)
+            except Finding as finding:
+                failures += 1
+                print(f"process {number}: {finding}", flush=True)
+                campaign.start_again()
+                if failures == 5:
+                    break
+    for what, count in sorted(campaign.counts.items()):
+        print(f"{what:40} {count:6,}")
+    print(
+        f"{name}: {campaign.counts['killed']} of {number} processes killed, "
+        f"{time.monotonic() - begin:.0f} s, {failures} failures"
+    )
+    return 1 if failures else 0

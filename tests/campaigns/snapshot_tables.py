@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tf_embed
 
-DIM, KEYS, BATCH = 4, 4000, 120
+DIM, KEYS, BATCH = 4, 12000, 360  # so many keys that tables on disk have sealed segments
 NAMES = ("items", "users")
 CACHE_BYTES = 400 * (DIM * 4 * 2 + 8)
 FACTORS = np.arange(1.0, DIM + 1.0, dtype=np.float32)  # so that a torn or shifted row shows

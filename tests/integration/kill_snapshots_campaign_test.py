@@ -28,6 +28,7 @@ def test_two_hundred_kills_lose_nothing():
     done = kill_snapshots("--kills=200", "--seed=2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "checked, of changes" in done.stdout and "0 failures" in done.stdout
+    assert "checked, with links" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from unittest import mock
 
 import keras
@@ -58,14 +60,22 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
 
     # A disk that is full.
 
-    @parameterized.product(wait=(True, False), since=(None, "one"), room=(50_000, 550_000))
-    def test_a_full_disk_leaves_earlier_snapshots_and_takes_no_room(self, wait, since, room):
+    @contextlib.contextmanager
+    def saved_on_a_small_disk(
+        self,
+    ) -> Iterator[tuple[pathlib.Path, list[tf_embed.Variable], Snapshots]]:
+        """A disk of 4 MiB, and two tables that are saved there, in "s", as "one"."""
         with file_system("size=4m") as folder:
             if folder is None:
                 self.skipTest("Only root may mount a file system.")
             tables = [filled(name="a"), filled(name="b")]
             saved = Snapshots(folder / "s", tables)
             saved.save("one")
+            yield folder, tables, saved
+
+    @parameterized.product(wait=(True, False), since=(None, "one"), room=(50_000, 550_000))
+    def test_a_full_disk_leaves_earlier_snapshots_and_takes_no_room(self, wait, since, room):
+        with self.saved_on_a_small_disk() as (folder, tables, saved):
             wanted = [content_of(table) for table in tables]
             for table in tables:
                 fill(table, KEYS, 0.5)
@@ -90,12 +100,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
             self.check_loads(folder / "s", "two", [content_of(table) for table in tables])
 
     def test_a_fold_that_finds_no_room_changes_nothing(self):
-        with file_system("size=4m") as folder:
-            if folder is None:
-                self.skipTest("Only root may mount a file system.")
-            tables = [filled(name="a"), filled(name="b")]
-            saved = Snapshots(folder / "s", tables)
-            saved.save("one")
+        with self.saved_on_a_small_disk() as (folder, tables, saved):
             fill(tables[1], 100, 0.5)
             saved.save("two", since="one")
             free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
