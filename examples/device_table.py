@@ -24,6 +24,7 @@ RULES = {
     "adam_amsgrad": 6,
     "rmsprop": 7,
     "ftrl": 11,
+    "smart_decay_adam": 24,
 }
 
 

@@ -44,6 +44,7 @@ static_assert(TF_EMBED_ADAM == int(te::RuleKind::kAdam), "");
 static_assert(TF_EMBED_ADAM_AMSGRAD == int(te::RuleKind::kAdamAmsgrad), "");
 static_assert(TF_EMBED_RMSPROP == int(te::RuleKind::kRmsprop), "");
 static_assert(TF_EMBED_FTRL == int(te::RuleKind::kFtrl), "");
+static_assert(TF_EMBED_SMART_DECAY_ADAM == int(te::RuleKind::kSmartDecayAdam), "");
 static_assert(sizeof(bool) == sizeof(uint8_t), "flags are bytes");
 
 thread_local std::string last_error;  // NOLINT: what tf_embed_last_error is about
@@ -156,6 +157,7 @@ te::Status RuleOf(const TfEmbedStep& step, size_t dim, te::Rule* rule) {
     case TF_EMBED_ADAM_AMSGRAD:
     case TF_EMBED_RMSPROP:
     case TF_EMBED_FTRL:
+    case TF_EMBED_SMART_DECAY_ADAM:
       break;
     default:
       return Invalid("kind", "a TfEmbedRule", step.kind);

@@ -56,7 +56,8 @@ typedef enum {
   TF_EMBED_ADAM = 5,
   TF_EMBED_ADAM_AMSGRAD = 6,
   TF_EMBED_RMSPROP = 7,
-  TF_EMBED_FTRL = 11
+  TF_EMBED_FTRL = 11,
+  TF_EMBED_SMART_DECAY_ADAM = 24
 } TfEmbedRule;
 
 /* Zeros are defaults, but for `dim`, `type` and `device`. */

@@ -93,6 +93,22 @@ class DeviceTableTest(unittest.TestCase):
                 items.find(keys(1), rows)
                 self.assertLess(rows[0], 1.0, rule)
 
+    def test_smart_decay_adam_makes_up_for_steps_that_left_a_row_out(self):
+        options = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.99, "epsilon": 1e-7}
+        rows = {}
+        for rule in ("adam", "smart_decay_adam"):
+            with table(a=1.0) as items:
+                # Adam gets gradients of zero for the steps that the other rule makes up for.
+                for step in range(1, 9):
+                    gradients = {1: (1.0, -2.0), 8: (0.5, 0.25)}.get(step, (0.0, 0.0))
+                    if rule == "adam" or any(gradients):
+                        items.apply(keys(7), floats(*gradients), rule, step, **options)
+                rows[rule] = floats(0, 0)
+                items.find(keys(7), rows[rule])
+        for made_up, trained in zip(rows["smart_decay_adam"], rows["adam"], strict=True):
+            self.assertAlmostEqual(trained, made_up, places=5)
+        self.assertLess(rows["adam"][0], 0.7)
+
     def test_export_gives_each_row_once(self):
         with table(dim=1) as items:
             numbers = list(range(-500, 500))
