@@ -33,6 +33,7 @@ def fit(strategy: tf.distribute.Strategy, kind: str, is_own: bool) -> DynamicEmb
             DIM,
             initializer=keras.initializers.RandomNormal(seed=3),
             optimizer=OPTIMIZERS[kind]() if is_own else None,
+            name="rows",  # initial rows go by it
         )
         head = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(2))
         inputs = keras.Input([3], dtype="int64")
