@@ -318,6 +318,8 @@ class Campaign:
     def check(self, number: int) -> None:
         """Looks at all snapshots, and takes those for what they are."""
         wanted = {name: [one.step for one in known.versions] for name, known in self.known.items()}
+        # A process that was killed in `keep` has left some of those that it was to remove.
+        self.seen -= {name for name, known in self.known.items() if not known.is_sure}
         process = Process(
             lambda report: check(wanted, self.seen, number, self.folder, report),
             self.folder / "errors",
