@@ -11,7 +11,6 @@ import tensorflow as tf
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.one_embedding.batch import Batch, KeySpace
 from tf_embed.one_embedding.row_drawer import RowDrawer
-from tf_embed.ops import table_batch_ops
 from tf_embed.ops.lookup_gradient import token_of
 from tf_embed.table.sharding import default_partition_fn
 from tf_embed.variable.variable import Variable
@@ -73,12 +72,18 @@ class RowLookup:
         # The first table id of a shared id is known to the lookup, and to nobody after it.
         is_shared = keys.shared_ids and keys.num_tables > 1
         self._drawer_of_shared = drawers[0] if is_shared and drawers else None
-        self._is_drawn_apart = bool(drawers)
 
     def find(self, batch: Batch, training: bool) -> tf.Tensor:
         """The rows of a batch [n, dim], of the dtype of rows; zeros for padding."""
-        if len(self._members) > 1 and not self._is_drawn_apart:
-            return self._find_in_all(batch, training)
+        is_apart = self._key_space.is_apart and self._num_folders == 1
+        if is_apart and batch.is_by_column and batch.is_kept is None:
+            # Each column is that of one member.
+            columns = tf.unstack(tf.reshape(batch.keys, [-1, len(self._members)]), axis=1)
+            found = [
+                self._find_in(member, keys, None, training)
+                for member, keys in zip(self._members, columns, strict=True)
+            ]
+            return tf.reshape(tf.stack(found, axis=1), [-1, self._dim])
         routes = self._routes(batch)
         if routes is None and batch.is_kept is None:
             return self._find_in(self._members[0], batch.keys, batch.tables, training)
@@ -139,51 +144,6 @@ class RowLookup:
         places = tf.range(tf.size(keys))
         first = tf.math.unsorted_segment_min(places, which, tf.size(keys))
         return self._drawer_of_shared.rows_of(keys, tf.gather(tables, tf.gather(first, which)))
-
-    def _find_in_all(self, batch: Batch, training: bool) -> tf.Tensor:
-        """Rows of keys in several members, by one op."""
-        count, num_members = tf.size(batch.keys), len(self._members)
-        if batch.is_by_column and self._num_folders == 1:
-            # Column after column, without a sort.
-            lines = tf.reshape(tf.range(count), [-1, num_members])
-            order = tf.reshape(tf.transpose(lines), [-1])
-            counts = tf.fill([num_members], tf.cast(tf.shape(lines)[0], tf.int64))
-        else:
-            routes = self._routes(batch)
-            order = tf.argsort(routes, stable=True)
-            ends = tf.searchsorted(
-                tf.gather(routes, order),
-                tf.range(num_members, dtype=tf.int64),
-                side="right",
-                out_type=tf.int64,
-            )
-            counts = ends - tf.concat([[tf.constant(0, tf.int64)], ends[:-1]], 0)
-        keys = tf.gather(batch.keys, order)
-        # A bag is one key; that of padding is empty, so it is zeros and has no gradient.
-        offsets = tf.range(tf.cast(count, tf.int64) + 1)
-        if batch.is_kept is not None:
-            is_kept = tf.gather(batch.is_kept, order)
-            keys = tf.boolean_mask(keys, is_kept)
-            offsets = tf.concat([[0], tf.cumsum(tf.cast(is_kept, tf.int64))], 0)
-        starts = tf.cumsum(counts, exclusive=True)
-        dim = tf.fill([num_members], tf.constant(self._dim, tf.int64))
-        members = tf.range(num_members, dtype=tf.int64)
-        pieces = tf.stack([members, starts, counts, starts * self._dim, dim], axis=1)
-        values = table_batch_ops.find_pooled_tables(
-            [member.table.resource_handle for member in self._members],
-            keys,
-            offsets,
-            pieces,
-            tf.cast(count, tf.int64) * self._dim,
-            None,
-            [token for one in self._members if (token := _token(one)) is not None],
-            row_dtypes=[member.value_dtype for member in self._members],
-            dims=[self._dim] * num_members,
-            combiner="sum",
-            training=training and any(one.table.options.notes_uses for one in self._members),
-        )
-        rows = tf.gather(tf.reshape(values, [-1, self._dim]), tf.math.invert_permutation(order))
-        return tf.cast(rows, self._members[0].value_dtype)
 
 
 def _token(member: Variable) -> tf.Tensor | None:
