@@ -30,8 +30,12 @@ class Storage(Config):
     the table is freed, or Python ends. Checkpoints and saved models have all rows, as those of any
     table.
 
-    A table on a GPU puts new rows in the GPU's memory while the bounds leave room, and then in
-    pinned host memory, which the GPU reads and writes over the bus. A row stays where it was put.
+    A table on a GPU with a `path` does the same with `gpu_bytes` of the GPU's memory for a cache,
+    over files and without host memory between. Keys of a batch go to the host, which knows where
+    each row is; rows and gradients stay on the GPU. Pooled lookups copy their sums.
+
+    A table on a GPU without a `path` puts new rows in the GPU's memory while the bounds leave room,
+    and then in pinned host memory, which the GPU reads and writes over the bus. A row stays where it was put.
     The index from keys to rows is always in the GPU's memory and takes 30 to 60 bytes for each row
     of both. If no bound leaves room for a new row, it evicts another by the `eviction` of the
     table's `TablePolicy`, with or without `max_rows`; without a policy it is refused and counted in
@@ -45,20 +49,22 @@ class Storage(Config):
     A `TablePolicy` goes by the rows of all tiers. The statistics of rows on disk are in memory, 8
     bytes for each, and are not part of `host_bytes`.
 
-    Limit: a table with a `path` is on a CPU. Making any other raises
-    tf.errors.InvalidArgumentError.
+    Limits of a table on a GPU with a `path`: it takes `gpu_bytes` alone of the bounds on memory, its
+    policy has no `track_changes`, and `tf_embed.tbe.TableBatchedEmbeddingBags` does not take it. Each
+    raises tf.errors.InvalidArgumentError.
 
     Args:
         gpu_bytes: Bytes of rows in the GPU's memory, an int from 0. 0: all rows are in host memory.
-            Default: None, no bound.
+            With a `path`: the rows in the cache of a table on a GPU, which needs it. Default: None,
+            no bound.
         gpu_total_bytes: Bytes of index and rows in the GPU's memory, an int from 1. Default: None,
             what the GPU has.
         host_bytes: Bytes of rows in host memory, an int from 0. With a `path`: the rows in the
-            cache, from 1. A table with a `path` needs it, because rows go to disk only when the
-            cache is full; `tf_embed.tbe.TableBatchedEmbeddingBags` can do without. On a GPU: the
-            rows that find no room there, 0 for none. Default: None, no bound; but a table on a GPU
-            without `gpu_bytes` and `gpu_total_bytes` puts no rows there, because its rows would
-            leave no GPU memory for the index.
+            cache, from 1. A table on a CPU with a `path` needs it, because rows go to disk only
+            when the cache is full; `tf_embed.tbe.TableBatchedEmbeddingBags` can do without. On a
+            GPU, without a `path`: the rows that find no room there, 0 for none. Default: None, no
+            bound; but a table on a GPU without `gpu_bytes` and `gpu_total_bytes` puts no rows
+            there, because its rows would leave no GPU memory for the index.
         path: A folder of this machine for rows on disk, a str or an os.PathLike. It is made if it
             is missing. Each table makes a folder of its own in it. Default: None, no disk.
         disk_bytes: Bytes of files in that folder, an int from 1. Default: None, what the file

@@ -198,8 +198,11 @@ def _tiers(
     payload = stats["payload_bytes"]
     if storage is not None and options.has_disk:
         rows, used = stats["disk_rows"], stats["disk_bytes"]
+        name, bound = "host", storage.host_bytes
+        if options.is_on_gpu:
+            name, bound = "gpu", storage.gpu_bytes
         return (
-            tier("host", storage.host_bytes, stats["cache_rows"], payload),
+            tier(name, bound, stats["cache_rows"], payload),
             tier("disk", storage.disk_bytes, rows, used),
         )
     if not options.is_on_gpu:
