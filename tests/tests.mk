@@ -48,7 +48,7 @@ test-gpu: configured library $(VENV)/.ready
 	CUDA_VISIBLE_DEVICES= TF_EMBED_EMULATE_GPU=1 \
 	    TF_PLUGGABLE_DEVICE_LIBRARY_PATH="$$($(BAZEL) info bazel-bin)/tests/cc/gpu/fake_gpu_plugin.so" \
 	    $(VENV)/bin/pytest $(PYTEST_ARGS) \
-	    $(addprefix tests/python/,table/gpu_tables_test.py table/storage_test.py \
+	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_tiers_test.py table/storage_test.py \
 	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
 	        variable/variable_test.py variable/pooled_lookups_test.py)
 
