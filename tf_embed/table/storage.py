@@ -35,9 +35,9 @@ class Storage(Config):
     each row is; rows and gradients stay on the GPU. Pooled lookups copy their sums.
 
     A table on a GPU without a `path` puts new rows in the GPU's memory while the bounds leave room,
-    and then in pinned host memory, which the GPU reads and writes over the bus. A row stays where it was put.
-    The index from keys to rows is always in the GPU's memory and takes 30 to 60 bytes for each row
-    of both. If no bound leaves room for a new row, it evicts another by the `eviction` of the
+    and then in pinned host memory, which the GPU reads and writes over the bus. A row stays where
+    it was put. The index from keys to rows is always in the GPU's memory and takes 30 to 60 bytes
+    for each row of both. If no bound leaves room for a new row, it evicts another by the `eviction` of the
     table's `TablePolicy`, with or without `max_rows`; without a policy it is refused and counted in
     `Variable.stats()`. Tables take memory from the GPU's driver. TensorFlow leaves almost none
     there unless `tf.config.experimental.set_memory_growth` is called before the GPU is used.
@@ -49,9 +49,9 @@ class Storage(Config):
     A `TablePolicy` goes by the rows of all tiers. The statistics of rows on disk are in memory, 8
     bytes for each, and are not part of `host_bytes`.
 
-    Limits of a table on a GPU with a `path`: it takes `gpu_bytes` alone of the bounds on memory, its
-    policy has no `track_changes`, and `tf_embed.tbe.TableBatchedEmbeddingBags` does not take it. Each
-    raises tf.errors.InvalidArgumentError.
+    Limits of a table on a GPU with a `path`: it takes `gpu_bytes` alone of the bounds on memory,
+    its policy has no `track_changes`, and `tf_embed.tbe.TableBatchedEmbeddingBags` does not take
+    it. Each raises tf.errors.InvalidArgumentError.
 
     Args:
         gpu_bytes: Bytes of rows in the GPU's memory, an int from 0. 0: all rows are in host memory.
