@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include "cc/core/rows/row_layout.h"
 #include "cc/core/table/table_cache.h"
@@ -19,7 +19,7 @@ class Arrays {
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
   ~Arrays() {
-    for (const Array& array : arrays_) memory_->Free(array.device, array.bytes);
+    for (size_t i = 0; i < size_; ++i) memory_->Free(arrays_[i].device, arrays_[i].bytes);
   }
 
   template <typename T>
@@ -47,7 +47,8 @@ class Arrays {
   Status Finish(const Run& run) {
     TF_EMBED_RETURN_IF_ERROR(std::move(copied_));
     TF_EMBED_RETURN_IF_ERROR(run());
-    for (const Array& array : arrays_) {
+    for (size_t i = 0; i < size_; ++i) {
+      const Array& array = arrays_[i];
       if (!array.out) continue;
       TF_EMBED_RETURN_IF_ERROR(memory_->CopyOut(context_, array.device, array.bytes, array.host));
     }
@@ -69,14 +70,17 @@ class Arrays {
       copied_ = Status::ResourceExhausted([] { return "No device memory."; });
       return nullptr;
     }
-    arrays_.push_back({const_cast<void*>(host), device, bytes, out});
+    arrays_[size_++] = {const_cast<void*>(host), device, bytes, out};
     copied_ = memory_->CopyIn(context_, host, bytes, device);
     return device;
   }
 
   DeviceMemory* memory_;
   const ExecContext& context_;
-  std::vector<Array> arrays_;
+  // Those of a find: of the batch four, defaults, weights, flags and slots.
+  static constexpr size_t kMost = 8;
+  Array arrays_[kMost];
+  size_t size_ = 0;
   Status copied_;
 };
 
@@ -343,7 +347,7 @@ DeviceMemory* EmulatedDeviceMemory() {
 
 std::unique_ptr<Table> NewCopyingTable(std::unique_ptr<Table> table, DeviceMemory* memory) {
   if (table == nullptr) return nullptr;
-  return std::make_unique<CopyingTable>(std::move(table), memory);
+  return std::unique_ptr<Table>(new (std::nothrow) CopyingTable(std::move(table), memory));
 }
 
 }  // namespace tf_embed
