@@ -187,13 +187,6 @@ Status TieredTable::BringUp(const ExecContext& inner, const Keys& keys) const {
   return status;
 }
 
-Status TieredTable::CopyRow(const ExecContext& context, const void* row, size_t bytes,
-                            void* to) const {
-  if (context.rows_on_device) return tiers_.copy_row(context, row, bytes, to);
-  std::memcpy(to, row, bytes);
-  return Status();
-}
-
 Status TieredTable::ReadThrough(const ExecContext& inner, const KeyBatch& batch, const Keys& absent,
                                 void* weights, bool* exists, const SlotsOut& slots) const {
   Keys keys(options_.allocator);

@@ -157,6 +157,13 @@ TableCache::Found TieredTable::NoteColdUse(const ExecContext& inner, int64_t key
   return TableCache::Found::kPresent;
 }
 
+Status TieredTable::CopyRow(const ExecContext& context, const void* row, size_t bytes,
+                            void* to) const {
+  if (context.rows_on_device) return tiers_.copy_row(context, row, bytes, to);
+  std::memcpy(to, row, bytes);
+  return Status();
+}
+
 Status TieredTable::CopyRows(const ExecContext& inner, const KeyBatch& batch,
                              WholeRows* rows) const {
   const RowLayout layout(options_.value_type, options_.dim, rule_);
