@@ -97,7 +97,7 @@ class EmulatedDevice {
     TF_EMBED_RETURN_IF_ERROR(groups->keys_.Build(context, keys, nullptr));
     TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
     groups->size_ = 0;
-    return groups->keys_.ForEachRange(ExecContext::Serial(), 1, [&](KeyGroups::Range* range) {
+    return groups->keys_.ForEachRange(context.InSerial(), 1, [&](KeyGroups::Range* range) {
       while (range->Next()) {
         for (size_t i = 0; i < range->size(); ++i) {
           const KeyGroup& group = (*range)[i];
