@@ -108,11 +108,11 @@ RuleSlots TieredTable::rule() const {
 
 size_t TieredTable::size() const {
   const std::shared_lock<FairSharedMutex> lock(locks_.content);
+  const std::lock_guard<OrderedMutex> none_moves(promotion_);
   return SizeInside();
 }
 
 size_t TieredTable::SizeInside() const {
-  // A row that comes up at this moment may be counted in neither tier.
   const size_t in_store = store_->size();
   return NumCached() + in_store - std::min(in_store, store_->shared());
 }

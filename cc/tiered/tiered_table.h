@@ -213,7 +213,9 @@ class TieredTable final : public Table,
   size_t RowBytes(const RuleSlots& rule) const;
   Status CheckCapacity(const RuleSlots& rule, size_t* capacity) const;
 
-  // The rows of both tiers, and those of the cache. REQUIRES: the lock of a reader.
+  // The rows of both tiers, and those of the cache. REQUIRES: the lock of a reader. A row that
+  // moves or leaves at this moment, if promotion_ is not held, may be counted twice or in neither
+  // tier.
   size_t SizeInside() const;
   size_t NumCached() const { return cache_->cache()->num_rows(); }
   // Ends a tick of the cache if that has grown by a share.
