@@ -3,15 +3,18 @@
 // what overwriting does to disk and steps.
 //
 //     tiers_benchmark --folder=FOLDER [--json] [--measure=steps] [--tables=memory,disk,...]
-//                     [--hits=1,0.99,...] [rows] [dim] [batch] [threads] [steps]
+//                     [--hits=1,0.99,...] [--hot=apart|together] [rows] [dim] [batch] [threads]
+//                     [steps]
 //
 // Default: 1000000 64 65536 2 20. The cache has room for a quarter of the rows. With --json the
 // last line is an object of JSON.
 //
 // --measure=steps: at each share of hits in turn. All rows are written first, with the slots of
 // Adam. A batch has distinct keys: a share of hot ones, which half of the cache has room for, and
-// others that are drawn from all the rest. A step looks the batch up, as a part of training, and
-// applies Adam. The tables take turns, of ten steps each, on the same batches:
+// others that are drawn from all the rest. Hot are every eighth row or, with --hot=together, the
+// rows that were written first. In a table in memory these lie side by side, which no user's hot
+// rows do, and the processor reads ahead along them. A step looks the batch up, as a part of
+// training, and applies Adam. The tables take turns, of ten steps each, on the same batches:
 //
 //     memory            a table in memory
 //     disk              a cache over DiskStore
@@ -117,9 +120,10 @@ struct Subject {
 
 class Benchmark {
  public:
-  Benchmark(const std::string& folder, const std::vector<double>& numbers)
+  Benchmark(const std::string& folder, bool hot_together, const std::vector<double>& numbers)
       : folder_(folder),
-        rows_(static_cast<size_t>(numbers[0])),
+        hot_together_(hot_together),
+        rows_(static_cast<size_t>(numbers[0]) / kHotDivisor * kHotDivisor),
         dim_(static_cast<size_t>(numbers[1])),
         batch_(static_cast<size_t>(numbers[2])),
         steps_(static_cast<size_t>(numbers[4])),
@@ -127,7 +131,7 @@ class Benchmark {
         rule_(RuleOf(RuleKind::kAdam, dim_)),
         layout_(DataType::kFloat, dim_, rule_.slots, 1),
         cache_bytes_(rows_ / 4 * (layout_.stride + sizeof(uint64_t))),
-        hot_rows_(rows_ / 8) {
+        hot_rows_(rows_ / kHotDivisor) {
     if (batch_ == 0 || batch_ > hot_rows_) Refuse("a batch must have 1 to rows / 8 keys.");
     options_.dim = dim_;
     options_.initializer.kind = InitializerKind::kConstant;  // as a file's, which is zeros
@@ -151,8 +155,20 @@ class Benchmark {
   size_t MappedBytes() const { return cache_bytes_ + rows_ * kIndexBytesPerRow; }
 
   void Step(Subject* subject, const std::vector<int64_t>& keys, size_t count);
-  // Rows from the first on, up to `end`, in batches.
-  void StepAll(std::vector<Subject>* subjects, size_t end);
+  // All rows in the order of their keys, in batches.
+  void StepAll(std::vector<Subject>* subjects) {
+    StepThrough(subjects, rows_, [](size_t i) { return i; });
+  }
+  // The rows that the cache keeps.
+  void StepHot(std::vector<Subject>* subjects) {
+    StepThrough(subjects, hot_rows_, [this](size_t i) { return KeyOfHot(i); });
+  }
+  template <typename KeyOf>
+  void StepThrough(std::vector<Subject>* subjects, size_t count, const KeyOf& key_of);
+  size_t KeyOfHot(size_t i) const { return hot_together_ ? i : i * kHotDivisor; }
+  size_t KeyOfCold(size_t i) const {
+    return hot_together_ ? hot_rows_ + i : i + i / (kHotDivisor - 1) + 1;
+  }
   // Distinct keys, a share of them from the rows that the cache keeps.
   void Draw(double share, std::vector<int64_t>* keys);
   void MeasureShare(double share, std::vector<Subject>* subjects);
@@ -165,12 +181,15 @@ class Benchmark {
     ++rule_.step;
   }
 
+  // One row in so many is hot.
+  static constexpr size_t kHotDivisor = 8;
   // So many steps of a table come one after the other.
   static constexpr size_t kTurn = 10;
   // What a mapped array may have for the index that it does not need.
   static constexpr size_t kIndexBytesPerRow = 24;
 
   const std::string folder_;
+  const bool hot_together_;
   const size_t rows_, dim_, batch_, steps_;
   Pool pool_;
   Rule rule_;
@@ -248,26 +267,28 @@ void Benchmark::Step(Subject* subject, const std::vector<int64_t>& keys, size_t 
   Check(subject->table->Apply(context_, batch, gradients_.data(), DataType::kFloat, rule_));
 }
 
-void Benchmark::StepAll(std::vector<Subject>* subjects, size_t end) {
-  for (size_t begin = 0; begin < end; begin += batch_) {
-    const size_t count = std::min(batch_, end - begin);
-    std::iota(keys_.begin(), keys_.end(), static_cast<int64_t>(begin));
+template <typename KeyOf>
+void Benchmark::StepThrough(std::vector<Subject>* subjects, size_t count, const KeyOf& key_of) {
+  for (size_t begin = 0; begin < count; begin += batch_) {
+    const size_t size = std::min(batch_, count - begin);
+    for (size_t i = 0; i < size; ++i) keys_[i] = static_cast<int64_t>(key_of(begin + i));
     BeginStep();
-    for (Subject& subject : *subjects) Step(&subject, keys_, count);
+    for (Subject& subject : *subjects) Step(&subject, keys_, size);
   }
 }
 
 void Benchmark::Draw(double share, std::vector<int64_t>* keys) {
-  const auto draw_some = [&](size_t first, size_t range, size_t count, int64_t* to) {
+  const auto draw_some = [&](size_t range, size_t count, int64_t* to, const auto& key_of) {
     // Each from a slice of its own, so that no key comes twice.
     for (size_t i = 0; i < count; ++i) {
-      const size_t low = first + range * i / count, high = first + range * (i + 1) / count;
-      to[i] = static_cast<int64_t>(low + random_() % std::max<size_t>(1, high - low));
+      const size_t low = range * i / count, high = range * (i + 1) / count;
+      to[i] = static_cast<int64_t>(key_of(low + random_() % std::max<size_t>(1, high - low)));
     }
   };
   const size_t hot = static_cast<size_t>(static_cast<double>(batch_) * share);
-  draw_some(0, hot_rows_, hot, keys->data());
-  draw_some(hot_rows_, rows_ - hot_rows_, batch_ - hot, keys->data() + hot);
+  draw_some(hot_rows_, hot, keys->data(), [this](size_t i) { return KeyOfHot(i); });
+  draw_some(rows_ - hot_rows_, batch_ - hot, keys->data() + hot,
+            [this](size_t i) { return KeyOfCold(i); });
   std::shuffle(keys->begin(), keys->end(), random_);
 }
 
@@ -340,7 +361,7 @@ void Benchmark::StepsOf(Subject* subject, const std::vector<std::vector<int64_t>
 }
 
 void Benchmark::MeasureShare(double share, std::vector<Subject>* subjects) {
-  StepAll(subjects, hot_rows_);  // the hot rows come up and stay
+  StepHot(subjects);  // these come up and stay
   for (Subject& subject : *subjects) {
     subject.steps.clear();
     subject.dropping.clear();
@@ -420,7 +441,7 @@ std::string Benchmark::MeasureSteps(const std::string& tables, const std::string
   std::istringstream names(tables);
   for (std::string name; std::getline(names, name, ',');) subjects.push_back(Make(name));
   if (subjects.empty() || steps_ == 0) Refuse("steps of which tables?");
-  StepAll(&subjects, rows_);
+  StepAll(&subjects);
   std::printf("%6s  %-16s %9s %9s %10s %9s %10s %10s %10s\n", "hits", "table", "ms/step", "worst",
               "of first", "hit rate", "rows up/s", "reads/s", "MB/s down");
   std::string cells;
@@ -442,7 +463,7 @@ std::string Benchmark::MeasureResident() {
   const size_t before = ResidentBytes();
   std::vector<Subject> subjects;
   subjects.push_back(Make("disk"));
-  StepAll(&subjects, rows_);
+  StepAll(&subjects);
   MeasureShare(0.9, &subjects);
   const size_t resident = ResidentBytes() - before;
   const TableStats stats = subjects[0].table->Stats();
@@ -459,7 +480,7 @@ std::string Benchmark::MeasureOverwrites() {
   std::vector<Subject> subjects;
   subjects.push_back(Make("disk"));
   Table* const table = subjects[0].table.get();
-  StepAll(&subjects, rows_);
+  StepAll(&subjects);
   std::vector<int64_t> order(rows_);
   std::iota(order.begin(), order.end(), int64_t{0});
   const std::vector<float> slots(batch_ * layout_.slots_per_row, 0.5f);
@@ -499,7 +520,7 @@ std::string Benchmark::MeasureOverwrites() {
 int Main(int argc, char** argv) {
   bool json = false;
   std::string folder, measure = "steps", tables = "memory,disk,disk+prefetch";
-  std::string hits = "1,0.99,0.95,0.9,0.5";
+  std::string hits = "1,0.99,0.95,0.9,0.5", hot = "apart";
   std::vector<double> numbers = {1e6, 64, 65536, 2, 20};
   size_t given = 0;
   for (int i = 1; i < argc; ++i) {
@@ -510,7 +531,7 @@ int Main(int argc, char** argv) {
       return true;
     };
     if (value("--folder=", &folder) || value("--measure=", &measure) ||
-        value("--tables=", &tables) || value("--hits=", &hits)) {
+        value("--tables=", &tables) || value("--hits=", &hits) || value("--hot=", &hot)) {
       continue;
     }
     if (argument == "--json") {
@@ -522,7 +543,8 @@ int Main(int argc, char** argv) {
     }
   }
   if (folder.empty()) Refuse("say --folder=, where the rows on disk may be.");
-  Benchmark benchmark(folder, numbers);
+  if (hot != "apart" && hot != "together") Refuse("--hot= is apart or together.");
+  Benchmark benchmark(folder, hot == "together", numbers);
   std::string fields;
   if (measure == "steps") {
     fields = benchmark.MeasureSteps(tables, hits);
