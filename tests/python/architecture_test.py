@@ -44,7 +44,7 @@ PRIVATE_PYTHON = ("tensorflow.python", "keras.src")
 # The wings of cc/core, lowest first. Bazel holds the same order, by the wings' dependencies.
 CORE_WINGS = (
     *("base", "rules", "rows", "batch", "index", "policy"),
-    *("loops", "table", "shards", "pooling", "files"),
+    *("loops", "table", "shards", "pooling", "exchange", "files"),
 )
 
 # What a room of cc/ may include besides the standard library. Of cc/ops, others may include

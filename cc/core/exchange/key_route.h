@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings the keys of a batch together by the worker that owns them, each key once.
+#ifndef TF_EMBED_CC_CORE_EXCHANGE_KEY_ROUTE_H_
+#define TF_EMBED_CC_CORE_EXCHANGE_KEY_ROUTE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/base/allocator.h"
+#include "cc/core/base/exec_context.h"
+#include "cc/core/base/hash.h"
+#include "cc/core/base/status.h"
+#include "cc/core/pooling/key_sums.h"
+#include "cc/core/shards/shard_split.h"
+
+namespace tf_embed {
+
+// How the owner of a key is chosen.
+enum class OwnerRule : uint8_t {
+  kHash,       // a hash of the key, so that any set of keys is spread evenly
+  kRemainder,  // DefaultShard: floor_mod(key, num_workers)
+};
+
+// The owner by a 64-bit hash. It hashes again, because a table takes its stripe and bucket from
+// HashKey: without that, the keys of one worker would use a part of its table's stripes.
+inline size_t OwnerByHash(uint64_t hash, size_t num_workers) {
+  return static_cast<size_t>(((Mix64(hash + kGolden64) >> 32) * num_workers) >> 32);
+}
+
+inline size_t OwnerOf(int64_t key, size_t num_workers, OwnerRule rule, bool unsigned_keys) {
+  return rule == OwnerRule::kHash ? OwnerByHash(HashKey(key), num_workers)
+                                  : DefaultShard(key, num_workers, unsigned_keys);
+}
+
+// The distinct keys of a batch, those of worker 0 first. The keys of one worker are in the order in
+// which they first come. Results are the same for any number of threads.
+class KeyRoute {
+ public:
+  explicit KeyRoute(Allocator* allocator)
+      : sums_(allocator), distinct_(allocator), places_(allocator), counts_(allocator) {}
+
+  // `keys` [size] outlive this. `owners` [size]: the owner of each key, the same for equal keys;
+  // null: by the rule. Fails if an owner is out of range, or equal keys have different owners.
+  Status Build(const ExecContext& context, const int64_t* keys, size_t size, const int32_t* owners,
+               OwnerRule rule, bool unsigned_keys, size_t num_workers);
+
+  // Number of distinct keys.
+  size_t size() const { return sums_.size(); }
+  // Distinct keys of each worker [num_workers].
+  const int32_t* counts() const { return counts_.data(); }
+  // Writes the distinct keys [size()].
+  void WriteKeys(int64_t* routed) const;
+  // Writes where each key of the batch is among the distinct ones.
+  void WritePlaces(const ExecContext& context, int32_t* places) const;
+
+ private:
+  size_t batch_size_ = 0;
+  KeySums sums_;
+  Buffer<int64_t> distinct_;  // in the order in which they first come
+  Buffer<int32_t> places_;    // where each of those goes
+  Buffer<int32_t> counts_;
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_EXCHANGE_KEY_ROUTE_H_
