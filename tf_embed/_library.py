@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -145,6 +146,13 @@ def load() -> types.ModuleType:
             f"TensorFlow {tf.__version__} can't load tf_embed's op library: build tf_embed again "
             f"in this environment. Received: {error.message}"
         ) from error
+
+
+@functools.cache
+def build() -> str:
+    """What tells this build of the op library from others, 16 hexadecimal digits."""
+    library = pathlib.Path(__file__).parent / LIBRARY_NAME
+    return hashlib.blake2b(library.read_bytes(), digest_size=8).hexdigest()
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from tf_embed import validation
+from tf_embed.distributed.worker_sharding import WorkerSharding
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.table.creators import KVCreator
@@ -81,6 +82,8 @@ class DynamicEmbedding(TableLayer):
             is a use of the rows then.
         storage: A `tf_embed.Storage`: which memories, and which folder on disk, hold the rows, and
             how many bytes of each. Default: None, one memory without a bound.
+        distribution: How the table is spread over the workers of a
+            tf.distribute.MultiWorkerMirroredStrategy; see `tf_embed.Variable`.
         name: Name of the layer and of its table.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer.
 
@@ -117,6 +120,7 @@ class DynamicEmbedding(TableLayer):
         unknown_value: Any = None,
         policy: TablePolicy | dict[str, Any] | None = None,
         storage: Storage | dict[str, Any] | None = None,
+        distribution: WorkerSharding | dict[str, Any] | str | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -136,6 +140,7 @@ class DynamicEmbedding(TableLayer):
             unknown_value=unknown_value,
             policy=policy,
             storage=storage,
+            distribution=distribution,
             name=name,
             **kwargs,
         )

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.distributed.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.layers.prefetching import with_prefetch
@@ -63,6 +64,7 @@ class TableLayer(keras.layers.Layer):
         unknown_value: Any,
         policy: TablePolicy | dict[str, Any] | None,
         storage: Storage | dict[str, Any] | None,
+        distribution: WorkerSharding | dict[str, Any] | str | None,
         name: str | None,
         table_name: str = "{}",
         checkpoint: bool = True,
@@ -98,6 +100,8 @@ class TableLayer(keras.layers.Layer):
         check_policies(table_policy, self.restrict_policy, len(names))
         self.storage = deserialized(storage, "storage")
         storage_of(self.kv_creator, self.storage)
+        self.distribution = deserialized(distribution, "distribution")
+        as_sharding(self.distribution)
         self.init_size = validation.positive_int(init_size, "init_size", least=0, most=MAX_ROWS)
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
         self.unknown_value = self._unknown_row(unknown_value)
@@ -129,6 +133,7 @@ class TableLayer(keras.layers.Layer):
             bp_v2=self.bp_v2,
             policy=self.policy,
             storage=self.storage,
+            distribution=self.distribution,
             checkpoint=self.checkpoint,
         )
         (anchor,) = variable.trainable_variables
@@ -329,6 +334,7 @@ class TableLayer(keras.layers.Layer):
             "unknown_value": None if unknown is None else unknown.tolist(),
             "policy": serialized(self.policy),
             "storage": serialized(self.storage),
+            "distribution": serialized(self.distribution),
         }
 
     # What a `call` is made of.
@@ -374,10 +380,9 @@ class TableLayer(keras.layers.Layer):
 
     def _find(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         variable = self.variable
-        rows, _ = variable.table.find(
+        return variable.table.rows(
             keys, self._defaults(training), gradient_token(variable), training=training
         )
-        return rows
 
     def _pooled(
         self,

@@ -8,6 +8,7 @@ gradients of gradients, is that of the same pooling made of TensorFlow's ops, `p
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -20,11 +21,12 @@ from tf_embed.ops.lookup_gradient import gradient_of_token
 def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     """For the token, sums by key; for the weights, a tensor; for all else, none."""
     handle, keys, owners, defaults = op.inputs[:4]
-    pooling = _Pooling(op, first_list=4)
+    token = op.inputs[4] if op.get_attr("num_tokens") else None
+    pooling = _pooling_of(op, first_list=4 if token is None else 5)
     gradients: list[Any] = [None] * len(op.inputs)
     gradient = tf.convert_to_tensor(gradient)
     dim = op.get_attr("dim")
-    if pooling.token is not None and not _is_skipped(op, 4):
+    if token is not None and not _is_skipped(op, 4):
         distinct, _, sums = table_ops.sum_by_key(
             keys,
             gradient,
@@ -35,10 +37,10 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
             padding=pooling.padding,
             handle=handle,
         )
-        gradients[4] = gradient_of_token(pooling.token, distinct, sums, dim)
+        gradients[4] = gradient_of_token(token, distinct, sums, dim)
     last = len(op.inputs) - 1
     if pooling.weights is not None and not _is_skipped(op, last):
-        rows, _ = table_ops.find(handle, keys, owners, defaults, pooling.token, dim=dim)
+        rows, _ = table_ops.find(handle, keys, owners, defaults, token, dim=dim)
         rows = tf.cast(tf.reshape(rows, [-1, dim]), gradient.dtype)
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
     return gradients
@@ -49,7 +51,7 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
     """For the gradients that were summed, and for the weights."""
     keys, summed = op.inputs[:2]
     results: list[Any] = [None] * len(op.inputs)
-    pooling = _Pooling(op, first_list=2)
+    pooling = _pooling_of(op, first_list=2)
     of_sums = tf.cast(tf.convert_to_tensor(gradients[2]), table_ops.compute_dtype(summed.dtype))
     of_rows = tf.gather(of_sums, tf.maximum(op.outputs[1], 0))  # what padding gets has no weight
     if pooling.combiner == "none":
@@ -64,27 +66,32 @@ def _sum_by_key_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
     return results
 
 
-class _Pooling:
-    """The attributes and inputs of an op that say what is pooled, and how.
+def _pooling_of(op: tf.Operation, first_list: int) -> Pooling:
+    """What an op pools, and how.
 
     Args:
         op: The op.
-        first_list: Number of its first input that is one of a list.
+        first_list: Number of the first of the inputs that are bags and weights.
     """
+    num_bags = op.get_attr("num_bags")
+    combiner = op.get_attr("combiner")
+    padding = op.get_attr("padding") or op.get_attr("padding_text")
+    return Pooling(
+        bags=tuple(op.inputs[first_list : first_list + num_bags]),
+        weights=op.inputs[first_list + num_bags] if op.get_attr("num_weights") else None,
+        combiner=combiner.decode() if isinstance(combiner, bytes) else combiner,
+        padding=padding[0] if padding else None,
+    )
 
-    def __init__(self, op: tf.Operation, first_list: int) -> None:
-        begin = first_list
-        self.token: tf.Tensor | None = None
-        if first_list == 4 and op.get_attr("num_tokens"):
-            self.token = op.inputs[begin]
-            begin += 1
-        num_bags = op.get_attr("num_bags")
-        self.bags: table_ops.Bags = tuple(op.inputs[begin : begin + num_bags])
-        self.weights = op.inputs[begin + num_bags] if op.get_attr("num_weights") else None
-        combiner = op.get_attr("combiner")
-        self.combiner = combiner.decode() if isinstance(combiner, bytes) else combiner
-        padding = op.get_attr("padding") or op.get_attr("padding_text")
-        self.padding: table_ops.Padding | None = padding[0] if padding else None
+
+@dataclasses.dataclass(frozen=True)
+class Pooling:
+    """What is pooled, and how, by ops of TensorFlow. Arguments as in `table_ops.find_pooled`."""
+
+    bags: table_ops.Bags
+    weights: tf.Tensor | None
+    combiner: str
+    padding: table_ops.Padding | None
 
     def gradient_of_weights(
         self, keys: tf.Tensor, rows: tf.Tensor, upstream: tf.Tensor

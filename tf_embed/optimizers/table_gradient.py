@@ -64,7 +64,7 @@ def train_all(tables: list[TableGradient], scale: Any) -> None:
     keys = [table.keys for table in tables]
     values = [table.values for table in tables]
     if tables:
-        once_for_all_replicas(train, keys, values)
+        once_for_all_replicas(train, [table.anchor.table for table in tables], keys, values)
 
 
 def each_anchor_once(grads: list[Any], variables: list[Any]) -> list[tuple[Any, Any]]:

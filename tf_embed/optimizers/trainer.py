@@ -34,6 +34,7 @@ from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import Anchor, run_if
 
 # Together they would need what Keras does not say: its own accumulated gradients, and averages of
@@ -111,11 +112,15 @@ def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
 
 
 def refuse_if_mirrored(received: str) -> None:
-    """Raises under a MirroredStrategy, whose replicas can't train a table with what there is."""
-    if isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
+    """Raises under a strategy whose replicas can't train a table with what there is."""
+    strategy = tf.distribute.get_strategy()
+    on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    on_workers = on_workers and strategy.num_replicas_in_sync > 1
+    if on_workers or isinstance(strategy, tf.distribute.MirroredStrategy):
+        name = "MultiWorkerMirroredStrategy" if on_workers else "MirroredStrategy"
         raise ValueError(
-            "Under tf.distribute.MirroredStrategy dynamic tables are trained by optimizers whose "
-            "rule runs in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl, "
+            f"Under tf.distribute.{name} dynamic tables are trained by optimizers whose rule runs "
+            "in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl, "
             "SmartDecayAdam and FBGEMM's), without global_clipnorm, use_ema, "
             f"gradient_accumulation_steps and LossScaleOptimizer. Received: {received}"
         )
@@ -244,6 +249,10 @@ class TableTrainer(tf.Module):
             value = getattr(optimizer, option)
             if value:
                 refuse_if_mirrored(f"{option}={value!r}")
+        if optimizer.clipnorm and isinstance(self._parts.table, WorkerTable):
+            refuse_if_mirrored(
+                f"clipnorm={optimizer.clipnorm}, which is of the rows of all workers"
+            )
         if self._parts.rows is not None:
             refuse_if_mirrored(f"{type(optimizer).__name__}, whose rule runs outside of the table")
         elif self.state:

@@ -41,7 +41,7 @@ def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
         table: The table.
         prefix: What the names begin with.
     """
-    arrays = table.export()._asdict()
+    arrays = table.export_all()._asdict()
     if table.options.key_dtype == tf.string:
         keys = arrays.pop("keys")
         whole = tf.io.decode_raw(tf.strings.reduce_join(keys), tf.uint8)

@@ -117,7 +117,7 @@ def get_batch_weights(tables: Iterable[Table]) -> RowsArray:
 
 
 def _rows_of(table: Table) -> Rows:
-    rows = table.export(with_slots=False)._asdict()
+    rows = table.export_all(with_slots=False)._asdict()
     del rows["slots"]
     return Rows(table.options.name, **rows)
 

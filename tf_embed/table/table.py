@@ -96,6 +96,19 @@ class Table(tf.saved_model.experimental.TrackableResource):
         `__init__` sees to it that the table is freed.
         """
 
+    @property
+    def num_processes(self) -> int:
+        """Number of processes that have a part of the rows each."""
+        return 1
+
+    @property
+    def process_rank(self) -> int:
+        """Which of them this is."""
+        return 0
+
+    def barrier(self) -> None:
+        """Waits in eager execution until all processes that have a part are here."""
+
     def __copy__(self) -> Table:
         """The same table under another handle, which TensorFlow puts in: part of a SavedModel."""
         copied = object.__new__(type(self))
@@ -153,6 +166,17 @@ class Table(tf.saved_model.experimental.TrackableResource):
             dim=self.options.dim,
             training=validation.is_training(training) and self.options.notes_uses,
         )
+
+    def rows(
+        self,
+        keys: tf.Tensor,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        *,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """The rows that `find` gives."""
+        return self.find(keys, defaults, token, training=training)[0]
 
     def find_pooled(
         self,
@@ -417,6 +441,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
             with_policy=with_policy,
         )
 
+    def export_all(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
+        """What a checkpoint or a file of Keras has: all rows, wherever they are."""
+        return self.export(with_slots=with_slots, with_policy=with_policy)
+
     def import_(
         self,
         keys: tf.Tensor,
@@ -512,7 +540,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         with_all = not callers.saves_a_model()
-        return self.export(with_slots=with_all, with_policy=with_all)._asdict()
+        return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         return self.import_(**restored_tensors)

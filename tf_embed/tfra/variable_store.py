@@ -37,6 +37,7 @@ def get_variable(
     short_file_name: bool = False,
     policy: Any = None,
     storage: Any = None,
+    distribution: Any = None,
 ) -> Variable:
     """Gives the variable of this name, which it makes when there is none.
 
@@ -61,6 +62,7 @@ def get_variable(
         short_file_name: Accepted for the sake of old code.
         policy: By which rows come and leave.
         storage: What a table on a GPU may take of which memory.
+        distribution: How the rows are spread over workers.
 
     Returns:
         The variable; for the same name, the same object.
@@ -100,6 +102,7 @@ def get_variable(
             short_file_name=short_file_name,
             policy=policy,
             storage=storage,
+            distribution=distribution,
         )
         _variables[name] = variable
         return variable

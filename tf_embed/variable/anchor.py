@@ -15,7 +15,7 @@ and weight decay, does not reach the table. What would make rows wrong is refuse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -27,6 +27,7 @@ from tf_embed.ops import table_ops
 from tf_embed.saving import keras_weights
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
+from tf_embed.table.worker_table import gradients_to_owners
 
 
 class Trainer(Protocol):
@@ -285,7 +286,10 @@ class Anchor(keras.Variable):
             trainer.advance()
 
         once_for_all_replicas(
-            lambda *tensors: self.unless_frozen(lambda: train(*tensors)), keys, gradients
+            lambda keys, values: self.unless_frozen(lambda: train(keys[0], values[0])),
+            [self._table],
+            [keys],
+            [gradients],
         )
 
     def unless_frozen(self, step: Callable[[], None]) -> None:
@@ -393,26 +397,32 @@ def run_if(condition: Any, action: Callable[[], None]) -> None:
     tf.cond(tf.convert_to_tensor(condition), run, lambda: tf.constant(False))
 
 
-def once_for_all_replicas(train: Callable[..., None], *tensors: Any) -> None:
+def once_for_all_replicas(
+    train: Callable[[list[tf.Tensor], list[tf.Tensor]], None],
+    tables: Sequence[Table],
+    keys: list[tf.Tensor],
+    gradients: list[tf.Tensor],
+) -> None:
     """Runs a step once on what all replicas of a tf.distribute strategy have.
 
-    A table is one for all replicas, so a step in each would be several steps.
+    A table is one for all replicas, so a step in each would be several steps. Of a table that is
+    sharded over workers, each worker runs the step on the keys that it owns.
 
     Args:
-        train: Called once with the tensors of all replicas, concatenated.
-        *tensors: Tensors of this replica, or lists of them.
+        train: Called once with the keys and the gradients of all replicas.
+        tables: The tables.
+        keys: Of each table, the keys of this replica, [n].
+        gradients: Of each table, the gradients of this replica, [n, dim].
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
-        train(*tensors)
+        train(*gradients_to_owners(tables, keys, gradients))
         return
 
     def merged(strategy: tf.distribute.Strategy, *all_tensors: Any) -> None:
-        train(
-            *tf.nest.map_structure(
-                lambda tensor: tf.concat(strategy.experimental_local_results(tensor), 0),
-                all_tensors,
-            )
+        of_worker = tf.nest.map_structure(
+            lambda tensor: tf.concat(strategy.experimental_local_results(tensor), 0), all_tensors
         )
+        train(*gradients_to_owners(tables, *of_worker))
 
-    context.merge_call(merged, args=tensors)
+    context.merge_call(merged, args=(keys, gradients))

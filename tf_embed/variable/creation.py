@@ -37,13 +37,19 @@ def check_strategy(key_dtype: tf.DType) -> None:
         ValueError: The table would be made under such a one. Named.
     """
     strategy = tf.distribute.get_strategy()
-    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
+    known = (
+        tf.distribute.MirroredStrategy,
+        tf.distribute.MultiWorkerMirroredStrategy,
+        tf.distribute.OneDeviceStrategy,
+    )
     if tf.distribute.has_strategy() and not isinstance(strategy, known):
         raise ValueError(
-            "Dynamic tables may be made under tf.distribute.MirroredStrategy and "
-            f"OneDeviceStrategy so far. Received: {type(strategy).__name__}"
+            "Dynamic tables may be made under tf.distribute.MirroredStrategy, "
+            "MultiWorkerMirroredStrategy and OneDeviceStrategy. Received: "
+            f"{type(strategy).__name__}"
         )
-    if key_dtype == tf.string and strategy.num_replicas_in_sync > 1:
+    mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if key_dtype == tf.string and mirrored and strategy.num_replicas_in_sync > 1:
         raise ValueError(
             "Tables with string keys are for one replica so far: TensorFlow can't join the "
             "gradients of several. Received: key_dtype=string, "

@@ -90,8 +90,7 @@ def embedding_lookup(
     with validation.name_scope(name, "embedding_lookup"):
         keys = _keys(table, ids)
         token = token_of(table, anchor)
-        rows, _ = table.find(keys, token=token, training=training)
-        rows = clipped(rows, max_norm)
+        rows = clipped(table.rows(keys, token=token, training=training), max_norm)
     return (rows, anchor) if validation.flag(return_trainable, "return_trainable") else rows
 
 
@@ -170,8 +169,7 @@ def unique_rows(
         keys = _keys(table, ids)
         distinct, inverse = table_ops.unique_keys(keys, table.resource_handle)
         token = token_of(table, anchor)
-        rows, _ = table.find(distinct, token=token, training=training)
-        return rows, inverse
+        return table.rows(distinct, token=token, training=training), inverse
 
 
 def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, Anchor | None]:

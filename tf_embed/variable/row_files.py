@@ -16,6 +16,7 @@ from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving import tfra_files
 from tf_embed.table import sharding
 from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
 
 DIRPATH_VARIABLE = "TFRA_SAVED_KV"
 DEFAULT_BUFFER_BYTES = 4194304
@@ -37,8 +38,8 @@ class RowFiles:
     def save(
         self,
         dirpath: Any,
-        proc_size: int,
-        proc_rank: int,
+        proc_size: int | None,
+        proc_rank: int | None,
         file_name_list: Sequence[str] | None,
         dirpath_env: str,
         *,
@@ -52,20 +53,23 @@ class RowFiles:
                 "`append_to_file` must be False: a save has the rows of one moment, each key once, "
                 f"and takes the place of an earlier one. Received: append_to_file={append_to_file}"
             )
-        place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
+        processes, rank = self._processes(proc_size, proc_rank)
+        place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         buffer_bytes = validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
         if file_name_list is None and not self._is_named:
-            _check_nameless(self._table, dirpath, proc_rank)
+            _check_nameless(self._table, dirpath, rank)
         with validation.name_scope(name, "save_to_file_system"):
-            return row_file_ops.save_rows(
+            saved = row_file_ops.save_rows(
                 self._table.resource_handle, place, buffer_bytes=buffer_bytes
             )
+            self._table.barrier()  # after it the files of all processes are there
+            return saved
 
     def load(
         self,
         dirpath: Any,
-        proc_size: int,
-        proc_rank: int,
+        proc_size: int | None,
+        proc_rank: int | None,
         file_name_list: Sequence[str] | None,
         dirpath_env: str,
         *,
@@ -74,10 +78,34 @@ class RowFiles:
         name: str | None,
     ) -> tf.Operation | None:
         """See `Variable.load_from_file_system`."""
-        place = self._place(dirpath, proc_size, proc_rank, file_name_list, dirpath_env)
+        processes, rank = self._processes(proc_size, proc_rank)
+        place = self._place(dirpath, processes, rank, file_name_list, dirpath_env)
         validation.positive_int(buffer_size, "buffer_size", most=MAX_BUFFER_BYTES)
+        whole = validation.flag(load_entire_dir, "load_entire_dir")
+        has = None
+        if isinstance(self._table, WorkerTable):
+            whole, has = True, self._table.is_mine
         with validation.name_scope(name, "load_from_file_system"):
-            return self._load(place, whole=validation.flag(load_entire_dir, "load_entire_dir"))
+            return self._load(place, whole=whole, has=has)
+
+    def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
+        """The number of processes that have a part each, and which of them this is.
+
+        Raises:
+            ValueError: The table is sharded over workers, and they are others.
+        """
+        table = self._table
+        given = {"proc_size": proc_size, "proc_rank": proc_rank}
+        known = {"proc_size": table.num_processes, "proc_rank": table.process_rank}
+        for argument, value in given.items():
+            if value not in (None, known[argument]) and table.num_processes > 1:
+                raise ValueError(
+                    f"`{argument}` must be {known[argument]} or left out, because "
+                    f"{table.options.name!r} is sharded over {table.num_processes} workers. "
+                    f"Received: {argument}={validation.shown(value)}"
+                )
+        processes = known["proc_size"] if proc_size is None else proc_size
+        return processes, known["proc_rank"] if proc_rank is None else proc_rank
 
     def load_all(
         self,

@@ -290,7 +290,7 @@ def _pool(
             token=token,
             training=training,
         )
-    rows, _ = table.find(bagged.keys, token=token, training=training)
+    rows = table.rows(bagged.keys, token=token, training=training)
     rows = clipped(tf.cast(rows, table_ops.compute_dtype(table.options.value_dtype)), max_norm)
     weights = bagged.weights
     weights = tf.ones_like(rows[:, :1]) if weights is None else weights[:, tf.newaxis]

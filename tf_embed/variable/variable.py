@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.distributed.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.creators import KVCreator, policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer
@@ -21,6 +22,7 @@ from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
+from tf_embed.table.worker_table import new_table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.creation import check_eager, check_strategy, default_init_size
 from tf_embed.variable.eviction import Eviction
@@ -91,12 +93,20 @@ class Variable(tf.Module):
         storage: A `Storage`: which memories, and which folder on disk, hold the rows, and how many
             bytes of each. Default: what the `kv_creator` says, otherwise one memory without a
             bound, the GPU's or the host's.
+        distribution: How a variable that is made in the scope of a
+            tf.distribute.MultiWorkerMirroredStrategy is spread over its workers: "sharded", each
+            key has a row on one of them; a `tf_embed.distributed.WorkerSharding`, the same with
+            settings; or "local", each worker has a table of its own. Elsewhere it has no effect.
+            All workers must call the methods of a sharded variable in the same order. `devices`,
+            `partitioner` and `storage` are those of each worker, `max_rows` of a policy is of all
+            together. Default: None, "sharded".
 
     Raises:
         TypeError: A dtype or a type that is not supported.
         ValueError: A value out of range, a `kv_creator` of Redis or beside a `policy`, a device
             that has no tables, an initializer that can't give rows of this dtype and dim, or a
-            tf.distribute strategy other than MirroredStrategy and OneDeviceStrategy.
+            tf.distribute strategy other than MirroredStrategy, MultiWorkerMirroredStrategy and
+            OneDeviceStrategy.
 
     Example:
         >>> import tf_embed
@@ -130,6 +140,7 @@ class Variable(tf.Module):
         short_file_name: bool = False,
         policy: TablePolicy | None = None,
         storage: Storage | None = None,
+        distribution: WorkerSharding | str | None = None,
     ) -> None:
         del short_file_name
         check_eager()
@@ -155,7 +166,8 @@ class Variable(tf.Module):
         self.init_size = init_size
         self.kv_creator = kv_creator
         self.bp_v2 = validation.flag(bp_v2, "bp_v2")
-        self._table = Table(
+        sharding = as_sharding(distribution)
+        self._table = new_table(
             TableOptions(
                 name=name,
                 key_dtype=key_dtype,
@@ -171,7 +183,9 @@ class Variable(tf.Module):
                 policy=policy,
                 wanted_statistics=() if restrict_policy is None else restrict_policy.statistics,
                 storage=storage,
-            )
+            ),
+            sharding,
+            restrict_policy,
         )
         is_trained = validation.flag(trainable, "trainable") and value_dtype.is_floating
         self._anchor = Anchor(self._table, self.checkpoint) if is_trained else None
@@ -820,8 +834,8 @@ class Variable(tf.Module):
     def save_to_file_system(
         self,
         dirpath: Any,
-        proc_size: int = 1,
-        proc_rank: int = 0,
+        proc_size: int | None = None,
+        proc_rank: int | None = None,
         file_name_list: Sequence[str] | None = None,
         dirpath_env: str = DIRPATH_VARIABLE,
         append_to_file: bool = False,
@@ -845,8 +859,9 @@ class Variable(tf.Module):
         Args:
             dirpath: The folder, a str, a path or a scalar string tensor. It is made. Any path that
                 tf.io.gfile knows, so with tensorflow-io also s3://.
-            proc_size: Number of processes that save a part each, at least 1.
-            proc_rank: Which of them this is, from 0.
+            proc_size: Number of processes that save a part each, at least 1. Default: the number of
+                workers that the variable is sharded over, otherwise 1.
+            proc_rank: Which of them this is, from 0. Default: this worker, otherwise 0.
             file_name_list: None, or [a name]: what the files are named after instead of the
                 variable.
             dirpath_env: Name of an environment variable. Where it is set when the operation runs,
@@ -885,8 +900,8 @@ class Variable(tf.Module):
     def load_from_file_system(
         self,
         dirpath: Any,
-        proc_size: int = 1,
-        proc_rank: int = 0,
+        proc_size: int | None = None,
+        proc_rank: int | None = None,
         file_name_list: Sequence[str] | None = None,
         dirpath_env: str = DIRPATH_VARIABLE,
         load_entire_dir: bool = False,
@@ -918,8 +933,10 @@ class Variable(tf.Module):
 
         Args:
             dirpath: The folder, as in `save_to_file_system`.
-            proc_size: Number of processes that load, at least 1.
-            proc_rank: Which of them this is, from 0.
+            proc_size: Number of processes that load, at least 1. Default: 1; but a variable that is
+                sharded over workers loads from the files of any number of processes the rows that
+                each worker owns, and takes neither `proc_size` nor `proc_rank`.
+            proc_rank: Which of them this is, from 0. Default: 0.
             file_name_list: None, or [a name]: what the files are named after, where that is not
                 the variable's name.
             dirpath_env: As in `save_to_file_system`.

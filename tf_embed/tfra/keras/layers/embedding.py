@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.distributed.worker_sharding import WorkerSharding
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
 from tf_embed.ops.table_ops import compute_dtype
@@ -69,6 +70,7 @@ class Embedding(TableLayer):
         unknown_value: As in DynamicEmbedding: the row of ids that have none, but in training.
         policy: As in DynamicEmbedding: a `tf_embed.TablePolicy`.
         storage: As in DynamicEmbedding: a `tf_embed.Storage`.
+        distribution: As in DynamicEmbedding: how the table is spread over workers.
         **kwargs: `trainable` and `dtype` of keras.layers.Layer. Default of `dtype`: `value_dtype`,
             but with a global policy of mixed precision that one.
 
@@ -110,6 +112,7 @@ class Embedding(TableLayer):
         unknown_value: Any = None,
         policy: TablePolicy | dict[str, Any] | None = None,
         storage: Storage | dict[str, Any] | None = None,
+        distribution: WorkerSharding | dict[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("dtype") is None and not _is_mixed(keras.config.dtype_policy()):
@@ -133,6 +136,7 @@ class Embedding(TableLayer):
             unknown_value=unknown_value,
             policy=policy,
             storage=storage,
+            distribution=distribution,
             name=name,
             table_name="{}-parameter",
             checkpoint=checkpoint,

@@ -1,0 +1,542 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs keys and rows into messages between workers, and unpacks them. TensorFlow's collectives
+// carry the messages. What comes from another worker is checked before it is read.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cc/core/exchange/key_route.h"
+#include "cc/core/exchange/message.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/table_op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+constexpr double kBytesPerNanosecond = 4;  // of a copy, roughly
+
+// An op that may find no memory.
+class ExchangeOp : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) final {
+    try {
+      OP_REQUIRES_OK(context, Run(context));
+    } catch (const std::bad_alloc&) {
+      context->CtxFailure(ResourceExhaustedError("No memory for an exchange between workers."));
+    }
+  }
+
+ private:
+  virtual absl::Status Run(tf::OpKernelContext* context) = 0;
+};
+
+class RouteKeysOp final : public ExchangeOp {
+ public:
+  explicit RouteKeysOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+    std::string rule;
+    OP_REQUIRES_OK(construction,
+                   ReadNumber(construction, "num_workers", 1, INT32_MAX, &num_workers_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("owner_rule", &rule));
+    rule_ = rule == "hash" ? OwnerRule::kHash : OwnerRule::kRemainder;
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor& tensor = context->input(0);
+    const tf::Tensor& owners = context->input(1);
+    const size_t size = static_cast<size_t>(tensor.NumElements());
+    const size_t num_workers = static_cast<size_t>(num_workers_);
+    TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
+    if (owners.NumElements() != 0 && owners.NumElements() != tensor.NumElements()) {
+      return InvalidArgumentError("`owners` must have one worker for each key. Received: ",
+                                  owners.NumElements(), " for ", size, " keys.");
+    }
+    const bool is_string = tensor.dtype() == tf::DT_STRING;
+    if (is_string && rule_ == OwnerRule::kRemainder && owners.NumElements() == 0) {
+      return InvalidArgumentError("`owner_rule` must be hash for keys that are strings.");
+    }
+    const ExecContext exec = ThreadPoolOf(context);
+    Buffer<int64_t> widened(HostAllocator());
+    Buffer<int32_t> owners_of_strings(HostAllocator());
+    const int64_t* keys;
+    const int32_t* chosen = owners.NumElements() == 0 ? nullptr : owners.flat<int32_t>().data();
+    if (is_string) {
+      const StringBatch strings = StringsOf(tensor);
+      TF_RETURN_IF_ERROR(ToTensorFlow(widened.Resize(size)));
+      TF_RETURN_IF_ERROR(
+          ToTensorFlow(NumberDistinctStrings(exec, strings, HostAllocator(), widened.data())));
+      keys = widened.data();
+      if (chosen == nullptr) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(owners_of_strings.Resize(size)));
+        for (size_t i = 0; i < size; ++i) {
+          owners_of_strings[i] =
+              static_cast<int32_t>(OwnerByHash(HashString(strings[i], 0), num_workers));
+        }
+        chosen = owners_of_strings.data();
+      }
+    } else {
+      TF_RETURN_IF_ERROR(WidenedKeys(tensor, &widened, &keys));
+    }
+    const bool is_unsigned = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_UINT32;
+    KeyRoute route(HostAllocator());
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(route.Build(exec, keys, size, chosen, rule_, is_unsigned, num_workers)));
+
+    tf::Tensor* routed;
+    tf::Tensor* places;
+    tf::Tensor* counts;
+    const int64_t num_routed = static_cast<int64_t>(route.size());
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {num_routed}, &routed));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, tensor.shape(), &places));
+    TF_RETURN_IF_ERROR(context->allocate_output(2, {num_workers_}, &counts));
+    if (tensor.dtype() == tf::DT_INT64 || tensor.dtype() == tf::DT_UINT64) {
+      route.WriteKeys(static_cast<int64_t*>(routed->data()));
+    } else {
+      Buffer<int64_t> wide(HostAllocator());
+      TF_RETURN_IF_ERROR(ToTensorFlow(wide.Resize(route.size())));
+      route.WriteKeys(wide.data());
+      if (is_string) {
+        const tf::tstring* const from = tensor.flat<tf::tstring>().data();
+        tf::tstring* const to = routed->flat<tf::tstring>().data();
+        for (size_t i = 0; i < route.size(); ++i) to[i] = from[wide[i]];
+      } else {
+        NarrowKeys(wide.data(), route.size(), 0, routed);
+      }
+    }
+    route.WritePlaces(exec, places->flat<int32_t>().data());
+    std::copy_n(route.counts(), num_workers, counts->flat<int32_t>().data());
+    return absl::OkStatus();
+  }
+
+  int64_t num_workers_ = 1;
+  OwnerRule rule_ = OwnerRule::kHash;
+};
+
+// The attributes of an op that packs or unpacks parts.
+struct PartAttributes {
+  std::vector<tf::DataType> types;
+  std::vector<int64_t> tables;
+  std::vector<WireType> wires;
+
+  absl::Status Read(tf::OpKernelConstruction* construction) {
+    std::vector<std::string> names;
+    TF_RETURN_IF_ERROR(construction->GetAttr("part_types", &types));
+    TF_RETURN_IF_ERROR(construction->GetAttr("part_tables", &tables));
+    TF_RETURN_IF_ERROR(construction->GetAttr("wire_types", &names));
+    if (tables.size() != types.size() || names.size() != types.size()) {
+      return InvalidArgumentError(
+          "`part_tables` and `wire_types` must have one entry for each part. Received: ",
+          tables.size(), " and ", names.size(), " for ", types.size(), " parts.");
+    }
+    for (size_t i = 0; i < types.size(); ++i) {
+      wires.push_back(names[i] == "same"       ? WireType::kAsTheyAre
+                      : names[i] == "bfloat16" ? WireType::kBFloat16
+                                               : WireType::kHalf);
+      if (wires[i] != WireType::kAsTheyAre && types[i] != tf::DT_FLOAT) {
+        return InvalidArgumentError("`wire_types` must be same for a part that is not float32. ",
+                                    "Received: ", names[i], " for ",
+                                    tf::DataTypeString(types[i]), ".");
+      }
+      if (types[i] != tf::DT_STRING && tf::DataTypeSize(types[i]) == 0) {
+        return InvalidArgumentError("`part_types` must be numbers or strings. Received: ",
+                                    tf::DataTypeString(types[i]), ".");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckCounts(const tf::Tensor& counts) const {
+    TF_RETURN_IF_ERROR(CheckRank(counts, "counts", 2));
+    for (const int64_t table : tables) {
+      if (table < 0 || table >= counts.dim_size(0)) {
+        return InvalidArgumentError("`part_tables` must be from 0 to ", counts.dim_size(0) - 1,
+                                    ". Received: ", table, ".");
+      }
+    }
+    const int32_t* const numbers = counts.flat<int32_t>().data();
+    for (int64_t i = 0; i < counts.NumElements(); ++i) {
+      if (numbers[i] < 0) {
+        return InvalidArgumentError("`counts` must be from 0. Received: ", numbers[i], ".");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // How many keys of a part's table there are for each worker.
+  const int32_t* CountsOf(size_t part, const tf::Tensor& counts) const {
+    return counts.flat<int32_t>().data() + tables[part] * counts.dim_size(1);
+  }
+};
+
+// The parts of messages that go out.
+class PartsOut {
+ public:
+  absl::Status Read(tf::OpKernelContext* context, const PartAttributes& attributes,
+                    const tf::Tensor& counts) {
+    attributes_ = &attributes;
+    num_workers_ = static_cast<size_t>(counts.dim_size(1));
+    TF_RETURN_IF_ERROR(attributes.CheckCounts(counts));
+    for (size_t part = 0; part < attributes.types.size(); ++part) {
+      const tf::Tensor& tensor = context->input(static_cast<int>(part));
+      const bool is_string = tensor.dtype() == tf::DT_STRING;
+      if (tensor.dims() != 1 && (tensor.dims() != 2 || is_string)) {
+        return InvalidArgumentError("`parts` must be vectors, or matrices of numbers. Received: ",
+                                    "shape ", tensor.shape().DebugString(), " as part ", part, ".");
+      }
+      std::vector<size_t> begins = {0};
+      const int32_t* const numbers = attributes.CountsOf(part, counts);
+      for (size_t worker = 0; worker < num_workers_; ++worker) {
+        begins.push_back(begins.back() + static_cast<size_t>(numbers[worker]));
+      }
+      if (static_cast<int64_t>(begins.back()) != tensor.dim_size(0)) {
+        return InvalidArgumentError("`parts` must have as many rows as `counts` says. Received: ",
+                                    tensor.dim_size(0), " rows instead of ", begins.back(),
+                                    " in part ", part, ".");
+      }
+      tensors_.push_back(&tensor);
+      begins_.push_back(std::move(begins));
+      row_bytes_.push_back(is_string ? 0 : RowBytes(tensor));
+    }
+    return absl::OkStatus();
+  }
+
+  size_t num_workers() const { return num_workers_; }
+
+  uint64_t WordsTo(size_t worker, size_t part) const {
+    const size_t begin = begins_[part][worker], end = begins_[part][worker + 1];
+    if (row_bytes_[part] == 0 && tensors_[part]->dtype() == tf::DT_STRING) {
+      return WordsOfStrings(StringsOf(*tensors_[part]), begin, end);
+    }
+    return WordsOfBytes((end - begin) * WireRowBytes(row_bytes_[part], attributes_->wires[part]));
+  }
+  uint64_t WordsTo(size_t worker) const {
+    uint64_t words = 0;
+    for (size_t part = 0; part < tensors_.size(); ++part) words += WordsTo(worker, part);
+    return words;
+  }
+
+  void Pack(size_t worker, char* message) const {
+    for (size_t part = 0; part < tensors_.size(); ++part) {
+      const size_t begin = begins_[part][worker], end = begins_[part][worker + 1];
+      if (tensors_[part]->dtype() == tf::DT_STRING) {
+        PackStrings(StringsOf(*tensors_[part]), begin, end, message);
+      } else {
+        PackRows(static_cast<const char*>(tensors_[part]->data()) + begin * row_bytes_[part],
+                 end - begin, row_bytes_[part], attributes_->wires[part], message);
+      }
+      message += WordsTo(worker, part) * kWordBytes;
+    }
+  }
+
+ private:
+  static size_t RowBytes(const tf::Tensor& tensor) {
+    const int64_t numbers = tensor.dims() == 1 ? 1 : tensor.dim_size(1);
+    return static_cast<size_t>(numbers * tf::DataTypeSize(tensor.dtype()));
+  }
+
+  const PartAttributes* attributes_ = nullptr;
+  size_t num_workers_ = 0;
+  std::vector<const tf::Tensor*> tensors_;
+  std::vector<std::vector<size_t>> begins_;  // of each worker's rows; one more for the end
+  std::vector<size_t> row_bytes_;            // 0 for strings
+};
+
+absl::Status TooLong(uint64_t words) {
+  return InvalidArgumentError("A message to a worker may have at most ", kMaxCapacityWords - 1,
+                              " words of 4 bytes: use smaller batches. Received: ", words, ".");
+}
+
+class MessageWordsOp final : public ExchangeOp {
+ public:
+  explicit MessageWordsOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+    OP_REQUIRES_OK(construction, attributes_.Read(construction));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor& counts = context->input(context->num_inputs() - 1);
+    PartsOut parts;
+    TF_RETURN_IF_ERROR(parts.Read(context, attributes_, counts));
+    tf::Tensor* words;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(0, {static_cast<int64_t>(parts.num_workers())}, &words));
+    for (size_t worker = 0; worker < parts.num_workers(); ++worker) {
+      const uint64_t some = parts.WordsTo(worker);
+      if (some >= kMaxCapacityWords) return TooLong(some);
+      words->flat<int32_t>().data()[worker] = static_cast<int32_t>(some);
+    }
+    return absl::OkStatus();
+  }
+
+  PartAttributes attributes_;
+};
+
+class PlanExchangeOp final : public ExchangeOp {
+ public:
+  explicit PlanExchangeOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+    OP_REQUIRES_OK(construction,
+                   ReadNumber(construction, "num_workers", 1, INT32_MAX, &num_workers_));
+    OP_REQUIRES_OK(construction,
+                   ReadNumber(construction, "num_tables", 1, INT32_MAX, &num_tables_));
+    OP_REQUIRES_OK(construction, ReadNumber(construction, "rank", 0, num_workers_ - 1, &rank_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("reply_tables", &reply_tables_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("reply_row_bytes", &reply_row_bytes_));
+    OP_REQUIRES(construction, reply_row_bytes_.size() == reply_tables_.size(),
+                InvalidArgumentError("`reply_row_bytes` must have one number for each of ",
+                                     "`reply_tables`. Received: ", reply_row_bytes_.size(),
+                                     " for ", reply_tables_.size(), "."));
+    for (size_t part = 0; part < reply_tables_.size(); ++part) {
+      const int64_t table = reply_tables_[part], bytes = reply_row_bytes_[part];
+      OP_REQUIRES(construction, table >= 0 && table < num_tables_ && bytes >= 0,
+                  InvalidArgumentError("`reply_tables` must be from 0 to ", num_tables_ - 1,
+                                       ", and `reply_row_bytes` from 0. Received: ", table,
+                                       " and ", bytes, "."));
+    }
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor& gathered = context->input(0);
+    TF_RETURN_IF_ERROR(CheckRank(gathered, "gathered", 1));
+    const int64_t of_worker = (num_tables_ + 1) * num_workers_;
+    if (gathered.NumElements() != of_worker * num_workers_) {
+      return InvalidArgumentError("`gathered` must have ", of_worker, " numbers of each worker. ",
+                                  "Received: ", gathered.NumElements(), " numbers of ",
+                                  num_workers_, " workers.");
+    }
+    const int32_t* const numbers = gathered.flat<int32_t>().data();
+    uint64_t most = 0, most_in_reply = 0;
+    for (int64_t from = 0; from < num_workers_; ++from) {
+      const int32_t* const of_from = numbers + from * of_worker;
+      for (int64_t to = 0; to < num_workers_; ++to) {
+        uint64_t reply = 0;
+        for (int64_t table = 0; table < num_tables_; ++table) {
+          const int64_t count = of_from[table * num_workers_ + to];
+          if (count < 0) return Damaged(from, count);
+        }
+        for (size_t part = 0; part < reply_tables_.size(); ++part) {
+          const int32_t count = of_from[reply_tables_[part] * num_workers_ + to];
+          reply += WordsOfBytes(static_cast<uint64_t>(count) *
+                                static_cast<uint64_t>(reply_row_bytes_[part]));
+        }
+        const int64_t words = of_from[num_tables_ * num_workers_ + to];
+        if (words < 0) return Damaged(from, words);
+        most = std::max(most, static_cast<uint64_t>(words));
+        most_in_reply = std::max(most_in_reply, reply);
+      }
+    }
+    if (most_in_reply >= kMaxCapacityWords) return TooLong(most_in_reply);
+    TF_RETURN_IF_ERROR(Give(context, 0, CapacityFor(most)));
+    TF_RETURN_IF_ERROR(Give(context, 2, CapacityFor(most_in_reply)));
+    tf::Tensor* received;
+    TF_RETURN_IF_ERROR(context->allocate_output(4, {num_tables_, num_workers_}, &received));
+    int32_t* to = received->flat<int32_t>().data();
+    for (int64_t table = 0; table < num_tables_; ++table) {
+      for (int64_t from = 0; from < num_workers_; ++from) {
+        *to++ = numbers[from * of_worker + table * num_workers_ + rank_];
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status Give(tf::OpKernelContext* context, int output, const Capacity& capacity) {
+    tf::Tensor* words;
+    tf::Tensor* number;
+    TF_RETURN_IF_ERROR(context->allocate_output(output, {}, &words));
+    TF_RETURN_IF_ERROR(context->allocate_output(output + 1, {}, &number));
+    words->scalar<int64_t>()() = static_cast<int64_t>(capacity.words);
+    number->scalar<int32_t>()() = capacity.number;
+    return absl::OkStatus();
+  }
+
+  static absl::Status Damaged(int64_t from, int64_t number) {
+    return InvalidArgumentError("`gathered` must have numbers from 0. Received: ", number,
+                                " of worker ", from, ".");
+  }
+
+  int64_t num_workers_ = 1;
+  int64_t num_tables_ = 1;
+  int64_t rank_ = 0;
+  std::vector<int64_t> reply_tables_;
+  std::vector<int64_t> reply_row_bytes_;
+};
+
+class PackMessagesOp final : public ExchangeOp {
+ public:
+  explicit PackMessagesOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+    OP_REQUIRES_OK(construction, attributes_.Read(construction));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor& counts = context->input(context->num_inputs() - 2);
+    int64_t capacity;
+    TF_RETURN_IF_ERROR(
+        ReadScalar(context->input(context->num_inputs() - 1), "capacity", &capacity));
+    if (capacity < 0 || capacity > static_cast<int64_t>(kMaxCapacityWords)) {
+      return InvalidArgumentError("`capacity` must be from 0 to ", kMaxCapacityWords,
+                                  ". Received: ", capacity, ".");
+    }
+    PartsOut parts;
+    TF_RETURN_IF_ERROR(parts.Read(context, attributes_, counts));
+    const size_t words = static_cast<size_t>(capacity);
+    for (size_t worker = 0; worker < parts.num_workers(); ++worker) {
+      if (parts.WordsTo(worker) > words) {
+        return InvalidArgumentError("`capacity` must have room for each message. Received: ",
+                                    capacity, " words for ", parts.WordsTo(worker), ".");
+      }
+    }
+    tf::TensorShape shape;
+    TF_RETURN_IF_ERROR(AddAxis(static_cast<int64_t>(parts.num_workers()), &shape));
+    TF_RETURN_IF_ERROR(AddAxis(capacity, &shape));
+    tf::Tensor* messages;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &messages));
+    char* const out = static_cast<char*>(messages->data());
+    const auto pack = [&](size_t begin, size_t end) {
+      for (size_t worker = begin; worker < end; ++worker) {
+        char* const message = out + worker * words * kWordBytes;
+        const size_t used = static_cast<size_t>(parts.WordsTo(worker)) * kWordBytes;
+        parts.Pack(worker, message);
+        std::fill(message + used, message + words * kWordBytes, '\0');
+      }
+    };
+    const size_t cost = static_cast<size_t>(words * kWordBytes / kBytesPerNanosecond) + 1;
+    ThreadPoolOf(context).parallel_for(parts.num_workers(), cost, std::cref(pack));
+    return absl::OkStatus();
+  }
+
+  PartAttributes attributes_;
+};
+
+class UnpackMessagesOp final : public ExchangeOp {
+ public:
+  explicit UnpackMessagesOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+    OP_REQUIRES_OK(construction, attributes_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("widths", &widths_));
+    OP_REQUIRES(construction, widths_.size() == attributes_.types.size(),
+                InvalidArgumentError("`widths` must have one number for each part. Received: ",
+                                     widths_.size(), " for ", attributes_.types.size(), " parts."));
+    for (size_t part = 0; part < widths_.size(); ++part) {
+      const bool is_string = attributes_.types[part] == tf::DT_STRING;
+      OP_REQUIRES(construction, widths_[part] >= 0 && (!is_string || widths_[part] == 0),
+                  InvalidArgumentError("`widths` must be from 0, and 0 for strings. Received: ",
+                                       widths_[part], " for part ", part, "."));
+    }
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    const tf::Tensor& messages = context->input(0);
+    const tf::Tensor& counts = context->input(1);
+    TF_RETURN_IF_ERROR(CheckRank(messages, "messages", 2));
+    TF_RETURN_IF_ERROR(attributes_.CheckCounts(counts));
+    if (messages.dim_size(0) != counts.dim_size(1)) {
+      return InvalidArgumentError("`messages` must have one row for each worker. Received: ",
+                                  messages.dim_size(0), " rows for ", counts.dim_size(1),
+                                  " workers.");
+    }
+    const size_t num_parts = attributes_.types.size();
+    const size_t num_workers = static_cast<size_t>(messages.dim_size(0));
+    const uint64_t capacity = static_cast<uint64_t>(messages.dim_size(1));
+    const char* const in = static_cast<const char*>(messages.data());
+
+    // What a row says it has is compared with its length before any memory is asked for.
+    for (size_t worker = 0; worker < num_workers; ++worker) {
+      uint64_t words = 0;
+      for (size_t part = 0; part < num_parts; ++part) {
+        const uint64_t count =
+            static_cast<uint64_t>(attributes_.CountsOf(part, counts)[worker]);
+        words += WordsOfBytes(count * LeastBytes(part));
+        if (words > capacity) return TooShort(capacity, worker);
+      }
+    }
+    std::vector<tf::Tensor*> outputs(num_parts);
+    for (size_t part = 0; part < num_parts; ++part) {
+      const int32_t* const numbers = attributes_.CountsOf(part, counts);
+      int64_t rows = 0;
+      for (size_t worker = 0; worker < num_workers; ++worker) rows += numbers[worker];
+      tf::TensorShape shape;
+      TF_RETURN_IF_ERROR(AddAxis(rows, &shape));
+      if (widths_[part] > 0) TF_RETURN_IF_ERROR(AddAxis(widths_[part], &shape));
+      TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(part), shape, &outputs[part]));
+    }
+    std::vector<size_t> at(num_parts, 0);  // the next row of each part
+    for (size_t worker = 0; worker < num_workers; ++worker) {
+      const char* const message = in + worker * capacity * kWordBytes;
+      uint64_t word = 0;
+      for (size_t part = 0; part < num_parts; ++part) {
+        const size_t count = static_cast<size_t>(attributes_.CountsOf(part, counts)[worker]);
+        const char* const from = message + word * kWordBytes;
+        uint64_t words = 0;
+        if (attributes_.types[part] == tf::DT_STRING) {
+          tf::tstring* const to = outputs[part]->flat<tf::tstring>().data() + at[part];
+          TF_RETURN_IF_ERROR(ToTensorFlow(UnpackStrings(
+              from, capacity - word, count,
+              [to](size_t i, std::string_view string) { to[i].assign(string.data(), string.size()); },
+              &words)));
+        } else {
+          const size_t bytes = RowBytes(part);
+          words = WordsOfBytes(count * WireRowBytes(bytes, attributes_.wires[part]));
+          if (words > capacity - word) return TooShort(capacity, worker);
+          UnpackRows(from, count, bytes, attributes_.wires[part],
+                     static_cast<char*>(outputs[part]->data()) + at[part] * bytes);
+        }
+        word += words;
+        at[part] += count;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  size_t RowBytes(size_t part) const {
+    return static_cast<size_t>(std::max<int64_t>(widths_[part], 1)) *
+           static_cast<size_t>(tf::DataTypeSize(attributes_.types[part]));
+  }
+  // The fewest bytes that a row takes in a message.
+  size_t LeastBytes(size_t part) const {
+    return attributes_.types[part] == tf::DT_STRING
+               ? kWordBytes
+               : WireRowBytes(RowBytes(part), attributes_.wires[part]);
+  }
+
+  static absl::Status TooShort(uint64_t capacity, size_t worker) {
+    return InvalidArgumentError("`messages` must have room for what `counts` says is in them. ",
+                                "Received: ", capacity, " words, which is too few for worker ",
+                                worker, ".");
+  }
+
+  PartAttributes attributes_;
+  std::vector<int64_t> widths_;
+};
+
+class ExchangedRowsOp final : public ExchangeOp {
+ public:
+  using ExchangeOp::ExchangeOp;
+  bool IsExpensive() override { return false; }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override {
+    context->set_output(0, context->input(2));
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRouteKeys").Device(tf::DEVICE_CPU), RouteKeysOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedMessageWords").Device(tf::DEVICE_CPU), MessageWordsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedPlanExchange").Device(tf::DEVICE_CPU), PlanExchangeOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedPackMessages").Device(tf::DEVICE_CPU), PackMessagesOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedUnpackMessages").Device(tf::DEVICE_CPU), UnpackMessagesOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedExchangedRows").Device(tf::DEVICE_CPU), ExchangedRowsOp);
+
+}  // namespace
+}  // namespace tf_embed

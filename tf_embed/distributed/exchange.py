@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys go to the workers that own them, and rows come back.
+
+An exchange is of any number of tables at once. It takes one all-gather, of how many keys go where,
+one all-to-all of keys and what belongs to them, and one more if rows come back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.distributed.worker_sharding import WorkerSharding
+from tf_embed.distributed.workers import Channel
+from tf_embed.ops import exchange_ops
+from tf_embed.ops.exchange_ops import NUM_CAPACITIES, Part, PartType, Plan
+
+# Keys of collectives within a channel.
+_COUNTS = 0  # and the number of tables, for each has its own shape
+MAX_TABLES = NUM_CAPACITIES - 1
+_MESSAGES = NUM_CAPACITIES
+_REPLIES = 2 * NUM_CAPACITIES
+
+
+@dataclasses.dataclass(frozen=True)
+class Routed:
+    """The keys of a batch, worker by worker.
+
+    Attributes:
+        keys: Distinct keys [u].
+        places: Where each key of the batch is among them, int32, of the shape of the batch.
+        counts: How many of them each worker owns, int32 [workers].
+    """
+
+    keys: tf.Tensor
+    places: tf.Tensor
+    counts: tf.Tensor
+
+    def of_batch(self, rows: tf.Tensor) -> tf.Tensor:
+        """What distinct keys have, for each key of the batch. Differentiable."""
+        return tf.gather(rows, self.places)
+
+    def last(self, rows: tf.Tensor) -> tf.Tensor:
+        """What the last of equal keys has, for distinct keys.
+
+        Args:
+            rows: [size of the batch, ...].
+        """
+        places = tf.reshape(self.places, [-1])
+        size = tf.shape(self.keys)[0]
+        return tf.gather(
+            rows, tf.math.unsorted_segment_max(tf.range(tf.size(places)), places, size)
+        )
+
+    def sums(self, rows: tf.Tensor) -> tf.Tensor:
+        """The sums of what equal keys have, for distinct keys, in the order of the batch."""
+        places = tf.reshape(self.places, [-1])
+        return tf.math.unsorted_segment_sum(rows, places, tf.shape(self.keys)[0])
+
+    def each(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """An order of the batch, worker by worker, with equal keys; and the keys of each worker.
+
+        Returns:
+            Places in the batch [n], and counts, int32 [workers].
+        """
+        places = tf.reshape(self.places, [-1])
+        owners = tf.searchsorted(tf.cumsum(self.counts), places, side="right")
+        counts = tf.math.bincount(owners, minlength=self.counts.shape[0], dtype=tf.int32)
+        return tf.argsort(owners, stable=True), tf.ensure_shape(counts, self.counts.shape)
+
+
+def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str) -> Routed:
+    """Brings the keys of a batch together by owner.
+
+    Args:
+        keys: Any shape.
+        num_workers: Number of workers.
+        sharding: What chooses the owner of a key.
+        name: The variable, for messages.
+    """
+    with tf.device("/CPU:0"):
+        owners = tf.zeros([0], tf.int32)
+        rule = "hash"
+        if isinstance(sharding.owner, str):
+            rule = sharding.owner
+        else:
+            owners = owners_of(keys, num_workers, sharding, name)
+        return Routed(
+            *exchange_ops.route_keys(keys, owners, num_workers=num_workers, owner_rule=rule)
+        )
+
+
+def owners_of(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str) -> tf.Tensor:
+    """The worker that owns each key, flattened, int32."""
+    if isinstance(sharding.owner, str):
+        routed = route(keys, num_workers, sharding, name)
+        places = tf.reshape(routed.places, [-1])
+        return tf.searchsorted(tf.cumsum(routed.counts), places, side="right")
+    flat = tf.reshape(keys, [-1])
+    owners = validation.call_of(sharding.owner, "owner", name, flat, num_workers)
+    owners = validation.as_tensor(owners, "owner(keys, workers)", name)
+    if owners.dtype not in (tf.int32, tf.int64):
+        raise TypeError(
+            f"`owner` of {name!r} must give int32 or int64. Received: dtype={owners.dtype.name}"
+        )
+    if not flat.shape.is_compatible_with(owners.shape):
+        raise ValueError(
+            f"`owner` of {name!r} must give one worker for each key, shape {flat.shape}. Received: "
+            f"shape={owners.shape}"
+        )
+    # The op refuses a worker that there is not, by its number.
+    return tf.cast(tf.clip_by_value(owners, -1, tf.int32.max), tf.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Received:
+    """What came to this worker, which owns it.
+
+    Attributes:
+        parts: The parts, those of worker 0 first.
+        plan: What the workers agreed on, for the reply.
+    """
+
+    parts: list[tf.Tensor]
+    plan: Plan
+
+
+def to_owners(
+    channel: Channel,
+    counts: Sequence[tf.Tensor],
+    parts: Sequence[Part],
+    reply_parts: Sequence[PartType] = (),
+) -> Received:
+    """Sends keys, and what belongs to them, to their owners. All workers must call this.
+
+    Args:
+        channel: Where.
+        counts: Of each table, how many keys go to each worker, int32 [workers]; of at most
+            `MAX_TABLES`.
+        parts: The keys, and matrices of rows, of the tables.
+        reply_parts: What will come back for the keys. Default: nothing.
+    """
+    workers = channel.workers
+    with tf.device(workers.device):
+        all_counts = tf.stack(list(counts))
+        words = exchange_ops.message_words(parts, all_counts)
+        gathered = channel.all_gather(
+            tf.concat([tf.reshape(all_counts, [-1]), words], 0), key=_COUNTS + len(counts)
+        )
+        if workers.places is not None:
+            by_place = tf.reshape(gathered, [workers.count, -1])
+            gathered = tf.reshape(tf.gather(by_place, workers.places), [-1])
+        plan = exchange_ops.plan_exchange(
+            gathered,
+            num_workers=workers.count,
+            num_tables=len(counts),
+            rank=workers.rank,
+            reply_parts=reply_parts,
+        )
+        messages = exchange_ops.pack_messages(parts, all_counts, plan.capacity)
+        got = channel.all_to_all(messages, _MESSAGES + plan.number)
+        return Received(exchange_ops.unpack_messages(got, plan.received, _types(parts)), plan)
+
+
+def reply(
+    channel: Channel,
+    plan: Plan,
+    parts: Sequence[Part],
+    counts: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+    """Sends back what belongs to the keys that came, and gives what came back.
+
+    Args:
+        channel: Where.
+        plan: That of the keys.
+        parts: Matrices of rows, for the keys as they came.
+        counts: As the keys were sent with.
+
+    Returns:
+        The parts for the keys as they were sent.
+    """
+    with tf.device(channel.workers.device):
+        messages = exchange_ops.pack_messages(parts, plan.received, plan.reply_capacity)
+        got = channel.all_to_all(messages, _REPLIES + plan.reply_number)
+        return exchange_ops.unpack_messages(got, tf.stack(list(counts)), _types(parts))
+
+
+def _types(parts: Sequence[Part]) -> list[PartType]:
+    return [
+        PartType(
+            part.table,
+            part.tensor.dtype,
+            part.tensor.shape[1] if part.tensor.shape.rank == 2 else 0,
+            part.wire_type,
+        )
+        for part in parts
+    ]

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Workers`: the workers of a strategy, and the collectives between them.
+
+The collectives are TensorFlow's, public raw ops. Three things about them shape this module. All
+workers must call each of them, with the same keys. TensorFlow remembers for ever which shape went
+under an instance key, and fails if another one comes; so each shape has a key of its own. And two
+that run at once must not have the same key; so those of a channel take a resource, by which a
+tf.function puts them in the order of its code.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.distributed.worker_sharding import WorkerSharding
+
+# Of all our collectives. TensorFlow's strategies count their groups up from 1.
+_GROUP_KEY = 0x7E3BED
+# Instance keys of a channel: of counts, then of messages by their length, and so on.
+_KEYS_OF_CHANNEL = 1024
+MAX_CHANNELS = 2**31 // _KEYS_OF_CHANNEL - 1
+_SHORT = 4096  # bytes of a text that workers compare
+
+
+class Channel:
+    """A series of exchanges, one after the other: of lookups, or of steps, of some tables.
+
+    Args:
+        workers: Its workers.
+        number: Which of their channels it is.
+        sharding: How long to wait, and by what to send.
+    """
+
+    def __init__(self, workers: Workers, number: int, sharding: WorkerSharding) -> None:
+        self.workers = workers
+        self.number = number
+        self._sharding = sharding
+        with tf.init_scope(), tf.device(workers.device):
+            # It has no value that matters. Named by the process alone, so no strategy mirrors it.
+            self._order = tf.raw_ops.VarHandleOp(
+                dtype=tf.int32, shape=[], shared_name=f"tf_embed/channel_{number}"
+            )
+
+    def all_gather(self, vector: tf.Tensor, key: int | tf.Tensor = 0) -> tf.Tensor:
+        """The vectors of all workers, one behind the other.
+
+        Args:
+            vector: [n], of the same n for one key.
+            key: From 0, less than 1024.
+        """
+        with tf.device(self.workers.device):
+            return tf.raw_ops.CollectiveGatherV2(input=vector, **self._arguments(key))
+
+    def all_to_all(self, messages: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        """The messages of all workers to this one, that of worker 0 first.
+
+        Args:
+            messages: One to each worker, int32 [workers, words], of the same length for one key.
+            key: From 0, less than 1024.
+        """
+        workers = self.workers
+        with tf.device(workers.device):
+            if workers.places is not None:
+                messages = tf.gather(messages, workers.ranks)
+            got = tf.raw_ops.CollectiveAllToAllV2(input=messages, **self._arguments(key))
+            return got if workers.places is None else tf.gather(got, workers.places)
+
+    def _arguments(self, key: int | tf.Tensor) -> dict[str, object]:
+        return {
+            "group_size": tf.constant(self.workers.count),
+            "group_key": tf.constant(_GROUP_KEY),
+            "instance_key": tf.constant(self.number * _KEYS_OF_CHANNEL) + key,
+            "ordering_token": [self._order],
+            "communication_hint": self._sharding.communication_hint,
+            "timeout_seconds": self._sharding.timeout_seconds,
+        }
+
+
+class Workers:
+    """The workers of a MultiWorkerMirroredStrategy, one replica each.
+
+    Args:
+        strategy: The strategy.
+
+    Attributes:
+        count: How many there are.
+        rank: The number of this one; the chief is 0.
+        device: The CPU of this one, where messages are made.
+        places: Where each worker stands in a collective; None: in the order of their numbers.
+        ranks: The worker at each place.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        resolver = strategy.cluster_resolver
+        tasks = resolver.cluster_spec().as_dict()
+        chiefs = len(tasks.get("chief", []))
+        self.count = chiefs + len(tasks.get("worker", []))
+        self.rank = resolver.task_id + (chiefs if resolver.task_type == "worker" else 0)
+        if strategy.num_replicas_in_sync != self.count:
+            raise ValueError(
+                "Tables that are sharded over workers need one replica for each worker: let each "
+                "worker see one device. Received: a MultiWorkerMirroredStrategy of "
+                f"{strategy.num_replicas_in_sync} replicas on {self.count} workers"
+            )
+        self.device = f"/job:{resolver.task_type}/replica:0/task:{resolver.task_id}/device:CPU:0"
+        self.places: tf.Tensor | None = None
+        self.ranks: tf.Tensor | None = None
+        self._next_channel = 0
+        sharding = WorkerSharding()
+        self._first = self._new_channel(sharding)
+        with tf.init_scope():
+            gathered = self._first.all_gather(tf.constant([self.rank]))
+            ranks = gathered.numpy().tolist()
+        if ranks != list(range(self.count)):
+            self.places = tf.constant(np.argsort(ranks).astype(np.int32))
+            self.ranks = tf.constant(ranks, tf.int32)
+
+    def new_channels(self, count: int, sharding: WorkerSharding) -> list[Channel]:
+        """Makes channels. All workers must make the same ones, in the same order."""
+        return [self._new_channel(sharding) for _ in range(count)]
+
+    def _new_channel(self, sharding: WorkerSharding) -> Channel:
+        number = self._next_channel
+        if number > MAX_CHANNELS:
+            raise ValueError(
+                "A process may make at most a million tables that are sharded over workers."
+            )
+        self._next_channel += 1
+        return Channel(self, number, sharding)
+
+    def gather_texts(self, text: str) -> list[str]:
+        """The texts of all workers, of at most 4 KiB each, now. All workers must call this."""
+        data = text.encode()[: _SHORT - 4]
+        padded = len(data).to_bytes(4, "little") + data.ljust(_SHORT - 4, b"\0")
+        with tf.init_scope():
+            words = tf.constant(np.frombuffer(padded, np.int32))
+            gathered = self._first.all_gather(words, key=1).numpy().tobytes()
+        texts = [gathered[at : at + _SHORT] for at in range(0, len(gathered), _SHORT)]
+        lengths = [int.from_bytes(one[:4], "little") for one in texts]
+        decoded = [
+            one[4 : 4 + length].decode(errors="replace")
+            for one, length in zip(texts, lengths, strict=True)
+        ]
+        return [decoded[place] for place in self._places()]
+
+    def _places(self) -> Sequence[int]:
+        return range(self.count) if self.places is None else self.places.numpy().tolist()
+
+
+_workers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Workers] = weakref.WeakKeyDictionary()
+
+
+def workers_of_scope() -> Workers | None:
+    """The workers of the strategy whose scope this is; None if there is one worker, or no strategy.
+
+    Raises:
+        ValueError: If a worker has several replicas.
+    """
+    if not tf.distribute.has_strategy():
+        return None
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return None
+    resolver = strategy.cluster_resolver
+    tasks = resolver.cluster_spec().as_dict() if resolver is not None else {}
+    if len(tasks.get("chief", [])) + len(tasks.get("worker", [])) <= 1:
+        return None
+    if strategy not in _workers:
+        _workers[strategy] = Workers(strategy)
+    return _workers[strategy]

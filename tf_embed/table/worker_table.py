@@ -1,0 +1,524 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`WorkerTable`: a table whose rows are spread over the workers of a cluster.
+
+Each worker has a table with the rows that it owns. A verb with keys sends them to their owners, who
+run it on their own tables, on the keys of all workers, those of worker 0 first. So all workers must
+call the same verbs in the same order, with batches of any sizes.
+
+Verbs of the whole table, such as `export` and `clear`, are of the rows of this worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import _library, callers, validation
+from tf_embed.distributed import exchange
+from tf_embed.distributed.exchange import Routed
+from tf_embed.distributed.worker_sharding import WorkerSharding
+from tf_embed.distributed.workers import Channel, Workers, workers_of_scope
+from tf_embed.ops import exchange_ops, table_ops
+from tf_embed.ops.exchange_ops import Part, PartType
+from tf_embed.ops.pooled_gradient import Pooling
+from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.table.table import Table
+from tf_embed.table.table_options import TableOptions
+
+
+class WorkerTable(Table):
+    """A table that is sharded over workers.
+
+    Args:
+        options: What the table of this worker is.
+        workers: The workers.
+        sharding: How rows are spread over them.
+
+    Raises:
+        ValueError: If a worker has another table, or another build of the library.
+    """
+
+    def __init__(self, options: TableOptions, workers: Workers, sharding: WorkerSharding) -> None:
+        self._workers = workers
+        self._sharding = sharding
+        self._reads, self._writes, self._saves = workers.new_channels(3, sharding)
+        seed = _agree(options, workers, sharding, self._reads.number)
+        super().__init__(_share_of(options, workers, seed))
+
+    def __copy__(self) -> Table:
+        if callers.saves_a_model():
+            raise ValueError(
+                f"The table of {self.options.name!r} is sharded over "
+                f"{self._workers.count} workers, and a SavedModel is of one process: save the "
+                "model as a .keras file or its weights, load them in a process without a "
+                "strategy, and export the SavedModel there."
+            )
+        return super().__copy__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
+        raise ValueError(
+            f"The table of {self.options.name!r} can't be copied: it is sharded over "
+            f"{self._workers.count} workers."
+        )
+
+    @property
+    def workers(self) -> Workers:
+        """The workers."""
+        return self._workers
+
+    @property
+    def sharding(self) -> WorkerSharding:
+        """How rows are spread over them."""
+        return self._sharding
+
+    @property
+    def num_processes(self) -> int:
+        """See `Table`."""
+        return self._workers.count
+
+    @property
+    def process_rank(self) -> int:
+        """See `Table`."""
+        return self._workers.rank
+
+    def barrier(self) -> None:
+        """See `Table`."""
+        if tf.executing_eagerly():
+            self._saves.all_gather(tf.zeros([1], tf.int32), key=5)
+
+    def route(self, keys: tf.Tensor) -> Routed:
+        """Brings keys together by owner."""
+        return exchange.route(keys, self._workers.count, self._sharding, self.options.name)
+
+    def is_mine(self, keys: tf.Tensor) -> tf.Tensor:
+        """Whether this worker owns each key, bool [number of keys]."""
+        owners = exchange.owners_of(keys, self._workers.count, self._sharding, self.options.name)
+        return tf.equal(owners, self._workers.rank)
+
+    # Verbs that read.
+
+    def find(
+        self,
+        keys: tf.Tensor,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        *,
+        training: bool = False,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        routed = self.route(keys)
+        rows, exists = self._find_routed(routed, token, training, with_exists=True)
+        rows, exists = routed.of_batch(rows), routed.of_batch(exists)
+        if defaults is not None:
+            rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
+        return self._with_shape(rows, keys), exists
+
+    def rows(
+        self,
+        keys: tf.Tensor,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        *,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """See `Table`."""
+        if defaults is not None:
+            return self.find(keys, defaults, token, training=training)[0]
+        routed = self.route(keys)
+        rows, _ = self._find_routed(routed, token, training, with_exists=False)
+        return self._with_shape(routed.of_batch(rows), keys)
+
+    def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(rows, keys.shape.concatenate([self.options.dim]))
+
+    def _find_routed(
+        self, routed: Routed, token: tf.Tensor | None, training: bool, with_exists: bool
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Rows of distinct keys, differentiable, and whether their owners have them."""
+        options = self.options
+        wire = self.wire_type_of(options.value_dtype)
+        types = [PartType(0, options.value_dtype, options.dim, wire)]
+        if with_exists:
+            types.append(PartType(0, tf.bool))
+        sent = [Part(0, routed.keys)]
+        got = exchange.to_owners(self._reads, [routed.counts], sent, types)
+        rows, exists = super().find(got.parts[0], training=training)
+        parts = [Part(0, rows, wire)]
+        if with_exists:
+            parts.append(Part(0, exists))
+        back = exchange.reply(self._reads, got.plan, parts, [routed.counts])
+        rows = back[0]
+        if token is not None:
+            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
+        return rows, back[1] if with_exists else None
+
+    def wire_type_of(self, dtype: tf.DType) -> str:
+        """How rows, or gradients, of a dtype travel."""
+        narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
+        return narrow or exchange_ops.SAME
+
+    @property
+    def writes(self) -> Channel:
+        """Where gradients travel."""
+        return self._writes
+
+    def find_pooled(
+        self,
+        keys: tf.Tensor,
+        bags: table_ops.Bags,
+        weights: tf.Tensor | None = None,
+        *,
+        combiner: str,
+        padding: table_ops.Padding | None = None,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """See `Table`."""
+        flat = tf.reshape(keys, [-1])
+        wide = table_ops.compute_dtype(self.options.value_dtype)
+        if isinstance(padding, int) and padding >= 2**63:
+            padding -= 2**64  # as bits
+        if padding is None:
+            rows = tf.cast(self.rows(flat, defaults, token, training=training), wide)
+        else:
+            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
+            places = tf.where(tf.not_equal(signed, tf.constant(padding, signed.dtype)))
+            some = tf.gather_nd(flat, places)
+            rows = tf.cast(self.rows(some, defaults, token, training=training), wide)
+            shape = [tf.size(flat, tf.int64), self.options.dim]
+            rows = tf.ensure_shape(tf.scatter_nd(places, rows, shape), [None, self.options.dim])
+        return Pooling(bags, weights, combiner, padding).pool(keys, rows, weights)
+
+    def read_slots(
+        self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        routed = self.route(keys)
+        with tf.init_scope():
+            none = tf.zeros([0], self.options.key_dtype)
+            width = int(super().read_slots(none, rule, initial_value)[0].shape[-1])
+        types = [PartType(0, self.options.slot_dtype, width), PartType(0, tf.bool)]
+        got = exchange.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
+        slots, exists = super().read_slots(got.parts[0], rule, initial_value)
+        parts = [Part(0, tf.ensure_shape(slots, [None, width])), Part(0, exists)]
+        slots, exists = exchange.reply(self._reads, got.plan, parts, [routed.counts])
+        return routed.of_batch(slots), routed.of_batch(exists)
+
+    def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        routed = self.route(keys)
+        types = [PartType(0, tf.int64, 5), PartType(0, tf.bool)]
+        got = exchange.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
+        statistics, exists = super().row_statistics(got.parts[0])
+        parts = [Part(0, tf.ensure_shape(statistics, [None, 5])), Part(0, exists)]
+        statistics, exists = exchange.reply(self._reads, got.plan, parts, [routed.counts])
+        return routed.of_batch(statistics), routed.of_batch(exists)
+
+    def size(self, shard: int = -1) -> tf.Tensor:
+        """See `Table`."""
+        if shard >= 0:
+            return super().size(shard)
+        sizes = self._saves.all_gather(tf.reshape(super().size(), [1]), key=2)
+        return tf.reduce_sum(sizes)
+
+    # Verbs that write.
+
+    def find_or_insert(
+        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        options = self.options
+        routed = self.route(keys)
+        sent = [Part(0, routed.keys)]
+        if defaults is not None:
+            shape = tf.concat([tf.shape(keys), [options.dim]], 0)
+            rows = tf.reshape(tf.broadcast_to(defaults, shape), [-1, options.dim])
+            sent.append(Part(0, routed.last(rows)))
+        types = [PartType(0, options.value_dtype, options.dim), PartType(0, tf.bool)]
+        got = exchange.to_owners(self._writes, [routed.counts], sent, types)
+        rows, exists = super().find_or_insert(*got.parts, training=training)
+        parts = [Part(0, rows), Part(0, exists)]
+        rows, exists = exchange.reply(self._writes, got.plan, parts, [routed.counts])
+        return self._with_shape(routed.of_batch(rows), keys), routed.of_batch(exists)
+
+    def insert_or_assign(
+        self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        routed = self.route(keys)
+        rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
+        sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(rows, [None, self.options.dim]))]
+        got = exchange.to_owners(self._writes, [routed.counts], sent)
+        return super().insert_or_assign(got.parts[0], got.parts[1])
+
+    def accum(
+        self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        dim = self.options.dim
+        order, counts = self.route(keys).each()  # each difference is added
+        sent = [Part(0, tf.gather(tf.reshape(keys, [-1]), order))]
+        for values in (old_values, new_values):
+            rows = tf.gather(tf.reshape(values, [-1, dim]), order)
+            sent.append(Part(0, tf.ensure_shape(rows, [None, dim])))
+        sent.append(Part(0, tf.gather(tf.reshape(exists, [-1]), order)))
+        got = exchange.to_owners(self._writes, [counts], sent)
+        return super().accum(*got.parts)
+
+    def find_slots(
+        self, keys: tf.Tensor, rule: ExternalRule
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        raise self._not_sharded("an optimizer whose rule runs outside of the table")
+
+    def assign_slots(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        rule: str | ExternalRule,
+        initial_value: float = 0.0,
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        raise self._not_sharded("slots that are written from outside")
+
+    def erase(self, keys: tf.Tensor) -> tf.Operation | None:
+        """See `Table`."""
+        routed = self.route(keys)
+        got = exchange.to_owners(self._writes, [routed.counts], [Part(0, routed.keys)])
+        return super().erase(got.parts[0])
+
+    def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
+        """See `Table`."""
+        raise self._not_sharded("`prefetch`")
+
+    def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+        """See `Table`."""
+        raise self._not_sharded("`restrict`; use a TablePolicy with `max_rows`")
+
+    def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
+        """See `Table`."""
+        routed = self.route(keys)
+        numbers = routed.last(tf.reshape(scores, [-1, 1]))
+        sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(numbers, [None, 1]))]
+        got = exchange.to_owners(self._writes, [routed.counts], sent)
+        return super().set_scores(got.parts[0], tf.reshape(got.parts[1], [-1]))
+
+    def _not_sharded(self, what: str) -> ValueError:
+        return ValueError(
+            f"The table of {self.options.name!r} is sharded over {self._workers.count} workers, "
+            f'which does not work with {what}. distribution="local" gives each worker a table of '
+            "its own."
+        )
+
+    # Saving. Each file of Keras and each checkpoint has the rows of all workers.
+
+    def export_all(
+        self, *, with_slots: bool = True, with_policy: bool = True
+    ) -> table_ops.Exported:
+        """The rows of all workers, on each of them. All workers must call this."""
+        policy = self.options.policy
+        if policy is not None and policy.admission is not None and with_policy:
+            raise self._not_sharded(
+                "checkpoints and files of Keras if its policy has an `admission`, whose counts are "
+                "those of one worker: use `save_to_file_system`"
+            )
+        mine = self.export(with_slots=with_slots, with_policy=with_policy)
+        matrices = {
+            name: tf.ensure_shape(getattr(mine, name), [None, None])
+            for name in ("values", "slots", "statistics")
+        }
+        parts = [mine.keys, *matrices.values()]
+        keys, *rest = self._gather(parts)
+        return mine._replace(keys=keys, **dict(zip(matrices, rest, strict=True)))
+
+    def _gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Of each part, the rows of all workers."""
+        channel, gathered = self._saves, []
+        with tf.device(self._workers.device):
+            for part in parts:
+                width = 1 if part.shape.rank == 1 else int(part.shape[1] or 0)
+                if part.shape.rank == 2 and width == 0:
+                    rows = tf.reduce_sum(channel.all_gather(tf.shape(part)[:1], key=3))
+                    gathered.append(tf.zeros([rows, 0], part.dtype))
+                    continue
+                count = tf.shape(part)[:1]
+                sent = [Part(0, part)]
+                words = exchange_ops.message_words(sent, count[tf.newaxis])
+                both = channel.all_gather(tf.concat([count, words], 0), key=4)
+                both = tf.transpose(tf.reshape(both, [-1, 2]))
+                # Lengths are powers of two, each with a key of its own.
+                log = tf.cast(
+                    tf.math.ceil(
+                        tf.math.log(tf.cast(tf.reduce_max(both[1]) + 1, tf.float64))
+                        / tf.math.log(tf.constant(2.0, tf.float64))
+                    ),
+                    tf.int32,
+                )
+                capacity = tf.bitwise.left_shift(tf.constant(1, tf.int64), tf.cast(log, tf.int64))
+                message = exchange_ops.pack_messages(sent, count[tf.newaxis], capacity)
+                got = channel.all_gather(message, key=8 + log)
+                (rows,) = exchange_ops.unpack_messages(
+                    got,
+                    both[:1],
+                    [PartType(0, part.dtype, 0 if part.shape.rank == 1 else width)],
+                )
+                gathered.append(rows)
+        return gathered
+
+    def import_(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        meta: tf.Tensor,
+        statistics: tf.Tensor,
+        policy: tf.Tensor,
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        mine = self.is_mine(keys)
+
+        def own(rows: tf.Tensor) -> tf.Tensor:
+            has_rows = tf.equal(tf.shape(rows)[0], tf.shape(mine)[0])
+            return tf.cond(has_rows, lambda: tf.boolean_mask(rows, mine), lambda: rows)
+
+        return super().import_(
+            tf.boolean_mask(keys, mine), own(values), own(slots), meta, own(statistics), policy
+        )
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        with_all = not callers.saves_a_model()
+        return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
+
+
+def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOptions:
+    """What the table of one worker is: its part of the bound, and the seed of all.
+
+    Raises:
+        ValueError: The bound is less than a row for each worker.
+    """
+    initializer = dataclasses.replace(options.initializer, seed=seed)
+    policy = options.policy
+    if policy is not None and policy.max_rows is not None:
+        least, more = divmod(policy.max_rows, workers.count)
+        if least == 0:
+            raise ValueError(
+                f"`max_rows` of {options.name!r} must be at least {workers.count}, a row for each "
+                f"worker. Received: max_rows={policy.max_rows}"
+            )
+        policy = dataclasses.replace(policy, max_rows=least + (workers.rank < more))
+    return dataclasses.replace(options, initializer=initializer, policy=policy)
+
+
+def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:
+    """Compares what the workers make, and gives the seed of worker 0. All workers must call this.
+
+    Raises:
+        ValueError: They make different tables, or have different builds of the library.
+    """
+    policy = options.policy
+    owner = sharding.owner
+    mine = json.dumps(
+        {
+            "table": options.name,
+            "rows": options.kind,
+            "shards": options.num_shards,
+            "initializer": [options.initializer.kind, *options.initializer.values],
+            "policy": None if policy is None else repr(policy),
+            "owner": owner if isinstance(owner, str) else getattr(owner, "__name__", "function"),
+            "wire_dtype": sharding.wire_dtype,
+            "number": number,
+            "library": _library.build(),
+        }
+    )
+    texts = workers.gather_texts(f"{options.initializer.seed} {mine}")
+    seeds, kinds = zip(*(text.split(" ", 1) for text in texts), strict=True)
+    for rank, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise ValueError(
+                "All workers must make the same tables in the same order, with the same build of "
+                f"the library. Received: worker 0 makes {kinds[0]}, worker {rank} makes {kind}"
+            )
+    return int(seeds[0])
+
+
+def gradients_to_owners(
+    tables: Sequence[Table], keys: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Sends gradients to the workers that own their rows, those of all tables together.
+
+    Args:
+        tables: The tables. Those that are not sharded keep what they have.
+        keys: Of each table, [n].
+        gradients: Of each table, [n, dim].
+
+    Returns:
+        Keys and gradients that this worker applies, by table. Keys may repeat, as they come from
+        several workers.
+    """
+    keys, gradients = list(keys), list(gradients)
+    sharded = [i for i, table in enumerate(tables) if isinstance(table, WorkerTable)]
+    for first in range(0, len(sharded), exchange.MAX_TABLES):
+        some = sharded[first : first + exchange.MAX_TABLES]
+        counts, parts = [], []
+        for number, i in enumerate(some):
+            table: Any = tables[i]
+            options = table.options
+            wide = table_ops.compute_dtype(options.value_dtype)
+            routed = table.route(keys[i])
+            sums = routed.sums(tf.cast(tf.reshape(gradients[i], [-1, options.dim]), wide))
+            wire = table.wire_type_of(wide)
+            counts.append(routed.counts)
+            parts.append(Part(number, routed.keys))
+            parts.append(Part(number, tf.ensure_shape(sums, [None, options.dim]), wire))
+        channel: Any = tables[some[0]]
+        got = exchange.to_owners(channel.writes, counts, parts)
+        for number, i in enumerate(some):
+            keys[i], gradients[i] = got.parts[2 * number : 2 * number + 2]
+    return keys, gradients
+
+
+def new_table(
+    options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any = None
+) -> Table:
+    """A table: in the scope of a strategy with several workers, one that is sharded over them.
+
+    Args:
+        options: What it is.
+        sharding: How it is sharded; None: each worker has a table of its own.
+        restrict_policy: The class that rows are restricted by; None: there is none.
+
+    Raises:
+        ValueError: If a sharded table can't have it.
+    """
+    workers = None if sharding is None else workers_of_scope()
+    if workers is None or sharding is None:
+        return Table(options)
+    _check_supported(options, restrict_policy)
+    return WorkerTable(options, workers, sharding)
+
+
+def _check_supported(options: TableOptions, restrict_policy: Any) -> None:
+    """Refuses what a table that is sharded over workers can't have.
+
+    Raises:
+        ValueError: It has it. Named.
+    """
+    name = options.name
+    if options.value_dtype == tf.string:
+        refused = "value_dtype=string"
+    elif restrict_policy is not None:
+        refused = f"restrict_policy={validation.shown(restrict_policy)}"
+    elif options.tracks_changes:
+        refused = "TablePolicy(track_changes=True)"
+    else:
+        return
+    raise ValueError(
+        f"The table of {name!r}, which is sharded over workers, can't have this. "
+        f'distribution="local" gives each worker a table of its own. Received: {refused}'
+    )
