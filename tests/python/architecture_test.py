@@ -24,6 +24,7 @@ PYTHON_ROOMS = (
     "callers",
     "ops",
     "validation",
+    "distributed",
     "configs",
     "table",
     "saving",
@@ -76,7 +77,7 @@ SYSTEM_HEADERS = {
 SYSTEM_FOLDERS = ("sys/",)
 
 # Folders of tests/ with tests of Python. The folders of tests/python are rooms.
-TEST_FOLDERS = ("integration", "one_embedding", "python", "tbe", "tfra")
+TEST_FOLDERS = ("distributed", "integration", "one_embedding", "python", "tbe", "tfra")
 # Folders of tests/ with other modules: helpers, campaigns, and programs that write tables of docs/.
 OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 
