@@ -32,6 +32,7 @@ from tf_embed import _library
 _library.check_environment()
 
 from tf_embed import callbacks as callbacks  # noqa: E402
+from tf_embed import distributed as distributed  # noqa: E402
 from tf_embed import layers as layers  # noqa: E402
 from tf_embed import one_embedding as one_embedding  # noqa: E402
 from tf_embed import optimizers as optimizers  # noqa: E402
