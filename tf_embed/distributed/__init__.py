@@ -1,6 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and models on several workers."""
+"""Tables and models on several workers: `tf.distribute.MultiWorkerMirroredStrategy`.
 
+    run             launches workers: `python -m tf_embed.distributed.run --workers 2 train.py`
+    Model           a `keras.Model` for several workers; MultiWorker, the mixin that makes it one
+    WorkerSharding  how a table is sharded over the workers
+    is_chief        whether this process prints and writes models
+    WorkerLostError what survivors raise when a worker has died
+"""
+
+from tf_embed.distributed.keras_model import Model, MultiWorker, WorkerLostError
+from tf_embed.distributed.strategies import is_chief
 from tf_embed.distributed.worker_sharding import WorkerSharding
 
-__all__ = ["WorkerSharding"]
+__all__ = ["Model", "MultiWorker", "WorkerLostError", "WorkerSharding", "is_chief"]

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_embed.distributed import strategies
 from tf_embed.distributed.worker_sharding import WorkerSharding
 
 # Of all our collectives. TensorFlow's strategies count their groups up from 1.
@@ -96,9 +97,8 @@ class Workers:
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         resolver = strategy.cluster_resolver
-        tasks = resolver.cluster_spec().as_dict()
-        chiefs = len(tasks.get("chief", []))
-        self.count = chiefs + len(tasks.get("worker", []))
+        chiefs = len(resolver.cluster_spec().as_dict().get("chief", []))
+        self.count = strategies.worker_count(strategy)
         self.rank = resolver.task_id + (chiefs if resolver.task_type == "worker" else 0)
         if strategy.num_replicas_in_sync != self.count:
             raise ValueError(
@@ -163,11 +163,7 @@ def workers_of_scope() -> Workers | None:
     if not tf.distribute.has_strategy():
         return None
     strategy = tf.distribute.get_strategy()
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return None
-    resolver = strategy.cluster_resolver
-    tasks = resolver.cluster_spec().as_dict() if resolver is not None else {}
-    if len(tasks.get("chief", [])) + len(tasks.get("worker", [])) <= 1:
+    if strategies.worker_count(strategy) == 1:
         return None
     if strategy not in _workers:
         _workers[strategy] = Workers(strategy)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras models under a multi-worker strategy, in real processes, against one process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import keras
+import multi_worker_training
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tf_embed import distributed
+from tf_embed.distributed import keras_model, run
+
+SCRIPT = multi_worker_training.__file__
+ROOT = pathlib.Path(__file__).parents[2]
+SECONDS = 120  # far more than any case takes
+
+
+class WorkersTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def launched(self, case: str, workers: int) -> tuple[run.Outcome, list[Any], str]:
+        """The outcome, the results of the workers that have one, and what they printed."""
+        for path in self.folder.glob("result-*.json"):
+            path.unlink()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            outcome = run.launch(
+                [SCRIPT, case, str(self.folder)],
+                workers=workers,
+                timeout_seconds=SECONDS,
+                environment=environment,
+            )
+        paths = sorted(self.folder.glob("result-*.json"))
+        if outcome.code and not paths:
+            print(err.getvalue()[-5000:])
+        return outcome, [json.loads(path.read_text()) for path in paths], out.getvalue()
+
+    def oracle(self, case: str) -> Any:
+        """The case in this process, with no strategy."""
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        strategy = tf.distribute.get_strategy()
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = multi_worker_training.CASES[case](strategy, 0, 0, folder)
+        return json.loads(json.dumps(found))
+
+    def assert_near(self, found: Any, expected: Any, what: str = "") -> None:
+        """Numbers are equal but for rounding in sums of other order."""
+        if isinstance(expected, dict):
+            self.assertEqual(found.keys(), expected.keys(), what)
+            for key in expected:
+                self.assert_near(found[key], expected[key], f"{what}.{key}")
+        elif expected and isinstance(expected[0] if isinstance(expected, list) else 0, dict):
+            self.assertLen(found, len(expected), what)
+            for one, other in zip(found, expected, strict=True):
+                self.assert_near(one, other, what)
+        elif isinstance(expected, list) and expected and isinstance(expected[0], list):
+            self.assertLen(found, len(expected), what)
+            for one, other in zip(found, expected, strict=True):
+                self.assert_near(one, other, what)
+        else:
+            self.assertAllClose(found, expected, rtol=2e-5, atol=2e-6, msg=what)
+
+    @parameterized.parameters(2)
+    def test_training_equals_one_process(self, workers):
+        self.check_training(workers)
+
+    @pytest.mark.slow
+    @parameterized.parameters(1, 4)
+    def test_training_of_other_numbers_of_workers_equals_one_process(self, workers):
+        self.check_training(workers)
+
+    def check_training(self, workers: int) -> None:
+        expected = self.oracle("fits")
+        outcome, results, out = self.launched("fits", workers)
+        self.assertEqual(outcome.code, 0)
+        self.assertLen(results, workers)
+        self.assertEqual(expected["iterations"], 10)
+        for result in results:
+            self.assert_near(result, expected)
+        self.assertCountEqual(os.listdir(self.folder / "models"), ["saved.keras", "saved.weights.h5"])
+        saved = keras.saving.load_model(self.folder / "models" / "saved.keras")
+        self.assert_near([one.tolist() for one in saved.get_weights()], expected["weights"])
+        self.assertIn("[worker 0] Epoch 1/2", out)
+        for rank in range(1, workers):
+            lines = [line for line in out.splitlines() if line.startswith(f"[worker {rank}] ")]
+            between = lines[lines.index(f"[worker {rank}] begin-of-fit") + 1 :]
+            self.assertEqual(between[0], f"[worker {rank}] end-of-fit")
+
+    def test_shards_of_unequal_length_end_together_and_mistakes_are_refused(self):
+        expected = self.oracle("uneven")
+        outcome, results, _ = self.launched("uneven", 2)
+        self.assertEqual(outcome.code, 0)
+        self.assertLen(results, 2)
+        for result in results:
+            refused = result.pop("refused")
+            self.assert_near(result, expected)
+            for case, words in {
+                "keras.distribution": ("ValueError", "keras.distribution"),
+                "arrays": ("ValueError", "`x`", "tf.data.Dataset", "ndarray"),
+                "predict": ("ValueError", "`x` of `predict`", "tf.data.Dataset"),
+                "validation": ("ValueError", "`validation_data`", "tf.data.Dataset"),
+                "steps": ("ValueError", "`steps_per_epoch`", "[2, 3]"),
+                "endless": ("ValueError", "`x.repeat()`", "[0, 1]"),
+                "train_on_batch": ("ValueError", "train_on_batch"),
+                "backup": ("ValueError", "[100, 101]", "same step"),
+                "run_eagerly": ("ValueError", "run_eagerly"),
+            }.items():
+                for word in words:
+                    self.assertIn(word, refused[case], case)
+
+    def test_training_goes_on_after_a_worker_was_killed(self):
+        expected = self.oracle("resume")
+        (self.folder / "killer").touch()
+        outcome, results, _ = self.launched("resume", 2)
+        self.assertEqual((outcome.code, outcome.worker), (137, 1))
+        self.assertLen(results, 1)
+        self.assertIn("restart all workers from the last checkpoint", results[0]["lost"])
+        self.assertLess(results[0]["seconds"], 10)
+        self.assertNotEmpty(os.listdir(self.folder / "backup"))
+
+        (self.folder / "killer").unlink()
+        outcome, results, _ = self.launched("resume", 2)
+        self.assertEqual(outcome.code, 0)
+        self.assertLen(results, 2)
+        for result in results:
+            self.assertEqual(result["epochs"], [2, 3])
+            self.assert_near(result["weights"], expected["weights"])
+        self.assertFalse((self.folder / "backup").exists())
+        names = ["best.keras", *(f"{epoch}.weights.h5" for epoch in range(1, 5))]
+        self.assertCountEqual(os.listdir(self.folder / "models"), names)
+
+    def test_a_worker_that_hangs_is_an_error_of_the_others(self):
+        outcome, results, _ = self.launched("hang", 2)
+        del outcome  # the hung one is ended
+        self.assertLen(results, 1)
+        self.assertIn("WorkerLostError", results[0]["refused"])
+        self.assertIn("`timeout_seconds`", results[0]["refused"])
+
+
+class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
+    def trained(self, model: keras.Model, inputs: Any, labels: Any) -> Any:
+        model.compile("adam", "mse", metrics=["mae"])
+        history = model.fit(inputs, labels, batch_size=8, epochs=2, validation_split=0.2, verbose=0)
+        return history.history, model.evaluate(inputs, labels, verbose=0), model.predict(inputs)
+
+    def test_it_is_a_keras_model_to_the_last_bit(self):
+        arrays = multi_worker_training.rows(5)
+        found = []
+        for kind in (keras.Model, distributed.Model):
+            keras.utils.clear_session()
+            keras.utils.set_random_seed(5)
+            inputs = keras.Input([multi_worker_training.FEATURES])
+            model = kind(inputs, keras.layers.Dense(1)(inputs))
+            found.append(self.trained(model, *arrays))
+        self.assertEqual(found[0][:2], found[1][:2])
+        np.testing.assert_array_equal(found[0][2], found[1][2])
+
+    def test_a_functional_model_leaves_subclasses_as_they_are(self):
+        inputs = keras.Input([3])
+        model = distributed.Model(inputs=inputs, outputs=keras.layers.Dense(1)(inputs))
+        self.assertIsInstance(model, distributed.MultiWorker)
+        self.assertEqual(distributed.Model.__bases__, (distributed.MultiWorker, keras.Model))
+        own = multi_worker_training.OwnStep()
+        self.assertEqual(own(tf.zeros([2, 3])).shape, [2, 1])
+        config = model.get_config()
+        self.assertEqual(type(model).from_config(config).count_params(), 4)
+
+    def test_a_subclass_with_inputs_is_refused_and_the_mixin_takes_them(self):
+        class Wrong(distributed.Model):
+            def __init__(self, inputs, outputs):
+                super().__init__(inputs, outputs)
+
+        class Right(distributed.MultiWorker, keras.Model):
+            def __init__(self, inputs, outputs):
+                super().__init__(inputs, outputs)
+
+        inputs = keras.Input([3])
+        outputs = keras.layers.Dense(1)(inputs)
+        with self.assertRaisesRegex(TypeError, "MultiWorker, keras.Model"):
+            Wrong(inputs, outputs)
+        self.assertEqual(Right(inputs, outputs).count_params(), 4)
+
+    def test_a_distribution_of_keras_is_refused(self):
+        inputs = keras.Input([3])
+        model = distributed.Model(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+        keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
+        try:
+            with self.assertRaisesRegex(ValueError, "keras.distribution"):
+                model.fit(tf.zeros([4, 3]), tf.zeros([4, 1]))
+        finally:
+            keras.distribution.set_distribution(None)
+
+    def test_keras_has_the_hook(self):
+        # If it fails, Keras has changed: see `_maybe_symbolic_build` in keras_model.py.
+        keras_model.check_keras_hook()
+
+    @parameterized.parameters("_maybe_symbolic_build", "_symbolic_build")
+    def test_a_change_of_the_hook_is_found(self, name):
+        changed = type("Changed", (keras.Model,), {name: lambda self, iterator: None})
+        with self.assertRaisesRegex(RuntimeError, "does not fit Keras"):
+            keras_model.check_keras_hook(changed)
+        missing = type("Missing", (), {})
+        with self.assertRaisesRegex(RuntimeError, "does not fit Keras"):
+            keras_model.check_keras_hook(missing)
+
+
+if __name__ == "__main__":
+    tf.test.main()

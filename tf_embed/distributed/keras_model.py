@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras's `fit`, `evaluate` and `predict` under MultiWorkerMirroredStrategy.
+
+Keras 3 alone fails there: it makes one batch of the workers' batches before it builds the model, and
+it reduces scalars along an axis that they lack (keras-team/keras issue 20585).
+
+What this module replaces, with several workers only:
+
+    the step functions      Keras's public `make_train_function` and `make_test_function`
+    the first build         Keras's private `_maybe_symbolic_build`: the one private hook
+    logs                    metrics of the rows of all workers, by one all-reduce a step
+    the gradient of a loss  weighed by the rows of a worker, so that batches of unequal size count as
+                            they do in one process
+    saving                  by the chief alone
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import inspect
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed.distributed import strategies
+
+_SUMS = {"sum", "none", None}
+_LOST = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
+
+
+class WorkerLostError(RuntimeError):
+    """Another worker has died, or did not answer in time. This process can train no further."""
+
+
+def check_keras_hook(model: type = keras.Model) -> None:
+    """Checks that Keras still has the private hook that `Model` overrides.
+
+    Raises:
+        RuntimeError: If Keras has changed it.
+    """
+    hook = getattr(model, "_maybe_symbolic_build", None)
+    build = getattr(model, "_symbolic_build", None)
+    expected = ["self", "iterator", "data_batch"]
+    for function in (hook, build):
+        if function is None or list(inspect.signature(function).parameters) != expected:
+            raise RuntimeError(
+                f"tf_embed.distributed.Model does not fit Keras {keras.__version__}, whose "
+                "`_maybe_symbolic_build(iterator, data_batch)` has changed: use another Keras 3, "
+                "such as 3.15, or a training loop of your own."
+            )
+
+
+@tf.custom_gradient
+def _with_gradient_times(value: tf.Tensor, factor: tf.Tensor) -> Any:
+    """The value itself; its gradient is multiplied by `factor`."""
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        return upstream * tf.cast(factor, upstream.dtype), None
+
+    return tf.identity(value), gradient
+
+
+class _Follower(keras.callbacks.Callback):
+    """BackupAndRestore on a worker that is not the chief: reads the chief's files, writes none."""
+
+    def __init__(self, backup: keras.callbacks.BackupAndRestore, folder: str):
+        super().__init__()
+        self._chiefs = backup
+        # It saves as often as the chief's: a layer may need all workers for that.
+        self._own = keras.callbacks.BackupAndRestore(
+            os.path.join(folder, "backup"), save_freq=backup.save_freq
+        )
+
+    def set_params(self, params: Any) -> None:
+        super().set_params(params)
+        self._own.set_params(params)
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._chiefs.set_model(model)
+        self._own.set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._chiefs.on_train_begin(logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._own.on_train_batch_end(batch, logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._own.on_epoch_begin(epoch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._own.on_epoch_end(epoch, logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._own.on_train_end(logs)
+
+
+class _SameStart(keras.callbacks.Callback):
+    """Checks that all workers begin at the same step. It runs after BackupAndRestore."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        iterations = self.model.optimizer.iterations.value
+        step = int(tf.convert_to_tensor(iterations).numpy())
+        received = strategies.numbers_of_workers(self.model.distribute_strategy, [step])
+        steps = [one for (one,) in received]
+        if len(set(steps)) > 1:
+            raise ValueError(
+                f"All workers must begin at the same step. Received: steps={steps}. A folder of "
+                "backups must be one that all workers can read."
+            )
+
+
+class MultiWorker:
+    """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`."""
+
+    # --- What the user calls -----------------------------------------------------------------------
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.fit`; see `Model` for what differs with several workers."""
+        return self._call("fit", super().fit, args, kwargs)  # type: ignore[misc]
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.evaluate`; its results are those of the rows of all workers."""
+        return self._call("evaluate", super().evaluate, args, kwargs)  # type: ignore[misc]
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.predict`; every worker gets the predictions of all rows."""
+        return self._call("predict", super().predict, args, kwargs)  # type: ignore[misc]
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.save`. All workers must call it; only the chief's file stays."""
+        with self._own_path(filepath) as path:
+            super().save(path, *args, **kwargs)  # type: ignore[misc]
+
+    def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.save_weights`. All workers must call it; only the chief's file stays."""
+        with self._own_path(filepath) as path:
+            super().save_weights(path, *args, **kwargs)  # type: ignore[misc]
+
+    def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.export`. All workers must call it; only the chief's files stay."""
+        with self._own_path(filepath) as path:
+            super().export(path, *args, **kwargs)  # type: ignore[misc]
+
+    # --- What Keras calls --------------------------------------------------------------------------
+
+    def make_train_function(self, force: bool = False) -> None:
+        """Makes what runs `steps_per_execution` steps of training."""
+        if not self._several_workers():
+            super().make_train_function(force)  # type: ignore[misc]
+        elif self.train_function is None or force:
+            self.train_function = self._function_of(self.train_step)  # type: ignore[attr-defined]
+
+    def make_test_function(self, force: bool = False) -> None:
+        """Makes what runs `steps_per_execution` steps of evaluation."""
+        if not self._several_workers():
+            super().make_test_function(force)  # type: ignore[misc]
+        elif self.test_function is None or force:
+            self.test_function = self._function_of(self.test_step)  # type: ignore[attr-defined]
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """As `keras.Model.compute_loss`, with a gradient that counts each row of all workers once.
+
+        Keras makes the mean over the rows of each worker, and divides by the number of workers.
+        That is the mean over all rows only if all workers have as many. So the gradient is
+        multiplied by the rows of this worker over the mean number of rows of a worker. The loss
+        that is reported is right without: Keras weighs it by rows.
+        """
+        if training and self._several_workers() and not tf.distribute.in_cross_replica_context():
+            factor = self._gradient_factor(y_pred, sample_weight)
+            if factor is not None:
+                y_pred = keras.tree.map_structure(
+                    lambda one: _with_gradient_times(one, factor), y_pred
+                )
+        return super().compute_loss(x, y, y_pred, sample_weight, training)  # type: ignore[misc]
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # PRIVATE: a hook of Keras, which `check_keras_hook` and a test watch. Keras's own makes one
+        # batch of the workers' batches. The shapes of one replica's batch are enough.
+        if not self._several_workers():
+            super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
+            return
+        check_keras_hook()
+        strategy = self.distribute_strategy  # type: ignore[attr-defined]
+        if iterator is not None:
+            for _, _, batches in iterator:
+                data_batch = keras.tree.map_structure(
+                    lambda value: strategy.experimental_local_results(value)[0], next(batches)
+                )
+                break
+        with strategy.scope():
+            self._symbolic_build(data_batch=data_batch)  # type: ignore[attr-defined]
+
+    # --- Parts -------------------------------------------------------------------------------------
+
+    def _several_workers(self) -> bool:
+        return strategies.worker_count(self.distribute_strategy) > 1  # type: ignore[attr-defined]
+
+    def _call(self, name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls Keras's method as this worker must."""
+        if keras.distribution.distribution() is not None:
+            raise ValueError(
+                f"`{name}` must not run under `keras.distribution`, which does nothing on "
+                "TensorFlow: call keras.distribution.set_distribution(None), and use "
+                "tf.distribute.MultiWorkerMirroredStrategy."
+            )
+        if not self._several_workers():
+            return method(*args, **kwargs)
+        if self.run_eagerly:  # type: ignore[attr-defined]
+            raise ValueError(
+                "`run_eagerly` must be False with several workers, whose steps are graphs."
+            )
+        bound = inspect.signature(method).bind(*args, **kwargs)
+        arguments = bound.arguments
+        # Keras evaluates within `fit`, with the callbacks that it has made there.
+        within_fit = isinstance(arguments.get("callbacks"), keras.callbacks.CallbackList)
+        strategy = self.distribute_strategy  # type: ignore[attr-defined]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_explained_losses())
+            if not within_fit:
+                _check_data(strategy, name, arguments)
+                if not strategies.is_chief(strategy):
+                    arguments["verbose"] = 0
+            if name == "fit":
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                arguments["callbacks"] = self._callbacks(arguments.get("callbacks"), folder)
+            result = method(*bound.args, **bound.kwargs)
+            if not within_fit:
+                # A barrier: the chief must not leave while others still wait for its part.
+                strategies.numbers_of_workers(strategy)
+            return result
+
+    def _callbacks(self, callbacks: Any, folder: str) -> Any:
+        """The callbacks of this worker."""
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            raise ValueError(
+                "`callbacks` must be a list of callbacks with several workers, not a CallbackList."
+            )
+        if not isinstance(callbacks, (list, tuple)):
+            callbacks = [] if callbacks is None else [callbacks]
+        if not strategies.is_chief(self.distribute_strategy):  # type: ignore[attr-defined]
+            callbacks = [
+                _Follower(one, folder)
+                if isinstance(one, keras.callbacks.BackupAndRestore)
+                else one
+                for one in callbacks
+            ]
+        return [*callbacks, _SameStart()]
+
+    @contextlib.contextmanager
+    def _own_path(self, path: Any) -> Iterator[Any]:
+        """The path itself for the chief; for others one that is removed afterwards."""
+        if strategies.is_chief(self.distribute_strategy):  # type: ignore[attr-defined]
+            yield path
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield os.path.join(folder, os.path.basename(os.path.normpath(os.fspath(path))))
+
+    def _gradient_factor(self, y_pred: Any, sample_weight: Any) -> tf.Tensor | None:
+        """Rows of this replica over the mean number of rows; None if the loss is a sum."""
+        losses = keras.tree.flatten(self.loss)  # type: ignore[attr-defined]
+        kinds = {
+            one.reduction if isinstance(one, keras.losses.Loss) else "sum_over_batch_size"
+            for one in losses
+            if one is not None
+        }
+        if kinds and kinds <= _SUMS:
+            return None
+        if kinds & _SUMS or ("mean_with_sample_weight" in kinds and sample_weight is not None):
+            raise ValueError(
+                "`loss` must have the reduction 'sum_over_batch_size' in all losses, or 'sum' in "
+                f"all, with several workers. Received: reductions={sorted(map(str, kinds))}"
+            )
+        rows = tf.cast(tf.shape(keras.tree.flatten(y_pred)[0])[0], tf.float32)
+        context = tf.distribute.get_replica_context()
+        all_rows = context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+        return rows * context.num_replicas_in_sync / tf.maximum(all_rows, 1.0)
+
+    def _function_of(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """What Keras calls with an iterator. It runs steps and returns the logs of the last."""
+        strategy = self.distribute_strategy  # type: ignore[attr-defined]
+
+        def replica_step(data: Any) -> Any:
+            # Keras has None where an element of a dataset is empty.
+            data = keras.tree.map_structure(
+                lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
+            )
+            return self._logs_of_all(step(data))
+
+        def one_step(data: Any) -> Any:
+            logs = strategy.run(replica_step, args=(data,))
+            return tf.nest.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], logs
+            )
+
+        # The batch is taken within the graph, so that its shape has no number of rows. With one,
+        # workers would trace at different steps, and disagree on the names of their collectives.
+        # The step is in a branch: after the end of the data nothing of it may run, but an error of
+        # `get_next` would not keep the optimizer from counting an iteration.
+        # There is no XLA: it has no collectives between processes.
+        @tf.function(reduce_retracing=True)
+        @tf.autograph.experimental.do_not_convert
+        def next_step(iterator: Any) -> Any:
+            element = iterator.get_next_as_optional()
+            traced = []
+
+            def some() -> Any:
+                logs = one_step(element.get_value())
+                traced.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
+                return logs
+
+            def none() -> Any:  # traced after the other branch
+                return tf.nest.map_structure(
+                    lambda one: tf.zeros([size or 0 for size in one.shape], one.dtype), traced[0]
+                )
+
+            has_value = element.has_value()
+            return has_value, tf.cond(has_value, some, none)
+
+        def function(iterator: Any) -> Any:
+            if not isinstance(iterator, tf.distribute.DistributedIterator):
+                raise ValueError(
+                    "`train_on_batch` and `test_on_batch` must not be called with several workers: "
+                    "use `fit` and `evaluate`, or tf.distribute.Strategy.run."
+                )
+            logs = None
+            for _ in range(self.steps_per_execution):  # type: ignore[attr-defined]
+                has_value, step_logs = next_step(iterator)
+                if not has_value:
+                    break
+                logs = step_logs
+            if logs is None:
+                raise StopIteration
+            return logs
+
+        return function
+
+    def _logs_of_all(self, logs: Any) -> Any:
+        """Logs of all rows from those of this replica: metrics, and means of anything else."""
+        context = tf.distribute.get_replica_context()
+        groups: dict[Any, list[Any]] = collections.defaultdict(list)
+        for variable in self.metrics_variables:  # type: ignore[attr-defined]
+            groups[variable.aggregation, variable.dtype].append(variable)
+        values = []
+        for (aggregation, _), variables in groups.items():
+            if aggregation not in ("sum", "mean"):
+                continue
+            local = [tf.convert_to_tensor(one.value) for one in variables]
+            flat = tf.concat([tf.reshape(one, [-1]) for one in local], 0)
+            flat = context.all_reduce(tf.distribute.ReduceOp[aggregation.upper()], flat)
+            parts = tf.split(flat, [one.shape.num_elements() for one in local])
+            values += [
+                (variable, tf.reshape(part, one.shape))
+                for variable, part, one in zip(variables, parts, local, strict=True)
+            ]
+        with keras.StatelessScope(state_mapping=values):
+            metrics = self.get_metrics_result()  # type: ignore[attr-defined]
+
+        def mean(value: Any) -> Any:
+            return context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.convert_to_tensor(value))
+
+        if not isinstance(logs, dict):
+            return tf.nest.map_structure(mean, logs)
+        return {
+            name: metrics[name] if name in metrics else tf.nest.map_structure(mean, value)
+            for name, value in logs.items()
+        }
+
+
+@contextlib.contextmanager
+def _explained_losses() -> Iterator[None]:
+    """Makes one error of the many that TensorFlow raises if a worker is lost."""
+    try:
+        yield
+    except _LOST as error:
+        message = str(error.message)
+        if not any(word in message for word in ("ollective", "oordination", "RecvBuf")):
+            raise
+        raise WorkerLostError(
+            "A worker has died, or did not answer within the strategy's `timeout_seconds`: restart "
+            f"all workers from the last checkpoint. TensorFlow says: {message.splitlines()[0]}"
+        ) from error
+
+
+def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str, Any]) -> None:
+    """Checks that workers cannot wait for each other because of their data.
+
+    Raises:
+        ValueError: If data are no dataset, or the workers do not agree on the number of steps.
+    """
+    validation = arguments.get("validation_data")
+    for argument, data in (("x", arguments.get("x")), ("validation_data", validation)):
+        if argument == "validation_data" and data is None:
+            continue
+        if not isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+            raise ValueError(
+                f"`{argument}` of `{name}` must be a tf.data.Dataset with several workers, because "
+                "arrays do not say which worker takes which rows: use tf.data.Dataset."
+                f"from_tensor_slices(...).batch(...). Received: {type(data).__name__}"
+            )
+    numbers = {
+        key: int(arguments.get(key) or 0)
+        for key in ("steps_per_epoch", "steps", "validation_steps", "epochs", "initial_epoch")
+        if key in inspect.signature(getattr(keras.Model, name)).parameters
+    }
+    for argument, data in (("x", arguments["x"]), ("validation_data", validation)):
+        if isinstance(data, tf.data.Dataset):
+            infinite = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+            numbers[f"{argument}.repeat()"] = int(infinite)
+    received = strategies.numbers_of_workers(strategy, list(numbers.values()))
+    for key, of_workers in zip(numbers, zip(*received, strict=True), strict=True):
+        if len(set(of_workers)) > 1:
+            raise ValueError(
+                f"All workers must call `{name}` with the same `{key}`. "
+                f"Received: {list(of_workers)}"
+            )
+
+
+@keras.saving.register_keras_serializable(package="tf_embed.distributed")
+class FunctionalModel(MultiWorker, keras.Model):
+    """What `Model(inputs, outputs)` makes. Keras puts its functional model among the bases."""
+
+
+def _is_functional(args: Any, kwargs: Any) -> bool:
+    names = {"inputs", "outputs"} & set(kwargs)
+    return len(args) + len(names) >= 2 or bool(names)
+
+
+class Model(MultiWorker, keras.Model):
+    """A `keras.Model` whose `fit`, `evaluate` and `predict` work with several workers.
+
+    Use it as `keras.Model`: `Model(inputs, outputs)`, or as a base class. Make and compile it in
+    the scope of a `tf.distribute.MultiWorkerMirroredStrategy`. Without several workers it behaves
+    as `keras.Model`. With several:
+
+    *   Weights, losses and metrics are those of one process that trains with the global batch,
+        also if workers get batches of unequal size.
+    *   Data must be a `tf.data.Dataset`, and all workers must call the same methods.
+    *   Only the chief prints, and only its models and weights stay on disk. `ModelCheckpoint` and
+        `BackupAndRestore` may get the same path on all workers; that of `BackupAndRestore` must be
+        one that all can read.
+    *   `steps_per_execution` says how often callbacks run. XLA is not used in training.
+    *   If a worker dies, or does not answer within the strategy's `timeout_seconds`, the others
+        raise `WorkerLostError`.
+
+    Example:
+
+    >>> inputs = keras.Input([4])
+    >>> model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(inputs))
+    >>> model.compile("sgd", "mse")
+    >>> data = tf.data.Dataset.from_tensor_slices((tf.zeros([8, 4]), tf.zeros([8, 1]))).batch(4)
+    >>> model.fit(data, verbose=0).history
+    {'loss': [0.0]}
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is Model and _is_functional(args, kwargs):
+            return FunctionalModel(*args, **kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        if _is_functional(args, kwargs):
+            # Keras would change the bases of `Model` itself, and so of every other subclass.
+            raise TypeError(
+                f"{type(self).__name__} must not pass `inputs` and `outputs` to its base class: "
+                "make it class ...(tf_embed.distributed.MultiWorker, keras.Model)."
+            )
+        super().__init__(*args, **kwargs)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions about the workers of a strategy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+MOST_NUMBERS = 8
+
+
+def worker_count(strategy: tf.distribute.Strategy) -> int:
+    """How many processes take part in a strategy's steps: 1 unless it is a multi-worker one."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1
+    cluster = strategy.cluster_resolver.cluster_spec().as_dict()
+    return max(1, len(cluster.get("chief", ())) + len(cluster.get("worker", ())))
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that prints and writes models.
+
+    That is the task "chief", or the worker 0 if there is none. It is the only process if the
+    strategy is no multi-worker one.
+    """
+    if worker_count(strategy) == 1:
+        return True
+    resolver = strategy.cluster_resolver
+    has_chief = "chief" in resolver.cluster_spec().as_dict()
+    return (resolver.task_type, resolver.task_id) == ("chief" if has_chief else "worker", 0)
+
+
+@functools.cache
+def _gather(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A function from numbers of this worker to those of all replicas."""
+
+    @tf.function
+    def gather(numbers: tf.Tensor) -> tf.Tensor:
+        def replica() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            one_hot = tf.one_hot(
+                context.replica_id_in_sync_group, context.num_replicas_in_sync, dtype=tf.int64
+            )
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, one_hot[:, None] * numbers)
+
+        return strategy.experimental_local_results(strategy.run(replica))[0]
+
+    return gather
+
+
+def numbers_of_workers(
+    strategy: tf.distribute.Strategy, numbers: Sequence[int] = ()
+) -> list[list[int]]:
+    """Some numbers, at most `MOST_NUMBERS`, of each replica, in the replicas' order.
+
+    Every worker must call it at the same point, which makes it a barrier also.
+    """
+    # Always as many: TensorFlow remembers the shape of a collective.
+    padded = [*numbers, *[0] * (MOST_NUMBERS - len(numbers))]
+    rows = _gather(strategy)(tf.constant(padded, tf.int64)).numpy()
+    return [[int(one) for one in row[: len(numbers)]] for row in rows]
