@@ -259,9 +259,7 @@ class MultiWorker:
             callbacks = [] if callbacks is None else [callbacks]
         if not strategies.is_chief(self.distribute_strategy):  # type: ignore[attr-defined]
             callbacks = [
-                _Follower(one, folder)
-                if isinstance(one, keras.callbacks.BackupAndRestore)
-                else one
+                _Follower(one, folder) if isinstance(one, keras.callbacks.BackupAndRestore) else one
                 for one in callbacks
             ]
         return [*callbacks, _SameStart()]

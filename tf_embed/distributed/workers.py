@@ -10,14 +10,17 @@ tf.function puts them in the order of its code.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_embed.distributed import strategies
 from tf_embed.distributed.worker_sharding import WorkerSharding
+from tf_embed.ops import exchange_ops
 
 # Of all our collectives. TensorFlow's strategies count their groups up from 1.
 _GROUP_KEY = 0x7E3BED
@@ -53,8 +56,9 @@ class Channel:
             vector: [n], of the same n for one key.
             key: From 0, less than 1024.
         """
-        with tf.device(self.workers.device):
-            return tf.raw_ops.CollectiveGatherV2(input=vector, **self._arguments(key))
+        with self._watched() as (watch, arguments):
+            gathered = tf.raw_ops.CollectiveGatherV2(input=vector, **arguments(key))
+            return exchange_ops.end_watch(watch, gathered)
 
     def all_to_all(self, messages: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         """The messages of all workers to this one, that of worker 0 first.
@@ -64,20 +68,33 @@ class Channel:
             key: From 0, less than 1024.
         """
         workers = self.workers
-        with tf.device(workers.device):
+        with self._watched() as (watch, arguments):
             if workers.places is not None:
                 messages = tf.gather(messages, workers.ranks)
-            got = tf.raw_ops.CollectiveAllToAllV2(input=messages, **self._arguments(key))
+            got = tf.raw_ops.CollectiveAllToAllV2(input=messages, **arguments(key))
+            got = exchange_ops.end_watch(watch, got)
             return got if workers.places is None else tf.gather(got, workers.places)
 
-    def _arguments(self, key: int | tf.Tensor) -> dict[str, object]:
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[tuple[tf.Tensor, Callable[[int | tf.Tensor], dict[str, Any]]]]:
+        """A watch that begins before the collective in the block, and the collective's arguments.
+
+        TensorFlow's own time-out would keep a thread for each collective until its time is over.
+        """
+        with tf.device(self.workers.device):
+            watch, _ = exchange_ops.start_watch(
+                self._sharding.timeout_seconds, f"exchange {self.number} of sharded tables"
+            )
+            with tf.control_dependencies([watch]):
+                yield watch, self._arguments
+
+    def _arguments(self, key: int | tf.Tensor) -> dict[str, Any]:
         return {
             "group_size": tf.constant(self.workers.count),
             "group_key": tf.constant(_GROUP_KEY),
             "instance_key": tf.constant(self.number * _KEYS_OF_CHANNEL) + key,
             "ordering_token": [self._order],
             "communication_hint": self._sharding.communication_hint,
-            "timeout_seconds": self._sharding.timeout_seconds,
         }
 
 

@@ -183,6 +183,24 @@ def _exchanged_rows_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     return [gradient_of_token(token, tf.identity(keys), gradient, dim), None, None]
 
 
+def start_watch(seconds: float, what: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ends all collectives of this process with an error if they are not over in some time.
+
+    Args:
+        seconds: How long.
+        what: What is waited for, for the message.
+
+    Returns:
+        The watch, which ends with its last tensor; and whether there is one, bool.
+    """
+    return _raw.tf_embed_start_watch(seconds=seconds, what=what)
+
+
+def end_watch(watch: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
+    """Ends a watch, and gives what was waited for as it is."""
+    return _raw.tf_embed_end_watch(watch=watch, result=result)
+
+
 def _parts(parts: Sequence[Part]) -> dict[str, Any]:
     return {
         "parts": [part.tensor for part in parts],

@@ -415,7 +415,7 @@ def once_for_all_replicas(
         gradients: Of each table, the gradients of this replica, [n, dim].
     """
     context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
+    if context is None or not tf.distribute.has_strategy():
         train(*gradients_to_owners(tables, keys, gradients))
         return
 
