@@ -9,7 +9,7 @@ WorkerLostError what survivors raise when a worker has died
 """
 
 from tf_embed.distributed.keras_model import Model, MultiWorker, WorkerLostError
-from tf_embed.distributed.strategies import is_chief
-from tf_embed.distributed.worker_sharding import WorkerSharding
+from tf_embed.exchange.strategies import is_chief
+from tf_embed.exchange.worker_sharding import WorkerSharding
 
 __all__ = ["Model", "MultiWorker", "WorkerLostError", "WorkerSharding", "is_chief"]

@@ -27,7 +27,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.distributed import strategies
+from tf_embed.exchange import strategies
 
 _SUMS = {"sum", "none", None}
 _LOST = (
@@ -461,7 +461,6 @@ class Model(MultiWorker, keras.Model):
         raise `WorkerLostError`.
 
     Example:
-
     >>> inputs = keras.Input([4])
     >>> model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(inputs))
     >>> model.compile("sgd", "mse")

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tf_embed import validation
-from tf_embed.distributed.worker_sharding import WorkerSharding
+from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.table.creators import KVCreator

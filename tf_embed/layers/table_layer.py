@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.distributed.worker_sharding import WorkerSharding, as_sharding
+from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
 from tf_embed.layers.prefetching import with_prefetch

@@ -18,10 +18,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import _library, callers, validation
-from tf_embed.distributed import exchange
-from tf_embed.distributed.exchange import Routed
-from tf_embed.distributed.worker_sharding import WorkerSharding
-from tf_embed.distributed.workers import Channel, Workers, workers_of_scope
+from tf_embed.exchange import routing
+from tf_embed.exchange.routing import Routed
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.exchange.workers import Channel, Workers, workers_of_scope
 from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.exchange_ops import Part, PartType
 from tf_embed.ops.pooled_gradient import Pooling
@@ -92,11 +92,11 @@ class WorkerTable(Table):
 
     def route(self, keys: tf.Tensor) -> Routed:
         """Brings keys together by owner."""
-        return exchange.route(keys, self._workers.count, self._sharding, self.options.name)
+        return routing.route(keys, self._workers.count, self._sharding, self.options.name)
 
     def is_mine(self, keys: tf.Tensor) -> tf.Tensor:
         """Whether this worker owns each key, bool [number of keys]."""
-        owners = exchange.owners_of(keys, self._workers.count, self._sharding, self.options.name)
+        owners = routing.owners_of(keys, self._workers.count, self._sharding, self.options.name)
         return tf.equal(owners, self._workers.rank)
 
     # Verbs that read.
@@ -145,12 +145,12 @@ class WorkerTable(Table):
         if with_exists:
             types.append(PartType(0, tf.bool))
         sent = [Part(0, routed.keys)]
-        got = exchange.to_owners(self._reads, [routed.counts], sent, types)
+        got = routing.to_owners(self._reads, [routed.counts], sent, types)
         rows, exists = super().find(got.parts[0], training=training)
         parts = [Part(0, rows, wire)]
         if with_exists:
             parts.append(Part(0, exists))
-        back = exchange.reply(self._reads, got.plan, parts, [routed.counts])
+        back = routing.reply(self._reads, got.plan, parts, [routed.counts])
         rows = back[0]
         if token is not None:
             rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
@@ -203,20 +203,20 @@ class WorkerTable(Table):
             none = tf.zeros([0], self.options.key_dtype)
             width = int(super().read_slots(none, rule, initial_value)[0].shape[-1])
         types = [PartType(0, self.options.slot_dtype, width), PartType(0, tf.bool)]
-        got = exchange.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
+        got = routing.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
         slots, exists = super().read_slots(got.parts[0], rule, initial_value)
         parts = [Part(0, tf.ensure_shape(slots, [None, width])), Part(0, exists)]
-        slots, exists = exchange.reply(self._reads, got.plan, parts, [routed.counts])
+        slots, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
         return routed.of_batch(slots), routed.of_batch(exists)
 
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Table`."""
         routed = self.route(keys)
         types = [PartType(0, tf.int64, 5), PartType(0, tf.bool)]
-        got = exchange.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
+        got = routing.to_owners(self._reads, [routed.counts], [Part(0, routed.keys)], types)
         statistics, exists = super().row_statistics(got.parts[0])
         parts = [Part(0, tf.ensure_shape(statistics, [None, 5])), Part(0, exists)]
-        statistics, exists = exchange.reply(self._reads, got.plan, parts, [routed.counts])
+        statistics, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
         return routed.of_batch(statistics), routed.of_batch(exists)
 
     def size(self, shard: int = -1) -> tf.Tensor:
@@ -240,10 +240,10 @@ class WorkerTable(Table):
             rows = tf.reshape(tf.broadcast_to(defaults, shape), [-1, options.dim])
             sent.append(Part(0, routed.last(rows)))
         types = [PartType(0, options.value_dtype, options.dim), PartType(0, tf.bool)]
-        got = exchange.to_owners(self._writes, [routed.counts], sent, types)
+        got = routing.to_owners(self._writes, [routed.counts], sent, types)
         rows, exists = super().find_or_insert(*got.parts, training=training)
         parts = [Part(0, rows), Part(0, exists)]
-        rows, exists = exchange.reply(self._writes, got.plan, parts, [routed.counts])
+        rows, exists = routing.reply(self._writes, got.plan, parts, [routed.counts])
         return self._with_shape(routed.of_batch(rows), keys), routed.of_batch(exists)
 
     def insert_or_assign(
@@ -253,7 +253,7 @@ class WorkerTable(Table):
         routed = self.route(keys)
         rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
         sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(rows, [None, self.options.dim]))]
-        got = exchange.to_owners(self._writes, [routed.counts], sent)
+        got = routing.to_owners(self._writes, [routed.counts], sent)
         return super().insert_or_assign(got.parts[0], got.parts[1])
 
     def accum(
@@ -267,7 +267,7 @@ class WorkerTable(Table):
             rows = tf.gather(tf.reshape(values, [-1, dim]), order)
             sent.append(Part(0, tf.ensure_shape(rows, [None, dim])))
         sent.append(Part(0, tf.gather(tf.reshape(exists, [-1]), order)))
-        got = exchange.to_owners(self._writes, [counts], sent)
+        got = routing.to_owners(self._writes, [counts], sent)
         return super().accum(*got.parts)
 
     def find_slots(
@@ -290,7 +290,7 @@ class WorkerTable(Table):
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """See `Table`."""
         routed = self.route(keys)
-        got = exchange.to_owners(self._writes, [routed.counts], [Part(0, routed.keys)])
+        got = routing.to_owners(self._writes, [routed.counts], [Part(0, routed.keys)])
         return super().erase(got.parts[0])
 
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
@@ -306,7 +306,7 @@ class WorkerTable(Table):
         routed = self.route(keys)
         numbers = routed.last(tf.reshape(scores, [-1, 1]))
         sent = [Part(0, routed.keys), Part(0, tf.ensure_shape(numbers, [None, 1]))]
-        got = exchange.to_owners(self._writes, [routed.counts], sent)
+        got = routing.to_owners(self._writes, [routed.counts], sent)
         return super().set_scores(got.parts[0], tf.reshape(got.parts[1], [-1]))
 
     def _not_sharded(self, what: str) -> ValueError:
@@ -463,8 +463,8 @@ def gradients_to_owners(
     """
     keys, gradients = list(keys), list(gradients)
     sharded = [i for i, table in enumerate(tables) if isinstance(table, WorkerTable)]
-    for first in range(0, len(sharded), exchange.MAX_TABLES):
-        some = sharded[first : first + exchange.MAX_TABLES]
+    for first in range(0, len(sharded), routing.MAX_TABLES):
+        some = sharded[first : first + routing.MAX_TABLES]
         counts, parts = [], []
         for number, i in enumerate(some):
             table: Any = tables[i]
@@ -477,7 +477,7 @@ def gradients_to_owners(
             parts.append(Part(number, routed.keys))
             parts.append(Part(number, tf.ensure_shape(sums, [None, options.dim]), wire))
         channel: Any = tables[some[0]]
-        got = exchange.to_owners(channel.writes, counts, parts)
+        got = routing.to_owners(channel.writes, counts, parts)
         for number, i in enumerate(some):
             keys[i], gradients[i] = got.parts[2 * number : 2 * number + 2]
     return keys, gradients

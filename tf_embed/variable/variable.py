@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.distributed.worker_sharding import WorkerSharding, as_sharding
+from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.creators import KVCreator, policy_of, storage_of
 from tf_embed.table.devices import device_names
 from tf_embed.table.initializers import row_initializer

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.distributed.worker_sharding import WorkerSharding
+from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.pooling import Embedder
 from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, serialized
 from tf_embed.ops.table_ops import compute_dtype

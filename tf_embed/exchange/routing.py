@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.distributed.worker_sharding import WorkerSharding
-from tf_embed.distributed.workers import Channel
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.exchange.workers import Channel
 from tf_embed.ops import exchange_ops
 from tf_embed.ops.exchange_ops import NUM_CAPACITIES, Part, PartType, Plan
 

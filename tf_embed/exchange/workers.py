@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.distributed import strategies
-from tf_embed.distributed.worker_sharding import WorkerSharding
+from tf_embed.exchange import strategies
+from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import exchange_ops
 
 # Of all our collectives. TensorFlow's strategies count their groups up from 1.
