@@ -96,19 +96,6 @@ class Table(tf.saved_model.experimental.TrackableResource):
         `__init__` sees to it that the table is freed.
         """
 
-    @property
-    def num_processes(self) -> int:
-        """Number of processes that have a part of the rows each."""
-        return 1
-
-    @property
-    def process_rank(self) -> int:
-        """Which of them this is."""
-        return 0
-
-    def barrier(self) -> None:
-        """Waits in eager execution until all processes that have a part are here."""
-
     def __copy__(self) -> Table:
         """The same table under another handle, which TensorFlow puts in: part of a SavedModel."""
         copied = object.__new__(type(self))
@@ -175,7 +162,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         *,
         training: bool = False,
     ) -> tf.Tensor:
-        """The rows that `find` gives."""
+        """The rows that `find` gives, keys.shape + [dim]."""
         return self.find(keys, defaults, token, training=training)[0]
 
     def find_pooled(

@@ -26,6 +26,8 @@ from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.exchange_ops import Part, PartType
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.table import joint_lookups
+from tf_embed.table.joint_lookups import Answer, Lookup
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 
@@ -75,18 +77,8 @@ class WorkerTable(Table):
         """How rows are spread over them."""
         return self._sharding
 
-    @property
-    def num_processes(self) -> int:
-        """See `Table`."""
-        return self._workers.count
-
-    @property
-    def process_rank(self) -> int:
-        """See `Table`."""
-        return self._workers.rank
-
     def barrier(self) -> None:
-        """See `Table`."""
+        """Waits, in eager execution, until all workers are here."""
         if tf.executing_eagerly():
             self._saves.all_gather(tf.zeros([1], tf.int32), key=5)
 
@@ -110,8 +102,17 @@ class WorkerTable(Table):
         training: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Table`."""
+        options = self.options
         routed = self.route(keys)
-        rows, exists = self._find_routed(routed, token, training, with_exists=True)
+        wire = self.wire_type_of(options.value_dtype)
+        types = [PartType(0, options.value_dtype, options.dim, wire), PartType(0, tf.bool)]
+        sent = [Part(0, routed.keys)]
+        got = routing.to_owners(self._reads, [routed.counts], sent, types)
+        rows, exists = super().find(got.parts[0], training=training)
+        parts = [Part(0, rows, wire), Part(0, exists)]
+        rows, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
+        if token is not None:
+            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
         rows, exists = routed.of_batch(rows), routed.of_batch(exists)
         if defaults is not None:
             rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
@@ -126,40 +127,34 @@ class WorkerTable(Table):
         training: bool = False,
     ) -> tf.Tensor:
         """See `Table`."""
+        if joint_lookups.is_recording():
+            if defaults is None:
+                joint_lookups.record(Lookup(self, keys, training))
+            shape = tf.concat([tf.shape(keys), [self.options.dim]], 0)
+            return self._with_shape(tf.zeros(shape, self.options.value_dtype), keys)
         if defaults is not None:
             return self.find(keys, defaults, token, training=training)[0]
-        routed = self.route(keys)
-        rows, _ = self._find_routed(routed, token, training, with_exists=False)
+        known = joint_lookups.answer_for(self, keys, self.options.name)
+        if known is None:
+            (answer,) = look_up([Lookup(self, keys, training)])
+            known = answer.routed, answer.rows
+        routed, rows = known
+        if token is not None:
+            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
         return self._with_shape(routed.of_batch(rows), keys)
 
     def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(rows, keys.shape.concatenate([self.options.dim]))
 
-    def _find_routed(
-        self, routed: Routed, token: tf.Tensor | None, training: bool, with_exists: bool
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Rows of distinct keys, differentiable, and whether their owners have them."""
-        options = self.options
-        wire = self.wire_type_of(options.value_dtype)
-        types = [PartType(0, options.value_dtype, options.dim, wire)]
-        if with_exists:
-            types.append(PartType(0, tf.bool))
-        sent = [Part(0, routed.keys)]
-        got = routing.to_owners(self._reads, [routed.counts], sent, types)
-        rows, exists = super().find(got.parts[0], training=training)
-        parts = [Part(0, rows, wire)]
-        if with_exists:
-            parts.append(Part(0, exists))
-        back = routing.reply(self._reads, got.plan, parts, [routed.counts])
-        rows = back[0]
-        if token is not None:
-            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
-        return rows, back[1] if with_exists else None
-
     def wire_type_of(self, dtype: tf.DType) -> str:
         """How rows, or gradients, of a dtype travel."""
         narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
         return narrow or exchange_ops.SAME
+
+    @property
+    def reads(self) -> Channel:
+        """Where keys and rows of lookups travel."""
+        return self._reads
 
     @property
     def writes(self) -> Channel:
@@ -445,6 +440,30 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
                 f"the library. Received: worker 0 makes {kinds[0]}, worker {rank} makes {kind}"
             )
     return int(seeds[0])
+
+
+def look_up(lookups: Sequence[Lookup]) -> list[Answer]:
+    """Looks up in sharded tables, with one exchange of keys and one of rows for all of them."""
+    answers: list[Answer] = []
+    for first in range(0, len(lookups), routing.MAX_TABLES):
+        some = lookups[first : first + routing.MAX_TABLES]
+        routed = [one.table.route(one.keys) for one in some]
+        counts = [one.counts for one in routed]
+        types = []
+        for number, one in enumerate(some):
+            options = one.table.options
+            wire = one.table.wire_type_of(options.value_dtype)
+            types.append(PartType(number, options.value_dtype, options.dim, wire))
+        sent = [Part(number, one.keys) for number, one in enumerate(routed)]
+        channel = some[0].table.reads
+        got = routing.to_owners(channel, counts, sent, types)
+        parts = []
+        for one, part, keys in zip(some, types, got.parts, strict=True):
+            rows, _ = Table.find(one.table, keys, training=one.training)
+            parts.append(Part(part.table, rows, part.wire_type))
+        back = routing.reply(channel, got.plan, parts, counts)
+        answers += [Answer(*parts) for parts in zip(some, routed, back, strict=True)]
+    return answers
 
 
 def gradients_to_owners(

@@ -15,7 +15,10 @@ and weight decay, does not reach the table. What would make rows wrong is refuse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -281,16 +284,10 @@ class Anchor(keras.Variable):
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             trainer.check_strategy()
 
-        def train(keys: tf.Tensor, gradients: tf.Tensor) -> None:
-            trainer.train(keys, gradients)
-            trainer.advance()
-
-        once_for_all_replicas(
-            lambda keys, values: self.unless_frozen(lambda: train(keys[0], values[0])),
-            [self._table],
-            [keys],
-            [gradients],
-        )
+        if _of_thread.steps is None:
+            _run_steps([(self, keys, gradients)])
+        else:
+            _of_thread.steps.append((self, keys, gradients))
 
     def unless_frozen(self, step: Callable[[], None]) -> None:
         """Runs a step of an optimizer, or nothing at all where the table is frozen."""
@@ -385,6 +382,52 @@ class TwinAnchor(Anchor):
     def frozen(self, frozen: bool) -> None:
         if self._anchor is not None:
             self._anchor.frozen = frozen
+
+
+class _OfThread(threading.local):
+    steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]] | None = None
+
+
+_of_thread = _OfThread()
+
+
+@contextlib.contextmanager
+def joint_steps() -> Iterator[None]:
+    """Runs the steps that the block asks for at its end, with one exchange between workers.
+
+    These are steps of tables with an optimizer of their own, which Keras asks for one by one.
+    """
+    before, _of_thread.steps = _of_thread.steps, []
+    try:
+        yield
+        steps = _of_thread.steps
+    finally:
+        _of_thread.steps = before
+    if steps:
+        _run_steps(steps)
+
+
+def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
+    """A step of the own optimizer of each anchor, by keys and gradients of this replica."""
+    anchors = [anchor for anchor, _, _ in steps]
+
+    def train(all_keys: list[tf.Tensor], all_gradients: list[tf.Tensor]) -> None:
+        for anchor, keys, gradients in zip(anchors, all_keys, all_gradients, strict=True):
+            anchor.unless_frozen(functools.partial(_train_and_advance, anchor, keys, gradients))
+
+    once_for_all_replicas(
+        train,
+        [anchor.table for anchor in anchors],
+        [keys for _, keys, _ in steps],
+        [gradients for _, _, gradients in steps],
+    )
+
+
+def _train_and_advance(anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+    trainer = anchor.own_trainer
+    assert trainer is not None
+    trainer.train(keys, gradients)
+    trainer.advance()
 
 
 def run_if(condition: Any, action: Callable[[], None]) -> None:

@@ -62,7 +62,8 @@ class RowFiles:
             saved = row_file_ops.save_rows(
                 self._table.resource_handle, place, buffer_bytes=buffer_bytes
             )
-            self._table.barrier()  # after it the files of all processes are there
+            if isinstance(self._table, WorkerTable):
+                self._table.barrier()  # after it the files of all workers are there
             return saved
 
     def load(
@@ -95,17 +96,17 @@ class RowFiles:
             ValueError: The table is sharded over workers, and they are others.
         """
         table = self._table
-        given = {"proc_size": proc_size, "proc_rank": proc_rank}
-        known = {"proc_size": table.num_processes, "proc_rank": table.process_rank}
-        for argument, value in given.items():
-            if value not in (None, known[argument]) and table.num_processes > 1:
+        if not isinstance(table, WorkerTable):
+            return 1 if proc_size is None else proc_size, 0 if proc_rank is None else proc_rank
+        known = {"proc_size": table.workers.count, "proc_rank": table.workers.rank}
+        for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
+            if value not in (None, known[argument]):
                 raise ValueError(
                     f"`{argument}` must be {known[argument]} or left out, because "
-                    f"{table.options.name!r} is sharded over {table.num_processes} workers. "
+                    f"{table.options.name!r} is sharded over {table.workers.count} workers. "
                     f"Received: {argument}={validation.shown(value)}"
                 )
-        processes = known["proc_size"] if proc_size is None else proc_size
-        return processes, known["proc_rank"] if proc_rank is None else proc_rank
+        return known["proc_size"], known["proc_rank"]
 
     def load_all(
         self,

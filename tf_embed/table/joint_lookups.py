@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups of several tables that share an exchange between workers.
+
+The code of a model looks its tables up one by one. So a step first runs that code with `recorded`,
+which notes what is looked up and gives zeros; then it looks all of it up together; then it runs the
+code again with `answered`, which gives each lookup what it would have found.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.exchange.routing import Routed
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+    """A lookup in a sharded table.
+
+    Attributes:
+        table: The table.
+        keys: What is looked up, any shape.
+        training: Whether it is a use of the rows.
+    """
+
+    table: Any
+    keys: tf.Tensor
+    training: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a lookup found.
+
+    Attributes:
+        lookup: The lookup.
+        routed: Its keys by owner.
+        rows: The rows of the distinct keys [u, dim], which no gradient reaches yet.
+    """
+
+    lookup: Lookup
+    routed: Routed
+    rows: tf.Tensor
+
+
+class _OfThread(threading.local):
+    recorded: list[Lookup] | None = None
+    answers: dict[int, collections.deque[Answer]] | None = None
+
+
+_of_thread = _OfThread()
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Lookup]]:
+    """Notes the lookups of the block, which find zeros."""
+    before = _of_thread.recorded
+    lookups: list[Lookup] = []
+    _of_thread.recorded = lookups
+    try:
+        yield lookups
+    finally:
+        _of_thread.recorded = before
+
+
+@contextlib.contextmanager
+def answered(answers: list[Answer]) -> Iterator[None]:
+    """Gives the lookups of the block in each table what `answers` has for it, in their order.
+
+    Lookups beyond that exchange keys themselves.
+    """
+    before = _of_thread.answers
+    queues: dict[int, collections.deque[Answer]] = collections.defaultdict(collections.deque)
+    for answer in answers:
+        queues[id(answer.lookup.table)].append(answer)
+    _of_thread.answers = queues
+    try:
+        yield
+    finally:
+        _of_thread.answers = before
+
+
+def is_recording() -> bool:
+    """Whether lookups are noted now."""
+    return _of_thread.recorded is not None
+
+
+def record(lookup: Lookup) -> None:
+    """Notes a lookup. REQUIRES: is_recording()."""
+    assert _of_thread.recorded is not None
+    _of_thread.recorded.append(lookup)
+
+
+def answer_for(table: Any, keys: tf.Tensor, name: str) -> tuple[Routed, tf.Tensor] | None:
+    """What the next lookup in a table has found already; None if it is to be looked up.
+
+    Args:
+        table: The table.
+        keys: What is looked up. When the step runs they must be those that were noted.
+        name: The table's name, for messages.
+
+    Returns:
+        The keys by owner, and the rows of the distinct ones.
+    """
+    queue = (_of_thread.answers or {}).get(id(table))
+    if not queue:
+        return None
+    answer = queue.popleft()
+    noted = answer.lookup.keys
+    message = (
+        f"The ids of a lookup in {name!r} must depend on the inputs of the model alone, because "
+        "the lookups of a step are made together before it."
+    )
+    same_size = tf.debugging.assert_equal(tf.size(keys), tf.size(noted), message)
+    flat = validation.with_dependencies(tf.reshape(keys, [-1]), same_size)
+    same = tf.debugging.assert_equal(flat, tf.reshape(noted, [-1]), message)
+    return answer.routed, validation.with_dependencies(answer.rows, same)
