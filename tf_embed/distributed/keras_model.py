@@ -21,6 +21,7 @@ import contextlib
 import inspect
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -243,6 +244,9 @@ class MultiWorker:
             if name == "fit":
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 arguments["callbacks"] = self._callbacks(arguments.get("callbacks"), folder)
+            stack.enter_context(warnings.catch_warnings())
+            # Of Keras, which does not know the number of batches: see `_check_data`.
+            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
             result = method(*bound.args, **bound.kwargs)
             if not within_fit:
                 # A barrier: the chief must not leave while others still wait for its part.
@@ -402,7 +406,11 @@ def _explained_losses() -> Iterator[None]:
 
 
 def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str, Any]) -> None:
-    """Checks that workers cannot wait for each other because of their data.
+    """Sees to it that workers cannot wait for each other because of their data.
+
+    If workers may have unequal numbers of batches, it hides these numbers from Keras, which would
+    stop each worker at its own. TensorFlow gives empty batches to those that have no more. Only
+    the policy DATA gives all workers the batches that the dataset says it has.
 
     Raises:
         ValueError: If data are no dataset, or the workers do not agree on the number of steps.
@@ -422,10 +430,13 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
         for key in ("steps_per_epoch", "steps", "validation_steps", "epochs", "initial_epoch")
         if key in inspect.signature(getattr(keras.Model, name)).parameters
     }
-    for argument, data in (("x", arguments["x"]), ("validation_data", validation)):
+    finite = []
+    for argument in ("x", "validation_data"):
+        data = arguments.get(argument)
         if isinstance(data, tf.data.Dataset):
-            infinite = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
-            numbers[f"{argument}.repeat()"] = int(infinite)
+            endless = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+            numbers[f"{argument}.repeat()"] = int(endless)
+            finite += [] if endless else [argument]
     received = strategies.numbers_of_workers(strategy, list(numbers.values()))
     for key, of_workers in zip(numbers, zip(*received, strict=True), strict=True):
         if len(set(of_workers)) > 1:
@@ -433,6 +444,11 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
                 f"All workers must call `{name}` with the same `{key}`. "
                 f"Received: {list(of_workers)}"
             )
+    for argument in finite:
+        data = arguments[argument]
+        policy = data.options().experimental_distribute.auto_shard_policy
+        if policy != tf.data.experimental.AutoShardPolicy.DATA:
+            arguments[argument] = data.filter(lambda *_: True)
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.distributed")
@@ -453,7 +469,8 @@ class Model(MultiWorker, keras.Model):
     as `keras.Model`. With several:
 
     *   Weights, losses and metrics are those of one process that trains with the global batch,
-        also if workers get batches of unequal size.
+        also if workers get batches of unequal size. There is one exception: of a loss that is a
+        sum, the reported value is right only if all workers have equally many rows.
     *   Data must be a `tf.data.Dataset`, and all workers must call the same methods.
     *   Only the chief prints, and only its models and weights stay on disk. `ModelCheckpoint` and
         `BackupAndRestore` may get the same path on all workers; that of `BackupAndRestore` must be
