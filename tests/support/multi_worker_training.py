@@ -39,7 +39,9 @@ def rows(seed: int, count: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
 def dataset(arrays: Any, policy: Any = POLICIES.DATA, shard: tuple[int, int] = (1, 0)) -> Any:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = policy
-    return tf.data.Dataset.from_tensor_slices(arrays).shard(*shard).batch(BATCH).with_options(options)
+    return (
+        tf.data.Dataset.from_tensor_slices(arrays).shard(*shard).batch(BATCH).with_options(options)
+    )
 
 
 def merged_batches() -> list[tuple[np.ndarray, ...]]:
@@ -270,7 +272,9 @@ def hang(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[str
 
     with strategy.scope():
         model = functional()
-    return {"refused": refusal(model.fit, dataset(rows(0)), callbacks=[Hang()], epochs=2, verbose=0)}
+    return {
+        "refused": refusal(model.fit, dataset(rows(0)), callbacks=[Hang()], epochs=2, verbose=0)
+    }
 
 
 CASES = {case.__name__: case for case in (fits, uneven, resume, hang)}
@@ -278,7 +282,7 @@ CASES = {case.__name__: case for case in (fits, uneven, resume, hang)}
 
 def main(case: str, folder: str) -> None:
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=5 if case == "hang" else 60
+        timeout_seconds=3 if case == "hang" else 60
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     resolver = strategy.cluster_resolver

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras's `fit`, `evaluate` and `predict` under MultiWorkerMirroredStrategy.
 
-Keras 3 alone fails there: it makes one batch of the workers' batches before it builds the model, and
-it reduces scalars along an axis that they lack (keras-team/keras issue 20585).
+Keras 3 alone fails there: it makes one batch of the workers' batches before it builds the model,
+and it reduces scalars along an axis that they lack (keras-team/keras issue 20585).
 
 What this module replaces, with several workers only:
 
     the step functions      Keras's public `make_train_function` and `make_test_function`
     the first build         Keras's private `_maybe_symbolic_build`: the one private hook
     logs                    metrics of the rows of all workers, by one all-reduce a step
-    the gradient of a loss  weighed by the rows of a worker, so that batches of unequal size count as
-                            they do in one process
+    the gradient of a loss  weighed by the rows of a worker, so that batches of unequal size count
+                            as they do in one process
     saving                  by the chief alone
 """
 
@@ -126,7 +126,11 @@ class _SameStart(keras.callbacks.Callback):
 class MultiWorker:
     """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`."""
 
-    # --- What the user calls -----------------------------------------------------------------------
+    # Of Keras.
+    train_function: Any
+    test_function: Any
+
+    # --- What the user calls ----------------------------------------------------------------------
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.fit`; see `Model` for what differs with several workers."""
@@ -155,7 +159,7 @@ class MultiWorker:
         with self._own_path(filepath) as path:
             super().export(path, *args, **kwargs)  # type: ignore[misc]
 
-    # --- What Keras calls --------------------------------------------------------------------------
+    # --- What Keras calls -------------------------------------------------------------------------
 
     def make_train_function(self, force: bool = False) -> None:
         """Makes what runs `steps_per_execution` steps of training."""
@@ -211,7 +215,7 @@ class MultiWorker:
         with strategy.scope():
             self._symbolic_build(data_batch=data_batch)  # type: ignore[attr-defined]
 
-    # --- Parts -------------------------------------------------------------------------------------
+    # --- Parts ------------------------------------------------------------------------------------
 
     def _several_workers(self) -> bool:
         return strategies.worker_count(self.distribute_strategy) > 1  # type: ignore[attr-defined]
@@ -263,9 +267,7 @@ class MultiWorker:
             callbacks = [] if callbacks is None else [callbacks]
         if not strategies.is_chief(self.distribute_strategy):  # type: ignore[attr-defined]
             callbacks = [
-                _Follower(one, folder)
-                if isinstance(one, keras.callbacks.BackupAndRestore)
-                else one
+                _Follower(one, folder) if isinstance(one, keras.callbacks.BackupAndRestore) else one
                 for one in callbacks
             ]
         return [*callbacks, _SameStart()]
@@ -480,7 +482,6 @@ class Model(MultiWorker, keras.Model):
         raise `WorkerLostError`.
 
     Example:
-
     >>> inputs = keras.Input([4])
     >>> model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(inputs))
     >>> model.compile("sgd", "mse")
@@ -490,6 +491,7 @@ class Model(MultiWorker, keras.Model):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A functional model if there are inputs and outputs."""
         if cls is Model and _is_functional(args, kwargs):
             return FunctionalModel(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)
