@@ -34,8 +34,10 @@ others = [address for address in config["cluster"]["worker"]]
 # Starts a process that ignores SIGTERM, and prints its id. The process would end by itself, later
 # than any test waits.
 GRANDCHILD = """
-code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(300)"
-child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+code = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(1, flush=True)"
+child = subprocess.Popen(
+    [sys.executable, "-c", code + "; time.sleep(300)"], stdout=subprocess.PIPE
+)
 child.stdout.readline()
 print("grandchild", child.pid, flush=True)
 """
@@ -226,9 +228,7 @@ class RunTest(parameterized.TestCase):
             self.assertTrue(eventually(lambda pid=pid: not runs(pid)))
 
     def test_no_process_stays_behind_a_launcher_that_is_killed(self):
-        launcher = self.started(
-            GRANDCHILD + "print('worker', os.getpid())\ntime.sleep(300)"
-        )
+        launcher = self.started(GRANDCHILD + "print('worker', os.getpid())\ntime.sleep(300)")
         pids = []
         while len(pids) < 4:
             line = launcher.stdout.readline()
@@ -304,9 +304,7 @@ class RunTest(parameterized.TestCase):
 
     def test_threads_are_shared_out_unless_the_user_set_them(self):
         body = 'print(*(os.environ.get(n) for n in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")))'
-        unset = {
-            name: value for name, value in os.environ.items() if not name.endswith("_THREADS")
-        }
+        unset = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
         share = max(1, len(os.sched_getaffinity(0)) // 2)
         for workers, environment, printed in (
             (2, unset, f"{share} {share}"),

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras's `fit`, `evaluate` and `predict` under MultiWorkerMirroredStrategy.
 
-Keras 3 alone fails there: it makes one batch of the workers' batches before it builds the model, and
-it reduces scalars along an axis that they lack (keras-team/keras issue 20585).
+Keras 3 alone fails there: it makes one batch of the workers' batches before it builds the model,
+and it reduces scalars along an axis that they lack (keras-team/keras issue 20585).
 
 What this module replaces, with several workers only:
 
     the step functions      Keras's public `make_train_function` and `make_test_function`
     the first build         Keras's private `_maybe_symbolic_build`: the one private hook
     logs                    metrics of the rows of all workers, by one all-reduce a step
-    the gradient of a loss  weighed by the rows of a worker, so that batches of unequal size count as
-                            they do in one process
+    the gradient of a loss  weighed by the rows of a worker, so that batches of unequal size count
+                            as they do in one process
     saving                  by the chief alone
 """
 
@@ -21,12 +21,14 @@ import contextlib
 import inspect
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tf_embed.distributed.joint_steps import joint_step
 from tf_embed.exchange import strategies
 
 _SUMS = {"sum", "none", None}
@@ -125,7 +127,11 @@ class _SameStart(keras.callbacks.Callback):
 class MultiWorker:
     """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`."""
 
-    # --- What the user calls -----------------------------------------------------------------------
+    # Of Keras.
+    train_function: Any
+    test_function: Any
+
+    # --- What the user calls ----------------------------------------------------------------------
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.fit`; see `Model` for what differs with several workers."""
@@ -154,21 +160,21 @@ class MultiWorker:
         with self._own_path(filepath) as path:
             super().export(path, *args, **kwargs)  # type: ignore[misc]
 
-    # --- What Keras calls --------------------------------------------------------------------------
+    # --- What Keras calls -------------------------------------------------------------------------
 
     def make_train_function(self, force: bool = False) -> None:
         """Makes what runs `steps_per_execution` steps of training."""
         if not self._several_workers():
             super().make_train_function(force)  # type: ignore[misc]
         elif self.train_function is None or force:
-            self.train_function = self._function_of(self.train_step)  # type: ignore[attr-defined]
+            self.train_function = self._function_of(self.train_step, True)  # type: ignore[attr-defined]
 
     def make_test_function(self, force: bool = False) -> None:
         """Makes what runs `steps_per_execution` steps of evaluation."""
         if not self._several_workers():
             super().make_test_function(force)  # type: ignore[misc]
         elif self.test_function is None or force:
-            self.test_function = self._function_of(self.test_step)  # type: ignore[attr-defined]
+            self.test_function = self._function_of(self.test_step, False)  # type: ignore[attr-defined]
 
     def compute_loss(
         self,
@@ -210,7 +216,7 @@ class MultiWorker:
         with strategy.scope():
             self._symbolic_build(data_batch=data_batch)  # type: ignore[attr-defined]
 
-    # --- Parts -------------------------------------------------------------------------------------
+    # --- Parts ------------------------------------------------------------------------------------
 
     def _several_workers(self) -> bool:
         return strategies.worker_count(self.distribute_strategy) > 1  # type: ignore[attr-defined]
@@ -243,6 +249,9 @@ class MultiWorker:
             if name == "fit":
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 arguments["callbacks"] = self._callbacks(arguments.get("callbacks"), folder)
+            stack.enter_context(warnings.catch_warnings())
+            # Of Keras, which does not know the number of batches: see `_check_data`.
+            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
             result = method(*bound.args, **bound.kwargs)
             if not within_fit:
                 # A barrier: the chief must not leave while others still wait for its part.
@@ -293,7 +302,7 @@ class MultiWorker:
         all_rows = context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
         return rows * context.num_replicas_in_sync / tf.maximum(all_rows, 1.0)
 
-    def _function_of(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _function_of(self, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
         """What Keras calls with an iterator. It runs steps and returns the logs of the last."""
         strategy = self.distribute_strategy  # type: ignore[attr-defined]
 
@@ -302,7 +311,8 @@ class MultiWorker:
             data = keras.tree.map_structure(
                 lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
             )
-            return self._logs_of_all(step(data))
+            # The model is built by now.
+            return self._logs_of_all(joint_step(self, step, training)(data))
 
         def one_step(data: Any) -> Any:
             logs = strategy.run(replica_step, args=(data,))
@@ -400,7 +410,11 @@ def _explained_losses() -> Iterator[None]:
 
 
 def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str, Any]) -> None:
-    """Checks that workers cannot wait for each other because of their data.
+    """Sees to it that workers cannot wait for each other because of their data.
+
+    If workers may have unequal numbers of batches, it hides these numbers from Keras, which would
+    stop each worker at its own. TensorFlow gives empty batches to those that have no more. Only
+    the policy DATA gives all workers the batches that the dataset says it has.
 
     Raises:
         ValueError: If data are no dataset, or the workers do not agree on the number of steps.
@@ -420,10 +434,13 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
         for key in ("steps_per_epoch", "steps", "validation_steps", "epochs", "initial_epoch")
         if key in inspect.signature(getattr(keras.Model, name)).parameters
     }
-    for argument, data in (("x", arguments["x"]), ("validation_data", validation)):
+    finite = []
+    for argument in ("x", "validation_data"):
+        data = arguments.get(argument)
         if isinstance(data, tf.data.Dataset):
-            infinite = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
-            numbers[f"{argument}.repeat()"] = int(infinite)
+            endless = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+            numbers[f"{argument}.repeat()"] = int(endless)
+            finite += [] if endless else [argument]
     received = strategies.numbers_of_workers(strategy, list(numbers.values()))
     for key, of_workers in zip(numbers, zip(*received, strict=True), strict=True):
         if len(set(of_workers)) > 1:
@@ -431,6 +448,11 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
                 f"All workers must call `{name}` with the same `{key}`. "
                 f"Received: {list(of_workers)}"
             )
+    for argument in finite:
+        data = arguments[argument]
+        policy = data.options().experimental_distribute.auto_shard_policy
+        if policy != tf.data.experimental.AutoShardPolicy.DATA:
+            arguments[argument] = data.filter(lambda *_: True)
 
 
 @keras.saving.register_keras_serializable(package="tf_embed.distributed")
@@ -451,7 +473,8 @@ class Model(MultiWorker, keras.Model):
     as `keras.Model`. With several:
 
     *   Weights, losses and metrics are those of one process that trains with the global batch,
-        also if workers get batches of unequal size.
+        also if workers get batches of unequal size. There is one exception: of a loss that is a
+        sum, the reported value is right only if all workers have equally many rows.
     *   Data must be a `tf.data.Dataset`, and all workers must call the same methods.
     *   Only the chief prints, and only its models and weights stay on disk. `ModelCheckpoint` and
         `BackupAndRestore` may get the same path on all workers; that of `BackupAndRestore` must be
@@ -470,6 +493,7 @@ class Model(MultiWorker, keras.Model):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A functional model if there are inputs and outputs."""
         if cls is Model and _is_functional(args, kwargs):
             return FunctionalModel(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launches the workers of a multi-worker strategy as processes of one machine.
 
-    python -m tf_embed.distributed.run --workers 2 [--timeout SECONDS] [--log-dir DIR] train.py args...
+    python -m tf_embed.distributed.run --workers 2 [--timeout SECONDS] [--log-dir DIR] train.py ...
 
 Each worker is a Python process with `TF_CONFIG` in its environment, so that
-`tf.distribute.MultiWorkerMirroredStrategy()` finds the others. Each line of its output gets a prefix
-such as `[worker 0]`. If a worker fails, the others are ended. Then the launcher exits with the first
-failing code: 128 + the signal if a signal ended the worker, and 124 after `--timeout`.
+`tf.distribute.MultiWorkerMirroredStrategy()` finds the others. Each line of its output gets a
+prefix such as `[worker 0]`. If a worker fails, the others are ended. Then the launcher exits with
+the first failing code: 128 + the signal if a signal ended the worker, and 124 after `--timeout`.
 
 How no process stays behind: each worker leads a process group, which is ended as a whole. A guard
-process reads a pipe from the launcher; the pipe ends when the launcher is killed, and then the guard
-kills the groups. A worker itself also asks the kernel to be killed when the launcher dies, which
-covers the moment before the guard knows its group.
+process reads a pipe from the launcher. The pipe ends when the launcher is killed, and then the
+guard kills the groups. A worker itself also asks the kernel to be killed when the launcher dies,
+which covers the moment before the guard knows its group.
 
 This module needs nothing but the standard library. `python -m` imports the package above it, and so
 TensorFlow; `python path/to/tf_embed/distributed/run.py` starts without.
@@ -42,8 +42,9 @@ _POLL_SECONDS = 0.02
 # For output that is still in pipes when all workers have ended.
 _DRAIN_SECONDS = 5.0
 
-# Becomes the program after it has asked for SIGKILL on the death of its parent (PR_SET_PDEATHSIG, 1).
-# The word survives exec; a function between fork and exec would not be safe beside other threads.
+# Becomes the program after it has asked for SIGKILL on the death of its parent: 1 is
+# PR_SET_PDEATHSIG. The request survives exec. A function between fork and exec would not be safe
+# beside other threads.
 _WORKER = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
@@ -194,7 +195,7 @@ class _Group:
     def wait(self, deadline: float) -> Outcome:
         """Waits until all have ended, or one has failed, or time is up."""
         while True:
-            running = [worker for worker in self.workers if not worker.ended()]
+            running = self._running()
             failures = [worker.failure() for worker in self.workers]
             if failed := next((one for one in failures if one is not None), None):
                 return failed
@@ -211,14 +212,12 @@ class _Group:
             for worker in self.workers:
                 worker.send(number)
             deadline = time.monotonic() + self._grace_seconds
-            while not all([worker.ended() for worker in self.workers]):
-                if time.monotonic() >= deadline:
-                    break
+            while self._running() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
         finally:  # also at a second Ctrl-C
             for worker in self.workers:
                 worker.send(signal.SIGKILL)
-            while not all([worker.ended() for worker in self.workers]):
+            while self._running():
                 time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
@@ -232,6 +231,9 @@ class _Group:
             assert self._guard.stdin is not None
             self._guard.stdin.close()
         self._guard.wait()
+
+    def _running(self) -> list[_Worker]:
+        return [worker for worker in self.workers if not worker.ended()]
 
     def _tell_guard(self, line: str) -> None:
         assert self._guard.stdin is not None
