@@ -458,7 +458,10 @@ def once_for_all_replicas(
         gradients: Of each table, the gradients of this replica, [n, dim].
     """
     context = tf.distribute.get_replica_context()
-    if context is None or not tf.distribute.has_strategy():
+    # MultiWorkerMirroredStrategy assigns variables in a merge call, also if there is one worker.
+    strategy = tf.distribute.get_strategy()
+    on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if context is None or (context.num_replicas_in_sync == 1 and not on_workers):
         train(*gradients_to_owners(tables, keys, gradients))
         return
 
