@@ -36,9 +36,11 @@ def joint_step(
         if ids_of_layers is not None:
             layers, ids_model = ids_of_layers
             inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            ids = keras.tree.flatten(ids_model(inputs))
             with joint_lookups.recorded() as lookups:
-                for layer, ids in zip(layers, ids_model(inputs), strict=True):
-                    layer(*ids, training=training)
+                for layer, count in layers:
+                    layer(*ids[:count], training=training)
+                    ids = ids[count:]
             answers = look_up(lookups)
         with joint_lookups.answered(answers), joint_steps():
             return step(data)
@@ -46,8 +48,10 @@ def joint_step(
     return joint
 
 
-def _ids_of_layers(model: keras.Model) -> tuple[list[TableLayer], keras.Model] | None:
+def _ids_of_layers(model: keras.Model) -> tuple[list[tuple[TableLayer, int]], keras.Model] | None:
     """The layers of a functional model with sharded tables, and a model of what they are called on.
+
+    Each layer comes with the number of its arguments.
 
     A layer that is called several times, or whose ids come from within another model, is left out.
     """
@@ -63,6 +67,6 @@ def _ids_of_layers(model: keras.Model) -> tuple[list[TableLayer], keras.Model] |
             keras.Model(inputs, of_layer)
         except (AttributeError, ValueError):
             continue
-        layers.append(layer)
-        ids.append(of_layer)
+        layers.append((layer, len(of_layer)))
+        ids += of_layer
     return (layers, keras.Model(inputs, ids)) if layers else None

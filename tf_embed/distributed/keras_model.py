@@ -29,7 +29,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed.distributed.joint_steps import joint_step
-from tf_embed.exchange import strategies
+from tf_embed.exchange import strategies, timeouts
 
 _SUMS = {"sum", "none", None}
 _LOST = (
@@ -126,6 +126,8 @@ class _SameStart(keras.callbacks.Callback):
 
 class MultiWorker:
     """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`."""
+
+    timeout_seconds = timeouts.DEFAULT_SECONDS
 
     # Of Keras.
     train_function: Any
@@ -344,15 +346,21 @@ class MultiWorker:
             has_value = element.has_value()
             return has_value, tf.cond(has_value, some, none)
 
+        is_traced: list[bool] = []
+
         def function(iterator: Any) -> Any:
             if not isinstance(iterator, tf.distribute.DistributedIterator):
                 raise ValueError(
                     "`train_on_batch` and `test_on_batch` must not be called with several workers: "
                     "use `fit` and `evaluate`, or tf.distribute.Strategy.run."
                 )
+            # TensorFlow traces and optimizes the first step, which may take longer than any other.
+            least = 0.0 if is_traced else timeouts.DEFAULT_SECONDS
+            is_traced.append(True)
             logs = None
             for _ in range(self.steps_per_execution):  # type: ignore[attr-defined]
-                has_value, step_logs = next_step(iterator)
+                with timeouts.timeout(max(self.timeout_seconds, least)):
+                    has_value, step_logs = next_step(iterator)
                 if not has_value:
                     break
                 logs = step_logs
@@ -403,9 +411,10 @@ def _explained_losses() -> Iterator[None]:
         message = str(error.message)
         if not any(word in message for word in ("ollective", "oordination", "RecvBuf")):
             raise
+        lines = [line for line in message.splitlines() if "aborted by" in line]
         raise WorkerLostError(
-            "A worker has died, or did not answer within the strategy's `timeout_seconds`: restart "
-            f"all workers from the last checkpoint. TensorFlow says: {message.splitlines()[0]}"
+            "A worker has died, or did not answer within `timeout_seconds`: restart all workers "
+            f"from the last checkpoint. TensorFlow says: {(lines or message.splitlines())[0]}"
         ) from error
 
 
@@ -480,8 +489,10 @@ class Model(MultiWorker, keras.Model):
         `BackupAndRestore` may get the same path on all workers; that of `BackupAndRestore` must be
         one that all can read.
     *   `steps_per_execution` says how often callbacks run. XLA is not used in training.
-    *   If a worker dies, or does not answer within the strategy's `timeout_seconds`, the others
-        raise `WorkerLostError`.
+    *   If a worker dies, or a step takes longer than `model.timeout_seconds`, the others raise
+        `WorkerLostError`. The default is 300. The first step may always take so long.
+    *   A functional model looks all its tables up together, so that they share the exchanges
+        between workers.
 
     Example:
     >>> inputs = keras.Input([4])

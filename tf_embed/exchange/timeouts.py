@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A time-out for all collectives of a block, at the cost of no thread."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.ops import exchange_ops
+
+DEFAULT_SECONDS = 300.0
+
+
+@contextlib.contextmanager
+def timeout(seconds: float = DEFAULT_SECONDS, what: str = "a step") -> Iterator[None]:
+    """Ends the collectives of a block with an error if the block takes too long.
+
+    For eager code that calls a step of several workers. A worker that waits for one that hangs
+    raises tf.errors.DeadlineExceededError, and must be restarted from a checkpoint. Unlike the
+    `timeout_seconds` of tf.distribute.experimental.CommunicationOptions, it keeps no thread asleep
+    for each collective until the time is over.
+
+    Args:
+        seconds: How long the block may take, a number above 0. Default: 300.
+        what: What the block does, for the message.
+
+    Raises:
+        TypeError: If `seconds` is not a number, or `what` is not a str.
+        ValueError: If `seconds` is out of range.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> with tf_embed.distributed.timeout(60):
+        ...     total = tf.reduce_sum([1, 2])
+        >>> int(total)
+        3
+    """
+    seconds = validation.positive_number(seconds, "seconds", most=1e8)
+    if not isinstance(what, str):
+        raise TypeError(f"`what` must be a str. Received: what={validation.shown(what)}")
+    with tf.init_scope():
+        watch, _ = exchange_ops.start_watch(float(seconds), what)
+    try:
+        yield
+    finally:
+        with tf.init_scope():
+            exchange_ops.end_watch(watch, tf.constant(True))
