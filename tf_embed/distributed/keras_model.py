@@ -398,12 +398,14 @@ def _explained_losses() -> Iterator[None]:
     try:
         yield
     except _LOST as error:
-        message = str(error.message)
-        if not any(word in message for word in ("ollective", "oordination", "RecvBuf")):
+        words = ("ollective", "oordination", "RecvBuf")
+        lines = str(error.message).splitlines()
+        said = [line for line in lines if any(word in line for word in words)]
+        if not said:
             raise
         raise WorkerLostError(
             "A worker has died, or did not answer within the strategy's `timeout_seconds`: restart "
-            f"all workers from the last checkpoint. TensorFlow says: {message.splitlines()[0]}"
+            f"all workers from the last checkpoint. TensorFlow says: {said[0]}"
         ) from error
 
 
@@ -421,7 +423,7 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
     for argument, data in (("x", arguments.get("x")), ("validation_data", validation)):
         if argument == "validation_data" and data is None:
             continue
-        if not isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        if not isinstance(data, tf.data.Dataset):
             raise ValueError(
                 f"`{argument}` of `{name}` must be a tf.data.Dataset with several workers, because "
                 "arrays do not say which worker takes which rows: use tf.data.Dataset."
@@ -434,9 +436,8 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
     }
     finite = []
     for argument in ("x", "validation_data"):
-        data = arguments.get(argument)
-        if isinstance(data, tf.data.Dataset):
-            endless = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+        if arguments.get(argument) is not None:
+            endless = int(arguments[argument].cardinality()) == tf.data.INFINITE_CARDINALITY
             numbers[f"{argument}.repeat()"] = int(endless)
             finite += [] if endless else [argument]
     received = strategies.numbers_of_workers(strategy, list(numbers.values()))
