@@ -115,6 +115,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
                 "validation": ("ValueError", "`validation_data`", "tf.data.Dataset"),
                 "steps": ("ValueError", "`steps_per_epoch`", "[2, 3]"),
                 "endless": ("ValueError", "`x.repeat()`", "[0, 1]"),
+                "no validation": ("ValueError", "`validation_data`", "[0, 1]"),
                 "train_on_batch": ("ValueError", "train_on_batch"),
                 "backup": ("ValueError", "[100, 101]", "same step"),
                 "run_eagerly": ("ValueError", "run_eagerly"),

@@ -197,6 +197,9 @@ def uneven(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
         "endless": refusal(
             model.fit, dataset(whole).repeat() if rank else dataset(whole), steps_per_epoch=2
         ),
+        "no validation": refusal(
+            model.fit, dataset(whole), validation_data=dataset(whole) if rank else None
+        ),
         "train_on_batch": refusal(model.train_on_batch, *whole),
         "backup": refusal(
             model.fit,

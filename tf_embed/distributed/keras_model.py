@@ -434,6 +434,8 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
         for key in ("steps_per_epoch", "steps", "validation_steps", "epochs", "initial_epoch")
         if key in inspect.signature(getattr(keras.Model, name)).parameters
     }
+    if name == "fit":
+        numbers["validation_data"] = int(validation is not None)  # whether there are any
     finite = []
     for argument in ("x", "validation_data"):
         if arguments.get(argument) is not None:
