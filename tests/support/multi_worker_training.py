@@ -295,7 +295,7 @@ CASES = {case.__name__: case for case in (fits, uneven, resume, hang)}
 
 def main(case: str, folder: str) -> None:
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=3 if case == "hang" else 60
+        timeout_seconds=8 if case == "hang" else 60
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     resolver = strategy.cluster_resolver
