@@ -19,6 +19,7 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     Snapshots                   saves under names, of changes too, while training goes on
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
     default_partition_fn        how keys are spread over shards
+    distributed.Model           a Keras model for several workers; distributed.run launches them
 
 Other systems' interfaces are packages of their own:
 

@@ -140,14 +140,20 @@ def fits(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[str
     with strategy.scope():
         model = functional(keras.losses.BinaryCrossentropy(reduction="sum"), steps_per_execution=3)
     batches = Batches()
-    hand = dataset(whole, POLICIES.OFF, (max(world, 1), rank))
+    weight = np.random.default_rng(7).uniform(0.5, 2, [ROWS]).astype("float32")
+    hand = dataset((*whole, weight), POLICIES.OFF, (max(world, 1), rank))
     history = model.fit(hand, epochs=2, callbacks=[batches], verbose=0)
+    found["sum_weights"] = weights(model)
+    found["iterations"] = int(tf.convert_to_tensor(model.optimizer.iterations.value))
+    with strategy.scope():
+        model = functional()
+    weighted = model.fit(dataset((*whole, weight)), epochs=2, verbose=0)
+    found["weighted_history"], found["weighted_weights"] = weighted.history, weights(model)
+
     # The reported loss is Keras's, which is right for sums if workers have equally many rows.
     for logs in (history.history, *batches.logs):
         del logs["loss"]
     found["sum_history"], found["sum_batches"] = history.history, batches.logs
-    found["sum_weights"] = weights(model)
-    found["iterations"] = int(tf.convert_to_tensor(model.optimizer.iterations.value))
 
     with strategy.scope():
         keras.utils.set_random_seed(4)
@@ -191,6 +197,9 @@ def uneven(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
         "endless": refusal(
             model.fit, dataset(whole).repeat() if rank else dataset(whole), steps_per_epoch=2
         ),
+        "no validation": refusal(
+            model.fit, dataset(whole), validation_data=dataset(whole) if rank else None
+        ),
         "train_on_batch": refusal(model.train_on_batch, *whole),
         "backup": refusal(
             model.fit,
@@ -200,8 +209,11 @@ def uneven(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
         ),
     }
     with strategy.scope():
-        mixed = functional("mse", run_eagerly=True)
-    refused["run_eagerly"] = refusal(mixed.fit, dataset(whole))
+        eager = functional("mse", run_eagerly=True)
+        reduction = "mean_with_sample_weight"
+        mean = functional(keras.losses.BinaryCrossentropy(reduction=reduction))
+    refused["run_eagerly"] = refusal(eager.fit, dataset(whole))
+    refused["reduction"] = refusal(mean.fit, dataset((*whole, np.ones([ROWS], "float32"))))
     found["refused"] = refused
     return found
 
@@ -217,11 +229,12 @@ def start_later(step: int) -> keras.callbacks.Callback:
 
 
 def resume(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[str, Any]:
-    """Four epochs. The last worker dies in the third if the file "killer" is there."""
+    """Four epochs. In the third that worker dies whose number is in the file "killer"."""
+    killer = folder / "killer"
 
     class Killer(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if self.model.optimizer.iterations.numpy() == 13 and rank == world - 1:
+            if self.model.optimizer.iterations.numpy() == 13 and rank == int(killer.read_text()):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with strategy.scope():
@@ -237,7 +250,7 @@ def resume(strategy: Any, rank: int, world: int, folder: pathlib.Path) -> dict[s
                 folder / "models" / "{epoch}.weights.h5", save_weights_only=True
             ),
         ]
-    if (folder / "killer").exists():
+    if killer.exists():
         callbacks.append(Killer())
     epochs = Epochs()
     start = time.monotonic()
@@ -282,7 +295,7 @@ CASES = {case.__name__: case for case in (fits, uneven, resume, hang)}
 
 def main(case: str, folder: str) -> None:
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=3 if case == "hang" else 60
+        timeout_seconds=8 if case == "hang" else 60
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     resolver = strategy.cluster_resolver

@@ -408,13 +408,15 @@ def _explained_losses() -> Iterator[None]:
     try:
         yield
     except _LOST as error:
-        message = str(error.message)
-        if not any(word in message for word in ("ollective", "oordination", "RecvBuf")):
+        words = ("ollective", "oordination", "RecvBuf")
+        lines = str(error.message).splitlines()
+        said = [line for line in lines if any(word in line for word in words)]
+        if not said:
             raise
-        lines = [line for line in message.splitlines() if "aborted by" in line]
+        causes = [line for line in said if "aborted by" in line]
         raise WorkerLostError(
             "A worker has died, or did not answer within `timeout_seconds`: restart all workers "
-            f"from the last checkpoint. TensorFlow says: {(lines or message.splitlines())[0]}"
+            f"from the last checkpoint. TensorFlow says: {(causes or said)[0]}"
         ) from error
 
 
@@ -432,7 +434,7 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
     for argument, data in (("x", arguments.get("x")), ("validation_data", validation)):
         if argument == "validation_data" and data is None:
             continue
-        if not isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        if not isinstance(data, tf.data.Dataset):
             raise ValueError(
                 f"`{argument}` of `{name}` must be a tf.data.Dataset with several workers, because "
                 "arrays do not say which worker takes which rows: use tf.data.Dataset."
@@ -443,11 +445,12 @@ def _check_data(strategy: tf.distribute.Strategy, name: str, arguments: dict[str
         for key in ("steps_per_epoch", "steps", "validation_steps", "epochs", "initial_epoch")
         if key in inspect.signature(getattr(keras.Model, name)).parameters
     }
+    if name == "fit":
+        numbers["validation_data"] = int(validation is not None)  # whether there are any
     finite = []
     for argument in ("x", "validation_data"):
-        data = arguments.get(argument)
-        if isinstance(data, tf.data.Dataset):
-            endless = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+        if arguments.get(argument) is not None:
+            endless = int(arguments[argument].cardinality()) == tf.data.INFINITE_CARDINALITY
             numbers[f"{argument}.repeat()"] = int(endless)
             finite += [] if endless else [argument]
     received = strategies.numbers_of_workers(strategy, list(numbers.values()))
