@@ -402,6 +402,21 @@ absl::Status SavedRows::CountRows(uint64_t* count) const {
   return absl::OkStatus();
 }
 
+absl::Status SavedRows::FindSlots(const File** found) const {
+  *found = nullptr;
+  for (const auto& file : files_) {
+    const RuleSlots& rule = file->reader.header().meta.rule;
+    if (rule.slots_per_row() == 0) continue;
+    if (*found == nullptr) *found = file.get();
+    if (!SameRule((*found)->reader.header().meta.rule, rule)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", file->source->name(), "' and '", (*found)->source->name(),
+                       "' have the slots of different optimizers."));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SavedRows::ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (last_rows_ == nullptr || last_block_ != block) {

@@ -101,6 +101,9 @@ class SavedRows {
   const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
   // Of all blocks. Reads the older saves of a chain once more.
   absl::Status CountRows(uint64_t* count) const;
+  // The first file of rows with slots; null if there is none. Rows of other files have none, and get
+  // initial ones.
+  absl::Status FindSlots(const File** file) const;
   // The last block stays in memory, for who asks for its keys first.
   absl::Status ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows);
 

@@ -152,8 +152,9 @@ class Snapshots:
     def fold(self, name: str, to: str | None = None) -> SnapshotInfo:
         """Writes a snapshot of changes, with all that it is changes of, as one of all rows.
 
-        No table is needed for that. Snapshots since `name` stay what they are unless they replace
-        it.
+        No table is needed for that. The new one is loaded as the old ones are: statistics that some
+        of them do not have, because the tables had another policy then, begin with the load.
+        Snapshots since `name` stay what they are unless they replace it.
 
         Args:
             name: The snapshot's name.
@@ -165,8 +166,6 @@ class Snapshots:
         Raises:
             TypeError: If a name is not a str.
             ValueError: If there is no such snapshot, or others are since the one that is replaced.
-            tf.errors.FailedPreconditionError: If the tables had another policy when one of them was
-                saved than when another was. Load it, and save all rows.
             tf.errors.OpError: If files are damaged, or the new ones can't be written. Then all are
                 as before.
         """
