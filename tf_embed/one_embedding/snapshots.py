@@ -139,9 +139,11 @@ class LayerSnapshots:
         wanted = len(self._members) // self._num_folders
         found = len({files.table for files in info.tables})
         if found != wanted:
+            writer = "make_persistent_table_writer writes them"
+            hint = f". {writer} by num_tables={wanted}" if info.keys is None and wanted > 1 else ""
             raise ValueError(
                 f"`snapshot_name` must be the name of a snapshot of {wanted} tables of rows, as "
-                f"{self._owner!r} has. Received: snapshot_name={name!r}, which has {found}"
+                f"{self._owner!r} has. Received: snapshot_name={name!r}, which has {found}{hint}"
             )
         return len(info.tables) // wanted
 
