@@ -178,7 +178,7 @@ class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):
             train(emb, tf.constant(ids.reshape([-1, 2]), key_type))
         return emb
 
-    @parameterized.product(saved=[1, 2, 3], loaded=[1, 2, 4], key_type=["int32", "int64"])
+    @parameterized.product(saved=[1, 2, 3, 4], loaded=[1, 2, 3, 4], key_type=["int32", "int64"])
     def test_any_number_of_folders_loads_what_another_saved(self, saved, loaded, key_type):
         folders = self.folders(saved)
         emb = self.trained(folders, key_type)
