@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -98,9 +99,10 @@ class TableGroup(keras.layers.Layer):
             device_names(devices, tf.int64, row_type)
         self._arguments = _Arguments(
             embedding_dim=list(dims) if has_columns else dims[0],
-            tables=None if tables is None else list(tables),
-            store_options=store_options,
-            default_initializer=default_initializer,
+            # Copies, as the user may change theirs.
+            tables=None if tables is None else copy.deepcopy(list(tables)),
+            store_options=copy.deepcopy(store_options),
+            default_initializer=copy.deepcopy(default_initializer),
             devices=devices if isinstance(devices, (str, type(None))) else list(devices),
             policy=policy,
         )
@@ -465,9 +467,9 @@ class TableGroup(keras.layers.Layer):
             **super().get_config(),
             "embedding_dim": arguments.embedding_dim,
             "key_type": self.key_type,
-            "tables": arguments.tables,
-            "store_options": arguments.store_options,
-            "default_initializer": arguments.default_initializer,
+            "tables": copy.deepcopy(arguments.tables),
+            "store_options": copy.deepcopy(arguments.store_options),
+            "default_initializer": copy.deepcopy(arguments.default_initializer),
             "padding_idx": self.padding_idx,
             "seed": self.seed,
             "optimizer": serialized(optimizers[0]) if optimizers else None,
