@@ -107,7 +107,7 @@ class Snapshots:
             tf.errors.FailedPreconditionError: If a table does not know what changed since that
                 snapshot: it was saved by another process, is older than the last 64, was folded
                 into one of all rows, or the table was cleared, restored or got another optimizer
-                since. Save all rows.
+                since, or its first one. Save all rows.
             tf.errors.OpError: If it can't be written.
         """
         folder = self._folder(name, "name")
