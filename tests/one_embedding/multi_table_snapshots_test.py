@@ -152,10 +152,13 @@ class OneTableTest(tf.test.TestCase, parameterized.TestCase):
             (member,) = emb.row_tables
             self.assertIn(len(name), member.export()[0].numpy())
 
-    @parameterized.parameters("a/b", "..", ".")
+    @parameterized.parameters("a/b", "..", ".", "snapshot.json", "snapshot.json.aside")
     def test_a_path_is_no_name(self, name):
-        with self.assertRaisesRegex(ValueError, "snapshot_name"):
-            self.emb(self.folder()).save_snapshot(name)
+        emb = self.emb(self.folder())
+        with self.assertRaisesRegex(ValueError, "`snapshot_name`"):
+            emb.save_snapshot(name)
+        with self.assertRaisesRegex(ValueError, "`name`"):
+            emb.snapshots.save(name)
 
 
 class ManyTablesTest(tf.test.TestCase, parameterized.TestCase):

@@ -14,6 +14,7 @@ from one_embedding_cases import edges, layer, store, train, uniform_tables
 from persistent_tables import files_in, reader, write, writer
 from reference import SEED
 
+import tf_embed
 from tf_embed.one_embedding import persistent_table
 
 ADAM = {"storage_dim": 6}
@@ -177,6 +178,25 @@ class PersistentTablesTest(tf.test.TestCase, parameterized.TestCase):
         for options in ({}, {"num_tables": 2}):
             writer(folder, "t", like=source, **options).close()
             self.assertEqual(reader(folder, "t").num_tables, 2)
+
+    def test_a_snapshot_since_which_others_have_the_changes_is_not_replaced(self):
+        paths = self.folders()
+        tracked = tf_embed.TablePolicy(eviction=None, track_changes=True)
+        emb = self.emb(paths, policy=tracked, devices="/CPU:0")
+        train(emb, tf.constant([[1, 2]]))
+        emb.save_snapshot("a")
+        kind = {"layer_name": "emb", "num_tables": 2, **ADAM}
+        early = writer(paths, "a", **kind)
+        train(emb, tf.constant([[3, 2]]))
+        emb.save_snapshot("b", since="a")
+        message = "`snapshot_name` .* since which 'b' has the changes.*'a'"
+        for make in (early.close, lambda: writer(paths, "a", **kind)):
+            with self.assertRaisesRegex(ValueError, message):
+                make()
+        again = self.emb(paths)
+        again.load_snapshot("b")
+        self.assertEqual(content(again), content(emb))
+        self.assertLen(files_in(paths[0]), 2 * 5)
 
     def test_a_layer_of_another_number_of_tables_says_how_they_are_written(self):
         paths = self.folders()

@@ -13,11 +13,18 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.one_embedding.snapshots import folder_of_layer, layers_with
+from tf_embed.one_embedding.snapshots import folder_of_layer, layers_with, snapshot_name_of
 from tf_embed.one_embedding.store_options import block_size_of, paths_of
 from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
 from tf_embed.snapshots import SnapshotInfo, manifest
-from tf_embed.snapshots.files import commit, folder_name, give_up, name_of, new_number
+from tf_embed.snapshots.files import (
+    check_no_base,
+    commit,
+    folder_name,
+    give_up,
+    name_of,
+    new_number,
+)
 from tf_embed.snapshots.loading import check_chain
 from tf_embed.snapshots.manifest import TableFiles
 
@@ -154,8 +161,9 @@ def make_persistent_table_writer(
 
     Raises:
         TypeError: If an argument is of a wrong type.
-        ValueError: If an argument is out of range, or `value_type`, `storage_dim` or `num_tables`
-            is not that of `like`.
+        ValueError: If an argument is out of range, `value_type`, `storage_dim` or `num_tables` is
+            not that of `like`, or others have the changes since the snapshot that would be
+            replaced.
         RuntimeError: If this is called in a graph.
         tf.errors.OpError: If files can't be written.
 
@@ -239,7 +247,7 @@ class _Kind:
             )
         kind = cls(
             path=paths_of(paths, "paths")[0],
-            snapshot_name=folder_name(snapshot_name, "snapshot_name"),
+            snapshot_name=snapshot_name_of(snapshot_name, "snapshot_name"),
             key_type=validation.dtype_of(key_type, KEY_DTYPES, "key_type"),
             value_type=validation.dtype_of(value_type, VALUE_DTYPES, "value_type"),
             storage_dim=validation.positive_int(
@@ -421,6 +429,7 @@ class PersistentTableWriter:
         self._dtype = tf.as_dtype(_dtype_of_values(kind.value_type, self._slot_dtype, slots))
         self._end = ""  # how it ended
         self._folder = kind.folder(kind.layer_name)
+        self._check_no_base()
         self._number = new_number()
         self._time = time.time()
         self._rows: list[RowWriter] = []
@@ -476,7 +485,8 @@ class PersistentTableWriter:
         """Puts the snapshot in place. A second call does nothing.
 
         Raises:
-            ValueError: If the snapshot was given up before.
+            ValueError: If the snapshot was given up before, or others have the changes since the
+                one that it would replace.
             tf.errors.OpError: If it can't be put in place. Then it is given up.
         """
         if self._end == "closed":
@@ -484,12 +494,17 @@ class PersistentTableWriter:
         self._check_open()
         kind = self._kind
         try:
+            self._check_no_base()
             written = tuple(self._finished(table) for table in range(len(self._rows)))
             commit(self._folder, SnapshotInfo(kind.snapshot_name, None, self._time, written))
         except BaseException:  # also an interrupt: rows without the snapshot's file are none
             self._give_up()
             raise
         self._end = "closed"
+
+    def _check_no_base(self) -> None:
+        """Refuses to replace a snapshot that others have the changes since."""
+        check_no_base(os.path.dirname(self._folder), self._kind.snapshot_name, "snapshot_name")
 
     def _finished(self, table: int) -> TableFiles:
         """The files of a table, which are all there."""
