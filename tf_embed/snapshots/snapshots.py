@@ -113,10 +113,7 @@ class Snapshots:
         folder = self._folder(name, "name")
         validation.flag(wait, "wait")
         validation.one_of(if_busy, ("wait", "raise"), "if_busy")
-        if not tf.executing_eagerly():
-            raise RuntimeError(
-                "`Snapshots.save` runs in eager execution. Received: a call in a graph"
-            )
+        _check_eager("save")
         self._be_alone(if_busy)
         tables = self._tables()
         base = None if since is None else self._base(since, name, tables)
@@ -166,9 +163,11 @@ class Snapshots:
         Raises:
             TypeError: If a name is not a str.
             ValueError: If there is no such snapshot, or others are since the one that is replaced.
+            RuntimeError: If this is called in a graph.
             tf.errors.OpError: If files are damaged, or the new ones can't be written. Then all are
                 as before.
         """
+        _check_eager("fold")
         self._be_alone("wait")
         to = name if to is None else to
         folder, to_folder = self._present(name, "name"), self._folder(to, "to")
@@ -204,10 +203,7 @@ class Snapshots:
         """
         folder = self._present(name, "name")
         tables = self._tables()
-        if not tf.executing_eagerly():
-            raise RuntimeError(
-                "`Snapshots.load` runs in eager execution. Received: a call in a graph"
-            )
+        _check_eager("load")
         self._be_alone("wait")
         info = manifest.read(folder)
         if len(info.tables) != len(tables):
@@ -255,7 +251,9 @@ class Snapshots:
         Raises:
             TypeError: If it is not a str.
             ValueError: If there is no such snapshot, or others have the changes since it.
+            RuntimeError: If this is called in a graph.
         """
+        _check_eager("remove")
         folder = self._present(name, "name")
         self._be_alone("wait")
         if dependent := files.dependents(self.path, name):
@@ -278,7 +276,9 @@ class Snapshots:
         Raises:
             TypeError: If `last` is not an int.
             ValueError: If it is less than 1.
+            RuntimeError: If this is called in a graph.
         """
+        _check_eager("keep")
         validation.positive_int(last, "last")
         self._be_alone("wait")
         found = self.list_snapshots()
@@ -408,6 +408,14 @@ class _Writer:
                 written.append(manifest.files_of(self._folder, file_name, table.options.name))
             info = SnapshotInfo(self._name, since, self._time, tuple(written), self._keys)
             return files.commit(self._folder, info)
+
+
+def _check_eager(method: str) -> None:
+    """Refuses a graph, where files would change once, when it is traced."""
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            f"`Snapshots.{method}` runs in eager execution. Received: a call in a graph"
+        )
 
 
 def _drop_frames(error: BaseException | None) -> None:
