@@ -28,6 +28,7 @@ from tf_embed.optimizers.rules import fused_rule
 from tf_embed.optimizers.trainer import own_optimizer
 from tf_embed.saving import keras_files
 from tf_embed.snapshots import PendingSnapshot, Snapshots
+from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
@@ -78,7 +79,7 @@ class TableGroup(keras.layers.Layer):
         devices: Sequence[str] | str | None,
         **kwargs: Any,
     ) -> None:
-        validation.name_of(name)
+        folder_name(name, "name")  # as snapshots are in a folder of that name
         super().__init__(name=name, dtype=policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
