@@ -34,9 +34,6 @@ class OpenRowStreamOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
     TF_RETURN_IF_ERROR(SavedRows::Open(place, /*whole=*/true, &rows));
     const RowFileHeader& header = rows->files().front()->reader.header();
-    for (const auto& file : rows->files()) {
-      TF_RETURN_IF_ERROR(CheckAlike(*rows->files().front(), *file));
-    }
     const SavedRows::File* slots;
     TF_RETURN_IF_ERROR(rows->FindSlots(&slots));
     TableMeta shown = header.meta;
@@ -60,19 +57,6 @@ class OpenRowStreamOp : public tf::OpKernel {
     if (has_origin) shown.Encode(meta->vec<int64_t>().data());
     variant->scalar<tf::Variant>()() = SavedRowsVariant(std::move(rows));
     return absl::OkStatus();
-  }
-
-  // The parts of a save may be of several processes.
-  static absl::Status CheckAlike(const SavedRows::File& first, const SavedRows::File& file) {
-    const RowFileHeader& one = first.reader.header();
-    const RowFileHeader& other = file.reader.header();
-    if (one.key_type == other.key_type && one.value_type == other.value_type &&
-        one.meta.dim == other.meta.dim) {
-      return absl::OkStatus();
-    }
-    return absl::FailedPreconditionError(absl::StrCat("'", first.source->name(), "' and '",
-                                                      file.source->name(),
-                                                      "' have rows of different kinds."));
   }
 };
 

@@ -166,6 +166,25 @@ class FoldTest(parameterized.TestCase):
         snapshots.save("s2", since="s1")
         self.check_fold("s2")
 
+    @parameterized.parameters(
+        {"dim": DIM + 1},
+        {"value_dtype": "float16"},
+        {"key_dtype": "int32"},
+        {"key_dtype": "string"},
+    )
+    def test_rows_of_two_kinds_are_refused(self, **options):
+        for rank, of_rank in enumerate(({}, options)):
+            variable = tf_embed.Variable(**{"dim": DIM, "name": "items", **of_rank})
+            variable.save_to_file_system(self.path, proc_size=2, proc_rank=rank)
+        calls = (
+            lambda: RowReader(self.path, "items"),
+            lambda: snapshot_ops.fold_rows(self.path, "items", self.path, "folded"),
+        )
+        for call in calls:
+            with self.assertRaisesRegex(tf.errors.OpError, "have rows of different kinds"):
+                call()
+        self.assertEmpty([name for name in os.listdir(self.path) if name.startswith("folded")])
+
     def test_slots_of_two_optimizers_are_refused(self):
         for rank, rule in enumerate((keras.optimizers.Adam(), keras.optimizers.Adagrad())):
             variable = tf_embed.Variable(dim=DIM, name="items")
