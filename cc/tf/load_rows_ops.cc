@@ -23,6 +23,11 @@ bool HasSlots(const SavedRows::File& file) {
   return file.reader.header().meta.rule.slots_per_row() > 0;
 }
 
+// Whether rows of a file know all that the table keeps of their use.
+bool HasAllStatistics(const SavedRows::File& file, const TableResource& table) {
+  return (table.statistics().OfUse().bits() & ~file.reader.header().statistics.bits()) == 0;
+}
+
 // Reads the inputs `rows` and `block` of an op. The rows may have been opened for another table, so
 // they are checked against this one.
 absl::Status ReadFittingBlock(tf::OpKernelContext* context, int input, const TableResource& table,
@@ -57,19 +62,13 @@ class OpenSavedRowsOp : public TableOp {
 
   // Makes the table one that takes the rows: their rule, and for an empty one their seed, too.
   static absl::Status Prepare(const SavedRows& rows, TableResource* table) {
-    const SavedRows::File* slots = nullptr;
+    const SavedRows::File* slots;
+    TF_RETURN_IF_ERROR(rows.FindSlots(&slots));
     uint64_t step = 0;
     uint64_t epoch = 0;
     for (const auto& file : rows.files()) {
       step = std::max(step, file->policy.step);
       epoch = std::max(epoch, file->policy.epoch);
-      if (!HasSlots(*file)) continue;
-      if (slots == nullptr) slots = file.get();
-      if (!SameRule(slots->reader.header().meta.rule, file->reader.header().meta.rule)) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("'", file->source->name(), "' and '", slots->source->name(),
-                         "' have the slots of different optimizers."));
-      }
     }
     if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
     {
@@ -81,6 +80,12 @@ class OpenSavedRowsOp : public TableOp {
     // No row was used at a step, or in an epoch, that is still to come.
     if (step > table->clock()->step()) table->clock()->SetStep(step);
     if (epoch > table->clock()->epoch()) table->clock()->SetEpoch(epoch);
+    // Rows whose use begins now are of one step, which is over. Blocks come newest save first.
+    for (size_t block = 0; block < rows.num_blocks(); ++block) {
+      if (HasAllStatistics(rows.FileOf(block), *table)) continue;
+      table->clock()->BeginStep();
+      break;
+    }
     return absl::OkStatus();
   }
 
@@ -186,6 +191,7 @@ class LoadSavedRowsOp : public TableOp {
     const RowFileHeader& header = file.reader.header();
     ExecContext exec = ThreadPoolOf(context, table);
     exec.restoring = true;
+    if (!HasAllStatistics(file, *table)) exec.now = table->clock()->LastStep();
 
     // There may be more rows than the bound until the statistics say which of them leave: nobody
     // saves or exports the table meanwhile.
@@ -221,11 +227,7 @@ class LoadSavedRowsOp : public TableOp {
       }
       if (table->admission() != nullptr) table->admission()->Forget(batch.keys, batch.size);
     }
-    TF_RETURN_IF_ERROR(KeepBounds(exec, table));
-    // Rows whose use begins now are of a step that is over.
-    const bool all_known = (table->statistics().OfUse().bits() & ~header.statistics.bits()) == 0;
-    if (!all_known) table->clock()->BeginStep();
-    return absl::OkStatus();
+    return KeepBounds(exec, table);
   }
 
   // Spreads keys over the shards, and over one more that takes those which are left out.

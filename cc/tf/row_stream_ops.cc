@@ -34,14 +34,15 @@ class OpenRowStreamOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
     TF_RETURN_IF_ERROR(SavedRows::Open(place, /*whole=*/true, &rows));
     const RowFileHeader& header = rows->files().front()->reader.header();
-    for (const auto& file : rows->files()) {
-      TF_RETURN_IF_ERROR(CheckAlike(*rows->files().front(), *file));
-    }
+    const SavedRows::File* slots;
+    TF_RETURN_IF_ERROR(rows->FindSlots(&slots));
+    TableMeta shown = header.meta;
+    if (slots != nullptr) shown.rule = slots->reader.header().meta.rule;
     uint64_t num_rows;
     TF_RETURN_IF_ERROR(rows->CountRows(&num_rows));
     tf::Tensor *variant, *counts, *types, *meta;
     const bool has_origin = rows->files().front()->has_origin();
-    const int64_t meta_count = has_origin ? static_cast<int64_t>(header.meta.count()) : 0;
+    const int64_t meta_count = has_origin ? static_cast<int64_t>(shown.count()) : 0;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {4}, &counts));
     TF_RETURN_IF_ERROR(context->allocate_output(2, {2}, &types));
@@ -50,25 +51,12 @@ class OpenRowStreamOp : public tf::OpKernel {
     numbers(0) = static_cast<int64_t>(rows->num_blocks());
     numbers(1) = static_cast<int64_t>(num_rows);
     numbers(2) = static_cast<int64_t>(header.meta.dim);
-    numbers(3) = static_cast<int64_t>(header.meta.rule.slots_per_row());
+    numbers(3) = static_cast<int64_t>(shown.rule.slots_per_row());
     types->vec<tf::tstring>()(0) = NameOf(header.key_type);
     types->vec<tf::tstring>()(1) = NameOf(header.value_type);
-    if (has_origin) header.meta.Encode(meta->vec<int64_t>().data());
+    if (has_origin) shown.Encode(meta->vec<int64_t>().data());
     variant->scalar<tf::Variant>()() = SavedRowsVariant(std::move(rows));
     return absl::OkStatus();
-  }
-
-  // The parts of a save may be of several processes.
-  static absl::Status CheckAlike(const SavedRows::File& first, const SavedRows::File& file) {
-    const RowFileHeader& one = first.reader.header();
-    const RowFileHeader& other = file.reader.header();
-    if (one.key_type == other.key_type && one.value_type == other.value_type &&
-        one.meta.dim == other.meta.dim && SameRule(one.meta.rule, other.meta.rule)) {
-      return absl::OkStatus();
-    }
-    return absl::FailedPreconditionError(absl::StrCat("'", first.source->name(), "' and '",
-                                                      file.source->name(),
-                                                      "' have rows of different kinds."));
   }
 };
 
@@ -95,16 +83,36 @@ class ReadRowStreamOp : public tf::OpKernel {
     }
     TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
     const int64_t size = static_cast<int64_t>(block->size);
-    const int64_t slots = static_cast<int64_t>(header.meta.rule.slots_per_row());
+    const SavedRows::File* slots;
+    TF_RETURN_IF_ERROR(saved->FindSlots(&slots));
+    const RuleSlots rule = slots == nullptr ? RuleSlots() : slots->reader.header().meta.rule;
     tf::Tensor* outputs[3];
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &outputs[0]));
     TF_RETURN_IF_ERROR(
         context->allocate_output(1, {size, static_cast<int64_t>(header.meta.dim)}, &outputs[1]));
-    TF_RETURN_IF_ERROR(context->allocate_output(2, {size, slots}, &outputs[2]));
+    TF_RETURN_IF_ERROR(context->allocate_output(
+        2, {size, static_cast<int64_t>(rule.slots_per_row())}, &outputs[2]));
     NarrowKeys(block->keys, block->size, 0, outputs[0]);
     Copy(block->weights, block->size * header.weight_bytes(), outputs[1]);
-    Copy(block->slots, block->size * header.slot_bytes(), outputs[2]);
+    if (header.meta.rule.slots_per_row() == 0) {
+      FillSlots(rule, slot_size, outputs[2]);
+    } else {
+      Copy(block->slots, block->size * header.slot_bytes(), outputs[2]);
+    }
     return absl::OkStatus();
+  }
+
+  // Initial slots for all rows, as rows without any get when a table loads them.
+  static void FillSlots(const RuleSlots& rule, size_t slot_size, tf::Tensor* slots) {
+    for (int64_t row = 0; row < slots->dim_size(0); ++row) {
+      char* const begin = static_cast<char*>(slots->data()) +
+                          static_cast<size_t>(row) * rule.slots_per_row() * slot_size;
+      if (slot_size == sizeof(double)) {
+        FillInitialSlots(rule, reinterpret_cast<double*>(begin));
+      } else {
+        FillInitialSlots(rule, reinterpret_cast<float*>(begin));
+      }
+    }
   }
 
   static void Copy(const char* bytes, size_t size, tf::Tensor* tensor) {

@@ -142,6 +142,19 @@ absl::Status OpenNamed(const Folder& folder, const std::string& name, uint64_t b
   return absl::OkStatus();
 }
 
+// The parts of a save may be of several processes.
+absl::Status CheckAlike(const SavedRows::File& first, const SavedRows::File& file) {
+  const RowFileHeader& one = first.reader.header();
+  const RowFileHeader& other = file.reader.header();
+  if (one.key_type == other.key_type && one.value_type == other.value_type &&
+      one.meta.dim == other.meta.dim) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("'", first.source->name(), "' and '",
+                                                    file.source->name(),
+                                                    "' have rows of different kinds."));
+}
+
 absl::Status NotSaved(const SavedRows::File& file) {
   return absl::DataLossError(
       absl::StrCat("'", file.source->name(), "' is damaged: it is not what was saved."));
@@ -352,7 +365,7 @@ absl::Status SavedRows::OpenSave(const Folder& folder, const RowManifest& manife
     file.reader.SetLinks(*links);
     TF_RETURN_IF_ERROR(ToTensorFlow(file.reader.Verify()));
     const RowFileHeader& header = file.reader.header();
-    if (table != nullptr) TF_RETURN_IF_ERROR(file.CheckFits(*table));
+    TF_RETURN_IF_ERROR(table != nullptr ? file.CheckFits(*table) : CheckAlike(*files_[0], file));
     file.newer = newer;
     if (header.has_changes != (manifest.since != 0) || file.reader.checksum() != named.checksum ||
         file.reader.rows() != named.rows || header.save != manifest.save ||
@@ -398,6 +411,21 @@ absl::Status SavedRows::CountRows(uint64_t* count) const {
     if (FileOf(block).newer.empty()) continue;
     TF_RETURN_IF_ERROR(ReadNewest(block, &rows));
     *count += rows.size;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SavedRows::FindSlots(const File** found) const {
+  *found = nullptr;
+  for (const auto& file : files_) {
+    const RuleSlots& rule = file->reader.header().meta.rule;
+    if (rule.slots_per_row() == 0) continue;
+    if (*found == nullptr) *found = file.get();
+    if (!SameRule((*found)->reader.header().meta.rule, rule)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", file->source->name(), "' and '", (*found)->source->name(),
+                       "' have the slots of different optimizers."));
+    }
   }
   return absl::OkStatus();
 }

@@ -89,7 +89,7 @@ class SavedRows {
   // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.
   static absl::Status Open(const SavePlace& place, bool whole, const TableResource& table,
                            std::shared_ptr<SavedRows>* rows);
-  // As above, for no table in particular.
+  // As above, for no table in particular; all rows are of the same types and dim.
   static absl::Status Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows);
 
   const std::vector<std::unique_ptr<File>>& files() const { return files_; }
@@ -101,6 +101,9 @@ class SavedRows {
   const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
   // Of all blocks. Reads the older saves of a chain once more.
   absl::Status CountRows(uint64_t* count) const;
+  // The first file of rows with slots; null if there is none. Rows of other files have none, and
+  // get initial ones. Refuses the slots of two optimizers.
+  absl::Status FindSlots(const File** file) const;
   // The last block stays in memory, for who asks for its keys first.
   absl::Status ReadBlock(size_t block, std::shared_ptr<const RowBlock>* rows);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops of snapshots. They run on the CPU, in eager execution.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -268,30 +269,64 @@ class FoldRowsOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(ReadPlace(context, 2, &to));
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     TF_RETURN_IF_ERROR(SavedRows::Open(from, /*whole=*/true, &saved));
-    RowFileHeader header = saved->files().front()->reader.header();
+    const SavedRows::File* slots;  // a fold of two optimizers' could not be loaded
+    TF_RETURN_IF_ERROR(saved->FindSlots(&slots));
+    const RowFileHeader& first = saved->files().front()->reader.header();
     RowManifest kind;
-    kind.key_type = header.key_type;
-    kind.value_type = header.value_type;
-    kind.dim = header.meta.dim;
+    kind.key_type = first.key_type;
+    kind.value_type = first.value_type;
+    kind.dim = first.meta.dim;
     PendingSave save(std::move(to), kind);
-    header.save = save.number();
-    header.shard = 0;
-    header.num_shards = 1;
-    header.has_changes = header.has_links = header.padded = false;
-    FileSink* sink;
     TF_RETURN_IF_ERROR(save.Begin());
-    TF_RETURN_IF_ERROR(save.NewFile(1, &sink));
+    const std::vector<const SavedRows::File*> heads = HeadsIn(*saved);
+    for (size_t number = 0; number < heads.size(); ++number) {
+      RowFileHeader header = heads[number]->reader.header();
+      header.save = save.number();
+      header.shard = static_cast<uint32_t>(number);
+      header.num_shards = static_cast<uint32_t>(heads.size());
+      header.has_changes = header.has_links = header.padded = false;
+      if (!header.policy.empty()) header.policy = PolicyOf(*heads[number], *saved).Encode();
+      TF_RETURN_IF_ERROR(WriteAlike(header, saved.get(), &save));
+    }
+    output->scalar<int64_t>()() = static_cast<int64_t>(save.number());
+    return save.Commit();
+  }
+
+  static bool AreAlike(const RowFileHeader& one, const RowFileHeader& other) {
+    return one.statistics.bits() == other.statistics.bits() &&
+           SameRule(one.meta.rule, other.meta.rule);
+  }
+
+  // The first file of each kind of rows. The saves of a chain may have different statistics and
+  // slots. What a row does not have begins when it is loaded, so each kind has a file of its own.
+  static std::vector<const SavedRows::File*> HeadsIn(const SavedRows& saved) {
+    std::vector<const SavedRows::File*> heads;
+    for (const auto& file : saved.files()) {
+      const auto is_like = [&](const SavedRows::File* head) {
+        return AreAlike(head->reader.header(), file->reader.header());
+      };
+      if (std::none_of(heads.begin(), heads.end(), is_like)) heads.push_back(file.get());
+    }
+    return heads;
+  }
+
+  // The policy of a file, with the clock that a load of all files sets.
+  static SavedPolicy PolicyOf(const SavedRows::File& head, const SavedRows& saved) {
+    SavedPolicy policy = head.policy;
+    for (const auto& file : saved.files()) {
+      policy.step = std::max(policy.step, file->policy.step);
+      policy.epoch = std::max(policy.epoch, file->policy.epoch);
+    }
+    return policy;
+  }
+
+  absl::Status WriteAlike(const RowFileHeader& header, SavedRows* saved, PendingSave* save) const {
+    FileSink* sink;
+    TF_RETURN_IF_ERROR(save->NewFile(header.num_shards, &sink));
     RowFileWriter writer(sink, HostAllocator(), static_cast<size_t>(buffer_bytes_));
     TF_RETURN_IF_ERROR(ToTensorFlow(writer.Begin(header)));
     for (size_t number = 0; number < saved->num_blocks(); ++number) {
-      const SavedRows::File& file = saved->FileOf(number);
-      const RowFileHeader& own = file.reader.header();
-      if (own.statistics.bits() != header.statistics.bits() ||
-          !SameRule(own.meta.rule, header.meta.rule)) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "'", file.source->name(), "' has rows with other slots or statistics than '",
-            saved->files().front()->source->name(), "', so they can't be folded."));
-      }
+      if (!AreAlike(saved->FileOf(number).reader.header(), header)) continue;
       std::shared_ptr<const RowBlock> block;
       TF_RETURN_IF_ERROR(saved->ReadBlock(number, &block));
       RowsToWrite rows;
@@ -305,9 +340,8 @@ class FoldRowsOp : public tf::OpKernel {
       TF_RETURN_IF_ERROR(ToTensorFlow(writer.Append(rows)));
     }
     TF_RETURN_IF_ERROR(ToTensorFlow(writer.Finish()));
-    save.EndFile(writer);
-    output->scalar<int64_t>()() = static_cast<int64_t>(save.number());
-    return save.Commit();
+    save->EndFile(writer);
+    return absl::OkStatus();
   }
 
   int64_t buffer_bytes_ = 0;

@@ -4,6 +4,7 @@
 #ifndef TF_EMBED_CC_TF_TABLE_POLICY_H_
 #define TF_EMBED_CC_TF_TABLE_POLICY_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -65,6 +66,8 @@ class StepClock {
   explicit StepClock(int64_t steps_per_epoch) : steps_per_epoch_(steps_per_epoch) {}
 
   Moment Now() const { return At(step()); }
+  // A step that is over; the first one if none is.
+  Moment LastStep() const { return At(std::max<uint64_t>(step(), 2) - 1); }
   // Makes the present step one of its own for who changes rows: two who do at once have two.
   Moment BeginStep() { return At(step_.fetch_add(1, std::memory_order_relaxed)); }
 

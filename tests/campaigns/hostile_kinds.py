@@ -148,6 +148,9 @@ POLICY = kind(
         "config of nothing": lambda: {"class_name": "Nothing", "config": {}},
     },
 )
+PATH_OF_STORAGE = kind(
+    {DEFAULT: "None"}, late={"a table-batched layer needs no `host_bytes`": "'x', long"}
+)
 STORAGE = kind({DEFAULT: "None"}, {"class Storage": lambda: tf_embed.Storage})
 CREATOR = kind(
     {DEFAULT: "None"},

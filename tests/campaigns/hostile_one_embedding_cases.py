@@ -223,6 +223,7 @@ ONE_EMBEDDING_CALLS = {
             "storage_dim": k.POSITIVE_INT,
             "layer_name": kind({"a name": "'x'", k.DEFAULT: "None"}),
             "like": k.NONE,
+            "num_tables": kind({k.RANGE: "3", k.DEFAULT: "None"}),
         },
         lambda writer: writer.close(),
     ),

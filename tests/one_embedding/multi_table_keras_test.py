@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import tempfile
 
@@ -268,6 +269,19 @@ class SavingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(again.trainable)
         ids = tf.constant([[1, 2], [3, 4]], tf.uint32)
         self.assertAllEqual(again(ids), emb(ids))
+
+    def test_the_config_is_that_of_the_options_as_they_were(self):
+        tables, options = uniform_tables(1.0, 2.0), store(self.get_temp_dir())
+        emb = layer(tables, store_options=options)
+        before = json.dumps(emb.get_config())
+        tables[0]["initializer"]["low"] = "changed"
+        tables.pop()
+        options["capacity"] = "changed"
+        self.assertEqual(json.dumps(emb.get_config()), before)
+        emb.get_config()["tables"][0]["initializer"]["low"] = "changed"
+        emb.get_config()["store_options"]["capacity"] = "changed"
+        self.assertEqual(json.dumps(emb.get_config()), before)
+        self.assertEqual(type(emb).from_config(emb.get_config()).num_tables, 2)
 
     def test_a_config_without_options_is_that_of_the_defaults(self):
         emb = layer()

@@ -122,6 +122,9 @@ class TablesTest(tf.test.TestCase, parameterized.TestCase):
         ("optimizer", "adammm", ValueError),
         ("devices", [], ValueError),
         ("name", "", TypeError),
+        ("name", "a/b", ValueError),
+        ("name", ".", ValueError),
+        ("name", "..", ValueError),
     )
     def test_a_bad_argument_of_a_layer_is_named(self, argument, value, error):
         good = {

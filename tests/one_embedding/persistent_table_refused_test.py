@@ -65,6 +65,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         ({"paths": 3}, TypeError, "`paths`"),
         ({"name": "a/b"}, ValueError, "`snapshot_name`"),
         ({"name": None}, TypeError, "`snapshot_name`"),
+        ({"name": "snapshot.json"}, ValueError, "`snapshot_name`"),
         ({"key_type": "string"}, TypeError, "`key_type`"),
         ({"value_type": "int8"}, TypeError, "`value_type`"),
         ({"storage_dim": 0}, ValueError, "`storage_dim`"),

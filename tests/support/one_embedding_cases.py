@@ -52,7 +52,9 @@ def edges(key_type: str) -> np.ndarray:
     """The ids at the ends of a dtype, and around 0."""
     kind = tf.as_dtype(key_type).as_numpy_dtype
     ends = np.iinfo(kind)
-    near = [ends.min, ends.min + 1, 0, 1, 2, ends.max - 1, ends.max]
+    near = [ends.min, ends.min + 1, 0, 1, 2, ends.max - 2, ends.max - 1, ends.max]
+    if ends.min < 0:
+        near += [-2, -1]
     return np.array(sorted({*near, ends.max // 2, ends.max // 2 + 1}), kind)
 
 

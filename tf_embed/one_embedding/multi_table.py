@@ -42,7 +42,7 @@ class MultiTableEmbedding(TableGroup):
           lookup and a step look for their keys twice.
 
     Args:
-        name: Name of the layer, a str. Initial rows depend on it.
+        name: Name of the layer, a str that can name a folder. Initial rows depend on it.
         embedding_dim: Number of weights in a row, an int from 1.
         dtype: Dtype of rows and of the output: float32, float16 or bfloat16; or a Keras dtype
             policy such as "mixed_float16", whose variable dtype the rows have. None: Keras's

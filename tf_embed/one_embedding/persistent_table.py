@@ -13,14 +13,23 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.one_embedding.snapshots import folder_of_layer, layers_with
+from tf_embed.one_embedding.snapshots import folder_of_layer, layers_with, snapshot_name_of
 from tf_embed.one_embedding.store_options import block_size_of, paths_of
 from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
 from tf_embed.snapshots import SnapshotInfo, manifest
-from tf_embed.snapshots.files import commit, folder_name, name_of, new_number
+from tf_embed.snapshots.files import (
+    check_no_base,
+    commit,
+    folder_name,
+    give_up,
+    name_of,
+    new_number,
+)
 from tf_embed.snapshots.loading import check_chain
+from tf_embed.snapshots.manifest import TableFiles
 
 MAX_ROWS_OF_BLOCK = 65536
+MAX_TABLES = 65536  # each has a file that is open
 
 Block = tuple[np.ndarray, np.ndarray]
 
@@ -52,7 +61,7 @@ def make_persistent_table_reader(
     them as int64. Then `table = (keys + 2**31) >> 32` if ids are int32, `table = keys >> 32` if
     they are uint32, and `id = keys - (table << 32)`. Other layers of several tables have ids for
     keys, and a snapshot has a table of rows for each: they are read one after the other, and the
-    attribute `table` says which one it is.
+    attribute `table` says which one it is. The folders of a table are read as one table.
 
     Args:
         paths: The folders of the store, `persistent_path`: a path, or a list. Its snapshots are in
@@ -70,8 +79,9 @@ def make_persistent_table_reader(
     Returns:
         An iterator of blocks, and a context manager that closes the files. It has the attributes
         `dim`, the number of weights in a row; `storage_dim`; `dtype`, the NumPy dtype of values;
-        `num_rows`; and `table`, the place in the layer's `row_tables` of the rows that came last,
-        an int from 0. If a writer wrote a key twice, both rows come, the later one last.
+        `num_rows`; `num_tables`, how many tables of rows the snapshot has; and `table`, the number
+        of the table of the rows that came last, an int from 0. If a writer wrote a key twice, both
+        rows come, the later one last.
 
     Raises:
         TypeError: If an argument is of a wrong type, or the snapshot has keys or weights that are
@@ -109,6 +119,7 @@ def make_persistent_table_writer(
     *,
     layer_name: str | None = None,
     like: PersistentTableReader | None = None,
+    num_tables: int | None = None,
 ) -> PersistentTableWriter:
     """Makes a writer of a snapshot, which a layer can load with `load_snapshot`.
 
@@ -118,8 +129,10 @@ def make_persistent_table_writer(
     snapshot; an earlier one of that name is still there then. Only one writer may write a snapshot
     at a time: the first to close goes through, and others fail.
 
-    A writer writes one table of rows. A layer that has one loads it, however many folders it has:
-    a layer with ids of 32 bits, with shared ids, or with one table.
+    A layer with ids of 32 bits, with shared ids, or with one table has one table of rows, and loads
+    what a writer writes by default. A layer of several tables and ids of 64 bits has a table of
+    rows for each: `num_tables` is their number, and `write(keys, values, table=1)` writes rows of
+    the second one. The number of folders does not matter.
 
     Without `like`, all of `storage_dim` are weights: a layer whose rows have as many takes them,
     with fresh optimizer slots, and keeps its own seed. With `like`, a reader of another snapshot,
@@ -140,14 +153,17 @@ def make_persistent_table_writer(
         layer_name: Name of the layer that is to load the snapshot. Default: None, any layer whose
             `persistent_path` this is and that has no snapshot of this name itself.
         like: A `make_persistent_table_reader`, also a closed one. Default: None.
+        num_tables: Number of tables of rows, an int from 1. Default: None, as many as `like` has,
+            or 1.
 
     Returns:
         The writer.
 
     Raises:
         TypeError: If an argument is of a wrong type.
-        ValueError: If an argument is out of range, or `value_type` or `storage_dim` is not that of
-            `like`.
+        ValueError: If an argument is out of range, `value_type`, `storage_dim` or `num_tables` is
+            not that of `like`, or others have the changes since the snapshot that would be
+            replaced.
         RuntimeError: If this is called in a graph.
         tf.errors.OpError: If files can't be written.
 
@@ -169,6 +185,19 @@ def make_persistent_table_writer(
         >>> with one_embedding.make_persistent_table_reader(*half) as reader:
         ...     print([values.tolist() for _, values in reader])
         [[[0.5, 1.0]]]
+
+        Two tables of ids of 64 bits, for a layer that has them.
+
+        >>> store = one_embedding.make_device_mem_store_options(folder, 100)
+        >>> tables = [one_embedding.make_table(one_embedding.make_constant_initializer(0.0))] * 2
+        >>> layer = one_embedding.MultiTableEmbedding("e", 2, "float32", "int64", tables, store)
+        >>> kind = ([folder], "two", "int64", "float32", 2)
+        >>> with one_embedding.make_persistent_table_writer(*kind, num_tables=2) as writer:
+        ...     for table in range(2):
+        ...         writer.write(np.array([7]), np.full([1, 2], 1.0 + table), table=table)
+        >>> layer.load_snapshot("two")
+        >>> layer(np.array([[7, 7]])).numpy().tolist()
+        [[[1.0, 1.0], [2.0, 2.0]]]
     """
     if like is not None and not isinstance(like, PersistentTableReader):
         raise TypeError(
@@ -178,7 +207,15 @@ def make_persistent_table_writer(
     kind = _Kind.of(
         paths, snapshot_name, key_type, value_type, storage_dim, physical_block_size, layer_name
     )
-    return PersistentTableWriter(kind, like)
+    if num_tables is not None:
+        validation.positive_int(num_tables, "num_tables", most=MAX_TABLES)
+    wanted = num_tables if like is None else like.num_tables
+    if num_tables not in (None, wanted):
+        raise ValueError(
+            f"`num_tables` must be {wanted}, as `like` has so many tables of rows. Received: "
+            f"num_tables={num_tables}"
+        )
+    return PersistentTableWriter(kind, like, wanted or 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +247,7 @@ class _Kind:
             )
         kind = cls(
             path=paths_of(paths, "paths")[0],
-            snapshot_name=folder_name(snapshot_name, "snapshot_name"),
+            snapshot_name=snapshot_name_of(snapshot_name, "snapshot_name"),
             key_type=validation.dtype_of(key_type, KEY_DTYPES, "key_type"),
             value_type=validation.dtype_of(value_type, VALUE_DTYPES, "value_type"),
             storage_dim=validation.positive_int(
@@ -280,15 +317,16 @@ class PersistentTableReader:
         num_rows: Number of rows.
         dtype: NumPy dtype of values.
         value_type: Dtype of weights.
-        meta: What the table was besides its rows, for a writer; of several, the first.
-        table: The place, in the layer's `row_tables`, of the block that came last.
+        num_tables: Number of tables of rows, with all their folders.
+        metas: What each of them was besides its rows, for a writer.
+        table: The number of the table of the block that came last.
     """
 
     def __init__(self, kind: _Kind) -> None:
         folder = kind.found()
         self._key_type = kind.key_type
         self._name = kind.snapshot_name
-        self._rows = _opened(folder)
+        names, self._rows = _opened(folder)
         for rows in self._rows:
             if rows.key_dtype not in (tf.int64, kind.key_type):
                 raise ValueError(
@@ -308,7 +346,11 @@ class PersistentTableReader:
         self.num_rows = sum(rows.num_rows for rows in self._rows)
         self.value_type = kind.value_type
         self.dtype = _dtype_of_values(kind.value_type, first.slot_dtype, first.slots)
-        self.meta = first.meta
+        # Tables of one name are the folders of one table.
+        tables = {name: table for table, name in enumerate(dict.fromkeys(names))}
+        self._numbers = [tables[name] for name in names]
+        self.num_tables = len(tables)
+        self.metas = [self._rows[names.index(name)].meta for name in tables]
         self.table = 0
         self._is_closed = False
         self._blocks = self._all_blocks()
@@ -334,7 +376,7 @@ class PersistentTableReader:
             rows.close()
 
     def _all_blocks(self) -> Iterator[Block]:
-        for table, rows in enumerate(self._rows):
+        for table, rows in zip(self._numbers, self._rows, strict=True):
             for keys, weights, slots in rows.blocks():
                 values = weights
                 if slots.shape[1]:
@@ -370,41 +412,55 @@ class PersistentTableWriter:
 
     Args:
         kind: The arguments.
-        like: A reader of rows of the same kind, or None.
+        like: A reader of rows of the same kind and number of tables, or None.
+        num_tables: Number of tables of rows.
     """
 
-    def __init__(self, kind: _Kind, like: PersistentTableReader | None) -> None:
+    def __init__(self, kind: _Kind, like: PersistentTableReader | None, num_tables: int) -> None:
         self._kind = kind
         self._dim = kind.storage_dim
-        meta = None
+        metas: list[tf.Tensor | None] = [None] * num_tables
         if like is not None:
             slots = like.storage_dim - like.dim
             kind.check_rows(like.value_type, like.dim, slots, "`like`")
-            self._dim, meta = like.dim, like.meta
+            self._dim, metas = like.dim, like.metas
         self._slot_dtype = tf.float64 if kind.value_type == tf.float64 else tf.float32
         slots = kind.storage_dim - self._dim
         self._dtype = tf.as_dtype(_dtype_of_values(kind.value_type, self._slot_dtype, slots))
         self._end = ""  # how it ended
         self._folder = kind.folder(kind.layer_name)
-        self._file_name = name_of(0, new_number())
+        self._check_no_base()
+        self._number = new_number()
         self._time = time.time()
-        self._rows = RowWriter(self._folder, self._file_name, kind.value_type, self._dim, meta)
+        self._rows: list[RowWriter] = []
+        try:
+            for table, meta in enumerate(metas):
+                file_name = name_of(table, self._number)
+                self._rows.append(
+                    RowWriter(self._folder, file_name, kind.value_type, self._dim, meta)
+                )
+        except BaseException:
+            self._give_up()
+            raise
 
-    def write(self, keys: Any, values: Any) -> None:
+    def write(self, keys: Any, values: Any, table: int = 0) -> None:
         """Writes rows.
 
         Args:
             keys: Integers [n] that `key_type` holds; a NumPy array, a tensor of `key_type`, or a
                 list.
             values: Floats [n, storage_dim]: weights, then slots.
+            table: The number of their table, an int from 0. Default: 0.
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If shapes do not fit, a number is too large, or the writer has ended.
+            ValueError: If shapes do not fit, a number is too large, there is no such table, or the
+                writer has ended.
             tf.errors.OpError: If a file can't be written. The snapshot is given up then.
         """
         kind, owner = self._kind, self._kind.snapshot_name
         self._check_open()
+        validation.positive_int(table, "table", least=0, most=len(self._rows) - 1)
         ids = validation.tensor_of(keys, kind.key_type, "keys", owner)
         rows = validation.tensor_of(values, self._dtype, "values", owner)
         if ids.shape.rank != 1 or rows.shape.as_list() != [ids.shape[0], kind.storage_dim]:
@@ -420,7 +476,7 @@ class PersistentTableWriter:
         weights = validation.rounded(array[:, : self._dim], kind.value_type, "values", owner)
         slots = array[:, self._dim :].astype(self._slot_dtype.as_numpy_dtype)
         try:
-            self._rows.append(stored, weights, slots)
+            self._rows[table].append(stored, weights, slots)
         except BaseException:  # also an interrupt: some rows would be missing
             self._give_up()
             raise
@@ -429,7 +485,8 @@ class PersistentTableWriter:
         """Puts the snapshot in place. A second call does nothing.
 
         Raises:
-            ValueError: If the snapshot was given up before.
+            ValueError: If the snapshot was given up before, or others have the changes since the
+                one that it would replace.
             tf.errors.OpError: If it can't be put in place. Then it is given up.
         """
         if self._end == "closed":
@@ -437,14 +494,24 @@ class PersistentTableWriter:
         self._check_open()
         kind = self._kind
         try:
-            self._rows.finish()
-            table = "rows" if kind.layer_name is None else kind.layer_name
-            files = manifest.files_of(self._folder, self._file_name, table)
-            commit(self._folder, SnapshotInfo(kind.snapshot_name, None, self._time, (files,)))
+            self._check_no_base()
+            written = tuple(self._finished(table) for table in range(len(self._rows)))
+            commit(self._folder, SnapshotInfo(kind.snapshot_name, None, self._time, written))
         except BaseException:  # also an interrupt: rows without the snapshot's file are none
             self._give_up()
             raise
         self._end = "closed"
+
+    def _check_no_base(self) -> None:
+        """Refuses to replace a snapshot that others have the changes since."""
+        check_no_base(os.path.dirname(self._folder), self._kind.snapshot_name, "snapshot_name")
+
+    def _finished(self, table: int) -> TableFiles:
+        """The files of a table, which are all there."""
+        self._rows[table].finish()
+        owner = "rows" if self._kind.layer_name is None else self._kind.layer_name
+        name = owner if len(self._rows) == 1 else f"{owner}/table_{table}"
+        return manifest.files_of(self._folder, name_of(table, self._number), name)
 
     def __enter__(self) -> PersistentTableWriter:
         return self
@@ -463,11 +530,13 @@ class PersistentTableWriter:
     def _give_up(self) -> None:
         """Removes what was not finished."""
         self._end = "given up, as it failed before"
-        self._rows.drop()
+        for rows in self._rows:
+            rows.drop()
+        give_up(self._folder, self._number)
 
 
-def _opened(folder: str) -> list[RowReader]:
-    """The rows of each table of a snapshot.
+def _opened(folder: str) -> tuple[list[str], list[RowReader]]:
+    """The names and the rows of the tables of a snapshot.
 
     Raises:
         TypeError: If keys or weights are of a dtype that is not read.
@@ -478,7 +547,7 @@ def _opened(folder: str) -> list[RowReader]:
         try:
             rows = [RowReader(folder, files.file_name) for files in info.tables]
             check_chain(folder, info)
-            return rows
+            return [files.table for files in info.tables], rows
         except tf.errors.NotFoundError:
             if manifest.read(folder) == info:  # or else the snapshot was replaced meanwhile
                 raise

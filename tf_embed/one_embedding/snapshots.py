@@ -33,6 +33,9 @@ class _SnapshotsOfKeys(Snapshots):
         self._owner = owner
         self._keys = keys
 
+    def _folder(self, name: str, argument: str) -> str:
+        return os.path.join(self.path, snapshot_name_of(name, argument))
+
     def load(self, name: str) -> None:
         """See `Snapshots.load`."""
         self.check_keys(name)
@@ -82,7 +85,8 @@ class LayerSnapshots:
     def save(self, name: str, since: str | None, wait: bool) -> PendingSnapshot:
         """See `MultiTableEmbedding.save_snapshot`."""
         self._check_eager("save_snapshot")
-        check_no_base(self.snapshots.path, folder_name(name, "snapshot_name"), "snapshot_name")
+        name = snapshot_name_of(name, "snapshot_name")
+        check_no_base(self.snapshots.path, name, "snapshot_name")
         return self.snapshots.save(name, since=since, wait=wait)
 
     def load(self, name: str) -> None:
@@ -139,9 +143,11 @@ class LayerSnapshots:
         wanted = len(self._members) // self._num_folders
         found = len({files.table for files in info.tables})
         if found != wanted:
+            writer = "make_persistent_table_writer writes them"
+            hint = f". {writer} by num_tables={wanted}" if info.keys is None and wanted > 1 else ""
             raise ValueError(
                 f"`snapshot_name` must be the name of a snapshot of {wanted} tables of rows, as "
-                f"{self._owner!r} has. Received: snapshot_name={name!r}, which has {found}"
+                f"{self._owner!r} has. Received: snapshot_name={name!r}, which has {found}{hint}"
             )
         return len(info.tables) // wanted
 
@@ -154,6 +160,24 @@ class LayerSnapshots:
             for files in info.tables[first : first + saved_folders]:
                 parts.append(Part(member.table, files, _is_in(folder, self._num_folders)))
         return parts
+
+
+def snapshot_name_of(name: str, argument: str) -> str:
+    """A name of a snapshot of a layer.
+
+    The folder of a layer may itself be a snapshot, of a writer that gave it the layer's name.
+
+    Raises:
+        TypeError: If it is not a str.
+        ValueError: If it is a path, or the file that makes a folder a snapshot.
+    """
+    name = folder_name(name, argument)
+    if name in (manifest.FILE, manifest.ASIDE):
+        raise ValueError(
+            f"`{argument}` must not be the name of the file that makes a folder a snapshot. "
+            f"Received: {argument}={name!r}"
+        )
+    return name
 
 
 def folder_of_layer(path: str, layer_name: str | None) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from tf_embed.optimizers.rules import fused_rule
 from tf_embed.optimizers.trainer import own_optimizer
 from tf_embed.saving import keras_files
 from tf_embed.snapshots import PendingSnapshot, Snapshots
+from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
@@ -77,7 +79,7 @@ class TableGroup(keras.layers.Layer):
         devices: Sequence[str] | str | None,
         **kwargs: Any,
     ) -> None:
-        validation.name_of(name)
+        folder_name(name, "name")  # as snapshots are in a folder of that name
         super().__init__(name=name, dtype=policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
@@ -98,9 +100,10 @@ class TableGroup(keras.layers.Layer):
             device_names(devices, tf.int64, row_type)
         self._arguments = _Arguments(
             embedding_dim=list(dims) if has_columns else dims[0],
-            tables=None if tables is None else list(tables),
-            store_options=store_options,
-            default_initializer=default_initializer,
+            # Copies, as the user may change theirs.
+            tables=None if tables is None else copy.deepcopy(list(tables)),
+            store_options=copy.deepcopy(store_options),
+            default_initializer=copy.deepcopy(default_initializer),
             devices=devices if isinstance(devices, (str, type(None))) else list(devices),
             policy=policy,
         )
@@ -465,9 +468,9 @@ class TableGroup(keras.layers.Layer):
             **super().get_config(),
             "embedding_dim": arguments.embedding_dim,
             "key_type": self.key_type,
-            "tables": arguments.tables,
-            "store_options": arguments.store_options,
-            "default_initializer": arguments.default_initializer,
+            "tables": copy.deepcopy(arguments.tables),
+            "store_options": copy.deepcopy(arguments.store_options),
+            "default_initializer": copy.deepcopy(arguments.default_initializer),
             "padding_idx": self.padding_idx,
             "seed": self.seed,
             "optimizer": serialized(optimizers[0]) if optimizers else None,

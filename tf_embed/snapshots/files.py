@@ -88,9 +88,14 @@ def new_files(folder: str) -> Iterator[str]:
     try:
         yield number
     except BaseException:
-        with contextlib.suppress(tf.errors.OpError):
-            _give_up(folder, number)
+        give_up(folder, number)
         raise
+
+
+def give_up(folder: str, number: str) -> None:
+    """Removes new files that make no snapshot. That some stay is no harm."""
+    with contextlib.suppress(tf.errors.OpError):
+        _give_up(folder, number)
 
 
 def _give_up(folder: str, number: str) -> None:

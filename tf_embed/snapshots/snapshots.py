@@ -107,16 +107,13 @@ class Snapshots:
             tf.errors.FailedPreconditionError: If a table does not know what changed since that
                 snapshot: it was saved by another process, is older than the last 64, was folded
                 into one of all rows, or the table was cleared, restored or got another optimizer
-                since. Save all rows.
+                since, or its first one. Save all rows.
             tf.errors.OpError: If it can't be written.
         """
         folder = self._folder(name, "name")
         validation.flag(wait, "wait")
         validation.one_of(if_busy, ("wait", "raise"), "if_busy")
-        if not tf.executing_eagerly():
-            raise RuntimeError(
-                "`Snapshots.save` runs in eager execution. Received: a call in a graph"
-            )
+        _check_eager("save")
         self._be_alone(if_busy)
         tables = self._tables()
         base = None if since is None else self._base(since, name, tables)
@@ -152,8 +149,9 @@ class Snapshots:
     def fold(self, name: str, to: str | None = None) -> SnapshotInfo:
         """Writes a snapshot of changes, with all that it is changes of, as one of all rows.
 
-        No table is needed for that. Snapshots since `name` stay what they are unless they replace
-        it.
+        No table is needed for that. The new one is loaded as the old ones are: statistics that some
+        of them do not have, because the tables had another policy then, begin with the load.
+        Snapshots since `name` stay what they are unless they replace it.
 
         Args:
             name: The snapshot's name.
@@ -165,11 +163,11 @@ class Snapshots:
         Raises:
             TypeError: If a name is not a str.
             ValueError: If there is no such snapshot, or others are since the one that is replaced.
-            tf.errors.FailedPreconditionError: If the tables had another policy when one of them was
-                saved than when another was. Load it, and save all rows.
+            RuntimeError: If this is called in a graph.
             tf.errors.OpError: If files are damaged, or the new ones can't be written. Then all are
                 as before.
         """
+        _check_eager("fold")
         self._be_alone("wait")
         to = name if to is None else to
         folder, to_folder = self._present(name, "name"), self._folder(to, "to")
@@ -205,10 +203,7 @@ class Snapshots:
         """
         folder = self._present(name, "name")
         tables = self._tables()
-        if not tf.executing_eagerly():
-            raise RuntimeError(
-                "`Snapshots.load` runs in eager execution. Received: a call in a graph"
-            )
+        _check_eager("load")
         self._be_alone("wait")
         info = manifest.read(folder)
         if len(info.tables) != len(tables):
@@ -256,7 +251,9 @@ class Snapshots:
         Raises:
             TypeError: If it is not a str.
             ValueError: If there is no such snapshot, or others have the changes since it.
+            RuntimeError: If this is called in a graph.
         """
+        _check_eager("remove")
         folder = self._present(name, "name")
         self._be_alone("wait")
         if dependent := files.dependents(self.path, name):
@@ -279,7 +276,9 @@ class Snapshots:
         Raises:
             TypeError: If `last` is not an int.
             ValueError: If it is less than 1.
+            RuntimeError: If this is called in a graph.
         """
+        _check_eager("keep")
         validation.positive_int(last, "last")
         self._be_alone("wait")
         found = self.list_snapshots()
@@ -409,6 +408,14 @@ class _Writer:
                 written.append(manifest.files_of(self._folder, file_name, table.options.name))
             info = SnapshotInfo(self._name, since, self._time, tuple(written), self._keys)
             return files.commit(self._folder, info)
+
+
+def _check_eager(method: str) -> None:
+    """Refuses a graph, where files would change once, when it is traced."""
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            f"`Snapshots.{method}` runs in eager execution. Received: a call in a graph"
+        )
 
 
 def _drop_frames(error: BaseException | None) -> None:

@@ -408,6 +408,27 @@ class RefusedTest(SnapshotsTestCase):
         with self.assertRaisesRegex(ValueError, "`since` is for tables that keep track"):
             snapshots.save("two", since="one")
 
+    def test_a_graph_is_refused_and_changes_no_file(self):
+        layer = layer_of()
+        train(layer, [1])
+        snapshots = Snapshots(self.path, layer)
+        snapshots.save("one")
+        train(layer, [2])
+        snapshots.save("two", since="one")
+        snapshots.save("three", since="one")
+        calls = {
+            "save": lambda: snapshots.save("four"),
+            "load": lambda: snapshots.load("two"),
+            "fold": lambda: snapshots.fold("two"),
+            "remove": lambda: snapshots.remove("two"),
+            "keep": lambda: snapshots.keep(1),
+        }
+        for method, call in calls.items():
+            with self.assertRaisesRegex(RuntimeError, f"`Snapshots.{method}` runs in eager"):
+                tf.function(call)()
+        names = [(info.name, info.since) for info in snapshots.list_snapshots()]
+        self.assertEqual(names, [("one", None), ("two", "one"), ("three", "one")])
+
     def test_strings_are_refused_by_name(self):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "track_changes"):
             tf_embed.Variable(dim=1, key_dtype=tf.string, policy=TRACKED)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folds of chains whose saves have different statistics or slots, against a load of the chain."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+import tf_embed
+from tf_embed.ops import snapshot_ops
+from tf_embed.saving.row_streams import RowReader
+from tf_embed.snapshots import Snapshots, manifest
+
+DIM, KEYS, STEPS = 3, 200, 3
+POLICIES = {
+    "none": tf_embed.TablePolicy(eviction=None, track_changes=True),
+    "lru": tf_embed.TablePolicy(track_changes=True),
+    "lfu": tf_embed.TablePolicy(eviction="lfu", track_changes=True),
+    "ttl": tf_embed.TablePolicy(eviction="ttl", track_changes=True),
+    "score": tf_embed.TablePolicy(eviction="score", track_changes=True),
+    "epoch_lfu": tf_embed.TablePolicy(eviction="epoch_lfu", steps_per_epoch=2, track_changes=True),
+}
+
+
+def train_once(
+    variable: tf_embed.Variable, optimizer: keras.optimizers.Optimizer, keys: Any, target: Any
+) -> None:
+    """A step on some keys."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((tf_embed.embedding_lookup(variable, keys) - target) ** 2)
+    variables = variable.trainable_variables
+    optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+class Trained:
+    """A table that Adam trains, whose time stands still.
+
+    Args:
+        policy: Its policy.
+        shards: Number of shards.
+        has_slots: Whether it has Adam's slots from the beginning; otherwise it has no optimizer.
+    """
+
+    def __init__(
+        self, policy: tf_embed.TablePolicy | None, shards: int = 1, has_slots: bool = True
+    ) -> None:
+        self.variable = tf_embed.Variable(
+            dim=DIM,
+            name="items",
+            devices=["/CPU:0"] * shards,
+            initializer=keras.initializers.RandomNormal(seed=1),
+            policy=policy,
+        )
+        self._statistics = policy is not None and policy.eviction is not None
+        if self._statistics:
+            self.variable.set_clock(time_ms=1_000_000)
+        self._optimizer = None
+        if has_slots:
+            self._optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.1))
+            self._optimizer.build(self.variable.trainable_variables)
+
+    def write(self, seed: int) -> None:
+        """Steps on some keys, or new rows for them; a few others are removed."""
+        draw = np.random.default_rng(seed)
+        for _ in range(STEPS):
+            keys = draw.integers(-KEYS, KEYS, 60)
+            target = draw.normal(size=(60, DIM)).astype(np.float32)
+            if self._optimizer is None:
+                self.variable.upsert(keys, target)
+            else:
+                train_once(self.variable, self._optimizer, keys, target)
+            self.variable.remove(draw.integers(-KEYS, KEYS, 7))
+
+    def content(self) -> dict[int, tuple[list[float], ...]]:
+        """By key: the row, its slots and its statistics."""
+        exported = self.variable.table.export()
+        keys, *columns = exported.keys, exported.values, exported.slots
+        if self._statistics:
+            columns += self.variable.row_statistics(keys).values()
+        parts = zip(*(column.numpy().tolist() for column in columns), strict=True)
+        return dict(zip(keys.numpy().tolist(), parts, strict=True))
+
+
+class FoldTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.path, ignore_errors=True)
+
+    def save_chain(self, kinds: list[tuple[str, bool]]) -> str:
+        """Saves "s0", "s1", ..., each by a table that has loaded the one before; gives the last.
+
+        Args:
+            kinds: Of each table, the name of its policy, and whether it has slots.
+        """
+        since = None
+        for number, (policy, has_slots) in enumerate(kinds):
+            table = Trained(POLICIES[policy], 1 + number % 2, has_slots)
+            snapshots = Snapshots(self.path, table.variable)
+            if since is not None:
+                table.write(number)  # its rows have slots from now on
+                table.variable.clear()
+                snapshots.load(since)
+            table.write(number)
+            snapshots.save(f"s{number}", since=since)
+            since = f"s{number}"
+        return since
+
+    def read(self, name: str) -> dict[int, tuple[list[float], list[float]]]:
+        """The rows and slots of a snapshot, without a table."""
+        folder = os.path.join(self.path, name)
+        found = {}
+        for files in manifest.read(folder).tables:
+            for block in RowReader(folder, files.file_name).blocks():
+                keys, rows, slots = (part.tolist() for part in block)
+                found.update(zip(keys, zip(rows, slots, strict=True), strict=True))
+        return found
+
+    def check_fold(self, name: str) -> None:
+        """Tables of all policies load the fold as they load the chain, and train on as then."""
+        folded = Snapshots(self.path, []).fold(name, "all")
+        self.assertIsNone(folded.since)
+        for policy in (None, *POLICIES.values()):
+            by_chain, by_fold = Trained(policy), Trained(policy)
+            Snapshots(self.path, by_chain.variable).load(name)
+            Snapshots(self.path, by_fold.variable).load("all")
+            rows = {key: parts[:2] for key, parts in by_chain.content().items()}
+            self.assertEqual(self.read(name), rows)
+            self.assertEqual(self.read("all"), rows)
+            self.assertEqual(folded.rows, len(rows))
+            self.assertEqual(by_fold.content(), by_chain.content(), str(policy))
+            for table in (by_chain, by_fold):
+                table.write(77)
+            self.assertEqual(by_fold.content(), by_chain.content(), str(policy))
+
+    @parameterized.parameters(*itertools.permutations(POLICIES, 2))
+    def test_a_chain_of_two_policies(self, first, second):
+        self.check_fold(self.save_chain([(first, True), (second, True)]))
+
+    @parameterized.parameters(
+        ["none", "lru", "none"], ["lru", "none", "lru"], ["epoch_lfu", "lru", "ttl", "lfu"]
+    )
+    def test_a_chain_of_several_policies(self, *names):
+        self.check_fold(self.save_chain([(name, True) for name in names]))
+        files = os.listdir(os.path.join(self.path, "all"))
+        self.assertLen([name for name in files if name.endswith(".rows")], len(set(names)))
+
+    @parameterized.parameters("none", "lru")
+    def test_a_chain_that_begins_without_slots(self, name):
+        self.check_fold(self.save_chain([("none", False), (name, True)]))
+
+    def test_a_fold_of_changes_since_a_fold(self):
+        Snapshots(self.path, []).fold(self.save_chain([("none", True), ("lru", True)]))
+        table = Trained(POLICIES["ttl"])
+        snapshots = Snapshots(self.path, table.variable)
+        snapshots.load("s1")
+        table.write(5)
+        snapshots.save("s2", since="s1")
+        self.check_fold("s2")
+
+    @parameterized.parameters(
+        {"dim": DIM + 1},
+        {"value_dtype": "float16"},
+        {"key_dtype": "int32"},
+        {"key_dtype": "string"},
+    )
+    def test_rows_of_two_kinds_are_refused(self, **options):
+        for rank, of_rank in enumerate(({}, options)):
+            variable = tf_embed.Variable(**{"dim": DIM, "name": "items", **of_rank})
+            variable.save_to_file_system(self.path, proc_size=2, proc_rank=rank)
+        calls = (
+            lambda: RowReader(self.path, "items"),
+            lambda: snapshot_ops.fold_rows(self.path, "items", self.path, "folded"),
+        )
+        for call in calls:
+            with self.assertRaisesRegex(tf.errors.OpError, "have rows of different kinds"):
+                call()
+        self.assertEmpty([name for name in os.listdir(self.path) if name.startswith("folded")])
+
+    def test_slots_of_two_optimizers_are_refused(self):
+        for rank, rule in enumerate((keras.optimizers.Adam(), keras.optimizers.Adagrad())):
+            variable = tf_embed.Variable(dim=DIM, name="items")
+            optimizer = tf_embed.DynamicEmbeddingOptimizer(rule)
+            optimizer.build(variable.trainable_variables)
+            train_once(variable, optimizer, [rank], np.ones([1, DIM], np.float32))
+            variable.save_to_file_system(self.path, proc_size=2, proc_rank=rank)
+        other = tf_embed.Variable(dim=DIM, name="items")
+        calls = (
+            lambda: other.load_from_file_system(self.path),
+            lambda: RowReader(self.path, "items"),
+            lambda: snapshot_ops.fold_rows(self.path, "items", self.path, "folded"),
+        )
+        for call in calls:
+            with self.assertRaisesRegex(tf.errors.OpError, "slots of different optimizers"):
+                call()
+        self.assertEqual(int(other.size()), 0)
+        self.assertEmpty([name for name in os.listdir(self.path) if name.startswith("folded")])
+
+
+if __name__ == "__main__":
+    absltest.main()
