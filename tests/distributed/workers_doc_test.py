@@ -45,9 +45,9 @@ class WorkersDocTest(absltest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def test_the_programs_run_with_two_workers(self):
-        program, _, loop = pieces("python")
+        program, tables, _, loop = pieces("python")
         script = self.folder / "train.py"
-        script.write_text(f"import os\nos.chdir({str(self.folder)!r})\n{program}\n{loop}")
+        script.write_text(f"import os\nos.chdir({str(self.folder)!r})\n{program}\n{tables}\n{loop}")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -67,7 +67,7 @@ class WorkersDocTest(absltest.TestCase):
         try:
             os.chdir(self.folder)
             with contextlib.redirect_stdout(out):
-                exec(pieces("python")[1], {})
+                exec(pieces("python")[2], {})
         finally:
             os.chdir(before)
         self.assertEqual(out.getvalue(), "0 None \n")

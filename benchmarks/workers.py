@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that are sharded over workers of this machine: bytes on the wire, and times of steps.
+
+    python benchmarks/workers.py [--workers 1 2 4] [--batch 16384] [--dim 16] [--steps 50]
+
+For each number of workers it starts so many processes and prints an object of JSON:
+
+    lookup_ms, step_ms       a lookup, and a lookup with a step of Adagrad; ids by Zipf's law
+    bytes_per_step           that all workers send in a step, by the counter of the loopback device
+    bytes_over_need          the same, over the bytes of the distinct ids that others own: a key and
+                             a row for a lookup, a key and a gradient for a step
+    bytes_without_distinct   what that need would be if equal ids were sent as often as they come
+    one_table_ms, 26_tables_ms, tables_ratio
+                             a step of `fit` with so many tables, of 16 ids each
+
+Run it on a machine that does nothing else. All workers share its processors, so the times of four
+workers on two processors are no times of a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+KEY_BYTES = 8
+
+
+def loopback_bytes() -> int:
+    """Bytes that the loopback device has sent."""
+    for line in pathlib.Path("/proc/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == "lo":
+            return int(numbers.split()[8])
+    raise OSError("There is no loopback device.")
+
+
+def milliseconds(call: Callable[[], object], steps: int) -> float:
+    """The mean time of a call, after three that do not count."""
+    for _ in range(3):
+        call()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        call()
+    return (time.perf_counter() - begin) / steps * 1000
+
+
+def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
+    """What a worker does. Worker 0 writes the figures."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    several = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+    strategy = (
+        tf.distribute.MultiWorkerMirroredStrategy() if several > 1 else tf.distribute.get_strategy()
+    )
+    import tf_embed
+    from tf_embed.exchange.strategies import numbers_of_workers
+
+    rank = strategy.cluster_resolver.task_id if several > 1 else 0
+
+    def barrier() -> None:
+        if several > 1:
+            numbers_of_workers(strategy)
+
+    with strategy.scope():
+        variable = tf_embed.Variable(dim=dim, name="items", init_size=1 << 18)
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(0.01))
+        optimizer.build(variable.trainable_variables)
+    ids = (np.random.default_rng(rank).zipf(1.2, [batch]) % (1 << 40)).astype(np.int64)
+    ids = tf.constant(ids)
+
+    @tf.function
+    def lookup() -> tf.Tensor:
+        return tf.reduce_sum(variable.lookup(ids))
+
+    @tf.function
+    def step() -> None:
+        def replica() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf_embed.embedding_lookup(variable, ids))
+            gradients = tape.gradient(loss, variable.trainable_variables)
+            optimizer.apply(gradients, variable.trainable_variables)
+
+        strategy.run(replica)
+
+    figures: dict[str, float] = {"workers": several, "batch": batch, "dim": dim}
+    figures["lookup_ms"] = milliseconds(lookup, steps)
+    figures["step_ms"] = milliseconds(step, steps)
+    barrier()
+    begin = loopback_bytes()
+    barrier()
+    for _ in range(steps):
+        step()
+    barrier()
+    sent = (loopback_bytes() - begin) / steps
+    figures["bytes_per_step"] = round(sent)
+    if several > 1:
+        per_id = 2 * KEY_BYTES + 2 * dim * 4
+        shard = tf_embed.exchange.routing.owners_of(
+            ids, several, tf_embed.distributed.WorkerSharding(), "items"
+        ).numpy()
+        away = shard != rank
+        distinct = len(np.unique(ids.numpy()[away]))
+        needs = numbers_of_workers(strategy, [distinct * per_id, int(away.sum()) * per_id])
+        need, repeated = (sum(column) for column in zip(*needs, strict=True))
+        figures["bytes_over_need"] = sent / need
+        figures["bytes_without_distinct"] = repeated / need
+
+    def fit_ms(tables: int) -> float:
+        with strategy.scope():
+            inputs = [keras.Input([], dtype="int64", name=f"id{i}") for i in range(tables)]
+            rows = [
+                tf_embed.layers.DynamicEmbedding(dim, optimizer="adagrad", name=f"t{tables}_{i}")(x)
+                for i, x in enumerate(inputs)
+            ]
+            joined = rows[0] if tables == 1 else keras.layers.concatenate(rows)
+            model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(joined))
+            model.compile("sgd", "mse")
+        size = 16 * several
+        random = np.random.default_rng(0)
+        data = {f"id{i}": random.integers(0, 10000, size * steps) for i in range(tables)}
+        dataset = tf.data.Dataset.from_tensor_slices((data, np.ones([size * steps], np.float32)))
+        options = tf.data.Options()
+        policy = tf.data.experimental.AutoShardPolicy.DATA
+        options.experimental_distribute.auto_shard_policy = policy
+        dataset = dataset.batch(size).with_options(options)
+        times: list[float] = []
+
+        class Times(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+                times.append(-time.perf_counter())
+
+            def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+                times[-1] += time.perf_counter()
+
+        model.fit(dataset, epochs=2, verbose=0, callbacks=[Times()])
+        return float(np.median(times[steps:])) * 1000
+
+    figures["one_table_ms"] = fit_ms(1)
+    figures["26_tables_ms"] = fit_ms(26)
+    figures["tables_ratio"] = figures["26_tables_ms"] / figures["one_table_ms"]
+    barrier()
+    if rank == 0:
+        (folder / "figures.json").write_text(json.dumps(figures))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--batch", type=int, default=16384)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.folder is not None:
+        work(arguments.batch, arguments.dim, arguments.steps, arguments.folder)
+        return
+    from tf_embed.distributed import run
+
+    for workers in arguments.workers:
+        with tempfile.TemporaryDirectory() as folder:
+            script = [__file__, "--folder", folder, "--batch", str(arguments.batch)]
+            script += ["--dim", str(arguments.dim), "--steps", str(arguments.steps)]
+            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+            outcome = run.launch(
+                script, workers=workers, timeout_seconds=900, environment=environment
+            )
+            if outcome.code:
+                sys.exit(outcome.code)
+            figures = json.loads((pathlib.Path(folder) / "figures.json").read_text())
+        print(json.dumps({name: round(one, 3) for name, one in figures.items()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
