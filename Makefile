@@ -9,6 +9,7 @@ include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk
 .PHONY: help
 help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
+	@echo 'make demo-workers  the same by two processes, whose tables are sharded over them'
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
 	@echo 'make test-quick  the smoke tests of each room'
 	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
@@ -25,6 +26,7 @@ help:
 	@echo 'make bench-quick what the goals are about, in less than ten minutes'
 	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
 	@echo 'make bench-tiers tables larger than memory; FOLDER=folder is on the disk to measure'
+	@echo 'make bench-workers tables on 1, 2 and 4 workers of this machine'
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'
 	@echo 'make cuda-test   build the tests of a table on a GPU, without TensorFlow, and run them on one'
@@ -36,6 +38,10 @@ help:
 .PHONY: demo
 demo: library $(VENV)/.demo
 	$(VENV)/bin/python examples/flights.py
+
+.PHONY: demo-workers
+demo-workers: library $(VENV)/.demo
+	$(VENV)/bin/python examples/distributed/flights_workers.py
 
 .PHONY: examples
 examples: library $(VENV)/.demo

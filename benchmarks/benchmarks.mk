@@ -27,3 +27,7 @@ bench-tbe: bench-environments
 .PHONY: bench-tiers
 bench-tiers: bench-environments
 	.venv/bench216/bin/python benchmarks/run.py --sections=tiers $(if $(FOLDER),--folder="$(FOLDER)")
+
+.PHONY: bench-workers
+bench-workers: library $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/workers.py
