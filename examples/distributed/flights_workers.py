@@ -60,6 +60,7 @@ def train(folder: pathlib.Path, stride: int, resume: bool) -> None:
         model = tf_embed.distributed.Model(strings, late)
         model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
     if resume:
+        model.optimizer.build(model.trainable_variables)
         model.load_weights(folder / WEIGHTS)
 
     sharding = tf.data.Options()
