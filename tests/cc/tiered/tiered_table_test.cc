@@ -57,7 +57,7 @@ class TieredTableTest : public testing::TestWithParam<CacheKind> {
   }
 
   ExecContext context = ExecContext::Serial();
-  MemoryStore* store = nullptr;  // of `table`
+  FaultyStore* store = nullptr;  // of `table`
   std::unique_ptr<TieredTable> table;
 };
 
@@ -144,8 +144,7 @@ TEST_P(TieredTableTest, BatchThatFillsTheCacheMakesRoomForItself) {
   tiers.cache_bytes = 33;
   tiers.new_cache = GetParam().new_cache;
   tiers.new_store = [](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
-    *made = std::make_unique<MemoryStore>(Options(), statistics);
-    return Status();
+    return NewHostLower(Options(), statistics, 0, made);
   };
   std::unique_ptr<TieredTable> small;
   ASSERT_TRUE(TieredTable::Create(Options(), tiers, &small).ok());
@@ -182,8 +181,7 @@ TEST_P(TieredTableTest, RuleWhoseRowsFindNoRoomIsRefused) {
   tiers.cache_bytes = 45;  // two rows of three weights, but not with the slots of Adam
   tiers.new_cache = GetParam().new_cache;
   tiers.new_store = [](StatisticSet statistics, std::unique_ptr<BackingStore>* made) {
-    *made = std::make_unique<MemoryStore>(Options(), statistics);
-    return Status();
+    return NewHostLower(Options(), statistics, 0, made);
   };
   std::unique_ptr<TieredTable> small;
   ASSERT_TRUE(TieredTable::Create(Options(), tiers, &small).ok());
