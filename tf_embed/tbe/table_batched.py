@@ -797,7 +797,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         counts = None
         if batch_size_per_feature_per_rank is not None:
             counts = self._features.counts_by_rank(batch_size_per_feature_per_rank)
-        if any(table.table.options.has_disk for table in self.tables):
+        if any(table.table.options.has_tiers for table in self.tables):
             self._tiers.prefetch(self._features.batch(indices, offsets, None, counts))
 
     def get_uvm_cache_stats(self, use_local_cache: bool = False) -> tf.Tensor:

@@ -33,7 +33,7 @@ class Tiers:
 
     def prefetch(self, batch: Batch) -> None:
         """Brings up the rows of a batch. Ids that no row has are skipped."""
-        has_disk = [table.options.has_disk for table in self._tables]
+        has_disk = [table.options.has_tiers for table in self._tables]
         if not any(has_disk):
             return
         bags = tf.concat([[0], tf.cumsum(batch.num_bags)], 0)

@@ -38,6 +38,7 @@ struct TableKind {
   bool same_powers = true;    // whether x^y has the bits that it has on the host
   bool on_device = false;     // where victims are chosen by eviction set
   bool has_tiers = false;     // then few of its rows are in its memory
+  bool has_disk = false;      // and some of the others are in files
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
@@ -83,6 +84,7 @@ inline std::vector<TableKind> AllTables() {
   kinds.push_back(TieredTables());
   kinds.push_back(TieredTables(64, "TieredTableOnDevice", NewDeviceCache));
   kinds.push_back(TieredTables(64, "ThreeTiers", NewDeviceCache, NewHostOverDisk));
+  kinds.back().has_disk = true;
   const auto create = [](const TableOptions& options) {
     std::unique_ptr<Table> table;
     (void)NewEmulatedDeviceTable(options, DeviceOptions(), &table);
