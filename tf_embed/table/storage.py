@@ -37,14 +37,14 @@ class Storage(Config):
     memory alone. Keys of a batch go to the host, which knows where each row is; rows and gradients
     stay on the GPU. Pooled lookups copy their sums.
 
-    A table on a GPU without a `path` and without `gpu_cache` puts new rows in the GPU's memory while the bounds leave room,
-    and then in pinned host memory, which the GPU reads and writes over the bus. A row stays where
-    it was put. The index from keys to rows is always in the GPU's memory and takes 30 to 60 bytes
-    for each row of both. If no bound leaves room for a new row, it evicts another by the `eviction`
-    of the table's `TablePolicy`, with or without `max_rows`; without a policy it is refused and
-    counted in `Variable.stats()`. Tables take memory from the GPU's driver. TensorFlow leaves
-    almost none there unless `tf.config.experimental.set_memory_growth` is called before the GPU is
-    used.
+    A table on a GPU without a `path` and without `gpu_cache` puts new rows in the GPU's memory
+    while the bounds leave room, and then in pinned host memory, which the GPU reads and writes over
+    the bus. A row stays where it was put. The index from keys to rows is always in the GPU's memory
+    and takes 30 to 60 bytes for each row of both. If no bound leaves room for a new row, it evicts
+    another by the `eviction` of the table's `TablePolicy`, with or without `max_rows`; without a
+    policy it is refused and counted in `Variable.stats()`. Tables take memory from the GPU's
+    driver. TensorFlow leaves almost none there unless
+    `tf.config.experimental.set_memory_growth` is called before the GPU is used.
 
     The bounds of the GPU have no effect on a table on a CPU. Bounds are those of all shards of a
     variable together, divided evenly. A row is its weights, its optimizer slots, and 8 bytes for
@@ -54,8 +54,8 @@ class Storage(Config):
     bytes for each, and are not part of `host_bytes`.
 
     Limits of a table on a GPU with a `path` or `gpu_cache`: it takes no `gpu_total_bytes`, and its
-    policy has no `track_changes`. Either raises tf.errors.InvalidArgumentError. With `gpu_cache` and
-    without a `path` there is no `host_bytes`, because rows that leave the cache have no other
+    policy has no `track_changes`. Either raises tf.errors.InvalidArgumentError. With `gpu_cache`
+    and without a `path` there is no `host_bytes`, because rows that leave the cache have no other
     place: bound them by the `max_rows` of a `TablePolicy`.
 
     Args:

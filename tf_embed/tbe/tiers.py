@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Tiers`: the caches of tables whose rows are on disk, as FBGEMM's methods name them."""
+"""`Tiers`: the caches of tables with several tiers, as FBGEMM's methods name them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_COUNTED = -1
 
 
 class Tiers:
-    """Brings rows up from disk, and reports how often they were in the cache.
+    """Brings rows up to the caches, and reports how often they were in the cache.
 
     Args:
         owner: The layer's name, for messages.

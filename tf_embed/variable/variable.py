@@ -666,8 +666,8 @@ class Variable(tf.Module):
             - undrained: Rows that wait for `drain_evicted`.
             - hits, misses: Keys that lookups of all kinds found, and did not.
 
-            Of a table with tiers, which its `storage` gives it by `path` or `gpu_cache`, otherwise 0
-            or None:
+            Of a table with tiers, which its `storage` gives it by `path` or `gpu_cache`, otherwise
+            0 or None:
 
             - cache_rows: Rows in the cache. The `payload_bytes` are theirs.
             - cache_hits, cache_misses: Keys that lookups and training found in the cache, and keys

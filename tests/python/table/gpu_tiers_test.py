@@ -216,7 +216,6 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex((ValueError, tf.errors.InvalidArgumentError), message):
             tf_embed.Variable(dim=DIM, devices=device, storage=storage).size()
 
-
     def test_gpu_memory_is_no_cache_over_a_bounded_host(self):
         with self.assertRaisesRegex(ValueError, "`host_bytes` must be None with `gpu_cache`.*=9"):
             tf_embed.Storage(gpu_bytes=9000, gpu_cache=True, host_bytes=9)
