@@ -853,8 +853,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     def get_table_wise_cache_miss(self) -> tf.Tensor:
         """Counts the unique misses of each table since it was made or the last reset.
 
-        A unique miss is a row that came up to a cache, because a step or `prefetch` wanted it and it
-        was not in the cache. Lookups of evaluation bring no rows up and count none.
+        A unique miss is a row that came up to a cache, because a step or `prefetch` wanted it and
+        it was not there. Lookups of evaluation bring no rows up and count none.
 
         Returns:
             int64 [tables].

@@ -356,11 +356,10 @@ class Variable(tf.Module):
         return (values, exists) if validation.flag(return_exists, "return_exists") else values
 
     def prefetch(self, keys: Any, name: str | None = None) -> tf.Operation | None:
-        """Brings rows that are on disk up to the cache in host memory, ahead of their use.
+        """Brings rows that are in lower tiers up to the cache, ahead of their use.
 
         No row changes, and no key is inserted. A call brings up at most half as many rows as the
-        cache has room for. In a table without a `path` in its `storage` there is nothing to bring
-        up.
+        cache has room for. In a table without a cache (see `Storage`) there is nothing to bring up.
 
         Args:
             keys: Integers, or strings, of any shape. Keys without a row are skipped.
