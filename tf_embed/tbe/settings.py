@@ -197,9 +197,9 @@ def say_what_has_no_effect(
             )
         elif spec.location == EmbeddingLocation.MANAGED_CACHING:
             _say_once(
-                f"TableBatchedEmbeddingBags: {location} means EmbeddingLocation.MANAGED for a "
-                "table with a `storage`, and for one without a number of rows: nothing says how "
-                "large its cache is."
+                f"TableBatchedEmbeddingBags: {location} has no effect on a table with a `storage`, "
+                "which says where its rows are. Of a dynamic table without `max_rows` it means "
+                "EmbeddingLocation.MANAGED, because nothing says how large its cache would be."
             )
 
 
