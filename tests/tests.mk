@@ -50,7 +50,8 @@ test-gpu: configured library $(VENV)/.ready
 	    $(VENV)/bin/pytest $(PYTEST_ARGS) \
 	    $(addprefix tests/python/,table/gpu_tables_test.py table/gpu_tiers_test.py table/storage_test.py \
 	        ops/gpu_bags_test.py ops/table_batch_steps_test.py \
-	        variable/variable_test.py variable/pooled_lookups_test.py)
+	        variable/variable_test.py variable/pooled_lookups_test.py) \
+	    tests/tbe/table_batched_gpu_caches_test.py
 
 $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))

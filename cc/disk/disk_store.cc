@@ -264,7 +264,7 @@ Status DiskStore::Compact(const ExecContext&) {
     bool done = false;
     TF_EMBED_RETURN_IF_ERROR(
         compaction_.Step(Compaction::What::kAny, below_serial, *rule, &looked_at, &done));
-    if (done) return Status();
+    if (done) return index_.Shrink();
   }
 }
 

@@ -122,6 +122,18 @@ void PlaceIndex::Clear() {
   index_.DropRetired();
 }
 
+Status PlaceIndex::Shrink() {
+  Status status;
+  for (size_t stripe = 0; stripe < StripedIndex::kStripes && status.ok(); ++stripe) {
+    {
+      std::lock_guard<OrderedMutex> lock(index_.StripeMutex(stripe));
+      status = index_.Shrink(stripe);
+    }
+    index_.DropRetired();  // before the next one, so that little more memory is taken than there is
+  }
+  return status;
+}
+
 PlaceIndex::Shared PlaceIndex::Share(int64_t key, uint32_t place) {
   const uint64_t hash = HashKey(key);
   std::lock_guard<OrderedMutex> lock(index_.StripeMutex(StripedIndex::StripeOf(hash)));

@@ -54,6 +54,8 @@ class PlaceIndex {
   bool Erase(int64_t key);
   // Removes all keys.
   void Clear();
+  // Gives back memory that the present keys do not need.
+  Status Shrink();
 
   enum class Shared : uint8_t { kNow, kBefore, kMoved };
   // Makes the row of a key shared, unless it is no longer at `place`.

@@ -108,6 +108,7 @@ REGISTER_OP("TfEmbedTable")
     .Attr("gpu_total_bytes: int >= -1 = -1")
     .Attr("gpu_bytes: int >= -1 = -1")
     .Attr("host_bytes: int >= -1 = 0")
+    .Attr("gpu_cache: bool = false")
     .Attr("evict_by_bytes: bool = false")
     .Attr("path: string = ''")
     .Attr("disk_bytes: int >= -1 = -1")
@@ -148,11 +149,13 @@ gpu_total_bytes: Of a table on a GPU, all shards together, the bytes of its memo
   rows; -1 for no bound.
 gpu_bytes: The bytes of it for rows alone; -1 for no bound.
 host_bytes: The bytes of the host's memory for rows: of a table on a GPU, those that find no room
-  there; of a table with a `path`, those in the cache. -1 for no bound.
+  there, or with a `path` those between its cache and the disk; of a table on a CPU with a `path`,
+  those in the cache. -1 for no bound; of a table on a GPU with a `path`, for no rows there.
+gpu_cache: Whether the memory of a GPU is a cache over the host's, also without a `path`.
 evict_by_bytes: Whether rows leave, by `eviction`, for those that these bounds leave no room for, also
   without max_rows; else these are refused.
 path: A folder on disk, in which the table has a folder of its own for the rows that find no room in
-  the host's memory; empty for a table without such rows.
+  the memory above; empty for a table without such rows.
 disk_bytes: The bytes of files there; -1 for no bound.
 keep_leftovers: Whether files that a process left there when it ended are renamed and not removed.
 )doc");

@@ -64,6 +64,108 @@ class KeysOnHost {
   KeyBatch batch_;
 };
 
+// An array of the host, copied to a device for as long as this lives.
+template <typename T>
+class OnDevice {
+ public:
+  explicit OnDevice(DeviceMemory* memory) : memory_(memory) {}
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    if (values_ != nullptr) memory_->Free(values_, size_ * sizeof(T));
+  }
+
+  // Null stays null.
+  Status Write(const ExecContext& context, const T* host, size_t size) {
+    if (host == nullptr || size == 0) return Status();
+    values_ = static_cast<T*>(memory_->Allocate(size * sizeof(T)));
+    if (values_ == nullptr) return Status::ResourceExhausted([] { return "No device memory."; });
+    size_ = size;
+    return memory_->CopyIn(context, host, size * sizeof(T), values_);
+  }
+  const T* data() const { return values_; }
+
+ private:
+  DeviceMemory* const memory_;
+  T* values_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The keys of some batches of bags, one behind the other, and where the gradient of each begins.
+class BagsOnHost {
+ public:
+  explicit BagsOnHost(Allocator* allocator)
+      : keys_(allocator),
+        splits_(allocator),
+        weights_(allocator),
+        begins_(allocator),
+        factors_(allocator) {}
+
+  Status Read(DeviceMemory* memory, const ExecContext& context, const std::string& table,
+              const BagGradients* batches, size_t count, Combiner combiner) {
+    size_t most_bags = 0;
+    for (size_t i = 0; i < count; ++i) {
+      size_ += batches[i].num_keys;
+      most_bags = std::max(most_bags, batches[i].num_bags);
+      has_factors_ = has_factors_ || batches[i].weights != nullptr;
+    }
+    has_factors_ = has_factors_ || Divides(combiner);
+    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size_));
+    TF_EMBED_RETURN_IF_ERROR(keys_.Resize(size_));
+    TF_EMBED_RETURN_IF_ERROR(begins_.Resize(size_));
+    TF_EMBED_RETURN_IF_ERROR(splits_.Resize(most_bags + 1));
+    if (has_factors_) {
+      TF_EMBED_RETURN_IF_ERROR(weights_.Resize(size_));
+      TF_EMBED_RETURN_IF_ERROR(factors_.Resize(size_));
+    }
+    size_t place = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const BagGradients& batch = batches[i];
+      TF_EMBED_RETURN_IF_ERROR(memory->CopyOut(
+          context, batch.keys, batch.num_keys * sizeof(int64_t), keys_.data() + place));
+      TF_EMBED_RETURN_IF_ERROR(memory->CopyOut(
+          context, batch.splits, (batch.num_bags + 1) * sizeof(int64_t), splits_.data()));
+      float* const weights = batch.weights == nullptr ? nullptr : weights_.data() + place;
+      if (weights != nullptr) {
+        TF_EMBED_RETURN_IF_ERROR(
+            memory->CopyOut(context, batch.weights, batch.num_keys * sizeof(float), weights));
+      }
+      const size_t end = place + batch.num_keys;
+      for (size_t bag = 0; bag < batch.num_bags; ++bag) {
+        const int64_t length = splits_[bag + 1] - splits_[bag];
+        if (length < 0 || static_cast<size_t>(length) > end - place) {
+          return Status::InvalidArgument("Bags of table '" + table +
+                                         "' must have offsets that rise up to its " +
+                                         std::to_string(batch.num_keys) + " keys.");
+        }
+        const float scale = combiner == Combiner::kSum ? 1.0f : 1.0f / static_cast<float>(length);
+        for (int64_t k = 0; k < length; ++k, ++place) {
+          begins_[place] = batch.begin + bag * batch.stride;
+          if (has_factors_) factors_[place] = weights == nullptr ? scale : scale * weights_[place];
+        }
+      }
+      if (place != end) {
+        return Status::InvalidArgument("Bags of table '" + table + "' must have all of its " +
+                                       std::to_string(batch.num_keys) + " keys.");
+      }
+    }
+    return Status();
+  }
+  size_t size() const { return size_; }
+  const int64_t* keys() const { return keys_.data(); }
+  const size_t* begins() const { return begins_.data(); }
+  const float* factors() const { return has_factors_ ? factors_.data() : nullptr; }
+
+ private:
+  size_t size_ = 0;
+  bool has_factors_ = false;
+  Buffer<int64_t> keys_;
+  Buffer<int64_t> splits_;  // of one batch
+  Buffer<float> weights_;
+  Buffer<size_t> begins_;
+  Buffer<float> factors_;
+};
+
 class DeviceTiers final : public DeviceTable {
  public:
   DeviceTiers(Table* tiers, DeviceMemory* memory) : tiers_(tiers), memory_(memory) {}
@@ -143,9 +245,18 @@ class DeviceTiers final : public DeviceTable {
     }
     return Status();
   }
-  Status ApplyBags(const ExecContext&, const float*, const BagGradients*, size_t, Combiner,
-                   const Rule&) override {
-    return Refusal("steps of bags of many tables");
+  Status ApplyBags(const ExecContext& context, const float* gradients, const BagGradients* batches,
+                   size_t count, Combiner combiner, const Rule& rule) override {
+    BagsOnHost bags(HostAllocator());
+    TF_EMBED_RETURN_IF_ERROR(bags.Read(memory_, context, options().name, batches, count, combiner));
+    OnDevice<size_t> begins(memory_);
+    OnDevice<float> factors(memory_);
+    TF_EMBED_RETURN_IF_ERROR(begins.Write(context, bags.begins(), bags.size()));
+    TF_EMBED_RETURN_IF_ERROR(factors.Write(context, bags.factors(), bags.size()));
+    const Gradients of_keys{gradients, DataType::kFloat, begins.data(), factors.data()};
+    ExecContext inner = context;
+    inner.rows_on_device = true;
+    return tiers_->Apply(inner, KeyBatch{bags.keys(), bags.size()}, of_keys, rule);
   }
 
  private:

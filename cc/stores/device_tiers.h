@@ -4,7 +4,8 @@
 //
 // Where a row is, is known on the host. So each verb copies the keys of its batch to the host, 8
 // bytes for each, and what it says of keys back to the device. Rows and gradients stay where they
-// are (ExecContext::rows_on_device). A pooled find copies its sums.
+// are (ExecContext::rows_on_device). A pooled find copies its sums, and a step of bags its weights
+// and where the gradient of each key begins.
 #ifndef TF_EMBED_CC_STORES_DEVICE_TIERS_H_
 #define TF_EMBED_CC_STORES_DEVICE_TIERS_H_
 

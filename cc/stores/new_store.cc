@@ -15,6 +15,8 @@
 #include "cc/core/files/row_file.h"
 #include "cc/disk/disk_store.h"
 #include "cc/host/host_table.h"
+#include "cc/memory/host_store.h"
+#include "cc/memory/host_tier.h"
 #include "cc/stores/device_tiers.h"
 #include "cc/tiered/tiered_table.h"
 
@@ -124,10 +126,58 @@ void SetCache(const StorageOptions& storage, TierOptions* options) {
                                void* to) { return memory->CopyIn(context, row, bytes, to); };
 }
 
-// A cache over rows on disk.
+// An empty store of rows on disk.
+Status NewDiskStore(const TableOptions& options, const LowerTierOptions& tiers,
+                    StatisticSet statistics, std::unique_ptr<BackingStore>* store) {
+  DiskStoreOptions disk;
+  disk.value_type = options.value_type;
+  disk.dim = options.dim;
+  disk.statistics = statistics;
+  disk.most_disk_bytes = tiers.disk_bytes == UINT64_MAX ? 0 : tiers.disk_bytes;
+  disk.keep_leftovers = tiers.keep_leftovers;
+  disk.allocator = options.allocator;
+  TF_EMBED_RETURN_IF_ERROR(TakeFolderName(tiers.path, tiers.name, &disk));
+  std::unique_ptr<DiskStore> opened;
+  TF_EMBED_RETURN_IF_ERROR(DiskStore::Open(disk, &opened));
+  *store = std::move(opened);
+  return Status();
+}
+
+// An empty store of what is below a cache.
+Status NewLowerTiers(const TableOptions& options, const LowerTierOptions& tiers,
+                     StatisticSet statistics, std::unique_ptr<BackingStore>* store) {
+  std::unique_ptr<BackingStore> disk;
+  if (!tiers.path.empty()) {
+    TF_EMBED_RETURN_IF_ERROR(NewDiskStore(options, tiers, statistics, &disk));
+  }
+  if (tiers.host_bytes == 0) {
+    *store = std::move(disk);
+    return Status();
+  }
+  HostStoreOptions host;
+  host.table = options.name;
+  host.value_type = options.value_type;
+  host.dim = options.dim;
+  host.statistics = statistics;
+  host.most_bytes = tiers.host_bytes;
+  host.allocator = options.allocator;
+  if (disk == nullptr) {
+    std::unique_ptr<HostStore> alone;
+    TF_EMBED_RETURN_IF_ERROR(HostStore::Create(host, &alone));
+    *store = std::move(alone);
+    return Status();
+  }
+  std::unique_ptr<HostTier> over_disk;
+  TF_EMBED_RETURN_IF_ERROR(HostTier::Create(host, std::move(disk), &over_disk));
+  *store = std::move(over_disk);
+  return Status();
+}
+
+// A cache over other tiers.
 Status NewTieredStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
-  const DiskTierOptions& tiers = storage.tiers;
-  if (const uint64_t least = LeastDiskBytes(options); tiers.disk_bytes < least) {
+  const LowerTierOptions& tiers = storage.tiers;
+  const uint64_t least = LeastDiskBytes(options);
+  if (!tiers.path.empty() && tiers.disk_bytes < least) {
     return Status::InvalidArgument(
         "`disk_bytes` must have room for a file of rows of table '" + options.name +
         "' and a reserve for compaction, which take " + std::to_string(least) +
@@ -136,21 +186,14 @@ Status NewTieredStore(const TableOptions& options, const StorageOptions& storage
   TierOptions tier_options;
   tier_options.cache_bytes = tiers.cache_bytes;
   SetCache(storage, &tier_options);
-  DiskStoreOptions disk;
-  disk.value_type = options.value_type;
-  disk.dim = options.dim;
-  disk.most_disk_bytes = tiers.disk_bytes == UINT64_MAX ? 0 : tiers.disk_bytes;
-  disk.keep_leftovers = tiers.keep_leftovers;
-  disk.allocator = options.allocator;
-  tier_options.new_store = [disk, tiers](StatisticSet statistics,
-                                         std::unique_ptr<BackingStore>* made) {
-    DiskStoreOptions named = disk;
-    named.statistics = statistics;
-    std::unique_ptr<DiskStore> opened;
-    TF_EMBED_RETURN_IF_ERROR(TakeFolderName(tiers.path, tiers.name, &named));
-    TF_EMBED_RETURN_IF_ERROR(DiskStore::Open(named, &opened));
-    *made = std::move(opened);
-    return Status();
+  TableOptions of_rows;
+  of_rows.name = options.name;
+  of_rows.value_type = options.value_type;
+  of_rows.dim = options.dim;
+  of_rows.allocator = options.allocator;
+  tier_options.new_store = [of_rows, tiers](StatisticSet statistics,
+                                            std::unique_ptr<BackingStore>* made) {
+    return NewLowerTiers(of_rows, tiers, statistics, made);
   };
   std::unique_ptr<TieredTable> table;
   TF_EMBED_RETURN_IF_ERROR(TieredTable::Create(options, tier_options, &table));
@@ -166,7 +209,7 @@ Status NewTieredStore(const TableOptions& options, const StorageOptions& storage
 }  // namespace
 
 Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
-  if (!storage.tiers.path.empty()) return NewTieredStore(options, storage, store);
+  if (storage.tiers.any()) return NewTieredStore(options, storage, store);
   if (storage.on_device) return NewDeviceStore(options, storage.device, store);
   return NewHostStore(options, store);
 }

@@ -15,21 +15,25 @@
 
 namespace tf_embed {
 
-// Rows in memory over rows on disk.
-struct DiskTierOptions {
-  std::string path;                   // where tables have their folders; "": no tiers
-  std::string name;                   // of the shard, for its folder
-  uint64_t cache_bytes = UINT64_MAX;  // of rows in the memory above: the host's or a GPU's
-  uint64_t disk_bytes = UINT64_MAX;   // of the folder
+// A cache of rows over rows in host memory, on disk, or both.
+struct LowerTierOptions {
+  std::string path;  // where tables have their folders; "": no rows on disk
+  std::string name;  // of the shard, for its folder
+  uint64_t cache_bytes =
+      UINT64_MAX;           // of rows in the cache, which is in the host's memory or a GPU's
+  uint64_t host_bytes = 0;  // of rows in host memory below it; 0: none, UINT64_MAX: no bound
+  uint64_t disk_bytes = UINT64_MAX;  // of the folder
   // What a process that has died left in the folder is kept, under another name.
   bool keep_leftovers = false;
+
+  bool any() const { return !path.empty() || host_bytes > 0; }
 };
 
 // Where the rows of one shard are.
 struct StorageOptions {
   bool on_device = false;  // on a GPU, with these options; else in host memory
   DeviceOptions device;    // of a table over several tiers, the number counts
-  DiskTierOptions tiers;
+  LowerTierOptions tiers;
 };
 
 struct Store {

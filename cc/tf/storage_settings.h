@@ -18,12 +18,16 @@ struct StorageSettings {
   int64_t gpu_total_bytes = -1;
   int64_t gpu_bytes = -1;
   int64_t host_bytes = 0;
+  bool gpu_cache = false;  // a GPU's memory is a cache over the host's
   bool evict_by_bytes = false;
   std::string path;  // "": no rows on disk
   int64_t disk_bytes = -1;
   bool keep_leftovers = false;
 
   absl::Status Read(const Settings& settings);
+
+  // Whether a table has a cache and other tiers below it.
+  bool HasTiers(int gpu) const { return !path.empty() || (gpu >= 0 && gpu_cache); }
 
   // Those of one shard of so many, on that GPU, or with -1 on the host.
   absl::Status ForShard(const std::string& table, int64_t shard, int64_t num_shards, int gpu,

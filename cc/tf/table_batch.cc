@@ -318,11 +318,6 @@ absl::Status TableBatchOp::LookUp(tf::OpKernelContext* context, Resources* table
       return InvalidArgumentError("Table '", (*tables)[i]->name(),
                                   "' of a batch on a GPU must be on it too.");
     }
-    if (gpu_memory_ != nullptr && (*tables)[i]->shard(0)->tiers() != nullptr) {
-      return InvalidArgumentError("Table '", (*tables)[i]->name(),
-                                  "' of a batch on a GPU must have all rows there, and has a "
-                                  "`path`.");
-    }
     const bool quantized = signature.value_dtype == tf::DT_INT8;
     const int64_t width = dims_[i] + (quantized ? static_cast<int64_t>(kQuantizedTail) : 0);
     if (signature.dim == width && signature.key_dtype == tf::DT_INT64 &&

@@ -97,11 +97,27 @@ class FindPooledTablesOp : public TablesOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, {num_values}, &pooled));
     SetValues(pooled->flat<float>().data(), &all);
     const ExecContext exec = ContextOf(context, all);
-    const size_t count = all.finds.size();
-    return ToTensorFlow(
-        all.on_gpu
-            ? OnDevice(all.tables[0]->device_shard(0))->FindPooled(exec, all.finds.data(), count)
-            : FindPooled(exec, all.finds.data(), count));
+    if (!all.on_gpu) return ToTensorFlow(FindPooled(exec, all.finds.data(), all.finds.size()));
+    return FindOnGpu(exec, all);
+  }
+
+  // Tables over several tiers each by itself, and the others together.
+  static absl::Status FindOnGpu(const ExecContext& exec, const Finds& all) {
+    std::vector<PooledFind> together;
+    DeviceTable* first = nullptr;
+    for (size_t i = 0; i < all.finds.size(); ++i) {
+      TableResource* const table =
+          all.tables[static_cast<size_t>(all.batch.pieces()[i].table)].get();
+      DeviceTable* const on_device = OnDevice(table->device_shard(0));
+      if (table->shard(0)->tiers() != nullptr) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(on_device->FindPooled(exec, &all.finds[i], 1)));
+      } else {
+        together.push_back(all.finds[i]);
+        if (first == nullptr) first = on_device;
+      }
+    }
+    if (first == nullptr) return absl::OkStatus();
+    return ToTensorFlow(first->FindPooled(exec, together.data(), together.size()));
   }
 };
 

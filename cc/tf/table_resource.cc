@@ -261,7 +261,7 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
     TableOptions shard_options = options;
     shard_options.policy =
         policy.ForShard(shard, signature.num_shards, admission, created->evicted_.get());
-    if (gpu >= 0 && storage.path.empty() && storage.evict_by_bytes &&
+    if (gpu >= 0 && !storage.HasTiers(gpu) && storage.evict_by_bytes &&
         shard_options.policy.max_rows == 0) {
       shard_options.policy.max_rows = SIZE_MAX;
     }

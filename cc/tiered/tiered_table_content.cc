@@ -201,8 +201,10 @@ TableStats TieredTable::Stats() const {
   stats.promoted = count(counters_.promoted);
   stats.demoted = count(counters_.demoted);
   stats.demoted_unwritten = stats.demoted - std::min(stats.demoted, count(counters_.written));
-  stats.disk_rows = below.rows;
-  stats.disk_live_bytes = below.live_bytes;
+  stats.host_rows = below.host_rows;
+  stats.host_bytes = below.host_bytes;
+  stats.disk_rows = below.rows - std::min(below.rows, below.host_rows);
+  stats.disk_live_bytes = below.live_bytes - std::min(below.live_bytes, below.host_bytes);
   stats.disk_bytes = below.disk_bytes;
   stats.disk_rows_read = below.rows_read;
   stats.disk_read_bytes = below.bytes_read;

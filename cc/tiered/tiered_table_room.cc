@@ -223,19 +223,27 @@ Status TieredTable::Demote(const ExecContext& inner, const int64_t* keys, const 
       rows.keys[rows.size++] = keys[i];
     }
   }
-  if (words > 0) {
-    TF_EMBED_RETURN_IF_ERROR(cache_->eviction()->FindStatistics(
-        inner, KeyBatch{kept.keys.data(), kept.size}, statistics.data(), exists.data()));
+  if (kept.size > 0) {
+    const KeyBatch batch{kept.keys.data(), kept.size};
+    if (words > 0) {
+      TF_EMBED_RETURN_IF_ERROR(
+          cache_->eviction()->FindStatistics(inner, batch, statistics.data(), exists.data()));
+    }
+    // First, because the store may forget shared rows when it takes others.
+    store_->Unshare(batch.keys, batch.size, words == 0 ? nullptr : statistics.data());
+    cache_->cache()->Drop(inner, batch.keys, batch.size);
+    seen_.Forget();
+    counters_.demoted.fetch_add(kept.size, std::memory_order_relaxed);
   }
+  if (rows.size == 0) return Status();
   const Status status = PutRows(inner, &rows, BackingStore::After::kCold);
   if (!status.ok()) {
     store_->Erase(rows.keys.data(), rows.size);  // the cache has them still
     return status;
   }
-  cache_->cache()->Drop(inner, keys, count);
-  store_->Unshare(kept.keys.data(), kept.size, words == 0 ? nullptr : statistics.data());
+  cache_->cache()->Drop(inner, rows.keys.data(), rows.size);
   seen_.Forget();
-  counters_.demoted.fetch_add(count, std::memory_order_relaxed);
+  counters_.demoted.fetch_add(rows.size, std::memory_order_relaxed);
   return Status();
 }
 

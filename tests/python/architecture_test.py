@@ -59,8 +59,12 @@ CC_ROOMS = {
     "host": ("cc/core/", "cc/host/"),
     "device": ("cc/core/", "cc/device/", "cub/", "cuda", "thrust/"),
     "disk": ("cc/core/", "cc/disk/", "linux/io_uring.h"),
+    "memory": ("cc/core/", "cc/memory/"),
     "tiered": ("cc/core/", "cc/tiered/"),
-    "stores": ("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/stores/", "cc/tiered/"),
+    "stores": (
+        *("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/memory/", "cc/stores/"),
+        "cc/tiered/",
+    ),
     # Of the core, the lists of names.
     "ops": (
         *("absl/", "cc/core/policy/eviction_order.h", "cc/core/pooling/bags.h"),

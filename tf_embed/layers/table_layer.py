@@ -167,16 +167,16 @@ class TableLayer(keras.layers.Layer):
         ids: Callable[[Any], Any] | None = None,
         buffer_size: int = 2,
     ) -> tf.data.Dataset:
-        """Brings the rows of the next batches up from disk while the present one computes.
+        """Brings the rows of the next batches up to the cache while the present one computes.
 
-        For a layer with a `path` in its `storage`. Elements, their order, `element_spec` and
-        cardinality stay as they are, and so do the rows that training gives. The layer makes its
-        table if it has none yet. Iterators of the dataset can't be saved in checkpoints, as those
-        of any dataset that uses a table or a variable.
+        For a layer whose `storage` gives its table a cache. Elements, their order, `element_spec`
+        and cardinality stay as they are, and so do the rows that training gives. The layer makes
+        its table if it has none yet. Iterators of the dataset can't be saved in checkpoints, as
+        those of any dataset that uses a table or a variable.
 
-        Choose `host_bytes` so that the cache holds the distinct rows of `buffer_size` + 2 batches;
-        otherwise rows leave before they are used. A batch brings up at most half as many rows as
-        the cache has room for.
+        Choose `host_bytes`, or on a GPU `gpu_bytes`, so that the cache holds the distinct rows of
+        `buffer_size` + 2 batches; otherwise rows leave before they are used. A batch brings up at
+        most half as many rows as the cache has room for.
 
         Args:
             dataset: A dataset of batches, as `fit` takes it; finite or infinite.

@@ -100,7 +100,7 @@ class RowLookup:
         routes = self._routes(batch)
         ops = []
         for number, member in enumerate(self._members):
-            if member.table.options.has_disk:
+            if member.table.options.has_tiers:
                 keys = tf.boolean_mask(batch.keys, self._is_of(number, routes, batch))
                 ops.append(member.table.prefetch(keys))
         return ops

@@ -130,6 +130,7 @@ _NO_STORAGE = {
     "gpu_total_bytes": -1,
     "gpu_bytes": -1,
     "host_bytes": 0,
+    "gpu_cache": False,
     "evict_by_bytes": False,
     "path": "",
     "disk_bytes": -1,

@@ -30,18 +30,21 @@ class Storage(Config):
     the table is freed, or Python ends. Checkpoints and saved models have all rows, as those of any
     table.
 
-    A table on a GPU with a `path` does the same with `gpu_bytes` of the GPU's memory for a cache,
-    over files and without host memory between. Keys of a batch go to the host, which knows where
-    each row is; rows and gradients stay on the GPU. Pooled lookups copy their sums.
+    A table on a GPU with a `path` does the same with `gpu_bytes` of the GPU's memory for a cache.
+    With `host_bytes` it has three tiers. Rows that leave the cache go to host memory. If that is
+    full, those that came there first go on to the files. Without `host_bytes` rows go from the
+    cache to the files. With `gpu_cache` and without a `path` the GPU's memory is a cache over host
+    memory alone. Keys of a batch go to the host, which knows where each row is; rows and gradients
+    stay on the GPU. Pooled lookups copy their sums.
 
-    A table on a GPU without a `path` puts new rows in the GPU's memory while the bounds leave room,
-    and then in pinned host memory, which the GPU reads and writes over the bus. A row stays where
-    it was put. The index from keys to rows is always in the GPU's memory and takes 30 to 60 bytes
-    for each row of both. If no bound leaves room for a new row, it evicts another by the `eviction`
-    of the table's `TablePolicy`, with or without `max_rows`; without a policy it is refused and
-    counted in `Variable.stats()`. Tables take memory from the GPU's driver. TensorFlow leaves
-    almost none there unless `tf.config.experimental.set_memory_growth` is called before the GPU is
-    used.
+    A table on a GPU without a `path` and without `gpu_cache` puts new rows in the GPU's memory
+    while the bounds leave room, and then in pinned host memory, which the GPU reads and writes over
+    the bus. A row stays where it was put. The index from keys to rows is always in the GPU's memory
+    and takes 30 to 60 bytes for each row of both. If no bound leaves room for a new row, it evicts
+    another by the `eviction` of the table's `TablePolicy`, with or without `max_rows`; without a
+    policy it is refused and counted in `Variable.stats()`. Tables take memory from the GPU's
+    driver. TensorFlow leaves almost none there unless
+    `tf.config.experimental.set_memory_growth` is called before the GPU is used.
 
     The bounds of the GPU have no effect on a table on a CPU. Bounds are those of all shards of a
     variable together, divided evenly. A row is its weights, its optimizer slots, and 8 bytes for
@@ -50,22 +53,28 @@ class Storage(Config):
     A `TablePolicy` goes by the rows of all tiers. The statistics of rows on disk are in memory, 8
     bytes for each, and are not part of `host_bytes`.
 
-    Limits of a table on a GPU with a `path`: it takes `gpu_bytes` alone of the bounds on memory,
-    its policy has no `track_changes`, and `tf_embed.tbe.TableBatchedEmbeddingBags` does not take
-    it. Each raises tf.errors.InvalidArgumentError.
+    Limits of a table on a GPU with a `path` or `gpu_cache`: it takes no `gpu_total_bytes`, and its
+    policy has no `track_changes`. Either raises tf.errors.InvalidArgumentError. With `gpu_cache`
+    and without a `path` there is no `host_bytes`, because rows that leave the cache have no other
+    place: bound them by the `max_rows` of a `TablePolicy`.
 
     Args:
         gpu_bytes: Bytes of rows in the GPU's memory, an int from 0. 0: all rows are in host memory.
-            With a `path`: the rows in the cache of a table on a GPU, which needs it. Default: None,
-            no bound.
+            With a `path` or `gpu_cache`: the rows in the cache of a table on a GPU, which needs it.
+            Default: None, no bound.
         gpu_total_bytes: Bytes of index and rows in the GPU's memory, an int from 1. Default: None,
             what the GPU has.
-        host_bytes: Bytes of rows in host memory, an int from 0. With a `path`: the rows in the
-            cache, from 1. A table on a CPU with a `path` needs it, because rows go to disk only
-            when the cache is full; `tf_embed.tbe.TableBatchedEmbeddingBags` can do without. On a
-            GPU, without a `path`: the rows that find no room there, 0 for none. Default: None, no
-            bound; but a table on a GPU without `gpu_bytes` and `gpu_total_bytes` puts no rows
-            there, because its rows would leave no GPU memory for the index.
+        host_bytes: Bytes of rows in host memory, an int from 0. With a `path`, from 1: on a CPU the
+            rows in the cache, on a GPU the rows between the cache and the files. A table on a CPU
+            with a `path` needs it, because rows go to disk only when the cache is full;
+            `tf_embed.tbe.TableBatchedEmbeddingBags` can do without. On a GPU without a `path`: the
+            rows that find no room there, 0 for none; None with `gpu_cache`. Default: None, no
+            bound; with a `path` on a GPU no rows; and a table on a GPU without `gpu_bytes` and
+            `gpu_total_bytes` puts no rows there, because its rows would leave no GPU memory for
+            the index.
+        gpu_cache: Whether the GPU's memory is a cache over host memory, so that rows in use come to
+            the GPU's memory and others leave it. It needs `gpu_bytes`. With a `path` the GPU's
+            memory is a cache anyway. Default: False, a row stays where it was put.
         path: A folder of this machine for rows on disk, a str or an os.PathLike. It is made if it
             is missing. Each table makes a folder of its own in it. Default: None, no disk.
         disk_bytes: Bytes of files in that folder, an int from 1. Default: None, what the file
@@ -74,8 +83,8 @@ class Storage(Config):
             another name. Default: False, they are deleted.
 
     Raises:
-        TypeError: If a number of bytes is not an int, `path` is not a path, or `keep_leftovers` is
-            not a bool.
+        TypeError: If a number of bytes is not an int, `path` is not a path, or `gpu_cache` or
+            `keep_leftovers` is not a bool.
         ValueError: If an argument is out of range, there is no room for any row, or an argument
             needs another one.
 
@@ -93,6 +102,7 @@ class Storage(Config):
     gpu_bytes: int | None = None
     gpu_total_bytes: int | None = None
     host_bytes: int | None = None
+    gpu_cache: bool = False
     path: str | os.PathLike[str] | None = None
     disk_bytes: int | None = None
     keep_leftovers: bool = False
@@ -107,7 +117,10 @@ class Storage(Config):
             object.__setattr__(self, "path", validation.path_of(self.path, "path"))
             # A URL would be a folder of this machine too, named "s3:".
             self._check("path", "a folder of this machine, not a URL", "://" not in str(self.path))
+        self._take(as_bool, "gpu_cache")
         self._take(as_bool, "keep_leftovers")
+        has_size = not self.gpu_cache or self.gpu_bytes is not None
+        self._check("gpu_cache", "False without `gpu_bytes`, the bytes of the cache", has_size)
         if self.path is None:
             self._check("disk_bytes", "None without a `path`", self.disk_bytes is None)
             self._check("keep_leftovers", "False without a `path`", not self.keep_leftovers)
@@ -116,8 +129,10 @@ class Storage(Config):
             has_use = self.host_bytes in (None, 0) or self.bounds_gpu
             needed = "used with a `path`, or with `gpu_bytes` or `gpu_total_bytes`"
             self._check("host_bytes", needed, has_use)
+            needed = "None with `gpu_cache` and without a `path`: all rows must find room"
+            self._check("host_bytes", needed, not self.gpu_cache or self.host_bytes is None)
         else:
-            needed = "at least 1 with a `path`: the bytes of rows in the cache"
+            needed = "at least 1 with a `path`: the bytes of rows in host memory"
             self._check("host_bytes", needed, self.host_bytes != 0)
 
     @property
@@ -128,8 +143,14 @@ class Storage(Config):
     @property
     def is_bounded(self) -> bool:
         """Whether a table on a GPU may have no room for a row though there is memory."""
+        if self.path is not None or self.gpu_cache:
+            return False
         on_both = self.gpu_bytes is not None and self.host_bytes is not None
         return on_both or self.gpu_total_bytes is not None
+
+    def has_tiers(self, *, on_gpu: bool) -> bool:
+        """Whether a table on a GPU, or on a CPU, has a cache and other tiers below it."""
+        return self.path is not None or (self.gpu_cache and on_gpu)
 
     def attributes(self) -> dict[str, Any]:
         """The storage as the op that makes a table takes it."""
@@ -142,6 +163,7 @@ class Storage(Config):
         }
         return {
             **{name: _NO_BOUND if one is None else one for name, one in bounds.items()},
+            "gpu_cache": self.gpu_cache,
             "path": "" if self.path is None else self.path,
             "keep_leftovers": self.keep_leftovers,
         }

@@ -82,14 +82,14 @@ class TableOptions:
         return "GPU" in self.device.upper()
 
     @property
-    def has_disk(self) -> bool:
-        """Whether rows may be on disk, under a cache."""
-        return self.storage is not None and self.storage.path is not None
+    def has_tiers(self) -> bool:
+        """Whether there is a cache of rows, over rows in host memory, on disk, or both."""
+        return self.storage is not None and self.storage.has_tiers(on_gpu=self.is_on_gpu)
 
     @property
     def notes_uses(self) -> bool:
         """Whether a lookup in training does more than read: it is kept, or brings rows up."""
-        return self.has_disk or bool(self.statistics)
+        return self.has_tiers or bool(self.statistics)
 
     @property
     def storage_attributes(self) -> dict[str, Any]:

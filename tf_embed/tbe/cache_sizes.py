@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.optimizers.rules import fused_slots
+from tf_embed.table.devices import CPU
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table_options import TableOptions
@@ -26,10 +27,11 @@ _ROWS_OF_SET = 32  # as in FBGEMM's cache
 
 @dataclasses.dataclass(frozen=True)
 class CacheSizes:
-    """Gives the storage of each table its `host_bytes`, where `cache_load_factor` says it.
+    """Gives the storage of each table the size of its cache, if `cache_load_factor` says it.
 
     Those are the tables of EmbeddingLocation.MANAGED_CACHING whose storage has a `path` and no
-    `host_bytes`. FBGEMM has one cache for all of them, and here each has its own.
+    `host_bytes`, on the CPU. On a GPU they are those without a storage, whose cache is in the GPU's
+    memory over host memory. FBGEMM has one cache for all tables, and here each has its own.
 
     Attributes:
         load_factor: Which part of the rows of a table its cache has room for.
@@ -38,6 +40,7 @@ class CacheSizes:
         precision: What rows are stored in.
         optimizer: The optimizer whose slots rows have; None: rows have none yet.
         state_dtypes: The dtypes of some of its slots, by name, that are not float32.
+        device: Where the tables are.
     """
 
     load_factor: float
@@ -45,6 +48,7 @@ class CacheSizes:
     precision: SparseType
     optimizer: RowRuleOptimizer | None
     state_dtypes: Mapping[str, tf.DType]
+    device: str
 
     def storages(
         self,
@@ -53,7 +57,7 @@ class CacheSizes:
         policies: Sequence[TablePolicy | None],
         names: Sequence[str],
     ) -> list[Storage | None]:
-        """The storage of each table, with the `host_bytes` that it lacks.
+        """The storage of each table, with the size of the cache that it lacks.
 
         Raises:
             ValueError: If a storage lacks `host_bytes` and nothing says them.
@@ -62,24 +66,28 @@ class CacheSizes:
         total = sum(rows)
         sized = list(storages)
         for i, (storage, count) in enumerate(zip(storages, rows, strict=True)):
-            if storage is None or not count:
+            if not count:
                 continue
             sets = math.ceil(self.load_factor * count / _ROWS_OF_SET)
             if self.sets:
                 sets = -(-self.sets * count // total)
             row = self._row_bytes(specs[i], policies[i], storage)
-            sized[i] = dataclasses.replace(storage, host_bytes=sets * _ROWS_OF_SET * row)
+            size = sets * _ROWS_OF_SET * row
+            if storage is None:
+                sized[i] = Storage(gpu_bytes=size, gpu_cache=True)
+            else:
+                sized[i] = dataclasses.replace(storage, host_bytes=size)
         return sized
 
     def _rows_of(
         self, storage: Storage | None, spec: TableSpec, policy: TablePolicy | None, name: str
     ) -> int:
         """How many rows a table has whose cache has no size; 0 for another one."""
-        if not lacks_size(storage):
+        if storage is None:
+            return rows_of_gpu_cache(spec, policy, storage, self.device)
+        if not lacks_size(storage, self.device):
             return 0
-        rows = spec.rows
-        if rows is None and policy is not None:
-            rows = policy.max_rows
+        rows = _rows_of_spec(spec, policy)
         if rows is None or spec.location != EmbeddingLocation.MANAGED_CACHING:
             raise ValueError(
                 f"`host_bytes` of the `storage` of {name!r} must be given with a `path`. Only a "
@@ -90,7 +98,9 @@ class CacheSizes:
             )
         return rows
 
-    def _row_bytes(self, spec: TableSpec, policy: TablePolicy | None, storage: Storage) -> int:
+    def _row_bytes(
+        self, spec: TableSpec, policy: TablePolicy | None, storage: Storage | None
+    ) -> int:
         quantized = self.precision == SparseType.INT8
         weights = spec.dim + quantized_rows.TAIL if quantized else spec.dim
         weights *= 1 if self.precision.dtype is None else self.precision.dtype.size
@@ -109,6 +119,27 @@ class CacheSizes:
         return -(-end // _WORD) * _WORD if is_narrow else end
 
 
-def lacks_size(storage: Storage | None) -> bool:
-    """Whether there is a cache over a disk without a size."""
-    return storage is not None and storage.path is not None and storage.host_bytes is None
+def lacks_size(storage: Storage | None, device: str) -> bool:
+    """Whether there is a cache over a disk without a size. On a GPU each has its `gpu_bytes`."""
+    if storage is None or device != CPU:
+        return False
+    return storage.path is not None and storage.host_bytes is None
+
+
+def rows_of_gpu_cache(
+    spec: TableSpec, policy: TablePolicy | None, storage: Storage | None, device: str
+) -> int:
+    """How many rows a table has of which a GPU caches a part, as its location says; 0: it has none.
+
+    A dynamic table without a bound on its rows has no such cache: nothing says how large it is.
+    """
+    if storage is not None or device == CPU:
+        return 0
+    is_cached = spec.location == EmbeddingLocation.MANAGED_CACHING
+    return _rows_of_spec(spec, policy) or 0 if is_cached else 0
+
+
+def _rows_of_spec(spec: TableSpec, policy: TablePolicy | None) -> int | None:
+    if spec.rows is None and policy is not None:
+        return policy.max_rows
+    return spec.rows

@@ -17,8 +17,9 @@ from tf_embed.configs import as_bool, as_config, as_enum, as_number
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.devices import CPU
+from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
-from tf_embed.tbe.cache_sizes import lacks_size
+from tf_embed.tbe.cache_sizes import lacks_size, rows_of_gpu_cache
 from tf_embed.tbe.optimizer_settings import EmbOptimType
 from tf_embed.tbe.tables import TableSpec
 from tf_embed.tbe.types import (
@@ -148,6 +149,7 @@ def say_what_has_no_effect(
     parameters: Mapping[str, inspect.Parameter],
     specs: Sequence[TableSpec],
     storages: Sequence[Storage | None],
+    policies: Sequence[TablePolicy | None],
     device: str,
 ) -> None:
     """Logs, once in a process, each argument that is set and has no effect.
@@ -157,27 +159,35 @@ def say_what_has_no_effect(
         parameters: What their defaults are of.
         specs: What describes the tables.
         storages: The storage of each, as it was given.
+        policies: The policy of each.
         device: Where they are.
     """
-    has_disk = [storage is not None and storage.path is not None for storage in storages]
-    sizes_caches = any(lacks_size(storage) for storage in storages)
+    of_gpu = [
+        rows_of_gpu_cache(spec, policy, storage, device) > 0
+        for spec, policy, storage in zip(specs, policies, storages, strict=True)
+    ]
+    has_cache = [
+        is_of_gpu or (storage is not None and storage.has_tiers(on_gpu=device != CPU))
+        for is_of_gpu, storage in zip(of_gpu, storages, strict=True)
+    ]
+    sizes_caches = any(of_gpu) or any(lacks_size(storage, device) for storage in storages)
     has_effect = {
         "cache_load_factor": sizes_caches and not given["cache_sets"],
         "cache_sets": sizes_caches,
-        "prefetch_pipeline": any(has_disk),
+        "prefetch_pipeline": any(has_cache),
     }
     for name in (*_OF_CACHE, *_WITHOUT_EFFECT):
         if given[name] != parameters[name].default and not has_effect.get(name, False):
             _say_once(
                 f"TableBatchedEmbeddingBags: {name!r} has no effect here. The one cache is that of "
-                "a `storage` with a `path`."
+                "a `storage` with a `path`, or on a GPU of EmbeddingLocation.MANAGED_CACHING."
             )
     if given["cache_algorithm"] != CacheAlgorithm.LRU:
         _say_once(
-            "TableBatchedEmbeddingBags: CacheAlgorithm.LFU means LRU: the cache of a table with a "
-            "`path` evicts by last use. Rows have the same values."
+            "TableBatchedEmbeddingBags: CacheAlgorithm.LFU means LRU: the cache of a table evicts "
+            "by last use. Rows have the same values."
         )
-    for spec, is_cached in zip(specs, has_disk, strict=True):
+    for spec, is_cached in zip(specs, has_cache, strict=True):
         location = f"EmbeddingLocation.{spec.location.name}"
         if is_cached:
             continue
@@ -187,8 +197,9 @@ def say_what_has_no_effect(
             )
         elif spec.location == EmbeddingLocation.MANAGED_CACHING:
             _say_once(
-                f"TableBatchedEmbeddingBags: {location} means EmbeddingLocation.MANAGED: there is "
-                "no cache."
+                f"TableBatchedEmbeddingBags: {location} has no effect on a table with a `storage`, "
+                "which says where its rows are. Of a dynamic table without `max_rows` it means "
+                "EmbeddingLocation.MANAGED, because nothing says how large its cache would be."
             )
 
 

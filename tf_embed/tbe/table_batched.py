@@ -142,17 +142,19 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             EmbeddingLocation, ComputeDevice). Tables are on the first GPU where none of them is of
             EmbeddingLocation.HOST, which is the default, and a GPU can have them (see
             `tf_embed.Variable`), without narrow `optimizer_state_dtypes`. Rows of those of DEVICE
-            are in its memory, of MANAGED and MANAGED_CACHING in the host's, pinned (see
-            `tf_embed.Storage`). Otherwise all tables are on the CPU. MTIA is refused.
-            MANAGED_CACHING means MANAGED, because there is no cache in a GPU's memory. With a
-            `storage` that has a `path` it means a cache in host memory over rows on disk.
+            are in its memory, of MANAGED in the host's, pinned, and of MANAGED_CACHING in the
+            host's under a cache in the GPU's (see `tf_embed.Storage`). Otherwise all tables are on
+            the CPU. MTIA is refused. With a `storage` that has a `path`, MANAGED_CACHING means a
+            cache in host memory over rows on disk. A dynamic table without `max_rows` has no cache
+            on a GPU: MANAGED_CACHING then means MANAGED.
         feature_table_map: The number of each feature's table. Default: one feature a table.
-        cache_algorithm: CacheAlgorithm.LRU or LFU. The one cache is that of a `storage` with a
-            `path`. It evicts by last use, roughly, with either; the rows have the same values.
+        cache_algorithm: CacheAlgorithm.LRU or LFU. A cache evicts by last use, roughly, with
+            either; the rows have the same values.
         cache_load_factor: The part of the rows of a table that its cache has room for, above 0.
-            It counts for tables of EmbeddingLocation.MANAGED_CACHING whose `storage` has a `path`
-            and no `host_bytes`. Their number of rows is that of `embedding_specs`, or of a dynamic
-            table the `max_rows` of its `policy`. A cache has whole sets of 32 rows. A row is its
+            It counts for tables of EmbeddingLocation.MANAGED_CACHING: on a GPU for those without a
+            `storage`, on the CPU for those whose `storage` has a `path` and no `host_bytes`. Their
+            number of rows is that of `embedding_specs`, or of a dynamic table the `max_rows` of its
+            `policy`. A cache has whole sets of 32 rows. A row is its
             weights, its statistics and the slots of the layer's own optimizer.
         cache_sets: If not 0, the number of sets of 32 rows in the caches of those tables together,
             in place of `cache_load_factor`. Each has its own cache, in proportion to its rows.
@@ -222,8 +224,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             tables come and leave.
         storage: A `tf_embed.Storage`, or one or None for each table: the tiers of each table, in
             place of what its EmbeddingLocation means. One for all bounds each table by itself. If
-            one has a `path`, all tables are on the CPU. `host_bytes` may be left out beside a
-            `path`, see `cache_load_factor`.
+            one has a `path` and no `gpu_bytes`, all tables are on the CPU. `host_bytes` may be left
+            out beside a `path`, see `cache_load_factor`.
         padding_id: An id that stands for nothing, in every feature: it is dropped, as -1 is of
             arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
             so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
@@ -375,7 +377,12 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         self._device = device_of(self._specs, self.weights_precision, narrow, self._storages)
         self._arguments = {**given, **settings_of.checked_without_effect(given)}
         settings_of.say_what_has_no_effect(
-            self._arguments, _PARAMETERS, self._specs, self._storages, self._device
+            self._arguments,
+            _PARAMETERS,
+            self._specs,
+            self._storages,
+            self._policies,
+            self._device,
         )
         self._features = batches.Features(
             self.name,
@@ -429,6 +436,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             self.weights_precision,
             self._optimizer,
             self._state_dtypes,
+            self._device,
         )
         storages = sizes.storages(self._storages, self._specs, self._policies, self.table_names)
         variables = [
@@ -763,10 +771,10 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         """
         self._resets.prune(pruned_indices, pruned_indices_offsets, logical_table_ids, buffer_ids)
 
-    # The caches of tables whose `storage` has a `path`.
+    # The caches of tables with tiers.
 
     def flush(self) -> None:
-        """Does nothing: rows in the cache are as good as rows on disk, and are saved with them."""
+        """Does nothing: rows in the cache are as good as rows below it, and are saved with them."""
 
     def reset_cache_states(self) -> None:
         """Does nothing: it would lose rows that are in the cache alone."""
@@ -778,10 +786,10 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         forward_stream: Any = None,
         batch_size_per_feature_per_rank: Any = None,
     ) -> None:
-        """Brings the rows of a later batch up from disk; see `tf_embed.Variable.prefetch`.
+        """Brings the rows of a later batch up to their caches; see `tf_embed.Variable.prefetch`.
 
-        Tables without a `path` in their `storage` have nothing to bring up. A batch may be used
-        without, and prefetched ones need not be used. Faults are neither counted nor logged here.
+        Tables without a cache have nothing to bring up. A batch may be used without, and
+        prefetched ones need not be used. Faults are neither counted nor logged here.
 
         Args:
             indices: Integers [n], int32 or int64.
@@ -797,7 +805,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         counts = None
         if batch_size_per_feature_per_rank is not None:
             counts = self._features.counts_by_rank(batch_size_per_feature_per_rank)
-        if any(table.table.options.has_disk for table in self.tables):
+        if any(table.table.options.has_tiers for table in self.tables):
             self._tiers.prefetch(self._features.batch(indices, offsets, None, counts))
 
     def get_uvm_cache_stats(self, use_local_cache: bool = False) -> tf.Tensor:
@@ -809,7 +817,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         Returns:
             int64 [6], in FBGEMM's order: number of calls, requested indices, unique indices, unique
             misses, unique conflict misses, conflict misses. Requested indices are those that have a
-            row, and unique misses are rows that came up from disk, by use or by `prefetch`. The
+            row, and unique misses are rows that came up to a cache, by use or by `prefetch`. The
             others are not counted, and are -1. `table.stats()` of `tables` has more.
 
         Raises:
@@ -845,8 +853,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     def get_table_wise_cache_miss(self) -> tf.Tensor:
         """Counts the unique misses of each table since it was made or the last reset.
 
-        A unique miss is a row that came up from disk, because a step or `prefetch` wanted it and it
-        was not in the cache. Lookups of evaluation bring no rows up and count none.
+        A unique miss is a row that came up to a cache, because a step or `prefetch` wanted it and
+        it was not there. Lookups of evaluation bring no rows up and count none.
 
         Returns:
             int64 [tables].

@@ -136,12 +136,16 @@ def device_of(
         specs: What describes them. A GPU is for tables none of which is of EmbeddingLocation.HOST.
         precision: What rows are stored in.
         has_narrow_states: Whether their optimizer keeps float16 or bfloat16 beside rows.
-        storages: The storage of each. Tables with rows on disk are on the CPU.
+        storages: The storage of each. Tables with rows on disk are on the CPU, unless each of them
+            has the `gpu_bytes` of its cache.
 
     Returns:
         The first GPU, if there is one that can have all of them; else the CPU.
     """
-    has_disk = any(storage is not None and storage.path is not None for storage in storages)
+    has_disk = any(
+        storage is not None and storage.path is not None and storage.gpu_bytes is None
+        for storage in storages
+    )
     is_of_host = any(spec.location == EmbeddingLocation.HOST for spec in specs)
     if has_narrow_states or has_disk or is_of_host:
         return CPU

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Tiers`: the caches of tables whose rows are on disk, as FBGEMM's methods name them."""
+"""`Tiers`: the caches of tables with several tiers, as FBGEMM's methods name them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_COUNTED = -1
 
 
 class Tiers:
-    """Brings rows up from disk, and reports how often they were in the cache.
+    """Brings rows up to the caches, and reports how often they were in the cache.
 
     Args:
         owner: The layer's name, for messages.
@@ -33,7 +33,7 @@ class Tiers:
 
     def prefetch(self, batch: Batch) -> None:
         """Brings up the rows of a batch. Ids that no row has are skipped."""
-        has_disk = [table.options.has_disk for table in self._tables]
+        has_disk = [table.options.has_tiers for table in self._tables]
         if not any(has_disk):
             return
         bags = tf.concat([[0], tf.cumsum(batch.num_bags)], 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What FBGEMM's table-batched embeddings are described by, under FBGEMM's names.
 
-Settings of a cache have an effect on tables whose `storage` has a `path`. Other tables take them so
-that a description that was written for FBGEMM is one here.
+Settings of a cache have an effect on tables that have one. Other tables take them so that a
+description that was written for FBGEMM is one here.
 `tf_embed.tbe.optimizer_settings` has those of its optimizers.
 """
 
@@ -22,10 +22,10 @@ class EmbeddingLocation(enum.IntEnum):
 
     The tables of a layer, none of them of `HOST`, are on a GPU, where there is one that can have
     them: `DEVICE` is its memory, `MANAGED` is pinned memory of the host that it reads and writes,
-    and `MANAGED_CACHING` the same, without a cache. Otherwise all are on the CPU.
+    and `MANAGED_CACHING` is host memory under a cache in the GPU's. Otherwise all are on the CPU.
 
-    A table whose `storage` has a `path` has its rows on disk, under a cache in host memory. With
-    `MANAGED_CACHING` the arguments of FBGEMM's cache say how large that is.
+    A table on the CPU whose `storage` has a `path` has its rows on disk, under a cache in host
+    memory. With `MANAGED_CACHING` the arguments of FBGEMM's cache say how large a cache is.
 
     `MTIA`, an accelerator that TensorFlow does not know, is refused.
     """
@@ -90,7 +90,7 @@ class BoundsCheckMode(enum.IntEnum):
 class CacheAlgorithm(enum.IntEnum):
     """Which rows FBGEMM's cache keeps: those used last, or those used most.
 
-    The cache of a table with a `path` keeps rows by their last use, roughly, with either. The rows
+    The cache of a table keeps rows by their last use, roughly, with either. The rows
     have the same values.
     """
 

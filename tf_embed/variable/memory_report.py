@@ -19,7 +19,7 @@ _BLOCK_FRAME = 20  # bytes of a block on disk that are not of rows
 _PAGE = 4096
 # Of a bound on files, what rows can fill before compaction has no room to work.
 _DISK_SHARE = 5 / 6
-_MARK = 1  # bytes that a cache keeps of a row: its last use, and whether it has changed
+_MARK = 1  # bytes that a tier over another one keeps of a row: its last use and its state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TierReport:
         bound_bytes: The most bytes that the tier may hold; None: no bound.
         capacity_rows: How many rows fit within the bound, for all shards together; None: no bound.
             Of the disk, about so many: compaction of files needs a part of the bound.
-        rows: Rows in the tier now. A row that is in the cache and on disk counts in both.
+        rows: Rows in the tier now. A row that is in the cache and below it counts in both.
         bytes: Bytes of these rows; of the disk, bytes of files.
     """
 
@@ -52,7 +52,7 @@ class MemoryReport:
         weight_bytes: Bytes of the weights of a row.
         slot_bytes: Bytes of the optimizer slots of a row.
         statistics_bytes: Bytes of the statistics of a row.
-        mark_bytes: Bytes that the cache of a table with a `path` keeps of a row besides.
+        mark_bytes: Bytes that a table with a cache keeps of a row in memory besides.
         row_bytes: Bytes that a row takes in memory: these four, padded.
         index_bytes: Bytes of the index from keys to rows. Of a table with a `path` it includes the
             statistics of rows on disk, which are in memory.
@@ -109,7 +109,7 @@ def memory_report(table: Table) -> MemoryReport:
         )
     stats = stats_of(table)
     weights, slots, statistics = _parts_of_row(table, stats)
-    row = bytes_of_row(weights, slots, statistics, is_cached=table.options.has_disk)
+    row = bytes_of_row(weights, slots, statistics, is_cached=table.options.has_tiers)
     on_disk = _bytes_on_disk(weights, max(slots, _slot_bytes_of_rule(table)))
     return MemoryReport(
         name=table.options.name,
@@ -117,7 +117,7 @@ def memory_report(table: Table) -> MemoryReport:
         weight_bytes=weights,
         slot_bytes=slots,
         statistics_bytes=statistics,
-        mark_bytes=_MARK if table.options.has_disk else 0,
+        mark_bytes=_MARK if table.options.has_tiers else 0,
         row_bytes=row,
         index_bytes=stats["index_bytes"],
         slack_bytes=stats["slack_bytes"],
@@ -132,7 +132,7 @@ def bytes_of_row(weights: int, slots: int, statistics: int, *, is_cached: bool) 
         weights: Bytes of its weights.
         slots: Bytes of its optimizer slots.
         statistics: Bytes of its statistics.
-        is_cached: Whether the memory is a cache over a disk.
+        is_cached: Whether the memory is a cache, or a tier below one.
     """
     row = _padded(_padded(weights, _WORD) + slots, _ROW_ALIGNMENT)
     return row + statistics + (_MARK if is_cached else 0)
@@ -161,7 +161,7 @@ def _parts_of_row(table: Table, stats: dict[str, Any]) -> tuple[int, int, int]:
     options = table.options
     weights = options.dim * (options.value_dtype.size or _WORD)
     statistics = options.words_of_row * _WORD
-    rows = stats["cache_rows"] if options.has_disk else stats["rows"]
+    rows = stats["cache_rows"] if options.has_tiers else stats["rows"]
     slots = 0
     if rows:
         slots = max(0, stats["payload_bytes"] // rows - weights - statistics)
@@ -196,15 +196,16 @@ def _tiers(
         return TierReport(name, bound, capacity, rows, used)
 
     payload = stats["payload_bytes"]
-    if storage is not None and options.has_disk:
-        rows, used = stats["disk_rows"], stats["disk_bytes"]
+    if storage is not None and options.has_tiers:
         name, bound = "host", storage.host_bytes
         if options.is_on_gpu:
             name, bound = "gpu", storage.gpu_bytes
-        return (
-            tier(name, bound, stats["cache_rows"], payload),
-            tier("disk", storage.disk_bytes, rows, used),
-        )
+        tiers = [tier(name, bound, stats["cache_rows"], payload)]
+        if options.is_on_gpu and (storage.path is None or storage.host_bytes is not None):
+            tiers.append(tier("host", storage.host_bytes, stats["host_rows"], stats["host_bytes"]))
+        if storage.path is not None:
+            tiers.append(tier("disk", storage.disk_bytes, stats["disk_rows"], stats["disk_bytes"]))
+        return tuple(tiers)
     if not options.is_on_gpu:
         return (tier("host", None, stats["rows"], payload),)
     bounds = {"gpu_bytes": None, "host_bytes": 0} if storage is None else storage.attributes()

@@ -92,8 +92,8 @@ def stats_of(table: Table) -> dict[str, Any]:
     wanted = counts["disk_rows_read"] * counts["disk_live_bytes"]
     return {
         **counts,
-        # Places are of the index in memory: of a table with a disk, that of the cache.
-        "load": _ratio(counts["cache_rows" if table.options.has_disk else "rows"], places),
+        # Places are of the index in memory: of a table with tiers, that of the cache.
+        "load": _ratio(counts["cache_rows" if table.options.has_tiers else "rows"], places),
         "mean_probe_length": _ratio(read, probed),
         "cache_hit_rate": _known_ratio(counts["cache_hits"], found),
         "read_amplification": _known_ratio(counts["disk_read_bytes"] * counts["disk_rows"], wanted),

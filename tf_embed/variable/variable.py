@@ -370,11 +370,10 @@ class Variable(tf.Module):
         return (values, exists) if validation.flag(return_exists, "return_exists") else values
 
     def prefetch(self, keys: Any, name: str | None = None) -> tf.Operation | None:
-        """Brings rows that are on disk up to the cache in host memory, ahead of their use.
+        """Brings rows that are in lower tiers up to the cache, ahead of their use.
 
         No row changes, and no key is inserted. A call brings up at most half as many rows as the
-        cache has room for. In a table without a `path` in its `storage` there is nothing to bring
-        up.
+        cache has room for. In a table without a cache (see `Storage`) there is nothing to bring up.
 
         Args:
             keys: Integers, or strings, of any shape. Keys without a row are skipped.
@@ -669,7 +668,7 @@ class Variable(tf.Module):
             - pinned_bytes: Of these two, the bytes of rows of a table on a GPU that are in pinned
               host memory, see `Storage`.
             - admission_bytes: Bytes of what counts the keys that wait for a row.
-            - load: How full the index is, from 0 to 1; of a table with a `path`, the cache's.
+            - load: How full the index is, from 0 to 1; of a table with tiers, the cache's.
             - mean_probe_length: Cache lines of the index that a lookup reads, in the mean over a
               sample; 0 without rows.
             - admitted: Rows that came by a policy with a bound, admission or TTL.
@@ -680,16 +679,19 @@ class Variable(tf.Module):
             - undrained: Rows that wait for `drain_evicted`.
             - hits, misses: Keys that lookups of all kinds found, and did not.
 
-            Of a table with a `path` in its `storage`, otherwise 0 or None:
+            Of a table with tiers, which its `storage` gives it by `path` or `gpu_cache`, otherwise
+            0 or None:
 
             - cache_rows: Rows in the cache. The `payload_bytes` are theirs.
             - cache_hits, cache_misses: Keys that lookups and training found in the cache, and keys
-              that they found on disk. Keys without a row are in neither.
+              that they found below it. Keys without a row are in neither.
             - cache_hit_rate: The part of these that was in the cache, from 0 to 1. None before the
               first, NaN in a graph.
-            - promoted: Rows that came up from disk to the cache, by use or by `prefetch`.
-            - demoted: Rows that the cache evicted to disk.
+            - promoted: Rows that came up to the cache, by use or by `prefetch`.
+            - demoted: Rows that the cache evicted to the tiers below.
             - demoted_unwritten: Of these, rows that had not changed, and were not written again.
+            - host_rows, host_bytes: Rows in host memory below the cache of a table on a GPU,
+              including those that are in the cache as well, and their bytes.
             - disk_rows: Rows on disk, including those that are in the cache as well.
             - disk_live_bytes: Bytes of these rows.
             - disk_bytes: Bytes of files.

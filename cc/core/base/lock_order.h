@@ -24,22 +24,25 @@
 namespace tf_embed {
 
 enum class LockRank : uint8_t {
-  kSave,      // saving a variable to files
-  kStrings,   // the dictionaries of a variable
-  kWriters,   // TableLocks::writers, by the number of the table
-  kContent,   // TableLocks::content, likewise
-  kPolicy,    // TableLocks::policy, likewise
-  kTier,      // rows on their way up from one tier to the next
-  kCounts,    // what an admission policy counts
-  kRowLog,    // the end of a store's log of rows, for those that append
-  kLogTail,   // the same, for those that read rows which are not on the medium yet
-  kSegments,  // files of a log
-  kStripe,    // a stripe of an index
-  kStore,     // slabs and freed slots of a row store
-  kArena,     // memory of an index
-  kLog,       // evicted rows
-  kBucket,    // a bucket's word
-  kChanges,   // rows and keys that a snapshot will have
+  kSave,       // saving a variable to files
+  kStrings,    // the dictionaries of a variable
+  kWriters,    // TableLocks::writers, by the number of the table
+  kContent,    // TableLocks::content, likewise
+  kPolicy,     // TableLocks::policy, likewise
+  kTier,       // rows on their way up from one tier to the next
+  kCounts,     // what an admission policy counts
+  kHostTier,   // rows on their way between a store in host memory and the one below it
+  kSweep,      // the search for rows that leave a store in host memory
+  kRowLog,     // the end of a store's log of rows, for those that append
+  kLogTail,    // the same, for those that read rows which are not on the medium yet
+  kSegments,   // files of a log
+  kStripe,     // a stripe of an index
+  kStore,      // slabs and freed slots of a row store
+  kArena,      // memory of an index
+  kLog,        // evicted rows
+  kBucket,     // a bucket's word
+  kChanges,    // rows and keys that a snapshot will have
+  kUnordered,  // not checked: whoever has such a lock says why no circle comes of it
 };
 
 #if defined(TF_EMBED_CHECK_LOCKS)
@@ -111,11 +114,19 @@ class HeldLocks {
 class LockPlace {
  public:
   explicit LockPlace(LockRank rank, uint64_t number = 0) : rank_(rank), number_(number) {}
-  void CheckWait() const { HeldLocks::OfThread().CheckWait(rank_, number_); }
-  void Taken() const { HeldLocks::OfThread().Add(rank_, number_); }
-  void GivenBack() const { HeldLocks::OfThread().Remove(rank_, number_); }
+  void CheckWait() const {
+    if (IsOrdered()) HeldLocks::OfThread().CheckWait(rank_, number_);
+  }
+  void Taken() const {
+    if (IsOrdered()) HeldLocks::OfThread().Add(rank_, number_);
+  }
+  void GivenBack() const {
+    if (IsOrdered()) HeldLocks::OfThread().Remove(rank_, number_);
+  }
 
  private:
+  bool IsOrdered() const { return rank_ != LockRank::kUnordered; }
+
   const LockRank rank_;
   const uint64_t number_;
 };

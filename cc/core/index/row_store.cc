@@ -141,20 +141,31 @@ void RowStore::SetSlab(size_t slab, char* memory) {
       .store(memory, std::memory_order_release);
 }
 
-Status RowStore::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots) {
+Status RowStore::ChangeLayout(const RowLayout& layout, const NewSlots& new_slots,
+                              const std::function<Status()>& change_others) {
   const size_t slabs = slabs_.load(std::memory_order_relaxed);
   // All memory first: pages that are not written cost nothing yet, and old slabs go one by one.
   Buffer<char*> fresh(allocator_);
   TF_EMBED_RETURN_IF_ERROR(fresh.Resize(slabs));
+  const auto free_first = [&](size_t count) {
+    while (count-- > 0) allocator_->Deallocate(fresh[count], SlabBytes(count, layout));
+  };
   for (size_t slab = 0; slab < slabs; ++slab) {
     const size_t bytes = SlabBytes(slab, layout);
     fresh[slab] = static_cast<char*>(allocator_->Allocate(bytes));
     if (fresh[slab] != nullptr) continue;
-    while (slab-- > 0) allocator_->Deallocate(fresh[slab], SlabBytes(slab, layout));
+    free_first(slab);
     return Status::ResourceExhausted([&] {
       return "No memory for " + std::to_string(bytes) + " bytes of rows with " +
              std::to_string(layout.slots_per_row) + " optimizer slots each.";
     });
+  }
+  if (change_others != nullptr) {
+    Status status = change_others();
+    if (!status.ok()) {
+      free_first(slabs);
+      return status;
+    }
   }
   for (size_t slab = 0; slab < slabs; ++slab) {
     char* const old = Slab(slab);

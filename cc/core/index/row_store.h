@@ -90,8 +90,10 @@ class RowStore {
 
   // Gives all rows another layout of the same weights: weights stay, and slots become what
   // `new_slots` says. It is asked about rows that are freed as well. On failure nothing has
-  // changed.
-  Status ChangeLayout(const RowLayout& layout, const NewSlots& new_slots);
+  // changed. Calls `change_others`, if it is given, when nothing can fail here any more, and
+  // changes nothing if that fails.
+  Status ChangeLayout(const RowLayout& layout, const NewSlots& new_slots,
+                      const std::function<Status()>& change_others = nullptr);
 
  private:
   // What a freed row holds: the next one of its chain and, if it heads a chain that belongs to

@@ -149,6 +149,19 @@ void StripedIndex::EraseStripe(size_t number) {
   Retire(old);
 }
 
+Status StripedIndex::Shrink(size_t number) {
+  const Stripe& stripe = stripes_[number];
+  if (stripe.array == nullptr) return Status();
+  const size_t size = StripeSize(number);
+  if (size == 0) {
+    EraseStripe(number);
+    return Status();
+  }
+  const size_t home_buckets = BucketsFor(static_cast<double>(size), max_load_);
+  if (2 * (home_buckets + kSpareBuckets) > stripe.array->buckets()) return Status();
+  return Refill(number, home_buckets, kSpareBuckets);
+}
+
 uint32_t StripedIndex::Erase(int64_t key, uint64_t hash) {
   const Entry entry = Find(key, hash);
   if (!entry.found()) return kNoRowId;

@@ -103,6 +103,10 @@ class StripedIndex {
   // Removes all keys of a stripe. The stripe's mutex is held.
   void EraseStripe(size_t stripe);
 
+  // Gives memory back that the keys of a stripe do not need, if that is half of it or more. On
+  // failure nothing has changed. The stripe's mutex is held.
+  Status Shrink(size_t stripe);
+
   // Calls visit(bucket, key, row id) for each key. The stripe's mutex is held.
   template <typename Visit>
   void ForEach(size_t stripe, const Visit& visit) const;

@@ -37,14 +37,16 @@ struct BackingStoreStats {
   uint64_t shared_rows = 0;      // those in the cache as well
   uint64_t index_bytes = 0;      // of memory
   uint64_t buffer_bytes = 0;     // of memory, for rows that wait to be written
-  uint64_t live_bytes = 0;       // of rows that are here, on the medium or waiting
-  uint64_t disk_bytes = 0;       // of the medium, garbage included
-  uint64_t rows_read = 0;        // rows that Get gave
-  uint64_t bytes_read = 0;       // from the medium, for Get
-  uint64_t rows_written = 0;     // rows that Put took
-  uint64_t bytes_written = 0;    // to the medium, for Put
+  uint64_t live_bytes = 0;       // of rows that are here, on the disk or waiting
+  uint64_t host_rows = 0;        // of the rows, those in host memory
+  uint64_t host_bytes = 0;       // of the live bytes, those of these rows
+  uint64_t disk_bytes = 0;       // of files, garbage included
+  uint64_t rows_read = 0;        // rows that Get read from the disk
+  uint64_t bytes_read = 0;       // from the disk, for Get
+  uint64_t rows_written = 0;     // rows that Put took for the disk
+  uint64_t bytes_written = 0;    // to the disk, for Put
   uint64_t compacted_bytes = 0;  // read and written by compaction
-  uint64_t read_requests = 0;    // blocks that Get asked the medium for
+  uint64_t read_requests = 0;    // blocks that Get asked the disk for
   uint64_t max_queue_depth = 0;  // the most requests that were under way at once
 };
 
@@ -70,7 +72,7 @@ class BackingStore {
 
   // Takes rows; a row of a key that is here is replaced. On failure some of them may be here, each
   // of them whole; the caller keeps its copies and may put them again. kResourceExhausted if there
-  // is no space.
+  // is no space. A store that is short of memory may forget shared rows of other keys meanwhile.
   virtual Status Put(const ExecContext& context, const WholeRows& rows, After after) = 0;
   Status Put(const ExecContext& context, const WholeRows& rows) {
     return Put(context, rows, After::kCold);

@@ -31,6 +31,8 @@
   STAT(promoted, "rows that came up from a lower tier")                                     \
   STAT(demoted, "rows that went down to a lower tier")                                      \
   STAT(demoted_unwritten, "of these, rows that the lower tier had already")                 \
+  STAT(host_rows, "rows in host memory below a cache, those in the cache as well included") \
+  STAT(host_bytes, "bytes of these rows")                                                   \
   STAT(disk_rows, "rows on disk, those in the first tier as well included")                 \
   STAT(disk_live_bytes, "bytes of these rows")                                              \
   STAT(disk_bytes, "bytes of files")                                                        \

@@ -330,6 +330,23 @@ TEST(DiskStore, AnIndexTakesAtMost24BytesAKey) {
   EXPECT_LE(oracle.store()->Stats().index_bytes, 24u * 400000);
 }
 
+TEST(DiskStore, CompactGivesMemoryOfKeysThatLeftBack) {
+  TempFolder folder("/dev/shm");
+  DiskStoreOracle oracle(Small(folder, 1));
+  ASSERT_TRUE(oracle.Put(Range(0, 100000)).ok());
+  const uint64_t full = oracle.store()->Stats().index_bytes;
+  oracle.Erase(Range(5000, 100000));
+  ASSERT_TRUE(oracle.store()->Compact(ExecContext::Serial()).ok());
+  EXPECT_LE(oracle.store()->Stats().index_bytes, full / 5);
+  ASSERT_TRUE(oracle.Check().ok());
+  ASSERT_TRUE(oracle.Put(Range(0, 50000)).ok());
+  ASSERT_TRUE(oracle.Check().ok());
+  oracle.Erase(oracle.Keys());
+  ASSERT_TRUE(oracle.store()->Compact(ExecContext::Serial()).ok());
+  EXPECT_LE(oracle.store()->Stats().index_bytes, full / 50);
+  ASSERT_TRUE(oracle.Check().ok());
+}
+
 TEST(DiskStore, SharedRowsAreLeftOutOfAScan) {
   TempFolder folder;
   DiskStoreOracle oracle(Small(folder));

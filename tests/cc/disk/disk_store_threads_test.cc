@@ -1,212 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many threads in one store on disk at once.
-#include <atomic>
-#include <cstring>
-#include <random>
+#include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "cc/core/rules/rule_list.h"
 #include "cc/disk/disk_store.h"
 #include "gtest/gtest.h"
 #include "tests/cc/support/disk_store_oracle.h"
+#include "tests/cc/support/store_threads.h"
 
 namespace tf_embed {
 namespace {
 
-using After = BackingStore::After;
-
-constexpr size_t kDim = 60;
-constexpr size_t kBytes = kDim * sizeof(float);
-constexpr int64_t kKeys = 3000;
-
-class Threads : public testing::TestWithParam<bool> {};
+class Threads : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    DiskStoreOptions options;
+    options.path = folder_.path();
+    options.name = "items-0";
+    options.dim = StoreThreads::kDim;
+    options.buffer_bytes = 32 << 10;
+    options.use_io_uring = GetParam();
+    ASSERT_TRUE(DiskStore::Open(options, &store_).ok());
+  }
+  TempFolder folder_;
+  std::unique_ptr<DiskStore> store_;
+};
 INSTANTIATE_TEST_SUITE_P(Readers, Threads, testing::Bool(), [](const auto& info) {
   return std::string(info.param ? "IoUring" : "Pread");
 });
 
-// A row has its version in its first word, and the rest follows from it and the key: so a row that
-// is another's, or half of one, is seen.
-void Make(int64_t key, uint64_t version, char* row) {
-  std::memcpy(row, &version, sizeof(version));
-  FillRow(key, version, row + sizeof(version), kBytes - sizeof(version));
-}
-bool IsWhole(int64_t key, const char* row, uint64_t* version) {
-  char wanted[kBytes];
-  std::memcpy(version, row, sizeof(*version));
-  Make(key, *version, wanted);
-  return std::memcmp(wanted, row, kBytes) == 0;
-}
-
 TEST_P(Threads, GetWholeRowsAndNoneIsLost) {
-  TempFolder folder;
-  DiskStoreOptions options;
-  options.path = folder.path();
-  options.name = "items-0";
-  options.dim = kDim;
-  options.buffer_bytes = 32 << 10;
-  options.use_io_uring = GetParam();
-  std::unique_ptr<DiskStore> store;
-  ASSERT_TRUE(DiskStore::Open(options, &store).ok());
-
-  // Each writer has keys of its own, and knows the version of each: 0 is absent.
-  constexpr int kWriters = 3;
-  constexpr int kRounds = 150;
-  std::vector<uint64_t> versions(kKeys, 0);
-  std::atomic<int> writing{kWriters};
-  std::vector<std::thread> threads;
-  for (int writer = 0; writer < kWriters; ++writer) {
-    threads.emplace_back([&, writer] {
-      std::mt19937_64 random(static_cast<uint64_t>(writer));
-      WholeRows rows(HostAllocator());
-      for (uint64_t round = 1; round <= kRounds; ++round) {
-        std::vector<int64_t> keys;
-        for (int64_t key = writer; key < kKeys; key += kWriters) {
-          if (random() % 4 == 0) keys.push_back(key);
-        }
-        if (round % 5 == 0) {
-          store->Erase(keys.data(), keys.size());
-          for (const int64_t key : keys) versions[static_cast<size_t>(key)] = 0;
-          continue;
-        }
-        ASSERT_TRUE(rows.Resize(keys.size(), kBytes, 0, 0).ok());
-        rows.size = keys.size();
-        for (size_t i = 0; i < keys.size(); ++i) {
-          rows.keys[i] = keys[i];
-          Make(keys[i], round, rows.weights.data() + i * kBytes);
-          versions[static_cast<size_t>(keys[i])] = round;
-        }
-        ASSERT_TRUE(store->Put(ExecContext::Serial(), rows).ok());
-        // What was put is there.
-        const After after = round % 2 == 0 ? After::kShared : After::kCold;
-        ASSERT_TRUE(store->Get(ExecContext::Serial(), keys.data(), keys.size(), after, &rows).ok());
-        ASSERT_EQ(keys.size(), rows.size);
-        for (size_t i = 0; i < rows.size; ++i) {
-          uint64_t version = 0;
-          EXPECT_TRUE(IsWhole(rows.keys[i], rows.weights.data() + i * kBytes, &version));
-          EXPECT_EQ(versions[static_cast<size_t>(rows.keys[i])], version);
-        }
-        if (after == After::kShared) store->Unshare(keys.data(), keys.size(), nullptr);
-      }
-      --writing;
-    });
-  }
-  for (int reader = 0; reader < 2; ++reader) {
-    threads.emplace_back([&, reader] {
-      std::mt19937_64 random(static_cast<uint64_t>(100 + reader));
-      WholeRows rows(HostAllocator());
-      while (writing > 0) {
-        std::vector<int64_t> keys;
-        for (int64_t key = 0; key < kKeys; ++key) {
-          if (random() % 8 == 0) keys.push_back(key);
-        }
-        const auto exists = std::make_unique<bool[]>(keys.size() + 1);
-        store->Contains(keys.data(), keys.size(), exists.get());
-        ASSERT_TRUE(
-            store->Get(ExecContext::Serial(), keys.data(), keys.size(), After::kCold, &rows).ok());
-        std::vector<int64_t> got;
-        for (size_t i = 0; i < rows.size; ++i) {
-          uint64_t version = 0;
-          EXPECT_TRUE(IsWhole(rows.keys[i], rows.weights.data() + i * kBytes, &version));
-          got.push_back(rows.keys[i]);
-        }
-        std::sort(got.begin(), got.end());
-        EXPECT_TRUE(std::adjacent_find(got.begin(), got.end()) == got.end());
-        store->Stats();
-      }
-    });
-  }
-  threads.emplace_back([&] {
-    WholeRows rows(HostAllocator());
-    while (writing > 0) {
-      ASSERT_TRUE(store->Compact(ExecContext::Serial()).ok());
-      for (ExportCursor cursor; !cursor.done;) {
-        ASSERT_TRUE(store->Scan(500, &cursor, &rows).ok());
-        for (size_t i = 0; i < rows.size; ++i) {
-          uint64_t version = 0;
-          EXPECT_TRUE(IsWhole(rows.keys[i], rows.weights.data() + i * kBytes, &version));
-        }
-      }
-    }
-  });
-  for (std::thread& thread : threads) thread.join();
-
-  EXPECT_EQ(0u, store->shared());
-  std::vector<int64_t> keys;
-  size_t present = 0;
-  for (int64_t key = 0; key < kKeys; ++key) {
-    keys.push_back(key);
-    present += versions[static_cast<size_t>(key)] > 0;
-  }
-  EXPECT_EQ(present, store->size());
-  WholeRows rows(HostAllocator());
-  ASSERT_TRUE(
-      store->Get(ExecContext::Serial(), keys.data(), keys.size(), After::kCold, &rows).ok());
-  ASSERT_EQ(present, rows.size);
-  for (size_t i = 0; i < rows.size; ++i) {
-    uint64_t version = 0;
-    EXPECT_TRUE(IsWhole(rows.keys[i], rows.weights.data() + i * kBytes, &version));
-    EXPECT_EQ(versions[static_cast<size_t>(rows.keys[i])], version);
-  }
+  StoreThreads::ReadAndWrite(store_.get(), /*forgets=*/false);
   // All the space that is garbage comes back.
-  ASSERT_TRUE(store->Compact(ExecContext::Serial()).ok());
-  const BackingStoreStats stats = store->Stats();
+  ASSERT_TRUE(store_->Compact(ExecContext::Serial()).ok());
+  const BackingStoreStats stats = store_->Stats();
   EXPECT_LE(stats.disk_bytes, 2 * stats.live_bytes + (64 << 10));
 }
 
-// Rules change and the store is cleared while others read and write.
 TEST_P(Threads, MayChangeTheRuleAndClear) {
-  TempFolder folder;
-  DiskStoreOptions options;
-  options.path = folder.path();
-  options.name = "items-0";
-  options.dim = kDim;
-  options.buffer_bytes = 32 << 10;
-  options.use_io_uring = GetParam();
-  std::unique_ptr<DiskStore> store;
-  ASSERT_TRUE(DiskStore::Open(options, &store).ok());
-  std::atomic<bool> done{false};
-  std::vector<std::thread> threads;
-  for (int number = 0; number < 3; ++number) {
-    threads.emplace_back([&, number] {
-      WholeRows rows(HostAllocator());
-      std::vector<int64_t> keys;
-      for (int64_t key = 0; key < 1000; ++key) keys.push_back(key * 3 + number);
-      while (!done) {
-        // Slots for any of the rules.
-        ASSERT_TRUE(rows.Resize(keys.size(), kBytes, 2 * kBytes, 0).ok());
-        std::memset(rows.slots.data(), 0, keys.size() * 2 * kBytes);
-        rows.size = keys.size();
-        for (size_t i = 0; i < keys.size(); ++i) {
-          rows.keys[i] = keys[i];
-          Make(keys[i], 1, rows.weights.data() + i * kBytes);
-        }
-        ASSERT_TRUE(store->Put(ExecContext::Serial(), rows).ok());
-        ASSERT_TRUE(
-            store->Get(ExecContext::Serial(), keys.data(), keys.size(), After::kShared, &rows)
-                .ok());
-        for (size_t i = 0; i < rows.size; ++i) {
-          uint64_t version = 0;
-          EXPECT_TRUE(IsWhole(rows.keys[i], rows.weights.data() + i * kBytes, &version));
-        }
-      }
-    });
-  }
-  for (int round = 0; round < 60; ++round) {
-    ASSERT_TRUE(
-        store->SetRule(round % 2 == 0 ? FusedSlots(RuleKind::kAdam, kDim) : RuleSlots()).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    if (round % 4 == 3) {
-      ASSERT_TRUE(store->Clear().ok());
-    }
-  }
-  done = true;
-  for (std::thread& thread : threads) thread.join();
-  ASSERT_TRUE(store->Clear().ok());
-  EXPECT_EQ(0u, store->size());
-  EXPECT_EQ(0u, store->shared());
-  EXPECT_EQ(0u, store->Stats().disk_bytes);
+  StoreThreads::ChangeTheRule(store_.get());
+  EXPECT_EQ(0u, store_->Stats().disk_bytes);
 }
 
 }  // namespace

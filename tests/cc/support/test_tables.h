@@ -26,7 +26,7 @@
 #include "cc/device/device_table.h"
 #include "cc/host/host_table.h"
 #include "gtest/gtest.h"
-#include "tests/cc/support/memory_store.h"
+#include "tests/cc/support/tiered_tables.h"
 
 namespace tf_embed {
 
@@ -38,6 +38,7 @@ struct TableKind {
   bool same_powers = true;    // whether x^y has the bits that it has on the host
   bool on_device = false;     // where victims are chosen by eviction set
   bool has_tiers = false;     // then few of its rows are in its memory
+  bool has_disk = false;      // and some of the others are in files
 };
 
 // In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
@@ -67,9 +68,10 @@ inline std::vector<TableKind> HostTables() {
 
 // A cache of few rows over another store.
 inline TableKind TieredTables(size_t cache_rows = 64, const char* name = "TieredTable",
-                              NewCache new_cache = NewHostCache) {
+                              NewCache new_cache = NewHostCache,
+                              NewLower new_lower = NewHostLower) {
   const auto create = [=](const TableOptions& options) -> std::unique_ptr<Table> {
-    return NewTieredTable(options, cache_rows, nullptr, new_cache);
+    return NewTieredTable(options, cache_rows, nullptr, new_cache, new_lower);
   };
   TableKind kind{name, create};
   kind.has_tiers = true;
@@ -81,6 +83,8 @@ inline std::vector<TableKind> AllTables() {
   std::vector<TableKind> kinds = HostTables();
   kinds.push_back(TieredTables());
   kinds.push_back(TieredTables(64, "TieredTableOnDevice", NewDeviceCache));
+  kinds.push_back(TieredTables(64, "ThreeTiers", NewDeviceCache, NewHostOverDisk));
+  kinds.back().has_disk = true;
   const auto create = [](const TableOptions& options) {
     std::unique_ptr<Table> table;
     (void)NewEmulatedDeviceTable(options, DeviceOptions(), &table);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables whose rows are in a GPU's memory, a cache, over those in files: as tables in memory.
+"""Tables with a cache in a GPU's memory, over host memory, files or both: as tables in memory.
 
 `make test-gpu` runs this; see gpu_tables_test.py.
 """
@@ -22,24 +22,30 @@ from tf_embed.layers import DynamicEmbedding
 pytestmark = NEEDS_GPU
 
 ROW_BYTES = 4 * 3 * DIM + 16  # with the slots of Adam and a mark
+TIERS = ("disk", "host", "host and disk")  # below the cache
 
 
 class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
     def folder(self) -> str:
         return tempfile.mkdtemp(dir=self.get_temp_dir())
 
-    def storage(self, rows: int = 100) -> tf_embed.Storage:
-        return tf_embed.Storage(gpu_bytes=rows * ROW_BYTES, path=self.folder())
+    def storage(self, tiers: str = "disk", rows: int = 100) -> tf_embed.Storage:
+        """A cache of so many rows over what is named, so that rows go through all."""
+        size = rows * ROW_BYTES
+        if tiers == "host":
+            return tf_embed.Storage(gpu_bytes=size, gpu_cache=True)
+        host_bytes = 2 * size if tiers == "host and disk" else None
+        return tf_embed.Storage(gpu_bytes=size, host_bytes=host_bytes, path=self.folder())
 
-    def pair(self, **options) -> tuple[tf_embed.Variable, tf_embed.Variable]:
-        """A variable over a GPU's memory and disk, and one of the same rows in host memory."""
+    def pair(self, tiers: str = "disk", **options) -> tuple[tf_embed.Variable, tf_embed.Variable]:
+        """A variable over a GPU's memory and others, and one of the same rows in host memory."""
         options = {
             "dim": DIM,
             "name": "mine",
             "initializer": keras.initializers.RandomNormal(seed=1),
         } | options
         return (
-            tf_embed.Variable(devices=GPU, storage=self.storage(), **options),
+            tf_embed.Variable(devices=GPU, storage=self.storage(tiers), **options),
             tf_embed.Variable(devices=CPU, **options),
         )
 
@@ -52,15 +58,23 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         for first, second in zip(*contents, strict=True):
             self.assertAllEqual(first, second)
 
+    def expect_all_tiers_used(self, variable: tf_embed.Variable, tiers: str) -> None:
+        stats = variable.stats()
+        self.assertGreater(stats["cache_rows"], 0)
+        self.assertGreater(stats["promoted"], 0)
+        self.assertGreater(stats["demoted"], 0)
+        for tier in ("host", "disk"):
+            self.assertEqual(stats[f"{tier}_rows"] > 0, tier in tiers, tier)
+
     @parameterized.product(
-        optimizer=("sgd", "adagrad", "adam"), in_graph=(False, True), shards=(1, 2)
+        optimizer=("sgd", "adagrad", "adam"), in_graph=(False, True), shards=(1, 2), tiers=TIERS
     )
-    def test_training_gives_the_same_rows(self, optimizer, in_graph, shards):
+    def test_training_gives_the_same_rows(self, optimizer, in_graph, shards, tiers):
         draw = np.random.default_rng(3)
         batches = [draw.integers(0, 1000, 60) for _ in range(60)]
         options = {"dim": DIM, "name": "mine"}
         variables = (
-            tf_embed.Variable(devices=[GPU] * shards, storage=self.storage(), **options),
+            tf_embed.Variable(devices=[GPU] * shards, storage=self.storage(tiers), **options),
             tf_embed.Variable(devices=[CPU] * shards, **options),
         )
         for variable in variables:
@@ -79,15 +93,14 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
             for batch in batches:
                 run(tf.constant(batch, tf.int64))
         self.expect_equal(*variables)
-        stats = variables[0].stats()
-        self.assertGreater(stats["promoted"], 0)
-        self.assertGreater(stats["disk_rows"], 0)
+        self.expect_all_tiers_used(variables[0], tiers)
         self.assertIn("GPU:0", variables[0].lookup([1]).device)
 
-    def test_verbs_do_what_they_do_in_memory(self):
+    @parameterized.parameters(*TIERS)
+    def test_verbs_do_what_they_do_in_memory(self, tiers):
         draw = np.random.default_rng(4)
         outputs = []
-        for variable in self.pair():
+        for variable in self.pair(tiers):
             draw = np.random.default_rng(4)
             given = []
             for _ in range(40):
@@ -102,12 +115,13 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         for one, other in zip(*outputs, strict=True):
             self.assertAllEqual(one, other)
 
-    def test_pooled_lookups(self):
+    @parameterized.parameters(*TIERS)
+    def test_pooled_lookups(self, tiers):
         draw = np.random.default_rng(5)
         keys = draw.integers(0, 500, [30, 7])
         weights = draw.normal(size=[30, 7]).astype(np.float32)
         pooled = []
-        for variable in self.pair():
+        for variable in self.pair(tiers):
             variable.upsert(np.arange(400), np.random.default_rng(6).normal(size=[400, DIM]))
             ragged = tf.RaggedTensor.from_tensor(tf.constant(keys, tf.int64))
             pooled.append(
@@ -124,10 +138,10 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         for one, other in zip(*pooled, strict=True):
             self.assertAllEqual(one, other)
 
-    @parameterized.parameters("lru", "lfu")
-    def test_bounds_are_those_of_all_tiers(self, eviction):
+    @parameterized.product(eviction=("lru", "lfu"), tiers=TIERS)
+    def test_bounds_are_those_of_all_tiers(self, eviction, tiers):
         policy = tf_embed.TablePolicy(eviction=eviction, max_rows=300)
-        variables = self.pair(policy=policy)
+        variables = self.pair(tiers, policy=policy)
         for variable in variables:
             draw = np.random.default_rng(7)
             for _ in range(30):
@@ -136,13 +150,14 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         self.expect_equal(*variables)
         self.assertEqual(int(variables[0].size()), 300)
 
-    def test_a_model_trains_and_is_saved(self):
+    @parameterized.parameters(*TIERS)
+    def test_a_model_trains_and_is_saved(self, tiers):
         losses = []
         ids = np.random.default_rng(8).integers(0, 2000, [512, 3])
         targets = (ids.sum(1, keepdims=True) % 7).astype(np.float32)
         for place in ("gpu", "cpu"):
             keras.utils.set_random_seed(1)
-            storage = self.storage() if place == "gpu" else None
+            storage = self.storage(tiers) if place == "gpu" else None
             layer = DynamicEmbedding(
                 DIM,
                 name="items",
@@ -168,8 +183,9 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(layer.variable.lookup(ids), rows)
         self.assertAllClose(*losses, rtol=1e-6)
 
-    def test_rows_go_to_files_and_come_back_in_another_table(self):
-        one, other = self.pair()
+    @parameterized.parameters(*TIERS)
+    def test_rows_go_to_files_and_come_back_in_another_table(self, tiers):
+        one, other = self.pair(tiers)
         one.upsert(np.arange(900), np.random.default_rng(9).normal(size=[900, DIM]))
         folder = self.folder()
         one.save_to_file_system(folder)
@@ -181,8 +197,9 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         self.expect_equal(one, other)
         self.assertNotEmpty(list(pathlib.Path(folder, "s").iterdir()))
 
-    def test_prefetch_brings_rows_up(self):
-        one, _ = self.pair()
+    @parameterized.parameters(*TIERS)
+    def test_prefetch_brings_rows_up(self, tiers):
+        one, _ = self.pair(tiers)
         one.upsert(np.arange(900), np.zeros([900, DIM], np.float32))
         before = one.stats()["promoted"]
         one.prefetch(np.arange(20))
@@ -198,6 +215,35 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         storage = tf_embed.Storage(path=self.folder(), **bounds)
         with self.assertRaisesRegex((ValueError, tf.errors.InvalidArgumentError), message):
             tf_embed.Variable(dim=DIM, devices=device, storage=storage).size()
+
+    def test_gpu_memory_is_no_cache_over_a_bounded_host(self):
+        with self.assertRaisesRegex(ValueError, "`host_bytes` must be None with `gpu_cache`.*=9"):
+            tf_embed.Storage(gpu_bytes=9000, gpu_cache=True, host_bytes=9)
+        with self.assertRaisesRegex(ValueError, "`gpu_cache` must be False without `gpu_bytes`"):
+            tf_embed.Storage(gpu_cache=True)
+        with self.assertRaisesRegex(TypeError, "gpu_cache"):
+            tf_embed.Storage(gpu_bytes=9000, gpu_cache=1)
+
+    def test_a_cache_of_a_gpu_means_nothing_on_a_cpu(self):
+        storage = tf_embed.Storage(gpu_bytes=1, gpu_cache=True)
+        variable = tf_embed.Variable(dim=DIM, devices=CPU, storage=storage)
+        variable.upsert([1], np.ones([1, DIM], np.float32))
+        self.assertEqual(variable.stats()["cache_rows"], 0)
+        self.assertEqual([tier.name for tier in variable.memory_report().tiers], ["host"])
+
+    @parameterized.parameters(*TIERS)
+    def test_the_report_has_all_tiers(self, tiers):
+        variable, _ = self.pair(tiers)
+        variable.upsert(np.arange(2000), np.zeros([2000, DIM], np.float32))
+        report = variable.memory_report()
+        self.assertEqual([tier.name for tier in report.tiers], ["gpu", *tiers.split(" and ")])
+        self.assertEqual(report.rows, 2000)
+        self.assertGreaterEqual(sum(tier.rows for tier in report.tiers), 2000)
+        for tier in report.tiers:
+            self.assertGreater(tier.rows, 0)
+            if tier.capacity_rows is not None:
+                self.assertLessEqual(tier.rows, tier.capacity_rows)
+        self.assertEqual(report.tiers[0].capacity_rows, 100 * ROW_BYTES // report.row_bytes)
 
 
 if __name__ == "__main__":

@@ -332,5 +332,54 @@ TEST_F(StripedIndexTest, RowIdsAreReplacedAndStripesErased) {
   ExpectWhole();
 }
 
+TEST_F(StripedIndexTest, ShrinkGivesMemoryBackAndLosesNoKey) {
+  const auto shrink = [&] {
+    for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
+      std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+      ASSERT_TRUE(index.Shrink(stripe).ok());
+    }
+    index.DropRetired();
+  };
+  for (uint32_t i = 0; i < 100000; ++i) ASSERT_TRUE(Insert(i, i).ok());
+  index.DropRetired();
+  const size_t full = index.bytes();
+  shrink();
+  EXPECT_EQ(full, index.bytes()) << "it is not half empty";
+  for (int64_t key = 0; key < 95000; ++key) Erase(key);
+  shrink();
+  EXPECT_LE(index.bytes(), full / 5);
+  ExpectWhole();
+  for (uint32_t i = 0; i < 50000; ++i) ASSERT_TRUE(Insert(i, i + 3).ok());
+  ExpectWhole();
+  for (int64_t key = 0; key < 100000; ++key) Erase(key);
+  shrink();
+  index.DropRetired();
+  EXPECT_EQ(0u, index.size());
+  EXPECT_LE(index.bytes(), full / 50);
+  ASSERT_TRUE(Insert(1, 1).ok());
+  ExpectWhole();
+}
+
+TEST_F(RoomyIndexTest, AShrinkWithoutMemoryLosesNothing) {
+  for (uint32_t i = 0; i < 1000; ++i) ASSERT_TRUE(Insert(i, i).ok());
+  const size_t before = index.bytes();
+  for (const bool fails : {true, false}) {
+    size_t failed = 0;
+    for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
+      std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
+      if (fails) allocator.FailAfter(0);
+      const Status status = index.Shrink(stripe);
+      if (status.ok()) continue;
+      EXPECT_EQ(StatusCode::kResourceExhausted, status.code());
+      ++failed;
+    }
+    allocator.NeverFail();
+    EXPECT_EQ(fails, failed > 200);
+    index.DropRetired();
+    ExpectWhole();
+  }
+  EXPECT_LT(index.bytes(), before / 2);
+}
+
 }  // namespace
 }  // namespace tf_embed

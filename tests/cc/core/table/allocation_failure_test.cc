@@ -252,6 +252,7 @@ TEST_P(AllocationFailure, EachAllocationAndAllLaterOnes) {
 }
 
 TEST_P(AllocationFailure, AllocationsOfBatchesOfManyParts) {
+  if (GetParam().has_disk) GTEST_SKIP() << "takes long, and shows what a store in memory shows";
   FailEach(Memory::kAllocator, false, 5000, 97);
 }
 
@@ -262,6 +263,7 @@ TEST_P(AllocationFailure, EachOperatorNewAndAllLaterOnes) {
 }
 
 TEST_P(AllocationFailure, NewTablesAreNullWithoutMemory) {
+  if (GetParam().has_disk) GTEST_SKIP() << "a folder needs memory to be removed";
   for (Memory memory : {Memory::kAllocator, Memory::kOperatorNew}) {
     FailingAllocator allocator;
     TableOptions options;

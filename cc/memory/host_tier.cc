@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cc/memory/host_tier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <utility>
+
+namespace tf_embed {
+namespace {
+
+using Shared = std::shared_lock<FairSharedMutex>;
+using Alone = std::unique_lock<FairSharedMutex>;
+using Writing = std::lock_guard<OrderedMutex>;
+
+// Rows that are put together: so many, or this share of the bound.
+constexpr size_t kPutTogether = 4096;
+constexpr size_t kPutDivisor = 8;
+// Keys that are looked for below together.
+constexpr size_t kLookedForTogether = 256;
+// Rows that move down together.
+constexpr size_t kMovedTogether = 4096;
+// Room is made for this share of the bound besides, so that few rows have to make any.
+constexpr size_t kSpareDivisor = 32;
+
+// The sizes of one row.
+struct RowSizes {
+  size_t weight_bytes;
+  size_t slot_bytes;
+  size_t words;
+};
+
+// Copies a row to the end of `to`, which has room.
+void Append(const WholeRows& from, size_t i, const RowSizes& sizes, WholeRows* to) {
+  const size_t end = to->size++;
+  to->keys[end] = from.keys[i];
+  std::memcpy(to->weights.data() + end * sizes.weight_bytes,
+              from.weights.data() + i * sizes.weight_bytes, sizes.weight_bytes);
+  if (sizes.slot_bytes > 0) {
+    std::memcpy(to->slots.data() + end * sizes.slot_bytes, from.slots.data() + i * sizes.slot_bytes,
+                sizes.slot_bytes);
+  }
+  std::copy_n(from.statistics.data() + i * sizes.words, sizes.words,
+              to->statistics.data() + end * sizes.words);
+}
+
+}  // namespace
+
+Status HostTier::Create(const HostStoreOptions& options, std::unique_ptr<BackingStore> below,
+                        std::unique_ptr<HostTier>* tier) {
+  std::unique_ptr<HostStore> above;
+  TF_EMBED_RETURN_IF_ERROR(HostStore::Create(options, &above));
+  try {
+    tier->reset(new HostTier(options, std::move(above), std::move(below)));
+  } catch (const std::bad_alloc&) {
+    return NoMemoryForRow(options.table, 0);
+  }
+  return Status();
+}
+
+HostTier::HostTier(const HostStoreOptions& options, std::unique_ptr<HostStore> above,
+                   std::unique_ptr<BackingStore> below)
+    : options_(options), above_(std::move(above)), below_(std::move(below)) {}
+
+void HostTier::Contains(const int64_t* keys, size_t count, bool* exists) const {
+  const Shared inside(inside_);
+  const auto look = [&] {
+    above_->Contains(keys, count, exists);
+    bool all = true;
+    for (size_t next = 0; next < count;) {
+      int64_t absent[kLookedForTogether];
+      size_t places[kLookedForTogether];
+      bool found[kLookedForTogether];
+      size_t num_absent = 0;
+      for (; next < count && num_absent < kLookedForTogether; ++next) {
+        if (exists[next]) continue;
+        absent[num_absent] = keys[next];
+        places[num_absent++] = next;
+      }
+      below_->Contains(absent, num_absent, found);
+      for (size_t i = 0; i < num_absent; ++i) {
+        exists[places[i]] = found[i];
+        all = all && found[i];
+      }
+    }
+    return all;
+  };
+  const uint64_t ups = ups_.load(std::memory_order_acquire);
+  if (look() || ups == ups_.load(std::memory_order_acquire)) return;
+  const Writing writing(writers_);
+  look();
+}
+
+Status HostTier::GetFromBoth(const ExecContext& context, const int64_t* keys, size_t count,
+                             After after, WholeRows* rows, bool* missed) const {
+  const uint64_t ups = ups_.load(std::memory_order_acquire);
+  *missed = false;
+  // This makes room for all keys. Rows become shared when nothing can fail any more.
+  TF_EMBED_RETURN_IF_ERROR(above_->Get(context, keys, count, After::kCold, rows));
+  const size_t num_above = rows->size;
+  if (num_above < count && below_->size() > 0) {
+    Buffer<int64_t> got(options_.allocator);
+    Buffer<int64_t> absent(options_.allocator);
+    WholeRows lower(options_.allocator);
+    Status status = got.Resize(num_above);
+    if (status.ok()) status = absent.Resize(count);
+    size_t num_absent = 0;
+    if (status.ok()) {
+      std::copy_n(rows->keys.data(), num_above, got.data());
+      std::sort(got.data(), got.data() + num_above);
+      for (size_t i = 0; i < count; ++i) {
+        if (std::binary_search(got.data(), got.data() + num_above, keys[i])) continue;
+        absent[num_absent++] = keys[i];
+      }
+      status = below_->Get(context, absent.data(), num_absent, after, &lower);
+    }
+    if (!status.ok()) {
+      rows->size = 0;
+      return status;
+    }
+    const RowSizes sizes{options_.dim * SizeOf(options_.value_type), slot_bytes(),
+                         options_.statistics.size()};
+    for (size_t i = 0; i < lower.size; ++i) Append(lower, i, sizes, rows);
+  }
+  if (after == After::kShared) above_->Share(rows->keys.data(), num_above);
+  *missed = rows->size < count && ups != ups_.load(std::memory_order_acquire);
+  return Status();
+}
+
+Status HostTier::Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
+                     WholeRows* rows) {
+  const Shared inside(inside_);
+  bool missed = true;
+  if (after == After::kCold) {
+    TF_EMBED_RETURN_IF_ERROR(GetFromBoth(context, keys, count, after, rows, &missed));
+  }
+  if (!missed) return Status();
+  const Writing writing(writers_);
+  return GetFromBoth(context.InSerial(), keys, count, after, rows, &missed);
+}
+
+Status HostTier::MoveDown(const ExecContext& context, const int64_t* keys, size_t count) {
+  WholeRows rows(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(above_->Get(context, keys, count, After::kCold, &rows));
+  const Status status = below_->Put(context, rows, After::kCold);
+  (status.ok() ? static_cast<BackingStore*>(above_.get()) : below_.get())
+      ->Erase(rows.keys.data(), rows.size);
+  return status;
+}
+
+Status HostTier::MakeRoom(const ExecContext& context, const WholeRows* coming) {
+  const size_t capacity = above_->capacity();
+  const size_t count = coming == nullptr ? 0 : coming->size;
+  Buffer<int64_t> cold(options_.allocator);
+  Buffer<bool> exists(options_.allocator);
+  TF_EMBED_RETURN_IF_ERROR(exists.Resize(count));
+  for (;;) {
+    size_t wanted = 0;
+    if (count > 0) above_->Contains(coming->keys.data(), count, exists.data());
+    for (size_t i = 0; i < count; ++i) wanted += exists[i] ? 0 : 1;
+    const size_t size = above_->size();
+    if (size + wanted <= capacity || size == 0) return Status();
+    const size_t most = size + wanted - capacity + capacity / kSpareDivisor;
+    size_t num_cold;
+    size_t num_forgotten;
+    TF_EMBED_RETURN_IF_ERROR(
+        above_->Sweep(std::min(most, kMovedTogether), &cold, &num_cold, &num_forgotten));
+    if (num_cold + num_forgotten == 0) return Status();
+    if (num_cold > 0) TF_EMBED_RETURN_IF_ERROR(MoveDown(context, cold.data(), num_cold));
+  }
+}
+
+Status HostTier::PutSome(const ExecContext& context, const WholeRows& rows, size_t begin,
+                         size_t end, After after) {
+  const RowSizes sizes{options_.dim * SizeOf(options_.value_type), slot_bytes(),
+                       options_.statistics.size()};
+  WholeRows upper(options_.allocator);
+  WholeRows lower(options_.allocator);
+  for (WholeRows* const part : {&upper, &lower}) {
+    TF_EMBED_RETURN_IF_ERROR(
+        part->Resize(end - begin, sizes.weight_bytes, sizes.slot_bytes, sizes.words));
+  }
+  uint64_t words[StatisticSet::kMax];
+  const bool any_below = after == After::kCold && below_->size() > 0;
+  for (size_t i = begin; i < end; ++i) {
+    // A scan that is below already shall meet rows that were cold there all the time.
+    const bool is_below = any_below && below_->FindStatistics(rows.keys[i], words);
+    Append(rows, i, sizes, is_below ? &lower : &upper);
+  }
+  if (lower.size > 0) TF_EMBED_RETURN_IF_ERROR(below_->Put(context, lower, after));
+  if (upper.size == 0) return Status();
+  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, &upper));
+  const Status status = above_->Put(context, upper, after);
+  if (status.ok()) {
+    ups_.fetch_add(1, std::memory_order_release);
+    below_->Erase(upper.keys.data(), upper.size);
+    return status;
+  }
+  // Those that came have left below, each alone.
+  for (size_t i = 0; i < upper.size; ++i) {
+    bool exists;
+    above_->Contains(upper.keys.data() + i, 1, &exists);
+    if (!exists) continue;
+    ups_.fetch_add(1, std::memory_order_release);
+    below_->Erase(upper.keys.data() + i, 1);
+  }
+  return status;
+}
+
+Status HostTier::Put(const ExecContext& context, const WholeRows& rows, After after) {
+  const Shared inside(inside_);
+  const Writing writing(writers_);
+  if (rows.slots.size() < rows.size * slot_bytes()) {
+    return Status::FailedPrecondition("Rows for " + name() +
+                                      " have other slots than its rule, which was changed.");
+  }
+  const ExecContext serial = context.InSerial();
+  const size_t together =
+      std::max<size_t>(1, std::min(kPutTogether, above_->capacity() / kPutDivisor));
+  for (size_t begin = 0; begin < rows.size; begin += together) {
+    const size_t end = std::min(rows.size, begin + together);
+    TF_EMBED_RETURN_IF_ERROR(PutSome(serial, rows, begin, end, after));
+  }
+  return Status();
+}
+
+void HostTier::Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) {
+  const Shared inside(inside_);
+  const Writing writing(writers_);
+  above_->Unshare(keys, count, statistics);
+  below_->Unshare(keys, count, statistics);
+}
+
+void HostTier::Erase(const int64_t* keys, size_t count) {
+  const Shared inside(inside_);
+  const Writing writing(writers_);
+  above_->Erase(keys, count);
+  below_->Erase(keys, count);
+}
+
+bool HostTier::FindStatistics(int64_t key, uint64_t* statistics) const {
+  const Shared inside(inside_);
+  const auto find = [&] {
+    return above_->FindStatistics(key, statistics) || below_->FindStatistics(key, statistics);
+  };
+  const uint64_t ups = ups_.load(std::memory_order_acquire);
+  if (find()) return true;
+  if (ups == ups_.load(std::memory_order_acquire)) return false;
+  const Writing writing(writers_);
+  return find();
+}
+
+bool HostTier::AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) {
+  const Shared inside(inside_);
+  const Writing writing(writers_);
+  return above_->AssignStatistics(key, set, statistics) ||
+         below_->AssignStatistics(key, set, statistics);
+}
+
+bool HostTier::TakeForSnapshot(int64_t key, const WantedRows& wanted) {
+  const Shared inside(inside_);
+  const Writing writing(writers_);
+  return above_->TakeForSnapshot(key, wanted) || below_->TakeForSnapshot(key, wanted);
+}
+
+Status HostTier::LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
+                          LinkedRows* rows) {
+  const Shared inside(inside_);
+  return below_->LinkNext(wanted, linker, cursor, rows);
+}
+
+Status HostTier::TakeLinked(const WantedRows& wanted, ExportCursor* cursor, LinkedRows* rows) {
+  const Shared inside(inside_);
+  const Writing writing(writers_);
+  return below_->TakeLinked(wanted, cursor, rows);
+}
+
+Status HostTier::CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
+                              RankList* ranks, size_t* below) const {
+  const Shared inside(inside_);
+  const Writing writing(writers_);  // so that no row moves and counts twice
+  TF_EMBED_RETURN_IF_ERROR(above_->CollectRanks(order, one_in, low, high, ranks, below));
+  return below_->CollectRanks(order, one_in, low, high, ranks, below);
+}
+
+Status HostTier::FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
+                             RankList* expired) {
+  const Shared inside(inside_);
+  const Writing writing(writers_);
+  TF_EMBED_RETURN_IF_ERROR(above_->FindExpired(policy, now, num_absent, expired));
+  return below_->FindExpired(policy, now, num_absent, expired);
+}
+
+Status HostTier::Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
+                      WholeRows* rows) const {
+  const Shared inside(inside_);
+  ExportCursor part{cursor->next & ~kBelow, false, cursor->linked};
+  if ((cursor->next & kBelow) == 0) {
+    TF_EMBED_RETURN_IF_ERROR(above_->Scan(max_rows, wanted, &part, rows));
+    cursor->next = part.done ? kBelow : part.next;
+    return Status();
+  }
+  TF_EMBED_RETURN_IF_ERROR(below_->Scan(max_rows, wanted, &part, rows));
+  cursor->next = part.next | kBelow;
+  cursor->done = part.done;
+  return Status();
+}
+
+Status HostTier::SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) {
+  const Alone inside(inside_);
+  const auto change_above = [&] { return above_->SetRule(rule, change_cache); };
+  TF_EMBED_RETURN_IF_ERROR(below_->SetRule(rule, std::cref(change_above)));
+  slot_bytes_ = rule.slots_per_row() * SlotSize(options_.value_type);
+  // Larger rows are fewer. Those that can't go down now are too many until they can.
+  const Writing writing(writers_);
+  (void)MakeRoom(ExecContext::Serial(), nullptr);
+  return Status();
+}
+
+Status HostTier::Clear() {
+  const Alone inside(inside_);
+  TF_EMBED_RETURN_IF_ERROR(below_->Clear());
+  return above_->Clear();
+}
+
+Status HostTier::Compact(const ExecContext& context) {
+  const Shared inside(inside_);
+  TF_EMBED_RETURN_IF_ERROR(above_->Compact(context));
+  return below_->Compact(context);
+}
+
+BackingStoreStats HostTier::Stats() const {
+  const Shared inside(inside_);
+  const BackingStoreStats above = above_->Stats();
+  BackingStoreStats stats = below_->Stats();
+  stats.rows += above.rows;
+  stats.shared_rows += above.shared_rows;
+  stats.index_bytes += above.index_bytes;
+  stats.buffer_bytes += above.buffer_bytes;
+  stats.live_bytes += above.live_bytes;
+  stats.host_rows += above.host_rows;
+  stats.host_bytes += above.host_bytes;
+  return stats;
+}
+
+}  // namespace tf_embed

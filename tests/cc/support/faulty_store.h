@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A BackingStore whose verbs fail when a test wants it.
+#ifndef TF_EMBED_TESTS_CC_SUPPORT_FAULTY_STORE_H_
+#define TF_EMBED_TESTS_CC_SUPPORT_FAULTY_STORE_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cc/core/table/backing_store.h"
+
+namespace tf_embed {
+
+class FaultyStore final : public BackingStore {
+ public:
+  explicit FaultyStore(std::unique_ptr<BackingStore> store) : store_(std::move(store)) {}
+
+  // Fails the verbs Get and Put after so many more of them; -1: never.
+  void FailAfter(int verbs) { verbs_left_ = verbs; }
+
+  size_t size() const override { return store_->size(); }
+  size_t shared() const override { return store_->shared(); }
+  void Contains(const int64_t* keys, size_t count, bool* exists) const override {
+    store_->Contains(keys, count, exists);
+  }
+  Status Get(const ExecContext& context, const int64_t* keys, size_t count, After after,
+             WholeRows* rows) override {
+    rows->size = 0;
+    TF_EMBED_RETURN_IF_ERROR(Fault("read"));
+    return store_->Get(context, keys, count, after, rows);
+  }
+  using BackingStore::Put;
+  Status Put(const ExecContext& context, const WholeRows& rows, After after) override {
+    TF_EMBED_RETURN_IF_ERROR(Fault("written"));
+    return store_->Put(context, rows, after);
+  }
+  void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) override {
+    store_->Unshare(keys, count, statistics);
+  }
+  void Erase(const int64_t* keys, size_t count) override { store_->Erase(keys, count); }
+  bool FindStatistics(int64_t key, uint64_t* statistics) const override {
+    return store_->FindStatistics(key, statistics);
+  }
+  bool AssignStatistics(int64_t key, StatisticSet set, const uint64_t* statistics) override {
+    return store_->AssignStatistics(key, set, statistics);
+  }
+  bool TakeForSnapshot(int64_t key, const WantedRows& wanted) override {
+    return store_->TakeForSnapshot(key, wanted);
+  }
+  Status LinkNext(const WantedRows& wanted, FileLinker* linker, ExportCursor* cursor,
+                  LinkedRows* rows) override {
+    return store_->LinkNext(wanted, linker, cursor, rows);
+  }
+  Status TakeLinked(const WantedRows& wanted, ExportCursor* cursor, LinkedRows* rows) override {
+    return store_->TakeLinked(wanted, cursor, rows);
+  }
+  Status CollectRanks(EvictionOrder order, size_t one_in, const Rank& low, const Rank& high,
+                      RankList* ranks, size_t* below) const override {
+    return store_->CollectRanks(order, one_in, low, high, ranks, below);
+  }
+  Status FindExpired(const RowPolicy& policy, const Moment& now, size_t num_absent,
+                     RankList* expired) override {
+    return store_->FindExpired(policy, now, num_absent, expired);
+  }
+  using BackingStore::Scan;
+  Status Scan(size_t max_rows, const WantedRows& wanted, ExportCursor* cursor,
+              WholeRows* rows) const override {
+    return store_->Scan(max_rows, wanted, cursor, rows);
+  }
+  using BackingStore::SetRule;
+  Status SetRule(const RuleSlots& rule, const std::function<Status()>& change_cache) override {
+    return store_->SetRule(rule, change_cache);
+  }
+  Status Clear() override { return store_->Clear(); }
+  Status Compact(const ExecContext& context) override { return store_->Compact(context); }
+  BackingStoreStats Stats() const override { return store_->Stats(); }
+  const std::string& name() const override { return store_->name(); }
+
+ private:
+  Status Fault(const char* what) {
+    if (verbs_left_ < 0) return Status();
+    if (verbs_left_ > 0) {
+      --verbs_left_;
+      return Status();
+    }
+    return Status::Unavailable(name() + " can't be " + what + ", as a test wants it.");
+  }
+
+  const std::unique_ptr<BackingStore> store_;
+  std::atomic<int> verbs_left_{-1};
+};
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_TESTS_CC_SUPPORT_FAULTY_STORE_H_
