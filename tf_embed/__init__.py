@@ -26,6 +26,7 @@ Other systems' interfaces are packages of their own:
     tfra    TensorFlow Recommenders Addons' dynamic_embedding: `from tf_embed import tfra as de`
     tbe     FBGEMM's table-batched embeddings and their optimizers
     one_embedding   OneFlow's one_embedding: many tables in one layer
+    sok     NVIDIA's SparseOperationKit: layers whose keys go to worker key % workers
 """
 
 from tf_embed import _library
@@ -37,6 +38,7 @@ from tf_embed import distributed as distributed  # noqa: E402
 from tf_embed import layers as layers  # noqa: E402
 from tf_embed import one_embedding as one_embedding  # noqa: E402
 from tf_embed import optimizers as optimizers  # noqa: E402
+from tf_embed import sok as sok  # noqa: E402
 from tf_embed import tbe as tbe  # noqa: E402
 from tf_embed import tfra as tfra  # noqa: E402
 from tf_embed._version import __version__  # noqa: E402

@@ -37,6 +37,7 @@ PYTHON_ROOMS = (
     "tbe",
     "tfra",
     "one_embedding",
+    "sok",
     "__init__",
 )
 PYTHON_LEVEL = {name: level for level, name in enumerate(PYTHON_ROOMS)}
@@ -82,7 +83,7 @@ SYSTEM_HEADERS = {
 SYSTEM_FOLDERS = ("sys/",)
 
 # Folders of tests/ with tests of Python. The folders of tests/python are rooms.
-TEST_FOLDERS = ("distributed", "integration", "one_embedding", "python", "tbe", "tfra")
+TEST_FOLDERS = ("distributed", "integration", "one_embedding", "python", "sok", "tbe", "tfra")
 # Folders of tests/ with other modules: helpers, campaigns, and programs that write tables of docs/.
 OTHER_TEST_FOLDERS = ("campaigns", "cc", "support", "tables")
 

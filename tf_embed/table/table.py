@@ -155,12 +155,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
 
     def rows(
-        self,
-        keys: tf.Tensor,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        *,
-        training: bool = False,
+        self, keys: tf.Tensor, defaults: Any = None, token: Any = None, *, training: bool = False
     ) -> tf.Tensor:
         """The rows that `find` gives, keys.shape + [dim]."""
         return self.find(keys, defaults, token, training=training)[0]
@@ -428,9 +423,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             with_policy=with_policy,
         )
 
-    def export_all(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
-        """What a checkpoint or a file of Keras has: all rows, wherever they are."""
-        return self.export(with_slots=with_slots, with_policy=with_policy)
+    export_all = export  # what checkpoints and files of Keras have, also if rows are elsewhere
 
     def import_(
         self,

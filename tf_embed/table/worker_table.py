@@ -28,6 +28,7 @@ from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table import joint_lookups
 from tf_embed.table.joint_lookups import Answer, Lookup
+from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 
@@ -416,7 +417,6 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
     Raises:
         ValueError: They make different tables, or have different builds of the library.
     """
-    policy = options.policy
     owner = sharding.owner
     mine = json.dumps(
         {
@@ -424,8 +424,8 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
             "rows": options.kind,
             "shards": options.num_shards,
             "initializer": [options.initializer.kind, *options.initializer.values],
-            "policy": None if policy is None else repr(policy),
-            "owner": owner if isinstance(owner, str) else getattr(owner, "__name__", "function"),
+            "policy": None if options.policy is None else _text_of(options.policy),
+            "owner": owner if isinstance(owner, str) else _name_of(owner),
             "wire_dtype": sharding.wire_dtype,
             "number": number,
             "library": _library.build(),
@@ -464,6 +464,16 @@ def look_up(lookups: Sequence[Lookup]) -> list[Answer]:
         back = routing.reply(channel, got.plan, parts, counts)
         answers += [Answer(*parts) for parts in zip(some, routed, back, strict=True)]
     return answers
+
+
+def _text_of(policy: TablePolicy) -> str:
+    """The policy as a text that is the same in every process, as the repr of a function is not."""
+    values = {one.name: getattr(policy, one.name) for one in dataclasses.fields(policy)}
+    return repr({**values, "score_fn": policy.score_fn and _name_of(policy.score_fn)})
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", "function")
 
 
 def gradients_to_owners(

@@ -28,6 +28,8 @@ class VictimQueue {
 
   const Rank& limit() const { return limit_; }
   bool empty() const { return next_ == sorted_.size() && late_.empty(); }
+  // How many rows are in line, repeats included.
+  size_t size() const { return sorted_.size() - next_ + late_.size(); }
 
   void Clear() {
     sorted_.Clear();

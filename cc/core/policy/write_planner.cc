@@ -275,6 +275,9 @@ Status WritePlanner::NoteInserted(const KeyBatch& batch, const Moment& now, cons
   const size_t size = rows_.size();
   counters_.admitted.fetch_add(size - plan.size_before, std::memory_order_relaxed);
   if (policy_.max_rows == 0) return Status();
+  // Rows may be in line more than once, above all by scores, which each write puts in line. The
+  // next eviction fills the queue again; so many pushes before a pass pay for it.
+  if (victims_.size() > size + kMinVictims) victims_.Clear();
   if (OrdersByScores(batch)) {  // what has left since, or has another score, is found out later
     for (size_t i = 0; i < batch.size; ++i) {
       const uint64_t score = RowStatistics::ScoreBits(batch.scores[batch.Position(i)]);

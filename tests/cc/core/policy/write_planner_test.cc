@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -74,12 +75,27 @@ class MapRows final : public PlannedRows {
   const RowPolicy& policy_;
 };
 
+// The process's memory, and how much of it is in use.
+class CountingAllocator final : public Allocator {
+ public:
+  void* Allocate(size_t bytes) override {
+    in_use += bytes;
+    return HostAllocator()->Allocate(bytes);
+  }
+  void Deallocate(void* memory, size_t bytes) override {
+    in_use -= bytes;
+    HostAllocator()->Deallocate(memory, bytes);
+  }
+
+  size_t in_use = 0;
+};
+
 class WritePlannerTest : public testing::Test {
  protected:
   void Begin(RowPolicy policy) {
     policy_ = policy.WithNeeds();
     rows_ = std::make_unique<MapRows>(policy_);
-    planner_ = std::make_unique<WritePlanner>(policy_, HostAllocator(), rows_.get());
+    planner_ = std::make_unique<WritePlanner>(policy_, &allocator_, rows_.get());
     context_.now = {1, 1000};
   }
 
@@ -131,6 +147,7 @@ class WritePlannerTest : public testing::Test {
     return keys;
   }
 
+  CountingAllocator allocator_;
   RowPolicy policy_;
   std::unique_ptr<MapRows> rows_;
   std::unique_ptr<WritePlanner> planner_;
@@ -204,6 +221,28 @@ TEST_F(WritePlannerTest, ARowLeavesForNoLowerScore) {
   ASSERT_TRUE(Write({4, 5}, Admits::kCounted, {5, 25}).ok());
   EXPECT_EQ((std::set<int64_t>{2, 3, 5}), Keys());
   EXPECT_EQ(1u, planner_->counters().refused);
+}
+
+// Scores may be lowered, so each batch with scores is put in line.
+TEST_F(WritePlannerTest, WritesWithScoresTakeNoMoreAndMoreMemory) {
+  constexpr int64_t kMax = 3000;
+  Begin(Bounded(kMax, EvictionOrder::kScore));
+  std::vector<int64_t> keys(kMax);
+  std::iota(keys.begin(), keys.end(), 0);
+  ASSERT_TRUE(Write(keys, Admits::kCounted, std::vector<int64_t>(kMax, 0)).ok());
+  const std::vector<int64_t> low(kMax, -1);
+  for (const bool refuses : {false, true}) {
+    for (int64_t step = 0; step < 300; ++step) {
+      if (step == 0 || refuses) {
+        ASSERT_TRUE(Write({kMax + step}, Admits::kCounted, {-1}).ok());
+      }
+      ASSERT_TRUE(Write(keys, Admits::kCounted, low).ok());
+    }
+    EXPECT_LE(allocator_.in_use, 16u * kMax * sizeof(Rank));
+  }
+  EXPECT_EQ(size_t{kMax}, rows_->size());
+  EXPECT_EQ(301u, planner_->counters().refused);
+  EXPECT_LT(rows_->passes, 600) << "not a pass for each batch";
 }
 
 TEST_F(WritePlannerTest, AFailureOfTheSinkIsTheWrites) {

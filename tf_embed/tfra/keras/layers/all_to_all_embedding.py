@@ -45,7 +45,7 @@ class AllToAllEmbedding(Embedding):
         **kwargs: Any,
     ) -> None:
         del with_secondary_unique, mpi_size, batch_size
-        super().__init__(*args, with_unique=with_unique, **kwargs)
+        super().__init__(*args, **{**kwargs, "with_unique": with_unique})
 
 
 HvdAllToAllEmbedding = AllToAllEmbedding

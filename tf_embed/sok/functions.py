@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SOK's functions on tables.
+
+A table is a `Variable`, a layer that has one, or the trainable variable of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.layers.table_layer import TableLayer
+from tf_embed.table.table import Table
+from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.lookup import table_and_anchor
+from tf_embed.variable.row_arguments import RowArguments
+from tf_embed.variable.sparse_lookup import embedding_lookup_sparse
+from tf_embed.variable.variable import Variable
+
+
+def table_of(var: Any, argument: str) -> Table:
+    """The table of a Variable, of a layer, or of the trainable variable of either.
+
+    Raises:
+        TypeError: If there is none.
+    """
+    return table_and_anchor(_variable_of(var), argument)[0]
+
+
+def _variable_of(var: Any) -> Any:
+    return var.variable if isinstance(var, TableLayer) else var
+
+
+def Init(global_batch_size: int) -> None:  # noqa: N802 - SOK's name
+    """Checks the global batch size, and does nothing else: there is nothing to initialize.
+
+    Args:
+        global_batch_size: Number of samples of a step, of all replicas together.
+
+    Raises:
+        TypeError: If it is not an int.
+        ValueError: If it is not positive, or not a multiple of the number of replicas.
+    """
+    size = validation.positive_int(global_batch_size, "global_batch_size")
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if size % replicas:
+        raise ValueError(
+            f"`global_batch_size` must be a multiple of the number of replicas, {replicas}. "
+            f"Received: global_batch_size={size}"
+        )
+
+
+def lookup_sparse(
+    params: Any, sp_ids: Any, sp_weights: Any = None, combiners: Any = None
+) -> tf.Tensor | list[tf.Tensor]:
+    """Looks up the rows of sparse ids in one or several tables and pools them, differentiably.
+
+    Each table is looked up by itself.
+
+    Args:
+        params: A table, or a list of them.
+        sp_ids: A tf.SparseTensor or tf.RaggedTensor [batch, ...]; of a list of tables, one for
+            each.
+        sp_weights: None, or the weights of the ids, in the container of `sp_ids`; of a list, one or
+            None for each.
+        combiners: "sum", "mean" or "sqrtn"; of a list, one for each. Default: None, "mean".
+
+    Returns:
+        [batch, dim]; of a list of tables, a list.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If lists have different lengths, or a combiner is another one.
+
+    Example:
+        >>> import tensorflow as tf, tf_embed
+        >>> from tf_embed import sok
+        >>> users = tf_embed.Variable(dim=1, initializer=2.0, name="users")
+        >>> ids = tf.sparse.SparseTensor([[0, 0], [0, 1]], tf.constant([5, 6], tf.int64), [1, 2])
+        >>> sok.lookup_sparse([users, users], [ids, ids], combiners=["sum", "mean"])[0].numpy()
+        array([[4.]], dtype=float32)
+    """
+    if not isinstance(params, (list, tuple)):
+        combiner = "mean" if combiners is None else combiners
+        return embedding_lookup_sparse(_variable_of(params), sp_ids, sp_weights, combiner=combiner)
+    count = len(params)
+    ids = _list_of(sp_ids, "sp_ids", count)
+    weights = [None] * count if sp_weights is None else _list_of(sp_weights, "sp_weights", count)
+    names = ["mean"] * count if combiners is None else _list_of(combiners, "combiners", count)
+    return [
+        embedding_lookup_sparse(_variable_of(one), some_ids, some_weights, combiner=combiner)
+        for one, some_ids, some_weights, combiner in zip(params, ids, weights, names, strict=True)
+    ]
+
+
+def _list_of(value: Any, argument: str, count: int) -> list[Any]:
+    if not isinstance(value, (list, tuple)) or len(value) != count:
+        raise ValueError(
+            f"`{argument}` must be a list of {count}, one for each of `params`. Received: "
+            f"{argument}={validation.shown(value)}"
+        )
+    return list(value)
+
+
+def filter_variables(variables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Separates tables from other variables.
+
+    Args:
+        variables: Variables, such as `model.trainable_variables`.
+
+    Returns:
+        Those that are tables, or stand for one, and the others, in their order.
+    """
+    variables = list(variables)
+    tables = [isinstance(var, (Anchor, Variable)) for var in variables]
+    return (
+        [var for var, is_table in zip(variables, tables, strict=True) if is_table],
+        [var for var, is_table in zip(variables, tables, strict=True) if not is_table],
+    )
+
+
+def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Copies the keys and rows of a table, those of this worker, in no particular order.
+
+    Args:
+        var: A table.
+
+    Returns:
+        Keys [n] and rows [n, dim].
+
+    Raises:
+        TypeError: If `var` is not a table.
+    """
+    exported = table_of(var, "var").export(with_slots=False, with_policy=False)
+    return exported.keys, exported.values
+
+
+def assign(var: Any, indices: Any, values: Any) -> tf.Operation | None:
+    """Writes rows. Of a sharded table all workers must call it, each with any rows.
+
+    Args:
+        var: A table.
+        indices: Keys [n].
+        values: Rows [n, dim].
+
+    Returns:
+        The operation in a graph, None in eager execution.
+
+    Raises:
+        TypeError: If `var` is not a table, or a dtype is not that of the table.
+        ValueError: If the shapes do not go together.
+    """
+    table = table_of(var, "var")
+    arguments = RowArguments(table.options)
+    keys = arguments.keys(indices)
+    return table.insert_or_assign(keys, arguments.rows(keys, values, "values"))

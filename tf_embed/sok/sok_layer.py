@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SokLayer`: the base of both layers, a table with SOK's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.exchange import strategies
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.layers.table_layer import TableLayer, serialized
+from tf_embed.sok.vocabulary_bound import bound_table, policy_of_bound
+from tf_embed.table.policies import MAX_ROWS
+from tf_embed.variable.variable import Variable
+
+KEY_DTYPES = (tf.int64, tf.uint64, tf.uint32)
+
+
+class SokLayer(TableLayer):
+    """A table with SOK's arguments.
+
+    Args:
+        max_vocabulary_size_per_gpu: As in `All2AllDenseEmbedding`, and so are those below.
+    """
+
+    def __init__(
+        self,
+        max_vocabulary_size_per_gpu: int,
+        embedding_vec_size: int,
+        slot_num: int,
+        use_hashtable: bool,
+        key_dtype: Any,
+        embedding_initializer: Any,
+        optimizer: Any,
+        name: str | None,
+        **kwargs: Any,
+    ) -> None:
+        self._check_sizes(max_vocabulary_size_per_gpu, embedding_vec_size, slot_num)
+        key_dtype = tf.int64 if key_dtype is None else key_dtype
+        if embedding_initializer is None:
+            embedding_initializer = "random_uniform"  # from -0.05 to 0.05
+        super().__init__(
+            embedding_vec_size,
+            validation.dtype_of(key_dtype, KEY_DTYPES, "key_dtype"),
+            "float32",
+            embedding_initializer,
+            optimizer=optimizer,
+            padding_id=None,
+            devices=None,
+            partitioner=None,
+            restrict_policy=None,
+            init_size=0,
+            kv_creator=None,
+            bp_v2=False,
+            unknown_value=None,
+            policy=None,
+            storage=None,
+            distribution=WorkerSharding(owner="remainder"),
+            name=name,
+            **kwargs,
+        )
+        self.max_vocabulary_size_per_gpu = int(max_vocabulary_size_per_gpu)
+        self.embedding_vec_size = int(embedding_vec_size)
+        self.slot_num = int(slot_num)
+        self.use_hashtable = validation.flag(use_hashtable, "use_hashtable")
+        self._num_workers = 1
+
+    @staticmethod
+    def _check_sizes(
+        max_vocabulary_size_per_gpu: Any, embedding_vec_size: Any, slot_num: Any
+    ) -> None:
+        name = "max_vocabulary_size_per_gpu"
+        validation.positive_int(max_vocabulary_size_per_gpu, name, most=MAX_ROWS)
+        validation.positive_int(embedding_vec_size, "embedding_vec_size", most=validation.MAX_DIM)
+        validation.positive_int(slot_num, "slot_num")
+
+    def _make_table(self) -> None:
+        self._num_workers = strategies.worker_count(tf.distribute.get_strategy())
+        if self.use_hashtable:
+            self.policy = policy_of_bound(self.max_vocabulary_size_per_gpu * self._num_workers)
+        super()._make_table()
+        if self.use_hashtable:
+            bound_table(self.variable.table)
+
+    @property
+    def embedding_variable(self) -> Variable:
+        """The table.
+
+        Raises:
+            AttributeError: The layer is not built, so it has none yet.
+        """
+        return self.variable
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments. A random initializer has its seed, so a copy has the same rows."""
+        config = super().get_config()
+        return {
+            **{key: config[key] for key in ("name", "trainable", "dtype", "key_dtype")},
+            "max_vocabulary_size_per_gpu": self.max_vocabulary_size_per_gpu,
+            "embedding_vec_size": self.embedding_vec_size,
+            "slot_num": self.slot_num,
+            "use_hashtable": self.use_hashtable,
+            "embedding_initializer": config["initializer"],
+            "optimizer": serialized(self.optimizer),
+        }
+
+    def _known_keys(self, keys: tf.Tensor) -> tf.Tensor:
+        """The keys, which without a hash table must be numbers of rows."""
+        if self.use_hashtable:
+            return keys
+        limit = self.max_vocabulary_size_per_gpu * self._num_workers
+        message = (
+            f"`inputs` of {self.name!r} must be numbers of rows from 0 to "
+            f"max_vocabulary_size_per_gpu * number of workers - 1 = {limit - 1}, because "
+            "use_hashtable=False."
+        )
+        checks = []
+        if keys.dtype.min < 0:
+            checks.append(tf.debugging.assert_non_negative(keys, message))
+        if limit <= keys.dtype.max:
+            checks.append(tf.debugging.assert_less(keys, tf.constant(limit, keys.dtype), message))
+        return validation.with_dependencies(keys, *checks)
