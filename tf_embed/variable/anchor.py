@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import callers
+from tf_embed.exchange import strategies
 from tf_embed.ops import table_ops
 from tf_embed.saving import keras_weights
 from tf_embed.table.slot_variable import SlotVariable
@@ -75,7 +76,7 @@ class Anchor(keras.Variable):
         super().__init__(
             initializer="zeros",
             shape=(0, dim or options.dim),
-            dtype=options.value_dtype.name if dim is None else "float32",
+            dtype=_dtype_of_anchor(options.value_dtype) if dim is None else "float32",
             trainable=True,
             autocast=False,
             name=name,
@@ -385,6 +386,13 @@ class TwinAnchor(Anchor):
     def frozen(self, frozen: bool) -> None:
         if self._anchor is not None:
             self._anchor.frozen = frozen
+
+
+def _dtype_of_anchor(value_dtype: tf.DType) -> str:
+    """The dtype of rows, unless the strategy can't make variables of it."""
+    on_workers = strategies.worker_count(tf.distribute.get_strategy()) > 1
+    # A new variable is broadcast, which TensorFlow does not do with bfloat16.
+    return "float32" if on_workers and value_dtype == tf.bfloat16 else value_dtype.name
 
 
 def run_if(condition: Any, action: Callable[[], None]) -> None:
