@@ -103,6 +103,7 @@ class Workers:
 
     Args:
         strategy: The strategy.
+        sharding: How long to wait for the others.
 
     Attributes:
         count: How many there are.
@@ -112,7 +113,7 @@ class Workers:
         ranks: The worker at each place.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, sharding: WorkerSharding) -> None:
         resolver = strategy.cluster_resolver
         chiefs = len(resolver.cluster_spec().as_dict().get("chief", []))
         self.count = strategies.worker_count(strategy)
@@ -127,10 +128,9 @@ class Workers:
         self.places: tf.Tensor | None = None
         self.ranks: tf.Tensor | None = None
         self._next_channel = 0
-        sharding = WorkerSharding()
-        self._first = self._new_channel(sharding)
+        first = self._new_channel(sharding)
         with tf.init_scope():
-            gathered = self._first.all_gather(tf.constant([self.rank]))
+            gathered = first.all_gather(tf.constant([self.rank]))
             ranks = gathered.numpy().tolist()
         if ranks != list(range(self.count)):
             self.places = tf.constant(np.argsort(ranks).astype(np.int32))
@@ -149,13 +149,14 @@ class Workers:
         self._next_channel += 1
         return Channel(self, number, sharding)
 
-    def gather_texts(self, text: str) -> list[str]:
+    def gather_texts(self, text: str, sharding: WorkerSharding) -> list[str]:
         """The texts of all workers, of at most 4 KiB each, now. All workers must call this."""
+        first = Channel(self, 0, sharding)  # with the time-out of this call
         data = text.encode()[: _SHORT - 4]
         padded = len(data).to_bytes(4, "little") + data.ljust(_SHORT - 4, b"\0")
         with tf.init_scope():
             words = tf.constant(np.frombuffer(padded, np.int32))
-            gathered = self._first.all_gather(words, key=1).numpy().tobytes()
+            gathered = first.all_gather(words, key=1).numpy().tobytes()
         texts = [gathered[at : at + _SHORT] for at in range(0, len(gathered), _SHORT)]
         lengths = [int.from_bytes(one[:4], "little") for one in texts]
         decoded = [
@@ -171,8 +172,11 @@ class Workers:
 _workers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Workers] = weakref.WeakKeyDictionary()
 
 
-def workers_of_scope() -> Workers | None:
+def workers_of_scope(sharding: WorkerSharding) -> Workers | None:
     """The workers of the strategy whose scope this is; None if there is one worker, or no strategy.
+
+    Args:
+        sharding: How long to wait for the others.
 
     Raises:
         ValueError: If a worker has several replicas.
@@ -183,5 +187,23 @@ def workers_of_scope() -> Workers | None:
     if strategies.worker_count(strategy) == 1:
         return None
     if strategy not in _workers:
-        _workers[strategy] = Workers(strategy)
+        _workers[strategy] = Workers(strategy, sharding)
     return _workers[strategy]
+
+
+def refuse_several_workers(what: str) -> None:
+    """Raises in the scope of a strategy with several workers.
+
+    Args:
+        what: What would have the rows of one worker alone there.
+
+    Raises:
+        ValueError: It is such a scope.
+    """
+    count = strategies.worker_count(tf.distribute.get_strategy())
+    if count > 1:
+        raise ValueError(
+            f"{what} can't be made in the scope of a strategy with several workers: it would have "
+            "the rows of this worker alone. Use tf_embed.layers.DynamicEmbedding or "
+            f"tf_embed.Variable. Received: MultiWorkerMirroredStrategy of {count} workers"
+        )

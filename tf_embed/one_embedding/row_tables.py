@@ -42,6 +42,7 @@ class RowTable(TableLayer):
             kv_creator=None,
             bp_v2=False,
             unknown_value=None,
+            distribution=None,
             **options,
         )
 

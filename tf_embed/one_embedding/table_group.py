@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.exchange.workers import refuse_several_workers
 from tf_embed.layers.ids import check_kind
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.layers.table_layer import deserialized, serialized
@@ -80,6 +81,7 @@ class TableGroup(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         folder_name(name, "name")  # as snapshots are in a folder of that name
+        refuse_several_workers(type(self).__name__)
         super().__init__(name=name, dtype=policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
@@ -174,6 +176,7 @@ class TableGroup(keras.layers.Layer):
         self.built = True
 
     def _make_tables(self) -> None:
+        refuse_several_workers(type(self).__name__)  # it may be built elsewhere
         with tf.init_scope():
             for number, drawer in enumerate(self._drawers):
                 setattr(self, f"_generators_{number}", drawer.make())

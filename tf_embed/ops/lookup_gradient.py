@@ -22,7 +22,9 @@ from tf_embed.ops import table_ops
 _CONTROL_FLOW = ("WhileBodyFuncGraph", "CondBranchFuncGraph")
 
 
-def token_of(anchor: Any, key_dtype: tf.DType, rows: int = -1) -> tf.Tensor:
+def token_of(
+    anchor: Any, key_dtype: tf.DType, rows: int = -1, dtype: tf.DType | None = None
+) -> tf.Tensor:
     """What a lookup takes so that its gradient reaches the anchor.
 
     Args:
@@ -30,14 +32,20 @@ def token_of(anchor: Any, key_dtype: tf.DType, rows: int = -1) -> tf.Tensor:
             see nothing.
         key_dtype: Dtype of the table's keys.
         rows: Number of rows, for the shape of the gradient; -1 if the table has none.
+        dtype: Dtype of the table's rows. Default: the anchor's.
     """
+
+    def value() -> tf.Tensor:
+        tensor = tf.convert_to_tensor(anchor)
+        return tensor if dtype is None else tf.cast(tensor, dtype)
+
     if tf.executing_eagerly():
-        return tf.convert_to_tensor(anchor)
+        return value()
     graph = tf.compat.v1.get_default_graph()
     while type(graph).__name__ in _CONTROL_FLOW:
         graph = graph.outer_graph
     with graph.as_default():
-        return table_ops.token(tf.convert_to_tensor(anchor), key_dtype=key_dtype, rows=rows)
+        return table_ops.token(value(), key_dtype=key_dtype, rows=rows)
 
 
 class RowSlices(tf.IndexedSlices):

@@ -409,10 +409,11 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
     def _check_strategy(self, anchors: list[Anchor], trainers: list[TableTrainer]) -> None:
         """Refuses several replicas for tables, and those of them that have no own optimizer."""
         if anchors and isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer):
-            refuse_if_mirrored("LossScaleOptimizer")
+            tables = [table for anchor in anchors for table in anchor.tables]
+            refuse_if_mirrored("LossScaleOptimizer", tables)
         norm = self._rule_optimizer.global_clipnorm
         if trainers and norm:
-            refuse_if_mirrored(f"global_clipnorm={norm}")
+            refuse_if_mirrored(f"global_clipnorm={norm}", [one.table for one in trainers])
         for trainer in trainers:
             trainer.check_strategy()
         for anchor in anchors:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -111,18 +111,25 @@ def own_optimizer(identifier: Any) -> keras.optimizers.Optimizer:
     return type(optimizer).from_config(config)
 
 
-def refuse_if_mirrored(received: str) -> None:
-    """Raises under a strategy whose replicas can't train a table with what there is."""
+def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
+    """Raises under a strategy whose replicas can't train a table with what there is.
+
+    Args:
+        received: The optimizer or its option.
+        tables: What it is to train. One that is sharded over workers is refused anywhere.
+    """
     strategy = tf.distribute.get_strategy()
     on_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     on_workers = on_workers and strategy.num_replicas_in_sync > 1
+    on_workers = on_workers or any(isinstance(one, WorkerTable) for one in tables)
     if on_workers or isinstance(strategy, tf.distribute.MirroredStrategy):
         name = "MultiWorkerMirroredStrategy" if on_workers else "MirroredStrategy"
         raise ValueError(
             f"Under tf.distribute.{name} dynamic tables are trained by optimizers whose rule runs "
             "in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl, "
             "SmartDecayAdam and FBGEMM's), without global_clipnorm, use_ema, "
-            f"gradient_accumulation_steps and LossScaleOptimizer. Received: {received}"
+            "gradient_accumulation_steps and LossScaleOptimizer, and over workers without "
+            f"clipnorm. Received: {received}"
         )
 
 
@@ -244,19 +251,19 @@ class TableTrainer(tf.Module):
             ValueError: The present tf.distribute strategy is one, and the optimizer has no rule in
                 the table or an option that needs more than that.
         """
-        optimizer = self._parts.optimizer
+        optimizer, tables = self._parts.optimizer, [self._parts.table]
+        name = type(optimizer).__name__
         for option in ("use_ema", "gradient_accumulation_steps"):
-            value = getattr(optimizer, option)
-            if value:
-                refuse_if_mirrored(f"{option}={value!r}")
-        if optimizer.clipnorm and isinstance(self._parts.table, WorkerTable):
-            refuse_if_mirrored(
-                f"clipnorm={optimizer.clipnorm}, which is of the rows of all workers"
-            )
+            if value := getattr(optimizer, option):
+                refuse_if_mirrored(f"{option}={value!r}", tables)
+        if isinstance(tables[0], WorkerTable):
+            for option in ("clipnorm", "global_clipnorm"):
+                if value := getattr(optimizer, option):
+                    refuse_if_mirrored(f"{option}={value}, of the rows of all workers", tables)
         if self._parts.rows is not None:
-            refuse_if_mirrored(f"{type(optimizer).__name__}, whose rule runs outside of the table")
+            refuse_if_mirrored(f"{name}, whose rule runs outside of the table", tables)
         elif self.state:
-            refuse_if_mirrored(f"{type(optimizer).__name__}, which counts the steps of all rows")
+            refuse_if_mirrored(f"{name}, which counts the steps of all rows", tables)
 
     def advance(self) -> None:
         """Goes to the next step."""

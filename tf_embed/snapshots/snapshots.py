@@ -52,7 +52,7 @@ class Snapshots:
 
     Raises:
         TypeError: If `path` is not a path, or `tables` holds something else.
-        ValueError: If `path` is empty.
+        ValueError: If `path` is empty, or a table is sharded over workers.
 
     Example:
         >>> import tempfile, tf_embed
@@ -75,6 +75,8 @@ class Snapshots:
     def __init__(self, path: str | os.PathLike[str], tables: Any) -> None:
         self.path = validation.path_of(path, "path")
         self._sources: list[Source] = sources_of(tables)
+        if tables_in(self._sources):  # layers that are not built have none yet
+            self._tables()
         self._pending: PendingSnapshot | None = None
 
     # Saving.
@@ -308,6 +310,13 @@ class Snapshots:
                 "`tables` must have a table. Received: variables and layers without any; layers "
                 "have theirs once they are built"
             )
+        for table in tables:
+            if table.num_processes > 1:
+                raise ValueError(
+                    f"`tables` must not be sharded over workers, as {table.options.name!r} is: a "
+                    "snapshot has the rows of one process. Use `Variable.save_to_file_system`, "
+                    f"`model.save` or tf.train.Checkpoint. Received: {table.num_processes} workers"
+                )
         return tables
 
     def _folder(self, name: Any, argument: str) -> str:

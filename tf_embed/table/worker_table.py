@@ -11,6 +11,7 @@ Verbs of the whole table, such as `export` and `clear`, are of the rows of this 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -431,7 +432,7 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
             "library": _library.build(),
         }
     )
-    texts = workers.gather_texts(f"{options.initializer.seed} {mine}")
+    texts = workers.gather_texts(f"{options.initializer.seed} {_shortened(mine)}", sharding)
     seeds, kinds = zip(*(text.split(" ", 1) for text in texts), strict=True)
     for rank, kind in enumerate(kinds):
         if kind != kinds[0]:
@@ -474,6 +475,15 @@ def _text_of(policy: TablePolicy) -> str:
 
 def _name_of(function: Any) -> str:
     return getattr(function, "__name__", "function")
+
+
+def _shortened(text: str) -> str:
+    """A text of at most 3 KiB, which differs where the whole ones do."""
+    data = text.encode()
+    if len(data) <= 3072:
+        return text
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return f"{data[:3000].decode(errors='ignore')}... ({digest})"
 
 
 def gradients_to_owners(
@@ -525,7 +535,7 @@ def new_table(
     Raises:
         ValueError: If a sharded table can't have it.
     """
-    workers = None if sharding is None else workers_of_scope()
+    workers = None if sharding is None else workers_of_scope(sharding)
     if workers is None or sharding is None:
         return Table(options)
     _check_supported(options, restrict_policy)

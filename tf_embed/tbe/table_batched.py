@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
+from tf_embed.exchange.workers import refuse_several_workers
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.table_layer import deserialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
@@ -235,7 +236,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An argument is out of range, or a setting that the optimizer does not use.
+        ValueError: An argument is out of range, or a setting that the optimizer does not use; or it
+            is the scope of a strategy with several workers.
 
     Example:
         >>> import keras, tensorflow as tf, tf_embed
@@ -313,6 +315,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
         if name is not None:
             validation.name_of(name)
+        refuse_several_workers(type(self).__name__)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         described = validation.items_of(embedding_specs, "embedding_specs")

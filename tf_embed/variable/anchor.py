@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import callers
+from tf_embed.exchange import strategies
 from tf_embed.ops import table_ops
 from tf_embed.saving import keras_weights
 from tf_embed.table.slot_variable import SlotVariable
@@ -78,7 +79,7 @@ class Anchor(keras.Variable):
         super().__init__(
             initializer="zeros",
             shape=(0, dim or options.dim),
-            dtype=options.value_dtype.name if dim is None else "float32",
+            dtype=_dtype_of_anchor(options.value_dtype) if dim is None else "float32",
             trainable=True,
             autocast=False,
             name=name,
@@ -428,6 +429,13 @@ def _train_and_advance(anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) ->
     assert trainer is not None
     trainer.train(keys, gradients)
     trainer.advance()
+
+
+def _dtype_of_anchor(value_dtype: tf.DType) -> str:
+    """The dtype of rows, unless the strategy can't make variables of it."""
+    on_workers = strategies.worker_count(tf.distribute.get_strategy()) > 1
+    # A new variable is broadcast, which TensorFlow does not do with bfloat16.
+    return "float32" if on_workers and value_dtype == tf.bfloat16 else value_dtype.name
 
 
 def run_if(condition: Any, action: Callable[[], None]) -> None:

@@ -248,7 +248,8 @@ def token_of(table: Table, anchor: Anchor | None) -> tf.Tensor | None:
     # A frozen table's too: the step that is traced now may run when it is frozen no longer.
     if anchor is None or not anchor.is_on_tapes:
         return None
-    return lookup_gradient.token_of(anchor.value, table.options.key_dtype)
+    options = table.options
+    return lookup_gradient.token_of(anchor.value, options.key_dtype, dtype=options.value_dtype)
 
 
 def gradient_token(variable: Variable) -> tf.Tensor | None:

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that hang, die or do not do as the others, and what tables can't do on workers.
+
+A program of `worker_programs`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import keras
+import tensorflow as tf
+from worker_programs import run_as_worker, said_by
+
+import tf_embed
+from tf_embed import one_embedding, tbe
+from tf_embed.distributed import WorkerSharding
+
+SECONDS = 3
+# Longer than any test waits: the launcher ends a worker that hangs.
+FOR_EVER = 1000
+
+
+def table(strategy: Any, name: str = "table", seconds: float = SECONDS, **options: Any) -> Any:
+    options = {"dim": 1, "devices": "/CPU:0", **options}
+    sharding = WorkerSharding(timeout_seconds=seconds)
+    with strategy.scope():
+        return tf_embed.Variable(name=name, distribution=sharding, **options)
+
+
+def timed(function: Any, *args: Any) -> tuple[str, float]:
+    start = time.monotonic()
+    said = said_by(function, *args)
+    return said, time.monotonic() - start
+
+
+def hang(strategy: Any, rank: int, folder: str) -> Any:
+    """The last worker does nothing any more."""
+    v = table(strategy)
+    v.upsert([rank, 5], [[1.0]] * 2)
+    if rank == strategy.num_replicas_in_sync - 1:
+        time.sleep(FOR_EVER)
+    return timed(v.lookup, [1, 2, 3]), said_by(v.lookup, [1])
+
+
+def killed(strategy: Any, rank: int, folder: str) -> Any:
+    """The last worker is killed, with a time-out far away."""
+    v = table(strategy, seconds=FOR_EVER)
+    v.upsert([rank, 5], [[1.0]] * 2)
+    if rank == strategy.num_replicas_in_sync - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    found = timed(lambda: [v.lookup([1, 2, 3]) for _ in range(1000)])
+    # The launcher ends the survivors otherwise.
+    return found
+
+
+def order(strategy: Any, rank: int, folder: str) -> Any:
+    """Workers that call two tables in another order."""
+    tables = [table(strategy, name, dim=dim) for name, dim in (("first", 1), ("second", 3))]
+    if rank:
+        tables.reverse()
+    for v in tables:
+        v.upsert([1, 2], [[1.0] * v.dim] * 2)
+
+    def look_up() -> None:
+        for v in tables:
+            rows = v.lookup([1, 2, 3, 4])
+            assert rows.numpy().tolist() == [[1.0] * v.dim] * 2 + [[0.0] * v.dim] * 2
+
+    return timed(look_up)
+
+
+def steps(strategy: Any, rank: int, folder: str) -> Any:
+    """Worker 0 makes two steps more."""
+    v = table(strategy)
+    with strategy.scope():
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.5))
+        optimizer.build(v.trainable_variables)
+
+    def replica_step(keys: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf_embed.embedding_lookup(v, keys) ** 2)
+        variables = v.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    @tf.function
+    def step(keys: tf.Tensor) -> None:
+        strategy.run(replica_step, args=(keys,))
+
+    for _ in range(3):
+        step(tf.constant([1, 2, rank], tf.int64))
+    if rank:
+        time.sleep(FOR_EVER)
+    return timed(step, tf.constant([1, 2, 3], tf.int64))
+
+
+def missing(strategy: Any, rank: int, folder: str) -> Any:
+    """Worker 0 makes a table that the others do not make."""
+    first = table(strategy)
+    del first
+    if rank:
+        time.sleep(FOR_EVER)
+    return timed(table, strategy, "second")
+
+
+def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
+    """What can't be done, in words. Last what leaves workers as they were."""
+    found = {}
+    # Other tables on one worker.
+    found["name"] = said_by(table, strategy, f"table_{rank}")
+    found["dim"] = said_by(table, strategy, dim=2 + rank)
+    found["dtype"] = said_by(table, strategy, value_dtype=["float32", "float64"][rank])
+    found["key dtype"] = said_by(table, strategy, key_dtype=["int32", "int64"][rank])
+    found["policy"] = said_by(table, strategy, policy=tf_embed.TablePolicy(max_rows=10 + rank))
+    rows = [0.5] * 700 + [float(rank)]
+    found["long"] = said_by(table, strategy, dim=len(rows), initializer=rows)
+    found["order"] = said_by(
+        lambda: [table(strategy, name) for name in (["a", "b"] if rank else ["b", "a"])]
+    )
+    # What a table can't have.
+    policy = tf_embed.TablePolicy(track_changes=True)
+    found["track_changes"] = said_by(table, strategy, policy=policy)
+    found["restrict_policy"] = said_by(
+        table, strategy, restrict_policy=tf_embed.TimestampRestrictPolicy
+    )
+    found["strings"] = said_by(table, strategy, value_dtype=tf.string)
+    found["max_rows"] = said_by(table, strategy, policy=tf_embed.TablePolicy(max_rows=1))
+    found["owner"] = said_by(
+        lambda: tf_embed_table_with(strategy, WorkerSharding(owner=lambda keys, workers: keys + 9))
+    )
+    found["string remainder"] = said_by(
+        lambda: tf_embed_table_with(
+            strategy, WorkerSharding(owner="remainder"), key_dtype=tf.string
+        )
+    )
+    v = table(strategy, "good", policy=tf_embed.TablePolicy(eviction="lru"))
+    found["restrict"] = said_by(v.restrict, 1)
+    found["prefetch"] = said_by(v.prefetch, [1])
+    found["snapshots"] = said_by(tf_embed.Snapshots, os.path.join(folder, "snapshots"), v)
+    with strategy.scope():
+        found["tbe"] = said_by(tbe.TableBatchedEmbeddingBags, [(10, 4)])
+        store = one_embedding.make_device_mem_store_options(folder, capacity=100)
+        tables = [one_embedding.make_table(one_embedding.make_uniform_initializer(0, 1))]
+        arguments = ("one", 2, "float32", "int64", tables, store)
+        found["one_embedding"] = said_by(one_embedding.MultiTableEmbedding, *arguments)
+    # Built out of the scope, and used in it.
+    outside = one_embedding.MultiTableEmbedding(*arguments)
+    with strategy.scope():
+        found["one_embedding, late"] = said_by(outside, tf.constant([1]))
+    found.update(refused_optimizers(strategy, v))
+    v.upsert([rank, 7], [[1.0]] * 2)
+    found["at last"] = str(v.lookup([0, 1, 7, 9]).numpy().tolist())
+    return found
+
+
+def refused_optimizers(strategy: Any, v: Any) -> dict[str, str]:
+    k = keras.optimizers
+    optimizers = {
+        "Nadam": lambda: k.Nadam(),
+        "Lion": lambda: k.Lion(),
+        "clipnorm": lambda: k.SGD(0.1, clipnorm=1.0),
+        "global_clipnorm": lambda: k.SGD(0.1, global_clipnorm=1.0),
+        "use_ema": lambda: k.SGD(0.1, use_ema=True),
+        "gradient_accumulation_steps": lambda: k.SGD(0.1, gradient_accumulation_steps=2),
+        "LossScaleOptimizer": lambda: k.LossScaleOptimizer(k.SGD(0.1)),
+    }
+    found = {}
+
+    def build(make: Any) -> None:
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(make())
+        optimizer.build(v.trainable_variables)
+
+    def build_layer(make: Any) -> None:
+        layer = tf_embed.layers.DynamicEmbedding(1, optimizer=make(), name="own", devices="/CPU:0")
+        layer.build()
+
+    for name, make in optimizers.items():
+        with strategy.scope():
+            found[name] = said_by(build, make)
+            found[f"{name}, own"] = said_by(build_layer, make)
+        found[f"{name}, out of the scope"] = said_by(build, make)
+    return found
+
+
+def tf_embed_table_with(strategy: Any, sharding: WorkerSharding, **options: Any) -> None:
+    with strategy.scope():
+        v = tf_embed.Variable(dim=1, devices="/CPU:0", distribution=sharding, **options)
+    v.lookup(tf.constant([1, 2], v.key_dtype) if v.key_dtype != tf.string else ["a"])
+
+
+if __name__ == "__main__":
+    run_as_worker(globals())

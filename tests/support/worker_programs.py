@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that tests launch as the workers of a strategy, and what the workers found.
+
+A program is a module with functions (strategy, rank, folder), which ends with `run_as_worker`. What
+a function returns is pickled for the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import pathlib
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+SECONDS = 240  # far more than any program takes
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """What became of the workers.
+
+    Attributes:
+        code: The exit code of the launcher.
+        results: Of each worker that came to an end, what it found, by rank.
+        printed: What all workers printed.
+    """
+
+    code: int
+    results: dict[int, Any]
+    printed: str
+
+
+def launch(
+    script: str,
+    cases: Sequence[str],
+    workers: int,
+    folder: str | None = None,
+    seconds: int = SECONDS,
+) -> Launched:
+    """Runs functions of a program, one after the other, on some workers.
+
+    Args:
+        script: The path of the program.
+        cases: Names of functions.
+        workers: Number of workers.
+        folder: What the functions get as a folder. Default: a new one.
+        seconds: When to end workers that still run.
+    """
+    from tf_embed.distributed import run
+
+    with tempfile.TemporaryDirectory() as results:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            outcome = run.launch(
+                [script, ",".join(cases), results, folder or results],
+                workers=workers,
+                timeout_seconds=seconds,
+                grace_seconds=0.5,
+                environment=environment,
+            )
+        found = {
+            int(path.suffix[1:]): pickle.loads(path.read_bytes())
+            for path in pathlib.Path(results).glob("result.*")
+        }
+    return Launched(outcome.code, found, out.getvalue() + err.getvalue()[-8000:])
+
+
+def run_as_worker(functions: dict[str, Callable[..., Any]]) -> None:
+    """What a program ends with: runs the functions that `launch` asked for."""
+    import tensorflow as tf
+
+    cases, results, folder = sys.argv[1:]
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    rank = strategy.cluster_resolver.task_id
+    found = {case: functions[case](strategy, rank, folder) for case in cases.split(",")}
+    path = pathlib.Path(results) / f"result.{rank}"
+    partial = path.with_name(f"unfinished.{rank}")
+    partial.write_bytes(pickle.dumps(found))
+    partial.rename(path)
+
+
+def said_by(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """The kind and the message of the error of a call."""
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
