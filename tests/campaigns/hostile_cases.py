@@ -16,6 +16,7 @@ from hostile_layer_cases import LAYER_CALLS
 from hostile_one_embedding_cases import ONE_EMBEDDING_CALLS
 from hostile_rule_cases import RULE_CALLS
 from hostile_snapshot_cases import SNAPSHOT_CALLS
+from hostile_sok_cases import SOK_CALLS
 from hostile_wrapper_cases import WRAPPER_CALLS
 
 import tf_embed as te
@@ -479,5 +480,6 @@ CALLS: dict[str, Call] = {
     **ONE_EMBEDDING_CALLS,
     **RULE_CALLS,
     **SNAPSHOT_CALLS,
+    **SOK_CALLS,
     **WRAPPER_CALLS,
 }

@@ -33,6 +33,10 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        saved = sok_workers.layer(name="loaded")
+        saved.build()
+        sok.assign(saved, range(7), [[0.0]] * 7)
+        sok.dump(cls.folder / "load", saved)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             outcome = run.launch(
@@ -76,6 +80,9 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertLess(losses[-1], losses[0])
                 # Sums of other order.
                 self.assertAllClose(result["losses"][name], losses, rtol=2e-5, atol=2e-6)
+
+    def test_workers_load_what_one_process_dumped(self):
+        self.assertEqual([one["loaded"] for one in self.results], [[0, 2, 4, 6], [1, 3, 5]])
 
     def test_one_process_loads_what_the_workers_dumped(self):
         layer = sok_workers.layer(dim=2, name="dumped")

@@ -3,7 +3,8 @@
 
     sok_workers.py FOLDER
 
-writes what it found to FOLDER/result-RANK.json, and dumps a table into FOLDER/dump.
+writes what it found to FOLDER/result-RANK.json, dumps a table into FOLDER/dump, and loads the one
+of FOLDER/load.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class SparseModel(distributed.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = sok.DistributedEmbedding("mean", 1000, 4, SLOTS, NNZ, name="sparse")
+        self.embedding = sok.DistributedEmbedding(
+            "mean", 1000, 4, SLOTS, NNZ, name="sparse", optimizer=keras.optimizers.Adagrad(0.1)
+        )
         self.flatten = keras.layers.Flatten()
         self.last = keras.layers.Dense(1, "sigmoid")
 
@@ -116,21 +119,17 @@ class SparseModel(distributed.Model):
         return self.last(self.flatten(self.embedding(keys, training=training)))
 
 
-def dense_model(optimizer: Any) -> keras.Model:
+def dense_model() -> keras.Model:
     inputs = keras.Input([SLOTS, NNZ], dtype="int64")
-    embedding = layer(dim=4, dynamic_input=False, optimizer=optimizer, name="slots")
+    embedding = layer(dim=4, dynamic_input=False, optimizer=None, name="slots")
     hidden = keras.layers.Flatten()(embedding(inputs))
     return distributed.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
 
 
 def losses(strategy: Any) -> dict[str, Any]:
-    """Losses of models, trained by the model's optimizer and by the table's own."""
+    """Losses of a table that the model's optimizer trains, and of one with an optimizer."""
     found = {}
-    for name, make in {
-        "wrapped": lambda: dense_model(None),
-        "own": lambda: dense_model("adagrad"),
-        "sparse": SparseModel,
-    }.items():
+    for name, make in {"dense": dense_model, "sparse": SparseModel}.items():
         with strategy.scope():
             keras.utils.set_random_seed(5)
             model = make()
@@ -153,6 +152,10 @@ def main(folder: str) -> None:
         keys = np.arange(10 * resolver.task_id, 10 * resolver.task_id + 10)
         sok.assign(dumped, keys, np.stack([keys, -keys], 1).astype("float32"))
         sok.dump(pathlib.Path(folder) / "dump", dumped)
+        loaded = layer(name="loaded")
+        loaded.build()
+        sok.load(pathlib.Path(folder) / "load", loaded)
+        found["loaded"] = keys_of(loaded)
     found["losses"] = losses(strategy)
     path = pathlib.Path(folder) / f"result-{resolver.task_id}.json"
     path.write_text(json.dumps(found))

@@ -122,7 +122,7 @@ class All2AllDenseEmbedding(SokLayer):
 
     def compute_output_spec(self, inputs: Any, training: Any = True) -> Any:
         """The output, symbolic."""
-        if inputs.sparse or getattr(inputs, "ragged", False):
+        if getattr(inputs, "sparse", False) or getattr(inputs, "ragged", False):
             raise TypeError(_must_be_dense(self.name, "a sparse or ragged keras.Input"))
         return self._output_spec(inputs, is_ragged=False)
 

@@ -133,7 +133,7 @@ class DistributedEmbedding(SokLayer):
 
     def compute_output_spec(self, inputs: Any, training: Any = True) -> Any:
         """The output, symbolic."""
-        if not inputs.sparse:
+        if not (isinstance(inputs, tf.SparseTensor) or getattr(inputs, "sparse", False)):
             raise TypeError(_must_be_sparse(self.name, "a keras.Input without sparse=True"))
         return self._output_spec(inputs, is_ragged=False)
 

@@ -6,9 +6,10 @@ A table is a `Variable`, a layer that has one, or the trainable variable of eith
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_embed import validation
@@ -105,16 +106,25 @@ def _list_of(value: Any, argument: str, count: int) -> list[Any]:
     return list(value)
 
 
-def filter_variables(variables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+def filter_variables(variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Separates tables from other variables.
 
     Args:
-        variables: Variables, such as `model.trainable_variables`.
+        variables: A list of variables, such as `model.trainable_variables`.
 
     Returns:
         Those that are tables, or stand for one, and the others, in their order.
+
+    Raises:
+        TypeError: If `variables` is not a list or a tuple of variables.
     """
-    variables = list(variables)
+    variables = validation.items_of(variables, "variables")
+    for var in variables:
+        if not isinstance(var, (Variable, keras.Variable, tf.Variable)):
+            raise TypeError(
+                "`variables` must be variables of Keras, TensorFlow or tf_embed. Received: "
+                f"{validation.shown(var)}"
+            )
     tables = [isinstance(var, (Anchor, Variable)) for var in variables]
     return (
         [var for var, is_table in zip(variables, tables, strict=True) if is_table],

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -117,8 +116,8 @@ def _tables_of(some: Any, argument: str) -> list[Table]:
         TypeError: If one is no table.
         ValueError: If two have the same name.
     """
-    single = not isinstance(some, Sequence)
-    tables = [table_of(one, argument) for one in ([some] if single else some)]
+    is_several = isinstance(some, (list, tuple))
+    tables = [table_of(one, argument) for one in (some if is_several else [some])]
     for name, count in collections.Counter(table.options.name for table in tables).items():
         if count > 1:
             raise ValueError(

@@ -33,10 +33,10 @@ def policy_of_bound(max_rows: int) -> TablePolicy:
     return TablePolicy(max_rows, "score", score_fn=score_of_write)
 
 
-class Settler:
+class ScoreRaiser:
     """Gives the rows of each step the score of rows that stay.
 
-    A class, so that a deep copy of a table settles rows of the copy.
+    A class, so that a deep copy of a table raises the scores of the copy.
 
     Args:
         table: A table with the policy above.
@@ -46,11 +46,11 @@ class Settler:
         self._table = table
 
     def __call__(self, keys: tf.Tensor) -> tf.Operation | None:
-        """Settles the keys of a step, which are those of this worker."""
+        """Raises the scores of the keys of a step, which are those of this worker."""
         # `self._table.set_scores` would send the keys of a sharded table to their owners.
         return Table.set_scores(self._table, keys, tf.zeros(tf.shape(keys), tf.int64))
 
 
 def bound_table(table: Table) -> None:
     """Makes a table with the policy above refuse new keys beyond its bound."""
-    table.on_update = Settler(table)
+    table.on_update = ScoreRaiser(table)
