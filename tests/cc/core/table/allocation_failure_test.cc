@@ -293,7 +293,8 @@ TEST_P(AllocationFailure, DestructionGivesAllMemoryBack) {
     ASSERT_TRUE(verbs.All()[1].run(table.get()).ok());
     const size_t bytes = allocator.live_bytes() - empty;
     ASSERT_TRUE(table->Clear().ok());
-    EXPECT_LT(allocator.live_bytes(), empty + bytes / 10) << "Clear keeps memory";
+    const size_t buffers = GetParam().has_disk ? 1 << 20 : 0;  // a log of rows keeps them
+    EXPECT_LT(allocator.live_bytes(), empty + bytes / 10 + buffers) << "Clear keeps memory";
   }
   EXPECT_EQ(0u, allocator.live_blocks());
 }
