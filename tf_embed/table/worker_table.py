@@ -430,8 +430,9 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
             "rows": options.kind,
             "shards": options.num_shards,
             "initializer": [options.initializer.kind, *options.initializer.values],
-            "policy": None if policy is None else repr(policy),
-            "owner": owner if isinstance(owner, str) else getattr(owner, "__name__", "function"),
+            "policy": None if policy is None else repr(dataclasses.replace(policy, score_fn=None)),
+            "score_fn": None if policy is None else _name_of(policy.score_fn),
+            "owner": _name_of(owner),
             "wire_dtype": sharding.wire_dtype,
             "number": number,
             "library": _library.build(),
@@ -446,6 +447,12 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
                 f"the library. Received: worker 0 makes {kinds[0]}, worker {rank} makes {kind}"
             )
     return int(seeds[0])
+
+
+def _name_of(rule: Any) -> str | None:
+    """A rule, or the name of a function: its repr has an address, which differs."""
+    is_named = rule is None or isinstance(rule, str)
+    return rule if is_named else getattr(rule, "__name__", type(rule).__name__)
 
 
 def _shortened(text: str) -> str:
@@ -509,11 +516,13 @@ def new_table(
     workers = None if sharding is None else workers_of_scope(sharding)
     if workers is None or sharding is None:
         return Table(options)
-    _check_supported(options, restrict_policy)
+    _check_supported(options, sharding, restrict_policy)
     return WorkerTable(options, workers, sharding)
 
 
-def _check_supported(options: TableOptions, restrict_policy: Any) -> None:
+def _check_supported(
+    options: TableOptions, sharding: WorkerSharding, restrict_policy: Any
+) -> None:
     """Refuses what a table that is sharded over workers can't have.
 
     Raises:
@@ -526,6 +535,8 @@ def _check_supported(options: TableOptions, restrict_policy: Any) -> None:
         refused = f"restrict_policy={validation.shown(restrict_policy)}"
     elif options.tracks_changes:
         refused = "TablePolicy(track_changes=True)"
+    elif options.key_dtype == tf.string and sharding.owner == "remainder":
+        refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
     else:
         return
     raise ValueError(
