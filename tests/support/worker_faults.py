@@ -6,7 +6,6 @@ A program of `worker_programs`.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import sys
@@ -33,24 +32,25 @@ def table(strategy: Any, name: str = "table", seconds: float = SECONDS, **option
         return tf_embed.Variable(name=name, distribution=sharding, **options)
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What a call said that others did not take part in, and what the next one said."""
-
-    said: str
-    seconds: float
-    said_later: str
-    seconds_later: float
-
-
-def timed(function: Any, *args: Any) -> Found:
+def timed(function: Any, *args: Any) -> dict[str, Any]:
+    """What a call said that others did not take part in, what the next one said, and when."""
     # The launcher ends all workers once one has failed: not before this one has its result.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     start = time.monotonic()
     said = said_by(function, *args)
     between = time.monotonic()
     later = said_by(function, *args)
-    return Found(said, between - start, later, time.monotonic() - between)
+    return {
+        "said": said,
+        "seconds": between - start,
+        "said later": later,
+        "seconds later": time.monotonic() - between,
+    }
+
+
+def sleep_for_ever() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # instead of TensorFlow's
+    time.sleep(FOR_EVER)
 
 
 def hang(strategy: Any, rank: int, folder: str) -> Any:
@@ -58,7 +58,7 @@ def hang(strategy: Any, rank: int, folder: str) -> Any:
     v = table(strategy)
     v.upsert([rank, 5], [[1.0]] * 2)
     if rank == strategy.num_replicas_in_sync - 1:
-        time.sleep(FOR_EVER)
+        sleep_for_ever()
     return timed(v.lookup, [1, 2, 3])
 
 
@@ -76,15 +76,15 @@ def order(strategy: Any, rank: int, folder: str) -> Any:
     tables = [table(strategy, name, dim=dim) for name, dim in (("first", 1), ("second", 3))]
     if rank:
         tables.reverse()
-    for v in tables:
-        v.upsert([1, 2], [[1.0] * v.dim] * 2)
 
-    def look_up() -> None:
+    def use() -> None:
+        for v in tables:
+            v.upsert([1, 2], [[1.0] * v.dim] * 2)
         for v in tables:
             rows = v.lookup([1, 2, 3, 4])
             assert rows.numpy().tolist() == [[1.0] * v.dim] * 2 + [[0.0] * v.dim] * 2
 
-    return timed(look_up)
+    return timed(use)
 
 
 def steps(strategy: Any, rank: int, folder: str) -> Any:
@@ -107,7 +107,7 @@ def steps(strategy: Any, rank: int, folder: str) -> Any:
     for _ in range(3):
         step(tf.constant([1, 2, rank], tf.int64))
     if rank:
-        time.sleep(FOR_EVER)
+        sleep_for_ever()
     return timed(step, tf.constant([1, 2, 3], tf.int64))
 
 
@@ -116,7 +116,7 @@ def missing(strategy: Any, rank: int, folder: str) -> Any:
     first = table(strategy)
     del first
     if rank:
-        time.sleep(FOR_EVER)
+        sleep_for_ever()
     return timed(table, strategy, "second")
 
 
@@ -148,7 +148,9 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
         lambda: tf_embed_table_with(strategy, WorkerSharding(owner=lambda keys, workers: keys + 9))
     )
     found["string remainder"] = said_by(
-        lambda: tf_embed_table_with(strategy, WorkerSharding(owner="remainder"), key_dtype=tf.string)
+        lambda: tf_embed_table_with(
+            strategy, WorkerSharding(owner="remainder"), key_dtype=tf.string
+        )
     )
     v = table(strategy, "good", policy=tf_embed.TablePolicy(eviction="lru"))
     found["restrict"] = said_by(v.restrict, 1)

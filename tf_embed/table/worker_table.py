@@ -520,9 +520,7 @@ def new_table(
     return WorkerTable(options, workers, sharding)
 
 
-def _check_supported(
-    options: TableOptions, sharding: WorkerSharding, restrict_policy: Any
-) -> None:
+def _check_supported(options: TableOptions, sharding: WorkerSharding, restrict_policy: Any) -> None:
     """Refuses what a table that is sharded over workers can't have.
 
     Raises:
