@@ -32,7 +32,7 @@ def dataset() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((ids, labels)).batch(12).with_options(options)
 
 
-def variable(rows: bool = False) -> tf_embed.Variable:
+def variable() -> tf_embed.Variable:
     """A table with statistics and an optimizer's slots, and all that belongs to them."""
     return tf_embed.Variable(
         dim=DIM,
@@ -130,7 +130,6 @@ def model() -> keras.Model:
     ids = keras.Input([1], dtype="int64")
     rows = tf_embed.layers.DynamicEmbedding(DIM, devices="/CPU:0", combiner="sum", name="rows")(ids)
     result = tf_embed.distributed.Model(ids, keras.layers.Dense(1)(rows))
-    # As a step of SGD needs no state, weights alone are enough to go on.
     result.compile(tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(0.1)), "mse")
     return result
 
