@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from raw_op_exchange import ExchangeCalls
 from raw_op_makers import (
     FLOATING,
     KEY_DTYPES,
@@ -26,7 +27,6 @@ from raw_op_makers import (
     numbers_of,
     tensor_of,
 )
-from raw_op_snapshots import SnapshotCalls
 
 CALLS_IN_BLOCK = 50
 # Of 100 calls, so many are right, and so many have nothing right about them.
@@ -139,7 +139,7 @@ def _shown(value: Any) -> str:
     return f"{value.dtype.name}{shape}{numbers}"
 
 
-class Block(SnapshotCalls):
+class Block(ExchangeCalls):
     """Calls, right and wrong, on the tables of a block."""
 
     def call(self, seed: int, number: int) -> Call:

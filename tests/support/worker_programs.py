@@ -63,7 +63,7 @@ def launch(
                 [script, ",".join(cases), results, folder or results],
                 workers=workers,
                 timeout_seconds=seconds,
-                grace_seconds=0.5,
+                grace_seconds=20,
                 environment=environment,
             )
         found = {
@@ -73,8 +73,13 @@ def launch(
     return Launched(outcome.code, found, out.getvalue() + err.getvalue()[-8000:])
 
 
-def run_as_worker(functions: dict[str, Callable[..., Any]]) -> None:
-    """What a program ends with: runs the functions that `launch` asked for."""
+def run_as_worker(functions: dict[str, Callable[..., Any]], code: int = 0) -> None:
+    """What a program ends with: runs the functions that `launch` asked for.
+
+    Args:
+        functions: By name.
+        code: The exit code. If it is not 0, the launcher ends the other workers.
+    """
     import tensorflow as tf
 
     cases, results, folder = sys.argv[1:]
@@ -85,6 +90,8 @@ def run_as_worker(functions: dict[str, Callable[..., Any]]) -> None:
     partial = path.with_name(f"unfinished.{rank}")
     partial.write_bytes(pickle.dumps(found))
     partial.rename(path)
+    if code:
+        os._exit(code)  # not through destructors, which wait for other workers
 
 
 def said_by(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:

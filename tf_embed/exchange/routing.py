@@ -111,8 +111,11 @@ def owners_of(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name:
             f"`owner` of {name!r} must give one worker for each key, shape {flat.shape}. Received: "
             f"shape={owners.shape}"
         )
-    # The op refuses a worker that there is not, by its number.
-    return tf.cast(tf.clip_by_value(owners, -1, tf.int32.max), tf.int32)
+    is_worker = tf.logical_and(owners >= 0, owners < num_workers)
+    message = f"`owner` of {name!r} must give workers from 0 to {num_workers - 1}. Received:"
+    check = tf.debugging.Assert(tf.reduce_all(is_worker), [message, owners], summarize=20)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.cast(owners, tf.int32)
 
 
 @dataclasses.dataclass(frozen=True)

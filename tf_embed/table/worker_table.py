@@ -29,7 +29,6 @@ from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table import joint_lookups
 from tf_embed.table.joint_lookups import Answer, Lookup
-from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 
@@ -418,15 +417,16 @@ def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, nu
     Raises:
         ValueError: They make different tables, or have different builds of the library.
     """
-    owner = sharding.owner
+    owner, policy = sharding.owner, options.policy
     mine = json.dumps(
         {
             "table": options.name,
             "rows": options.kind,
             "shards": options.num_shards,
             "initializer": [options.initializer.kind, *options.initializer.values],
-            "policy": None if options.policy is None else _text_of(options.policy),
-            "owner": owner if isinstance(owner, str) else _name_of(owner),
+            "policy": None if policy is None else repr(dataclasses.replace(policy, score_fn=None)),
+            "score_fn": None if policy is None else _name_of(policy.score_fn),
+            "owner": _name_of(owner),
             "wire_dtype": sharding.wire_dtype,
             "number": number,
             "library": _library.build(),
@@ -467,14 +467,10 @@ def look_up(lookups: Sequence[Lookup]) -> list[Answer]:
     return answers
 
 
-def _text_of(policy: TablePolicy) -> str:
-    """The policy as a text that is the same in every process, as the repr of a function is not."""
-    values = {one.name: getattr(policy, one.name) for one in dataclasses.fields(policy)}
-    return repr({**values, "score_fn": policy.score_fn and _name_of(policy.score_fn)})
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__name__", "function")
+def _name_of(rule: Any) -> str | None:
+    """A rule, or the name of a function: its repr has an address, which differs."""
+    is_named = rule is None or isinstance(rule, str)
+    return rule if is_named else getattr(rule, "__name__", type(rule).__name__)
 
 
 def _shortened(text: str) -> str:
@@ -538,11 +534,11 @@ def new_table(
     workers = None if sharding is None else workers_of_scope(sharding)
     if workers is None or sharding is None:
         return Table(options)
-    _check_supported(options, restrict_policy)
+    _check_supported(options, sharding, restrict_policy)
     return WorkerTable(options, workers, sharding)
 
 
-def _check_supported(options: TableOptions, restrict_policy: Any) -> None:
+def _check_supported(options: TableOptions, sharding: WorkerSharding, restrict_policy: Any) -> None:
     """Refuses what a table that is sharded over workers can't have.
 
     Raises:
@@ -555,6 +551,8 @@ def _check_supported(options: TableOptions, restrict_policy: Any) -> None:
         refused = f"restrict_policy={validation.shown(restrict_policy)}"
     elif options.tracks_changes:
         refused = "TablePolicy(track_changes=True)"
+    elif options.key_dtype == tf.string and sharding.owner == "remainder":
+        refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
     else:
         return
     raise ValueError(

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Right calls of the raw ops of the exchange between workers."""
+
+from __future__ import annotations
+
+import random
+
+import tensorflow as tf
+from raw_op_makers import FLOATING, KEY_DTYPES, RAW, Arguments, draw_one, numbers_of
+from raw_op_snapshots import SnapshotCalls
+
+
+class ExchangeCalls(SnapshotCalls):
+    """A method for each op, as in RowCalls."""
+
+    def right_route_keys(self, draw: random.Random) -> Arguments:
+        dtype, workers = draw_one(draw, KEY_DTYPES), draw.randint(1, 4)
+        keys = numbers_of(draw, dtype, (draw.randrange(5), draw.randrange(3)))
+        owners: list[int] = []
+        if draw.randrange(3) == 0:
+            owners = [0] * int(tf.size(keys))  # as equal keys must have one owner
+        rules = ("hash",) if dtype == "string" else ("hash", "remainder")
+        return {
+            "keys": keys,
+            "owners": tf.constant(owners, tf.int32),
+            "num_workers": workers,
+            "owner_rule": draw_one(draw, rules),
+        }
+
+    def _counts(self, draw: random.Random) -> list[list[int]]:
+        """How many keys of each table go to each worker."""
+        tables, workers = draw.randint(1, 3), draw.randint(1, 4)
+        return [[draw.randrange(4) for _ in range(workers)] for _ in range(tables)]
+
+    def _parts(self, draw: random.Random) -> Arguments:
+        counts = self._counts(draw)
+        numbers, parts, wires = [], [], []
+        for _ in range(draw.randint(1, 4)):
+            number = draw.randrange(len(counts))
+            size = sum(counts[number])
+            if draw.randrange(2):
+                parts.append(numbers_of(draw, draw_one(draw, KEY_DTYPES), (size,)))
+                wires.append("same")
+            else:
+                dtype = draw_one(draw, (*FLOATING, "bool", "int8"))
+                parts.append(numbers_of(draw, dtype, (size, draw.randint(1, 3))))
+                some = ("same", "bfloat16", "float16") if dtype == "float32" else ("same",)
+                wires.append(draw_one(draw, some))
+            numbers.append(number)
+        return {
+            "parts": parts,
+            "counts": tf.constant(counts, tf.int32),
+            "part_tables": numbers,
+            "wire_types": wires,
+        }
+
+    right_message_words = _parts
+
+    def right_pack_messages(self, draw: random.Random) -> Arguments:
+        parts = self._parts(draw)
+        most = int(tf.reduce_max(RAW.tf_embed_message_words(**parts)))
+        return {**parts, "capacity": tf.constant(most + draw.randrange(3), tf.int64)}
+
+    def right_unpack_messages(self, draw: random.Random) -> Arguments:
+        packed = self.right_pack_messages(draw)
+        parts = packed["parts"]
+        return {
+            "messages": RAW.tf_embed_pack_messages(**packed),
+            "counts": packed["counts"],
+            "part_types": [part.dtype for part in parts],
+            "part_tables": packed["part_tables"],
+            "wire_types": packed["wire_types"],
+            "widths": [part.shape[1] if part.shape.rank == 2 else 0 for part in parts],
+        }
+
+    def right_plan_exchange(self, draw: random.Random) -> Arguments:
+        workers, tables = draw.randint(1, 4), draw.randint(1, 3)
+        size = workers * (tables + 1) * workers
+        replies = draw.randrange(3)
+        return {
+            "gathered": tf.constant([draw.randrange(100) for _ in range(size)], tf.int32),
+            "num_workers": workers,
+            "num_tables": tables,
+            "rank": draw.randrange(workers),
+            "reply_tables": [draw.randrange(tables) for _ in range(replies)],
+            "reply_row_bytes": [draw.randrange(64) for _ in range(replies)],
+        }
+
+    def right_exchanged_rows(self, draw: random.Random) -> Arguments:
+        dtype, size = draw_one(draw, FLOATING), draw.randrange(4)
+        return {
+            "token": tf.zeros([0, 2], dtype),
+            "keys": numbers_of(draw, draw_one(draw, KEY_DTYPES), (size,)),
+            "rows": numbers_of(draw, dtype, (size, 2)),
+        }
+
+    # In a process without other workers a watch watches nothing.
+
+    def right_start_watch(self, draw: random.Random) -> Arguments:
+        seconds = tf.constant(draw_one(draw, (0.5, 30.0, 1e6)))
+        return {"seconds": seconds, "what": draw_one(draw, ("x", "a step"))}
+
+    def right_end_watch(self, draw: random.Random) -> Arguments:
+        watch, _ = RAW.tf_embed_start_watch(**self.right_start_watch(draw))
+        result = numbers_of(draw, draw_one(draw, (*KEY_DTYPES, *FLOATING)), (draw.randrange(3),))
+        return {"watch": watch, "result": result}
