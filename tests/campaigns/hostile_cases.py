@@ -413,6 +413,7 @@ CALLS: dict[str, Call] = {
             "gpu_total_bytes": k.LARGE_INT.optional(),
             "gpu_bytes": k.LARGE_OR_ZERO.optional(),
             "host_bytes": k.LARGE_OR_ZERO.optional(),
+            "gpu_cache": k.FALSE,
             "path": k.PATH_OF_STORAGE,
             "disk_bytes": k.NONE,
             "keep_leftovers": k.FALSE,

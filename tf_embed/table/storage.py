@@ -148,9 +148,15 @@ class Storage(Config):
         on_both = self.gpu_bytes is not None and self.host_bytes is not None
         return on_both or self.gpu_total_bytes is not None
 
-    def has_tiers(self, *, on_gpu: bool) -> bool:
-        """Whether a table on a GPU, or on a CPU, has a cache and other tiers below it."""
-        return self.path is not None or (self.gpu_cache and on_gpu)
+    @property
+    def has_tiers_on_gpu(self) -> bool:
+        """Whether a table on a GPU has a cache and other tiers below it."""
+        return self.path is not None or self.gpu_cache
+
+    @property
+    def has_tiers_on_cpu(self) -> bool:
+        """Whether a table on a CPU has a cache and another tier below it."""
+        return self.path is not None
 
     def attributes(self) -> dict[str, Any]:
         """The storage as the op that makes a table takes it."""

@@ -84,7 +84,9 @@ class TableOptions:
     @property
     def has_tiers(self) -> bool:
         """Whether there is a cache of rows, over rows in host memory, on disk, or both."""
-        return self.storage is not None and self.storage.has_tiers(on_gpu=self.is_on_gpu)
+        if self.storage is None:
+            return False
+        return self.storage.has_tiers_on_gpu if self.is_on_gpu else self.storage.has_tiers_on_cpu
 
     @property
     def notes_uses(self) -> bool:

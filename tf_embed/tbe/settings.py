@@ -19,6 +19,7 @@ from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.devices import CPU
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
+from tf_embed.table.table_options import TableOptions
 from tf_embed.tbe.cache_sizes import lacks_size, rows_of_gpu_cache
 from tf_embed.tbe.optimizer_settings import EmbOptimType
 from tf_embed.tbe.tables import TableSpec
@@ -167,7 +168,7 @@ def say_what_has_no_effect(
         for spec, policy, storage in zip(specs, policies, storages, strict=True)
     ]
     has_cache = [
-        is_of_gpu or (storage is not None and storage.has_tiers(on_gpu=device != CPU))
+        is_of_gpu or TableOptions("", storage=storage, device=device).has_tiers
         for is_of_gpu, storage in zip(of_gpu, storages, strict=True)
     ]
     sizes_caches = any(of_gpu) or any(lacks_size(storage, device) for storage in storages)
