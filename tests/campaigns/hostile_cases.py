@@ -38,6 +38,7 @@ EXEMPT = {
     r"(tbe|tfra)\.\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
         "an enum, which Python makes; what takes one has cases"
     ),
+    r"distributed\.(Model|MultiWorker)(\.\w+)?": "a Keras model, whose methods take what Keras's do",
     r"tfra\.ModelMode": "holds two names; there is nothing to give to it",
 }
 
@@ -81,6 +82,7 @@ OF_VARIABLE = {
     "short_file_name": k.IGNORED,
     "policy": k.POLICY,
     "storage": k.STORAGE,
+    "distribution": k.DISTRIBUTION,
 }
 
 
@@ -404,6 +406,22 @@ CALLS: dict[str, Call] = {
         },
         lambda policy: _use_variable(te.Variable(dim=2, policy=policy)),
         says=("eviction",),
+    ),
+    "distributed.WorkerSharding": Call(
+        lambda: te.distributed.WorkerSharding,
+        dict,
+        {
+            "owner": k.CALLABLE,
+            "wire_dtype": k.NONE,
+            "timeout_seconds": k.kind({"seconds": "3, 1.5"}),
+            "communication_hint": k.OBJECT,
+        },
+        lambda sharding: _use_variable(te.Variable(dim=2, distribution=sharding)),
+    ),
+    "distributed.is_chief": Call(
+        lambda: te.distributed.is_chief,
+        lambda: {"strategy": tf.distribute.get_strategy()},
+        {"strategy": k.OBJECT},
     ),
     "Storage": Call(
         lambda: te.Storage,

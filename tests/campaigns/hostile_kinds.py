@@ -148,6 +148,13 @@ POLICY = kind(
         "config of nothing": lambda: {"class_name": "Nothing", "config": {}},
     },
 )
+DISTRIBUTION = kind(
+    {DEFAULT: "None"},
+    {
+        "class WorkerSharding": lambda: tf_embed.distributed.WorkerSharding,
+        "'Sharded'": lambda: "Sharded",
+    },
+)
 STORAGE = kind({DEFAULT: "None"}, {"class Storage": lambda: tf_embed.Storage})
 CREATOR = kind(
     {DEFAULT: "None"},

@@ -24,7 +24,7 @@ HOOKS = {
     "update_step",
 }
 
-PACKAGES = ("callbacks", "layers", "one_embedding", "optimizers", "tbe", "tfra")
+PACKAGES = ("callbacks", "distributed", "layers", "one_embedding", "optimizers", "tbe", "tfra")
 
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
