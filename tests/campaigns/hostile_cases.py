@@ -38,7 +38,7 @@ EXEMPT = {
     r"(tbe|tfra)\.\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
         "an enum, which Python makes; what takes one has cases"
     ),
-    r"distributed\.(Model|MultiWorker)(\.\w+)?": "a Keras model, whose methods take what Keras's do",
+    r"distributed\.(Model|MultiWorker)(\.\w+)?": "a Keras model, with methods as Keras has them",
     r"tfra\.ModelMode": "holds two names; there is nothing to give to it",
 }
 
