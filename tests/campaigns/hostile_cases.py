@@ -137,8 +137,8 @@ def _safe_good() -> dict[str, Any]:
 
 FILES = {
     "dirpath": k.FOLDER,
-    "proc_size": k.POSITIVE_INT,
-    "proc_rank": k.NOT_NEGATIVE,
+    "proc_size": k.POSITIVE_INT.optional(),
+    "proc_rank": k.NOT_NEGATIVE.optional(),
     "file_name_list": k.FILE_NAMES,
     "dirpath_env": k.ENV,
     "buffer_size": k.POSITIVE_INT,

@@ -74,9 +74,8 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
         else:
             self.assertAllClose(found, expected, rtol=2e-5, atol=2e-6, msg=what)
 
-    @parameterized.parameters(2)
-    def test_training_equals_one_process(self, workers):
-        self.check_training(workers)
+    def test_training_equals_one_process(self):
+        self.check_training(2)
 
     @parameterized.parameters(1, 4)
     @pytest.mark.slow  # the inner one: it is lost on what `parameters` gives

@@ -98,7 +98,9 @@ class RowFiles:
         given = {"proc_size": proc_size, "proc_rank": proc_rank}
         known = {"proc_size": table.num_processes, "proc_rank": table.process_rank}
         for argument, value in given.items():
-            if value not in (None, known[argument]) and table.num_processes > 1:
+            if value is None or table.num_processes == 1:
+                continue
+            if validation.positive_int(value, argument, least=0) != known[argument]:
                 raise ValueError(
                     f"`{argument}` must be {known[argument]} or left out, because "
                     f"{table.options.name!r} is sharded over {table.num_processes} workers. "
