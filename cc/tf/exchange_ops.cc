@@ -21,6 +21,9 @@ namespace {
 
 namespace tf = ::tensorflow;
 
+// Then the numbers of a plan can be counted in 64 bits.
+constexpr int64_t kMostWorkers = 1 << 16;
+constexpr int64_t kMostTables = 1 << 16;
 constexpr double kBytesPerNanosecond = 4;  // of a copy, roughly
 
 // An op that may find no memory.
@@ -45,7 +48,7 @@ class RouteKeysOp final : public ExchangeOp {
   explicit RouteKeysOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
     std::string rule;
     OP_REQUIRES_OK(construction,
-                   ReadNumber(construction, "num_workers", 1, INT32_MAX, &num_workers_));
+                   ReadNumber(construction, "num_workers", 1, kMostWorkers, &num_workers_));
     OP_REQUIRES_OK(construction, construction->GetAttr("owner_rule", &rule));
     rule_ = rule == "hash" ? OwnerRule::kHash : OwnerRule::kRemainder;
   }
@@ -184,8 +187,8 @@ class PartsOut {
   absl::Status Read(tf::OpKernelContext* context, const PartAttributes& attributes,
                     const tf::Tensor& counts) {
     attributes_ = &attributes;
-    num_workers_ = static_cast<size_t>(counts.dim_size(1));
     TF_RETURN_IF_ERROR(attributes.CheckCounts(counts));
+    num_workers_ = static_cast<size_t>(counts.dim_size(1));
     for (size_t part = 0; part < attributes.types.size(); ++part) {
       const tf::Tensor& tensor = context->input(static_cast<int>(part));
       const bool is_string = tensor.dtype() == tf::DT_STRING;
@@ -285,9 +288,9 @@ class PlanExchangeOp final : public ExchangeOp {
  public:
   explicit PlanExchangeOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
     OP_REQUIRES_OK(construction,
-                   ReadNumber(construction, "num_workers", 1, INT32_MAX, &num_workers_));
+                   ReadNumber(construction, "num_workers", 1, kMostWorkers, &num_workers_));
     OP_REQUIRES_OK(construction,
-                   ReadNumber(construction, "num_tables", 1, INT32_MAX, &num_tables_));
+                   ReadNumber(construction, "num_tables", 1, kMostTables, &num_tables_));
     OP_REQUIRES_OK(construction, ReadNumber(construction, "rank", 0, num_workers_ - 1, &rank_));
     OP_REQUIRES_OK(construction, construction->GetAttr("reply_tables", &reply_tables_));
     OP_REQUIRES_OK(construction, construction->GetAttr("reply_row_bytes", &reply_row_bytes_));

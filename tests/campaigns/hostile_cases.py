@@ -39,6 +39,7 @@ EXEMPT = {
     r"(tbe|tfra)\.\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
         "an enum, which Python makes; what takes one has cases"
     ),
+    r"distributed\.(Model|MultiWorker)(\.\w+)?": "a Keras model, with methods as Keras has them",
     r"tfra\.ModelMode": "holds two names; there is nothing to give to it",
 }
 
@@ -82,6 +83,7 @@ OF_VARIABLE = {
     "short_file_name": k.IGNORED,
     "policy": k.POLICY,
     "storage": k.STORAGE,
+    "distribution": k.DISTRIBUTION,
 }
 
 
@@ -136,8 +138,8 @@ def _safe_good() -> dict[str, Any]:
 
 FILES = {
     "dirpath": k.FOLDER,
-    "proc_size": k.POSITIVE_INT,
-    "proc_rank": k.NOT_NEGATIVE,
+    "proc_size": k.POSITIVE_INT.optional(),
+    "proc_rank": k.NOT_NEGATIVE.optional(),
     "file_name_list": k.FILE_NAMES,
     "dirpath_env": k.ENV,
     "buffer_size": k.POSITIVE_INT,
@@ -405,6 +407,22 @@ CALLS: dict[str, Call] = {
         },
         lambda policy: _use_variable(te.Variable(dim=2, policy=policy)),
         says=("eviction",),
+    ),
+    "distributed.WorkerSharding": Call(
+        lambda: te.distributed.WorkerSharding,
+        dict,
+        {
+            "owner": k.CALLABLE,
+            "wire_dtype": k.NONE,
+            "timeout_seconds": k.kind({"seconds": "3, 1.5"}),
+            "communication_hint": k.OBJECT,
+        },
+        lambda sharding: _use_variable(te.Variable(dim=2, distribution=sharding)),
+    ),
+    "distributed.is_chief": Call(
+        lambda: te.distributed.is_chief,
+        lambda: {"strategy": tf.distribute.get_strategy()},
+        {"strategy": k.OBJECT},
     ),
     "Storage": Call(
         lambda: te.Storage,

@@ -151,6 +151,13 @@ POLICY = kind(
 PATH_OF_STORAGE = kind(
     {DEFAULT: "None"}, late={"a table-batched layer needs no `host_bytes`": "'x', long"}
 )
+DISTRIBUTION = kind(
+    {DEFAULT: "None"},
+    {
+        "class WorkerSharding": lambda: tf_embed.distributed.WorkerSharding,
+        "'Sharded'": lambda: "Sharded",
+    },
+)
 STORAGE = kind({DEFAULT: "None"}, {"class Storage": lambda: tf_embed.Storage})
 CREATOR = kind(
     {DEFAULT: "None"},

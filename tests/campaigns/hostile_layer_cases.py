@@ -26,6 +26,7 @@ OF_LAYER = {
     "unknown_value": k.UNKNOWN,
     "policy": k.POLICY,
     "storage": k.STORAGE,
+    "distribution": k.DISTRIBUTION,
     "bp_v2": k.FLAG,
     "name": k.LAYER_NAME,
 }

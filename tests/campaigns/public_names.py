@@ -24,7 +24,10 @@ HOOKS = {
     "update_step",
 }
 
-PACKAGES = ("callbacks", "layers", "one_embedding", "optimizers", "sok", "tbe", "tfra")
+PACKAGES = (
+    *("callbacks", "distributed", "layers", "optimizers"),
+    *("one_embedding", "sok", "tbe", "tfra"),
+)
 
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:

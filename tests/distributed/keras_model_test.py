@@ -77,7 +77,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
         self.check_training(2)
 
     @parameterized.parameters(1, 4)
-    @pytest.mark.slow
+    @pytest.mark.slow  # the inner one: it is lost on what `parameters` gives
     def test_training_of_other_numbers_of_workers_equals_one_process(self, workers):
         self.check_training(workers)
 

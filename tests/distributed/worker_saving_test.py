@@ -63,6 +63,11 @@ class WorkerSavingTest(tf.test.TestCase):
             for what in ("export", "model export"):
                 self.assertIn("a SavedModel is of one process", found[what])
 
+    def test_another_number_of_processes_is_refused(self):
+        for found in results("write", 2):
+            for word in ("ValueError", "`proc_size` must be 2", "2 workers", "proc_size=3"):
+                self.assertIn(word, found["proc_size"])
+
     def test_one_process_loads_it(self):
         results("write", 2)
         strategy = tf.distribute.get_strategy()

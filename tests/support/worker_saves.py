@@ -80,6 +80,7 @@ def write(strategy: Any, rank: int, folder: str) -> Any:
     v, optimizer = trained(strategy, rank, folder)
     found = {"table": contents(v, optimizer)}
     v.save_to_file_system(os.path.join(folder, "files"))
+    found["proc_size"] = said_by(v.save_to_file_system, os.path.join(folder, "files"), 3)
     own = os.path.join(folder, "checkpoint" if rank == 0 else f"unused-{rank}")
     tf.train.Checkpoint(v=v, optimizer=optimizer).write(own)
     found["export"] = said_by(tf.saved_model.save, v, os.path.join(folder, f"exported-{rank}"))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_embed import validation
+
 MOST_NUMBERS = 8
 
 
@@ -24,7 +26,15 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
     That is the task "chief", or the worker 0 if there is none. It is the only process if the
     strategy is no multi-worker one.
+
+    Raises:
+        TypeError: If it is no strategy.
     """
+    if not isinstance(strategy, tf.distribute.Strategy):
+        raise TypeError(
+            "`strategy` must be a tf.distribute.Strategy. Received: strategy="
+            f"{validation.shown(strategy)}"
+        )
     if worker_count(strategy) == 1:
         return True
     resolver = strategy.cluster_resolver

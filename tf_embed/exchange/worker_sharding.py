@@ -74,13 +74,13 @@ def as_sharding(distribution: Any) -> WorkerSharding | None:
         TypeError: If it is something else.
         ValueError: If it is another name.
     """
-    if distribution is None or distribution == SHARDED:
+    if distribution is None:
         return WorkerSharding()
     if isinstance(distribution, WorkerSharding):
         return distribution
     if isinstance(distribution, str):
         validation.one_of(distribution, (SHARDED, LOCAL), "distribution")
-        return None
+        return WorkerSharding() if distribution == SHARDED else None
     raise TypeError(
         '`distribution` must be "sharded", "local" or a tf_embed.distributed.WorkerSharding. '
         f"Received: distribution={validation.shown(distribution)}"

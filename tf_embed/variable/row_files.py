@@ -100,7 +100,9 @@ class RowFiles:
             return 1 if proc_size is None else proc_size, 0 if proc_rank is None else proc_rank
         known = {"proc_size": table.workers.count, "proc_rank": table.workers.rank}
         for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
-            if value not in (None, known[argument]):
+            if value is None:
+                continue
+            if validation.positive_int(value, argument, least=0) != known[argument]:
                 raise ValueError(
                     f"`{argument}` must be {known[argument]} or left out, because "
                     f"{table.options.name!r} is sharded over {table.workers.count} workers. "

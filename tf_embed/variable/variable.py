@@ -969,8 +969,8 @@ class Variable(tf.Module):
     def load_from_file_system_with_restore_function(
         self,
         dirpath: Any,
-        proc_size: int = 1,
-        proc_rank: int = 0,
+        proc_size: int | None = None,
+        proc_rank: int | None = None,
         buffer_size: int = DEFAULT_BUFFER_BYTES,
     ) -> tf.Operation | None:
         """The same as `load_from_file_system`, which spreads rows over any number of shards.
