@@ -53,6 +53,11 @@ def _use_variable(v: te.Variable) -> None:
     v.stats()
 
 
+def _enter(context: Any) -> None:
+    with context:
+        pass
+
+
 def _method(name: str, **options: Any) -> Callable[[], Callable[..., Any]]:
     return lambda: getattr(variable(**options), name)
 
@@ -418,6 +423,12 @@ CALLS: dict[str, Call] = {
             "communication_hint": k.OBJECT,
         },
         lambda sharding: _use_variable(te.Variable(dim=2, distribution=sharding)),
+    ),
+    "distributed.timeout": Call(
+        lambda: te.distributed.timeout,
+        dict,
+        {"seconds": k.kind({"seconds": "3, 1.5"}), "what": k.TABLE_NAME},
+        _enter,
     ),
     "distributed.is_chief": Call(
         lambda: te.distributed.is_chief,

@@ -56,6 +56,10 @@ def _layer(kind: Any, **options: Any) -> Any:
     return layer
 
 
+def _all_to_all(dim: int, **options: Any) -> Any:
+    return te.tfra.keras.layers.AllToAllEmbedding(embedding_size=dim, **options)
+
+
 def _model() -> keras.Model:
     ids = keras.Input((2,), dtype="int64")
     return keras.Model(ids, te.layers.DynamicEmbedding(2, name="hostile_layer")(ids))
@@ -85,6 +89,7 @@ LAYER_CALLS: dict[str, Call] = {
     ),
     "layers.DynamicEmbedding.prefetch": _prefetch(te.layers.DynamicEmbedding),
     "tfra.keras.layers.Embedding.prefetch": _prefetch(te.tfra.keras.layers.Embedding),
+    "tfra.keras.layers.AllToAllEmbedding.prefetch": _prefetch(_all_to_all),
     "tfra.keras.layers.SquashedEmbedding.prefetch": _prefetch(
         te.tfra.keras.layers.SquashedEmbedding
     ),
@@ -115,6 +120,18 @@ LAYER_CALLS: dict[str, Call] = {
     ),
     "tfra.keras.layers.Embedding()": Call(
         lambda: _layer(te.tfra.keras.layers.Embedding),
+        lambda: {"ids": tf.constant([[1, 2]])},
+        {"ids": k.ONE_ID, "training": k.LAYER_TRAINING},
+    ),
+    "tfra.keras.layers.AllToAllEmbedding": Call(
+        lambda: te.tfra.keras.layers.AllToAllEmbedding,
+        lambda: {"embedding_size": 2, "name": "hostile_layer"},
+        {"with_unique": OF_EMBEDDING["with_unique"]},
+        _use_layer,
+        apart=("with_secondary_unique", "mpi_size", "batch_size"),
+    ),
+    "tfra.keras.layers.AllToAllEmbedding()": Call(
+        lambda: _layer(_all_to_all),
         lambda: {"ids": tf.constant([[1, 2]])},
         {"ids": k.ONE_ID, "training": k.LAYER_TRAINING},
     ),

@@ -14,8 +14,9 @@ from tf_embed.ops import exchange_ops
 DEFAULT_SECONDS = 300.0
 
 
-@contextlib.contextmanager
-def timeout(seconds: float = DEFAULT_SECONDS, what: str = "a step") -> Iterator[None]:
+def timeout(
+    seconds: float = DEFAULT_SECONDS, what: str = "a step"
+) -> contextlib.AbstractContextManager[None]:
     """Ends the collectives of a block with an error if the block takes too long.
 
     For eager code that calls a step of several workers. A worker that waits for one that hangs
@@ -25,7 +26,10 @@ def timeout(seconds: float = DEFAULT_SECONDS, what: str = "a step") -> Iterator[
 
     Args:
         seconds: How long the block may take, a number above 0. Default: 300.
-        what: What the block does, for the message.
+        what: What the block does, for the message; a name as that of a `tf_embed.Variable`.
+
+    Returns:
+        A context manager.
 
     Raises:
         TypeError: If `seconds` is not a number, or `what` is not a str.
@@ -39,10 +43,14 @@ def timeout(seconds: float = DEFAULT_SECONDS, what: str = "a step") -> Iterator[
         3
     """
     seconds = validation.positive_number(seconds, "seconds", most=1e8)
-    if not isinstance(what, str):
-        raise TypeError(f"`what` must be a str. Received: what={validation.shown(what)}")
+    what = validation.name_of(what, "what")
+    return _watched(float(seconds), what)
+
+
+@contextlib.contextmanager
+def _watched(seconds: float, what: str) -> Iterator[None]:
     with tf.init_scope():
-        watch, _ = exchange_ops.start_watch(float(seconds), what)
+        watch, _ = exchange_ops.start_watch(seconds, what)
     try:
         yield
     finally:
