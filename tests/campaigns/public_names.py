@@ -25,8 +25,8 @@ HOOKS = {
 }
 
 PACKAGES = (
-    *("callbacks", "distributed", "layers", "optimizers"),
-    *("one_embedding", "sok", "tbe", "tfra"),
+    *("callbacks", "distributed", "layers", "one_embedding", "optimizers"),
+    *("sok", "tbe", "tfra"),
 )
 
 

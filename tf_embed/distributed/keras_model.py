@@ -41,6 +41,10 @@ _LOST = (
 )
 
 
+# Of the `fit` or `evaluate` that runs: a process takes part in one at a time.
+_timeout = timeouts.RenewedTimeout()
+
+
 class WorkerLostError(RuntimeError):
     """Another worker has died, or did not answer in time. This process can train no further."""
 
@@ -244,6 +248,9 @@ class MultiWorker:
         strategy = self.distribute_strategy  # type: ignore[attr-defined]
         with contextlib.ExitStack() as stack:
             stack.enter_context(_explained_losses())
+            if not within_fit and name != "predict":  # which tells nobody of its steps
+                stack.callback(_timeout.end)
+                _timeout.renew(max(self.timeout_seconds, timeouts.DEFAULT_SECONDS))
             if not within_fit:
                 _check_data(strategy, name, arguments)
                 if not strategies.is_chief(strategy):
@@ -359,8 +366,9 @@ class MultiWorker:
             is_traced.append(True)
             logs = None
             for _ in range(self.steps_per_execution):  # type: ignore[attr-defined]
-                with timeouts.timeout(max(self.timeout_seconds, least)):
-                    has_value, step_logs = next_step(iterator)
+                # It goes on after the step: Keras waits for other workers between steps too.
+                _timeout.renew(max(self.timeout_seconds, least))
+                has_value, step_logs = next_step(iterator)
                 if not has_value:
                     break
                 logs = step_logs
@@ -492,8 +500,9 @@ class Model(MultiWorker, keras.Model):
         `BackupAndRestore` may get the same path on all workers; that of `BackupAndRestore` must be
         one that all can read.
     *   `steps_per_execution` says how often callbacks run. XLA is not used in training.
-    *   If a worker dies, or a step takes longer than `model.timeout_seconds`, the others raise
-        `WorkerLostError`. The default is 300. The first step may always take so long.
+    *   If a worker dies, or `fit` or `evaluate` comes to no new step for `model.timeout_seconds`,
+        the others raise `WorkerLostError`. The default is 300. The first step may always take so
+        long.
     *   A functional model looks all its tables up together, so that they share the exchanges
         between workers.
 

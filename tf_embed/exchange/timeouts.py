@@ -47,6 +47,22 @@ def timeout(
     return _watched(float(seconds), what)
 
 
+class RenewedTimeout:
+    """A time-out that begins again with each step, so that what is between them counts too."""
+
+    def __init__(self) -> None:
+        self._watch: tf.Tensor | None = None
+
+    def renew(self, seconds: float, what: str = "a step") -> None:
+        """Ends the collectives of this process unless it is renewed or ended in time."""
+        with tf.init_scope():
+            self._watch, _ = exchange_ops.start_watch(float(seconds), what)
+
+    def end(self) -> None:
+        """Ends the time-out. A watch ends with its last tensor."""
+        self._watch = None
+
+
 @contextlib.contextmanager
 def _watched(seconds: float, what: str) -> Iterator[None]:
     with tf.init_scope():

@@ -20,6 +20,7 @@ from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.memory_report import size_text
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES
 from tf_embed.variable.row_statistics import stats_of
@@ -311,11 +312,11 @@ class Snapshots:
                 "have theirs once they are built"
             )
         for table in tables:
-            if table.num_processes > 1:
+            if isinstance(table, WorkerTable):
                 raise ValueError(
                     f"`tables` must not be sharded over workers, as {table.options.name!r} is: a "
                     "snapshot has the rows of one process. Use `Variable.save_to_file_system`, "
-                    f"`model.save` or tf.train.Checkpoint. Received: {table.num_processes} workers"
+                    f"`model.save` or tf.train.Checkpoint. Received: {table.workers.count} workers"
                 )
         return tables
 

@@ -43,6 +43,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "unknown_value": None,
                 "policy": None,
                 "storage": None,
+                "distribution": None,
                 "name": None,
             },
         )

@@ -99,11 +99,14 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "short_file_name": False,
                 "policy": None,
                 "storage": None,
+                "distribution": None,
             },
         )
         names = list(parameters)[1:]
         self.assertEqual(names[:4], ["key_dtype", "value_dtype", "dim", "devices"])
-        self.assertEqual(names[-4:], ["bp_v2", "short_file_name", "policy", "storage"])
+        self.assertEqual(
+            names[-5:], ["bp_v2", "short_file_name", "policy", "storage", "distribution"]
+        )
 
     def test_defaults_are_one_shard_of_zeros(self):
         v = tf_embed.Variable()
