@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <shared_mutex>
 
 #include "cc/core/base/fair_shared_mutex.h"
@@ -14,6 +15,9 @@ namespace tf_embed {
 namespace {
 
 using Lock = std::lock_guard<OrderedMutex>;
+
+// A rank as messages have it.
+std::string Named(LockRank rank) { return "rank " + std::to_string(static_cast<int>(rank)); }
 
 class LockOrder : public testing::Test {
  protected:
@@ -63,17 +67,20 @@ TEST_F(LockOrder, LetsAStripeBeHeldForWorkThatIsToWaitForNoPool) {
 
 TEST_F(LockOrderDeathTest, FindsAFallingRank) {
   const Lock stripe(stripe_);
-  EXPECT_DEATH(Lock{policy_}, "waits for rank 4 number 5 while it holds rank 10");
+  EXPECT_DEATH(Lock{policy_}, "waits for " + Named(LockRank::kPolicy) + " number 5 while it holds " +
+                                  Named(LockRank::kStripe));
 }
 
 TEST_F(LockOrderDeathTest, FindsAFallingNumber) {
   const Lock later(later_policy_);
-  EXPECT_DEATH(Lock{policy_}, "waits for rank 4 number 5 while it holds rank 4 number 6");
+  const std::string rank = Named(LockRank::kPolicy);
+  EXPECT_DEATH(Lock{policy_}, "waits for " + rank + " number 5 while it holds " + rank + " number 6");
 }
 
 TEST_F(LockOrderDeathTest, FindsAGateThatIsSharedTwice) {
   std::shared_lock<FairSharedMutex> content(content_);
-  EXPECT_DEATH(std::shared_lock<FairSharedMutex>{content_}, "waits for rank 3 number 5");
+  EXPECT_DEATH(std::shared_lock<FairSharedMutex>{content_},
+               "waits for " + Named(LockRank::kContent) + " number 5");
 }
 
 TEST_F(LockOrderDeathTest, FindsAGateInWorkOfAPool) {
@@ -81,13 +88,14 @@ TEST_F(LockOrderDeathTest, FindsAGateInWorkOfAPool) {
     PoolOfThreads(2).Context().parallel_for(
         4, 1, [&](size_t, size_t) { std::shared_lock<FairSharedMutex> lock(content_); });
   };
-  EXPECT_DEATH(find_in_work(), "in work of a parallel_for waits for rank 3");
+  EXPECT_DEATH(find_in_work(),
+               "in work of a parallel_for waits for " + Named(LockRank::kContent));
 }
 
 TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
   const Lock stripe(stripe_);
   EXPECT_DEATH(ExecContext::Serial().parallel_for(1, 1, [](size_t, size_t) {}),
-               "waits for the threads of a pool rank 10");
+               "waits for the threads of a pool " + Named(LockRank::kStripe));
 }
 
 TEST_F(LockOrderDeathTest, FindsAVerbThatTakesWhatItsCallerHolds) {
@@ -95,7 +103,7 @@ TEST_F(LockOrderDeathTest, FindsAVerbThatTakesWhatItsCallerHolds) {
   const Table* const tables[] = {table.get()};
   HeldTables held(HostAllocator());
   ASSERT_TRUE(held.Take(tables, 1, Held::kContent).ok());
-  EXPECT_DEATH((void)table->size(), "waits for rank 3");
+  EXPECT_DEATH((void)table->size(), "waits for " + Named(LockRank::kContent));
 }
 
 }  // namespace
