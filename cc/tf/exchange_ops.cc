@@ -147,8 +147,8 @@ struct PartAttributes {
                                                : WireType::kHalf);
       if (wires[i] != WireType::kAsTheyAre && types[i] != tf::DT_FLOAT) {
         return InvalidArgumentError("`wire_types` must be same for a part that is not float32. ",
-                                    "Received: ", names[i], " for ",
-                                    tf::DataTypeString(types[i]), ".");
+                                    "Received: ", names[i], " for ", tf::DataTypeString(types[i]),
+                                    ".");
       }
       if (types[i] != tf::DT_STRING && tf::DataTypeSize(types[i]) == 0) {
         return InvalidArgumentError("`part_types` must be numbers or strings. Received: ",
@@ -202,9 +202,9 @@ class PartsOut {
         begins.push_back(begins.back() + static_cast<size_t>(numbers[worker]));
       }
       if (static_cast<int64_t>(begins.back()) != tensor.dim_size(0)) {
-        return InvalidArgumentError("`parts` must have as many rows as `counts` says. Received: ",
-                                    tensor.dim_size(0), " rows instead of ", begins.back(),
-                                    " in part ", part, ".");
+        return InvalidArgumentError(
+            "`parts` must have as many rows as `counts` says. Received: ", tensor.dim_size(0),
+            " rows instead of ", begins.back(), " in part ", part, ".");
       }
       tensors_.push_back(&tensor);
       begins_.push_back(std::move(begins));
@@ -296,14 +296,14 @@ class PlanExchangeOp final : public ExchangeOp {
     OP_REQUIRES_OK(construction, construction->GetAttr("reply_row_bytes", &reply_row_bytes_));
     OP_REQUIRES(construction, reply_row_bytes_.size() == reply_tables_.size(),
                 InvalidArgumentError("`reply_row_bytes` must have one number for each of ",
-                                     "`reply_tables`. Received: ", reply_row_bytes_.size(),
-                                     " for ", reply_tables_.size(), "."));
+                                     "`reply_tables`. Received: ", reply_row_bytes_.size(), " for ",
+                                     reply_tables_.size(), "."));
     for (size_t part = 0; part < reply_tables_.size(); ++part) {
       const int64_t table = reply_tables_[part], bytes = reply_row_bytes_[part];
       OP_REQUIRES(construction, table >= 0 && table < num_tables_ && bytes >= 0,
                   InvalidArgumentError("`reply_tables` must be from 0 to ", num_tables_ - 1,
-                                       ", and `reply_row_bytes` from 0. Received: ", table,
-                                       " and ", bytes, "."));
+                                       ", and `reply_row_bytes` from 0. Received: ", table, " and ",
+                                       bytes, "."));
     }
   }
 
@@ -444,9 +444,9 @@ class UnpackMessagesOp final : public ExchangeOp {
     TF_RETURN_IF_ERROR(CheckRank(messages, "messages", 2));
     TF_RETURN_IF_ERROR(attributes_.CheckCounts(counts));
     if (messages.dim_size(0) != counts.dim_size(1)) {
-      return InvalidArgumentError("`messages` must have one row for each worker. Received: ",
-                                  messages.dim_size(0), " rows for ", counts.dim_size(1),
-                                  " workers.");
+      return InvalidArgumentError(
+          "`messages` must have one row for each worker. Received: ", messages.dim_size(0),
+          " rows for ", counts.dim_size(1), " workers.");
     }
     const size_t num_parts = attributes_.types.size();
     const size_t num_workers = static_cast<size_t>(messages.dim_size(0));
@@ -457,8 +457,7 @@ class UnpackMessagesOp final : public ExchangeOp {
     for (size_t worker = 0; worker < num_workers; ++worker) {
       uint64_t words = 0;
       for (size_t part = 0; part < num_parts; ++part) {
-        const uint64_t count =
-            static_cast<uint64_t>(attributes_.CountsOf(part, counts)[worker]);
+        const uint64_t count = static_cast<uint64_t>(attributes_.CountsOf(part, counts)[worker]);
         words += WordsOfBytes(count * LeastBytes(part));
         if (words > capacity) return TooShort(capacity, worker);
       }
@@ -485,7 +484,9 @@ class UnpackMessagesOp final : public ExchangeOp {
           tf::tstring* const to = outputs[part]->flat<tf::tstring>().data() + at[part];
           TF_RETURN_IF_ERROR(ToTensorFlow(UnpackStrings(
               from, capacity - word, count,
-              [to](size_t i, std::string_view string) { to[i].assign(string.data(), string.size()); },
+              [to](size_t i, std::string_view string) {
+                to[i].assign(string.data(), string.size());
+              },
               &words)));
         } else {
           const size_t bytes = RowBytes(part);

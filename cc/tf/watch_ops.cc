@@ -36,8 +36,8 @@ class Watchdog {
   // Calls `executor->StartAbort` after some time, unless Remove comes first.
   uint64_t Add(tf::CollectiveExecutor* executor, float seconds, std::string message) {
     executor->Ref();
-    const auto wait = std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(seconds));
+    const auto wait =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!std::exchange(has_thread_, true)) std::thread([this] { Run(); }).detach();
     const uint64_t number = ++last_number_;
@@ -140,8 +140,7 @@ class StartWatchOp final : public tf::OpKernel {
             std::to_string(static_cast<int64_t>(seconds)) +
             " s (`timeout_seconds`). Collective has timed out: restart all workers from the last "
             "checkpoint.");
-    watch->scalar<tf::Variant>()() =
-        SharedVariant<HeldWatch>(std::make_shared<HeldWatch>(number));
+    watch->scalar<tf::Variant>()() = SharedVariant<HeldWatch>(std::make_shared<HeldWatch>(number));
   }
 
   bool IsExpensive() override { return false; }

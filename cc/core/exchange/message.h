@@ -2,8 +2,9 @@
 // Messages between workers: to each worker one row of 32-bit words, of the same length for all, in
 // which parts follow each other. A part is some keys, or rows, of one table.
 //
-// Bytes. A part begins at a word. Fixed-size rows lie side by side. A part of strings has the length
-// of each, in a word, and then their bytes, side by side. What is left of the row is not read.
+// Bytes. A part begins at a word. Fixed-size rows lie side by side. A part of strings has the
+// length of each, in a word, and then their bytes, side by side. What is left of the row is not
+// read.
 #ifndef TF_EMBED_CC_CORE_EXCHANGE_MESSAGE_H_
 #define TF_EMBED_CC_CORE_EXCHANGE_MESSAGE_H_
 
@@ -46,8 +47,8 @@ Status UnpackStrings(const char* message, uint64_t most_words, size_t count,
                      const std::function<void(size_t i, std::string_view string)>& take,
                      uint64_t* words);
 
-// Lengths of messages, in words. TensorFlow remembers for ever which shape went under which key of a
-// collective, so there is a bounded number of lengths, kNumCapacities, and each has its own keys.
+// Lengths of messages, in words. TensorFlow remembers for ever which shape went under which key of
+// a collective, so there is a bounded number of lengths, kNumCapacities, and each has its own keys.
 // There are eight to an octave, so that a message is at most an eighth longer than it needs to be.
 struct Capacity {
   uint64_t words;

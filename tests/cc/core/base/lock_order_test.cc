@@ -4,8 +4,8 @@
 
 #include <memory>
 #include <mutex>
-#include <string>
 #include <shared_mutex>
+#include <string>
 
 #include "cc/core/base/fair_shared_mutex.h"
 #include "cc/core/table/table_locks.h"
@@ -67,14 +67,15 @@ TEST_F(LockOrder, LetsAStripeBeHeldForWorkThatIsToWaitForNoPool) {
 
 TEST_F(LockOrderDeathTest, FindsAFallingRank) {
   const Lock stripe(stripe_);
-  EXPECT_DEATH(Lock{policy_}, "waits for " + Named(LockRank::kPolicy) + " number 5 while it holds " +
-                                  Named(LockRank::kStripe));
+  EXPECT_DEATH(Lock{policy_}, "waits for " + Named(LockRank::kPolicy) +
+                                  " number 5 while it holds " + Named(LockRank::kStripe));
 }
 
 TEST_F(LockOrderDeathTest, FindsAFallingNumber) {
   const Lock later(later_policy_);
   const std::string rank = Named(LockRank::kPolicy);
-  EXPECT_DEATH(Lock{policy_}, "waits for " + rank + " number 5 while it holds " + rank + " number 6");
+  EXPECT_DEATH(Lock{policy_},
+               "waits for " + rank + " number 5 while it holds " + rank + " number 6");
 }
 
 TEST_F(LockOrderDeathTest, FindsAGateThatIsSharedTwice) {
@@ -88,8 +89,7 @@ TEST_F(LockOrderDeathTest, FindsAGateInWorkOfAPool) {
     PoolOfThreads(2).Context().parallel_for(
         4, 1, [&](size_t, size_t) { std::shared_lock<FairSharedMutex> lock(content_); });
   };
-  EXPECT_DEATH(find_in_work(),
-               "in work of a parallel_for waits for " + Named(LockRank::kContent));
+  EXPECT_DEATH(find_in_work(), "in work of a parallel_for waits for " + Named(LockRank::kContent));
 }
 
 TEST_F(LockOrderDeathTest, FindsAStripeHeldForAPool) {
