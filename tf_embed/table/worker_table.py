@@ -73,11 +73,6 @@ class WorkerTable(Table):
         """The workers."""
         return self._workers
 
-    @property
-    def sharding(self) -> WorkerSharding:
-        """How rows are spread over them."""
-        return self._sharding
-
     def barrier(self) -> None:
         """Waits, in eager execution, until all workers are here."""
         if tf.executing_eagerly():
