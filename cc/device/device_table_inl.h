@@ -489,7 +489,9 @@ Status DeviceTableImpl<Device>::Write(const ExecContext& context, const KeyBatch
   if (planned && policy.admission != nullptr) {
     TF_EMBED_RETURN_IF_ERROR(planner.ReserveCandidates(batch.size));
   }
-  if (planned && policy.max_rows > 0 && !all) {
+  if (planned && policy.max_rows > 0 && !policy.evicts) {
+    coming.most_rows = std::min<uint64_t>(coming.most_rows, policy.max_rows);
+  } else if (planned && policy.max_rows > 0 && !all) {
     TF_EMBED_RETURN_IF_ERROR(chosen.MakeZeros(batch.size + 1));
     TF_EMBED_RETURN_IF_ERROR(planner.Choose(batch, groups, coming, chosen.data()));
     coming.marks = chosen.data();

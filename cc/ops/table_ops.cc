@@ -96,7 +96,7 @@ REGISTER_OP("TfEmbedTable")
     .Attr("seed: int = 0")
     .Attr("table_id: int = 0")
     .Attr("max_rows: int >= 0 = 0")
-    .Attr(absl::StrCat("eviction: {", QuotedNames(kEvictionOrderNames), "} = 'lru'"))
+    .Attr(absl::StrCat("eviction: {'none', ", QuotedNames(kEvictionOrderNames), "} = 'lru'"))
     .Attr("steps_per_epoch: int >= 0 = 0")
     .Attr("ttl_milliseconds: int >= 0 = 0")
     .Attr("admission: {'none', 'counter', 'bloom'} = 'none'")
@@ -134,7 +134,8 @@ table_id: Second half of the seed: tables of one seed and different ids have dif
 max_rows: The most rows in all shards together, spread evenly, at least one each; 0 for no bound.
 eviction: The rows that leave first for new ones: lru, those not used for the most steps; lfu, those
   used in the fewest steps; ttl, those not used for the longest time; score, those of the lowest
-  score; epoch_lru and epoch_lfu, those last used in the earliest epoch, and of these as lru and lfu.
+  score; epoch_lru and epoch_lfu, those last used in the earliest epoch, and of these as lru and lfu;
+  none, no rows: new ones beyond max_rows are refused.
 steps_per_epoch: How many steps are an epoch; 0 where TfEmbedSetClock alone says which one it is.
 ttl_milliseconds: After how long without use a row is expired; 0 for never.
 admission: How TfEmbedApply's absent keys are counted until they get a row: exactly, or by Bloom

@@ -28,8 +28,11 @@ absl::Status ReadEvictionOrder(const Settings& settings, const char* name, Evict
 
 absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) {
   int64_t statistic_bits;
+  std::string order;
   TF_RETURN_IF_ERROR(settings.GetNumber("max_rows", 0, &max_rows));
-  TF_RETURN_IF_ERROR(ReadEvictionOrder(settings, "eviction", &eviction));
+  TF_RETURN_IF_ERROR(settings.Get("eviction", &order));
+  evicts = order != "none";
+  if (evicts) TF_RETURN_IF_ERROR(ReadEvictionOrder(settings, "eviction", &eviction));
   TF_RETURN_IF_ERROR(settings.GetNumber("steps_per_epoch", 0, &steps_per_epoch));
   TF_RETURN_IF_ERROR(settings.GetNumber("ttl_milliseconds", 0, &ttl_milliseconds));
   TF_RETURN_IF_ERROR(settings.Get("admission", &admission));
@@ -65,7 +68,8 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
 
 std::string PolicySettings::DebugString() const {
   return absl::StrCat(
-      "max_rows ", max_rows, ", eviction ", kEvictionOrderNames[static_cast<size_t>(eviction)].name,
+      "max_rows ", max_rows, ", eviction ",
+      evicts ? kEvictionOrderNames[static_cast<size_t>(eviction)].name : "none",
       ", steps_per_epoch ", steps_per_epoch, ", ttl_milliseconds ", ttl_milliseconds,
       ", admission ", admission, "(", admission_threshold, ", ", admission_error_rate, ", ",
       admission_max_keys, "), statistics ", statistics.bits(), ", log_evicted ", log_evicted);
@@ -95,6 +99,7 @@ RowPolicy PolicySettings::ForShard(int64_t shard, int64_t num_shards,
   policy.max_rows =
       static_cast<size_t>(max_rows / num_shards + (shard < max_rows % num_shards ? 1 : 0));
   policy.eviction = eviction;
+  policy.evicts = evicts;
   policy.ttl_milliseconds = static_cast<uint64_t>(ttl_milliseconds);
   policy.admission = std::move(shared);
   policy.sink = sink;

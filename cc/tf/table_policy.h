@@ -32,6 +32,7 @@ absl::Status ReadEvictionOrder(const Settings& settings, const char* name, Evict
 struct PolicySettings {
   int64_t max_rows = 0;
   EvictionOrder eviction = EvictionOrder::kLru;
+  bool evicts = true;  // otherwise the bound refuses new rows
   int64_t steps_per_epoch = 0;
   int64_t ttl_milliseconds = 0;
   std::string admission = "none";

@@ -413,6 +413,13 @@ CALLS: dict[str, Call] = {
         lambda policy: _use_variable(te.Variable(dim=2, policy=policy)),
         says=("eviction",),
     ),
+    "TablePolicy(max_rows, eviction=None)": Call(
+        lambda: te.TablePolicy,
+        lambda: {"max_rows": 3, "eviction": None},
+        {"max_rows": k.POSITIVE_INT.optional(), "eviction": k.OBJECT.optional()},
+        lambda policy: _use_variable(te.Variable(dim=2, policy=policy)),
+        says=("eviction",),
+    ),
     "distributed.WorkerSharding": Call(
         lambda: te.distributed.WorkerSharding,
         dict,

@@ -69,6 +69,11 @@ def kinds() -> dict[str, Kind]:
         "strings-replaced": Kind(key_dtype="string", replaces=True),
         "lru": Kind({"max_rows": BOUND, "eviction": "lru", "log_evicted": True}, replaces=True),
         "lfu": Kind({"max_rows": BOUND, "eviction": "lfu"}, replaces=True),
+        "refusing": Kind({"max_rows": BOUND, "eviction": None}, replaces=True),
+        "strings-refusing": Kind(
+            {"max_rows": BOUND, "eviction": None}, key_dtype="string", replaces=True
+        ),
+        "disk-refusing": Kind({"max_rows": BOUND, "eviction": None}, cache_rows=500, replaces=True),
         "ttl": Kind({"ttl_seconds": 0.05}, replaces=True),
         "admission": Kind({"admission": counter}, replaces=True),
         "strings-lfu": Kind(

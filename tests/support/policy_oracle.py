@@ -34,7 +34,8 @@ class PolicyOracle:
     """A table that knows keys and uses, no weights.
 
     Args:
-        order: "lru", "lfu", "ttl", "score", "epoch_lru" or "epoch_lfu".
+        order: "lru", "lfu", "ttl", "score", "epoch_lru" or "epoch_lfu"; None if no rows leave for
+            others.
         max_rows: The bound, or None.
         num_shards: Number of shards; a key is in that of its remainder.
         n: The step with a key in which it gets its row.
@@ -52,7 +53,7 @@ class PolicyOracle:
 
     def __init__(
         self,
-        order: str = "lru",
+        order: str | None = "lru",
         max_rows: int | None = None,
         num_shards: int = 1,
         n: int = 1,
@@ -177,6 +178,8 @@ class PolicyOracle:
         coming = [key for key in absent if self._admits(key, trains)]
         if bound is not None:
             idle = [key for key, use in rows.items() if use.last_step != self.step]
+            if self.order is None:
+                idle = []
             idle.sort(key=lambda key: self.rank(key, rows[key]))
             if len(rows) + len(coming) > bound:
                 coming.sort(key=lambda key: -scores.get(key, 0))

@@ -136,9 +136,15 @@ class TablePolicy(KerasConfig):
 
     A bound holds at each moment: what inserts a row beyond it evicts others first. Rows that the
     present step uses stay; where there are more than the bound, the rest of the new keys are
-    refused, and counted in `Variable.stats()`. Of a variable's shards each has its part of the
-    bound. A key that was evicted and comes back starts with its initial row and fresh optimizer
-    slots.
+    refused. Of a variable's shards each has its part of the bound. A key that was evicted and
+    comes back starts with its initial row and fresh optimizer slots.
+
+    With `eviction=None` a bound evicts no row and refuses all new keys beyond it. A refused key
+    has no row: its lookups give its initial row, and its gradients are dropped. `Variable.stats()`
+    counts it in "refused", once for each write that holds it. It gets a row with the next write
+    after `remove`, `restrict` or expiry made room. Only restoring may bring more rows than the
+    bound, as from a table with a higher one or with other shards: then some of them are evicted
+    and counted so.
 
     Args:
         max_rows: The most rows, of all tiers together, at least one for each shard. Default: no
@@ -149,7 +155,8 @@ class TablePolicy(KerasConfig):
             `Variable.set_scores`; "epoch_lru" and "epoch_lfu", last used in the earliest epoch, and
             of these not used for the most steps, or used in the fewest since they came. Keeps 8
             bytes beside each row, 16 for "lfu", "ttl", "epoch_lru", and "score" with a bound, 24
-            for "epoch_lfu". None keeps nothing, and goes with `max_rows=None`.
+            for "epoch_lfu". None: no rows leave, new ones are refused at the bound, and nothing is
+            kept.
         admission: When a key that is trained gets its row, a `CounterAdmission` or
             `BloomAdmission`. `upsert`, `accum` and restoring need none. Default: at once.
         ttl_seconds: A row that was not used for so long is expired: training takes it for absent,
@@ -195,11 +202,6 @@ class TablePolicy(KerasConfig):
             validation.positive_int(self.max_rows, "max_rows", most=MAX_ROWS)
         if self.eviction is not None:
             validation.one_of(self.eviction, ORDERS, "eviction", or_none=True)
-        if self.max_rows is not None and self.eviction is None:
-            raise ValueError(
-                "`eviction` must say which rows leave where there is a bound. Received: "
-                f"max_rows={self.max_rows}, eviction=None"
-            )
         known = (CounterAdmission, BloomAdmission)
         if self.admission is not None and not isinstance(self.admission, known):
             raise TypeError(
@@ -242,8 +244,9 @@ class TablePolicy(KerasConfig):
     def kept(self) -> tuple[str, ...]:
         """What a table keeps of the use of each row, names of `STATISTICS`."""
         kept = () if self.eviction is None else ORDERS[self.eviction]
-        # A bound tells the rows in use by their last step.
-        of_bound = () if self.max_rows is None else ("last_step",)
+        # A bound that evicts tells the rows in use by their last step.
+        evicts = self.max_rows is not None and self.eviction is not None
+        of_bound = ("last_step",) if evicts else ()
         of_ttl = () if self.ttl_seconds is None else ("last_time_ms",)
         return (*kept, *of_bound, *of_ttl)
 
@@ -251,7 +254,7 @@ class TablePolicy(KerasConfig):
         """As the op that makes a table takes it."""
         return {
             "max_rows": self.max_rows or 0,
-            "eviction": self.eviction or "lru",
+            "eviction": self.eviction or "none",
             "steps_per_epoch": self.steps_per_epoch or 0,
             "ttl_milliseconds": round(1000 * self.ttl_seconds) if self.ttl_seconds else 0,
             "log_evicted": bool(self.log_evicted),

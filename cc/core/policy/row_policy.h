@@ -32,6 +32,9 @@ struct RowPolicy {
   // A new row needs its room: where there are so many rows, the lowest of all that are not used in
   // the present step leave for it, and where that is not enough it is refused. 0: no bound.
   size_t max_rows = 0;
+  // Whether rows leave for new ones. Otherwise the bound refuses all new rows, in the order of the
+  // batch, and keeps nothing beside a row.
+  bool evicts = true;
   EvictionOrder eviction = EvictionOrder::kLru;
 
   // A row that was not used for so long is expired: a verb of training that meets it takes it for
@@ -54,7 +57,7 @@ struct RowPolicy {
   // With the statistics that its own rules read.
   RowPolicy WithNeeds() const {
     RowPolicy policy = *this;
-    if (max_rows > 0) {  // the last step tells the rows of the batch in flight
+    if (max_rows > 0 && evicts) {  // the last step tells the rows of the batch in flight
       policy.statistics = policy.statistics.With(StatisticsOf(eviction)).With(Statistic::kLastStep);
     }
     if (ttl_milliseconds > 0) policy.statistics = policy.statistics.With(Statistic::kLastTime);

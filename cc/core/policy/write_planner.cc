@@ -88,7 +88,7 @@ Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Adm
   TF_EMBED_RETURN_IF_ERROR(plan->decisions.Resize(places));
   Decision* const decisions = plan->decisions.data();
   std::fill(decisions, decisions + places, Decision::kNothing);
-  if (policy_.max_rows > 0 && OrdersByScores(batch)) {
+  if (queues_rows() && OrdersByScores(batch)) {
     TF_EMBED_RETURN_IF_ERROR(plan->scores.Resize(places));
   }
   TF_EMBED_RETURN_IF_ERROR(survey(plan));
@@ -141,8 +141,10 @@ Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Adm
   size_t room = coming;
   if (policy_.max_rows > 0 && size + coming > policy_.max_rows) {
     size_t evicted = 0;
-    TF_EMBED_RETURN_IF_ERROR(
-        MakeRoom(context, *plan, coming, keys.data(), positions.data(), &evicted));
+    if (policy_.evicts) {
+      TF_EMBED_RETURN_IF_ERROR(
+          MakeRoom(context, *plan, coming, keys.data(), positions.data(), &evicted));
+    }
     size -= evicted;
     room = std::min(coming, policy_.max_rows - std::min(policy_.max_rows, size));
     if (admits != Admits::kPeeked) {  // else the apply that follows will count them
@@ -274,7 +276,7 @@ Status WritePlanner::FillVictims(const ExecContext& context, size_t wanted, bool
 Status WritePlanner::NoteInserted(const KeyBatch& batch, const Moment& now, const WritePlan& plan) {
   const size_t size = rows_.size();
   counters_.admitted.fetch_add(size - plan.size_before, std::memory_order_relaxed);
-  if (policy_.max_rows == 0) return Status();
+  if (!queues_rows()) return Status();
   // Rows may be in line more than once, above all by scores, which each write puts in line. The
   // next eviction fills the queue again; so many pushes before a pass pay for it.
   if (victims_.size() > size + kMinVictims) victims_.Clear();

@@ -7,7 +7,7 @@
 //      kAbsent, kExpired or kExpiredUnwanted.
 //   2. Expired rows are taken out, those of the batch and some others.
 //   3. Admission is asked. A bounded table without room takes out its lowest rows, except for those
-//      in use at this step. Of the keys that are left, those with room are kInsert; the others are
+//      in use at this step, or none if its bound refuses. Of the keys that are left, those with room are kInsert; the others are
 //      kSkip.
 //   4. The store writes the batch by the decisions, and the rows that came are counted.
 //
@@ -107,7 +107,7 @@ class WritePlanner {
 
   // A row's rank was set, other than by a use.
   Status NoteRank(const Rank& rank) {
-    return policy_.max_rows > 0 ? victims_.Push(rank) : Status();
+    return queues_rows() ? victims_.Push(rank) : Status();
   }
 
   // The rows were replaced.
@@ -119,6 +119,8 @@ class WritePlanner {
  private:
   Status Plan(const ExecContext& context, const KeyBatch& batch, Admits admits,
               const Survey& survey, WritePlan* plan);
+  // Whether rows leave for new ones, and so stand in line.
+  bool queues_rows() const { return policy_.max_rows > 0 && policy_.evicts; }
   // Whether new rows stay away if their scores are lower than those of all that are there.
   bool OrdersByScores(const KeyBatch& batch) const {
     return batch.scores != nullptr && policy_.eviction == EvictionOrder::kScore;

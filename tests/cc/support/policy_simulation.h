@@ -113,6 +113,13 @@ inline RowPolicy Bounded(size_t max_rows, EvictionOrder order) {
   return policy;
 }
 
+// New rows beyond the bound are refused.
+inline RowPolicy Refusing(size_t max_rows) {
+  RowPolicy policy = Bounded(max_rows, EvictionOrder::kLru);
+  policy.evicts = false;
+  return policy;
+}
+
 inline RowPolicy AllStatistics() {
   RowPolicy policy;
   for (const Statistic statistic : kAllStatistics) {

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import policies_test
 import pytest
+import refusing_bound_test
 import restrict_test
 import scores_test
 import string_policies_test
@@ -52,6 +53,10 @@ class BoundTest(OnDisk, policies_test.BoundTest):
         self.assertEqual(after["rows"], 1000)
         self.assertLess(10 * after["disk_live_bytes"], before["disk_live_bytes"])
         self.assertLess(after["disk_bytes"], before["disk_bytes"] / 2)
+
+
+class RefusingBoundTest(OnDisk, refusing_bound_test.RefusingBoundTest):
+    """Bounds that refuse."""
 
 
 class ScoresTest(OnDisk, scores_test.ExportTest):

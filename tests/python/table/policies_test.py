@@ -429,7 +429,6 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         (lambda: TablePolicy(0), ValueError, "`max_rows` must be at least 1"),
         (lambda: TablePolicy(2.5), TypeError, "`max_rows` must be an int"),
         (lambda: TablePolicy(5, "fifo"), ValueError, "`eviction` must be .*'fifo'"),
-        (lambda: TablePolicy(5, None), ValueError, "`eviction` must say .*max_rows=5"),
         (lambda: TablePolicy(admission=3), TypeError, "`admission` must be .*admission=3"),
         (lambda: TablePolicy(ttl_seconds=0), ValueError, "`ttl_seconds` must be from 0.001"),
         (lambda: TablePolicy(ttl_seconds="1"), TypeError, "`ttl_seconds` must be a number"),
@@ -514,6 +513,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         TablePolicy(5, "lfu", CounterAdmission(3, 100), 2.5, True),
         TablePolicy(eviction=None, admission=BloomAdmission(2, 0.01)),
         TablePolicy(5, "epoch_lfu", steps_per_epoch=9),
+        TablePolicy(5, None),
     )
     def test_the_config_makes_the_same_policy(self, policy):
         self.assertEqual(TablePolicy.from_config(policy.get_config()), policy)

@@ -256,6 +256,73 @@ TEST_F(WritePlannerTest, AFailureOfTheSinkIsTheWrites) {
   EXPECT_EQ((std::set<int64_t>{3, 4}), Keys());
 }
 
+RowPolicy Refusing(size_t max_rows) {
+  RowPolicy policy = Bounded(max_rows);
+  policy.evicts = false;
+  return policy;
+}
+
+TEST_F(WritePlannerTest, ARefusingBoundKeepsNothingBesideRows) {
+  EXPECT_EQ(0u, Refusing(3).WithNeeds().statistics.size());
+}
+
+TEST_F(WritePlannerTest, ARefusingBoundTakesTheFirstKeysAndNoRowLeaves) {
+  Begin(Refusing(3));
+  ASSERT_TRUE(Write({1, 2}).ok());
+  ASSERT_TRUE(Write({4, 2, 3, 4, 3, 5}).ok());
+  EXPECT_EQ((std::set<int64_t>{1, 2, 4}), Keys());
+  EXPECT_EQ(2u, planner_->counters().refused) << "once for each key";
+  ASSERT_TRUE(Write({3}, Admits::kPeeked).ok());
+  EXPECT_EQ(2u, planner_->counters().refused) << "the apply that follows counts it";
+  ASSERT_TRUE(Write({3, 1}, Admits::kAll).ok());
+  EXPECT_EQ(3u, planner_->counters().refused);
+  EXPECT_EQ(3u, planner_->counters().admitted);
+  EXPECT_EQ(0u, planner_->counters().evicted);
+  EXPECT_EQ(0, rows_->passes);
+  ASSERT_EQ(1u, rows_->rows.erase(1));
+  ASSERT_TRUE(Write({3, 5}).ok());
+  EXPECT_EQ((std::set<int64_t>{2, 3, 4}), Keys());
+}
+
+// The queue of rows that leave next stays empty.
+TEST_F(WritePlannerTest, ARefusingBoundTakesNoMemory) {
+  Begin(Refusing(1000));
+  for (int64_t step = 0; step < 30; ++step) {
+    std::vector<int64_t> keys(100);
+    std::iota(keys.begin(), keys.end(), 100 * step);
+    ASSERT_TRUE(Write(keys, Admits::kCounted, keys).ok());
+  }
+  EXPECT_EQ(1000u, rows_->size());
+  EXPECT_EQ(2000u, planner_->counters().refused);
+  EXPECT_EQ(0u, allocator_.in_use);
+}
+
+TEST_F(WritePlannerTest, ExpiredRowsMakeRoomInARefusingBound) {
+  RowPolicy policy = Refusing(2);
+  policy.ttl_milliseconds = 15;
+  Begin(policy);
+  ASSERT_TRUE(Write({1, 2}).ok());
+  ASSERT_TRUE(Write({2, 3}).ok());
+  ASSERT_TRUE(Write({3, 4}).ok());  // 1 has expired
+  EXPECT_EQ((std::set<int64_t>{2, 3}), Keys());
+  EXPECT_EQ(2u, planner_->counters().refused);
+  EXPECT_EQ(1u, planner_->counters().expired);
+}
+
+TEST_F(WritePlannerTest, AnAdmittedKeyWithoutRoomComesOnceThereIsSome) {
+  RowPolicy policy = Refusing(1);
+  policy.admission = Admission::NewCounter(HostAllocator(), 2, 0);
+  Begin(policy);
+  ASSERT_TRUE(Write({1, 2}).ok());
+  ASSERT_TRUE(Write({1, 2}).ok());
+  EXPECT_EQ((std::set<int64_t>{1}), Keys());
+  EXPECT_EQ(2u, planner_->counters().held_back);
+  EXPECT_EQ(1u, planner_->counters().refused);
+  ASSERT_EQ(1u, rows_->rows.erase(1));
+  ASSERT_TRUE(Write({2}).ok());
+  EXPECT_EQ((std::set<int64_t>{2}), Keys());
+}
+
 // Any rows, any batches: who leaves is who a sort of all ranks would name.
 TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
   for (const EvictionOrder order :

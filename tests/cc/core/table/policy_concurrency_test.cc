@@ -132,6 +132,30 @@ TEST_P(PolicyConcurrency, ARowLeavesOnceBesideReadersThatRaiseItsRank) {
   }
 }
 
+TEST_P(PolicyConcurrency, ARefusingBoundHoldsAtEachMomentBesideWritersAndErasures) {
+  Subject subject(GetParam(), Refusing(500));
+  Table* const table = subject.table.get();
+  Random random[3] = {Random(1), Random(2), Random(3)};
+  const auto write = [&](Random* from) {
+    const Batch keys = RandomKeys(200, 0, 1000, from);
+    const std::vector<float> rows(keys.size() * kDim, 2.0f);
+    ASSERT_TRUE(table->InsertOrAssign(subject.context, keys, rows.data(), {}).ok());
+    ASSERT_LE(table->size(), 500u);
+  };
+  Beside(
+      500, [&] { write(&random[0]); }, [&] { write(&random[1]); },
+      [&] {
+        ASSERT_TRUE(
+            table->Erase(subject.context, Batch(RandomKeys(40, 0, 1000, &random[2]))).ok());
+      });
+  const TableStats stats = table->Stats();
+  EXPECT_EQ(subject.Keys().size(), stats.rows);
+  EXPECT_LE(stats.rows, 500u);
+  EXPECT_GE(stats.admitted, stats.rows);
+  EXPECT_GT(stats.refused, 0u);
+  EXPECT_EQ(0u, stats.evicted);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tables, PolicyConcurrency, testing::ValuesIn(AllTables()), NameOfTable);
 
 }  // namespace

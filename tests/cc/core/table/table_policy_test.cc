@@ -193,6 +193,70 @@ TEST_P(TablePolicy, RowsOfTheBatchInFlightStayAndTheRestIsRefusedInOrder) {
   EXPECT_EQ(7u, stats.admitted);
 }
 
+TEST_P(TablePolicy, ARefusingBoundHoldsTheFirstKeysThatCame) {
+  for (const uint64_t seed : Seeds(3)) {
+    Random random(seed);
+    constexpr size_t kMax = 200;
+    Subject subject(GetParam(), Refusing(kMax));
+    EXPECT_EQ(0u, subject.table->options().policy.statistics.size());
+    std::set<int64_t> rows;
+    uint64_t refused = 0, admitted = 0;
+    for (int step = 0; step < 40; ++step) {
+      const std::vector<int64_t> keys = RandomKeys(60, 0, 500, &random);
+      if (step % 7 == 6) {  // makes room again
+        const std::vector<int64_t> some(keys.begin(), keys.begin() + 30);
+        ASSERT_TRUE(subject.table->Erase(subject.context, Batch(some)).ok());
+        for (const int64_t key : some) rows.erase(key);
+      }
+      std::set<int64_t> seen;
+      for (const int64_t key : keys) {
+        if (!seen.insert(key).second || rows.count(key) > 0) continue;
+        if (rows.size() < kMax) {
+          rows.insert(key);
+          ++admitted;
+        } else {
+          ++refused;
+        }
+      }
+      if (step % 3 == 2) {
+        subject.Apply(keys);
+      } else {
+        subject.Upsert(keys);
+      }
+      subject.Find(keys, true);
+      subject.NextStep();
+      ASSERT_TRUE(rows == subject.Keys()) << "step " << step;
+      const TableStats stats = subject.table->Stats();
+      ASSERT_EQ(refused, stats.refused) << "step " << step;
+      ASSERT_EQ(admitted, stats.admitted) << "step " << step;
+      ASSERT_EQ(0u, stats.evicted);
+    }
+    EXPECT_GT(refused, 100u);
+  }
+}
+
+TEST_P(TablePolicy, ARefusedKeyHasItsInitialRowAndLosesItsGradient) {
+  Subject subject(GetParam(), Refusing(2));
+  Subject free(GetParam(), RowPolicy());
+  subject.Upsert({1, 2});
+  subject.Apply({3, 1, 3});
+  free.Upsert({1, 2});
+  free.Apply({1});
+  EXPECT_EQ(free.Rows(), subject.Rows());
+  EXPECT_EQ(free.Slots(), subject.Slots());
+  EXPECT_EQ(1u, subject.table->Stats().refused);
+  const auto row_of = [](Subject* from, int64_t key) {
+    std::vector<float> row(kDim);
+    Subject::ExpectOk(from->table->FindOrInsert(from->context, Batch{key}, DefaultRows(),
+                                                row.data(), nullptr));
+    return row;
+  };
+  const std::vector<float> initial = row_of(&free, 3);
+  EXPECT_EQ(initial, row_of(&subject, 3));
+  EXPECT_EQ(2u, subject.table->Stats().refused);
+  EXPECT_EQ(2u, subject.table->size());
+}
+
 TEST_P(TablePolicy, AnEvictedKeyComesBackWithFreshSlots) {
   Subject subject(GetParam(), Bounded(2, EvictionOrder::kLru));
   subject.Apply({1});
