@@ -11,8 +11,7 @@ from tf_embed import validation
 from tf_embed.exchange import strategies
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.layers.table_layer import TableLayer, serialized
-from tf_embed.sok.vocabulary_bound import bound_table, policy_of_bound
-from tf_embed.table.policies import MAX_ROWS
+from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.variable.variable import Variable
 
 KEY_DTYPES = (tf.int64, tf.uint64, tf.uint32)
@@ -79,10 +78,9 @@ class SokLayer(TableLayer):
     def _make_table(self) -> None:
         self._num_workers = strategies.worker_count(tf.distribute.get_strategy())
         if self.use_hashtable:
-            self.policy = policy_of_bound(self.max_vocabulary_size_per_gpu * self._num_workers)
+            max_rows = self.max_vocabulary_size_per_gpu * self._num_workers
+            self.policy = TablePolicy(max_rows, eviction=None)  # refuses further keys
         super()._make_table()
-        if self.use_hashtable:
-            bound_table(self.variable.table)
 
     @property
     def embedding_variable(self) -> Variable:
