@@ -25,6 +25,10 @@ SECONDS = 3
 FOR_EVER = 1000
 
 
+class OwnPolicy(tf_embed.RestrictPolicy):
+    """A user's, which would see the rows of one worker."""
+
+
 def table(strategy: Any, name: str = "table", seconds: float = SECONDS, **options: Any) -> Any:
     options = {"dim": 1, "devices": "/CPU:0", **options}
     sharding = WorkerSharding(timeout_seconds=seconds)
@@ -139,9 +143,7 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
     # What a table can't have.
     policy = tf_embed.TablePolicy(track_changes=True)
     found["track_changes"] = said_by(table, strategy, policy=policy)
-    found["restrict_policy"] = said_by(
-        table, strategy, restrict_policy=tf_embed.TimestampRestrictPolicy
-    )
+    found["restrict_policy"] = said_by(table, strategy, restrict_policy=OwnPolicy)
     found["strings"] = said_by(table, strategy, value_dtype=tf.string)
     found["max_rows"] = said_by(table, strategy, policy=tf_embed.TablePolicy(max_rows=1))
     found["owner"] = said_by(
@@ -153,8 +155,11 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
         )
     )
     v = table(strategy, "good", policy=tf_embed.TablePolicy(eviction="lru"))
-    found["restrict"] = said_by(v.restrict, 1)
-    found["prefetch"] = said_by(v.prefetch, [1])
+    found["restrict"] = said_by(v.restrict, 1 + rank)
+    with strategy.scope():
+        layer = tf_embed.layers.DynamicEmbedding(1, devices="/CPU:0", name="ahead")
+        layer.build()
+    found["prefetch"] = said_by(layer.prefetch, tf.data.Dataset.range(3))
     found["snapshots"] = said_by(tf_embed.Snapshots, os.path.join(folder, "snapshots"), v)
     with strategy.scope():
         found["tbe"] = said_by(tbe.TableBatchedEmbeddingBags, [(10, 4)])

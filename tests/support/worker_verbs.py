@@ -181,7 +181,13 @@ def run_verbs(kind: Kind, variable: tf_embed.Variable, ranks: Sequence[int]) -> 
     v.clear()
     verbs.contents("after clear")
     verbs.write(lambda keys, rows, _: v.upsert(keys, rows))
+    if kind.storage_bytes:
+        verbs.write(lambda keys, *_: v.prefetch(keys))
     verbs.contents("at the end")
+    if kind.policy is not None:  # which rows leave is another question, see worker_evictions.py
+        for reserved in (10**6, 17, 2, 0):
+            verbs.found[f"size removed for {reserved}"] = int(v.restrict(reserved))
+            verbs.found[f"size of {reserved}"] = int(v.size())
     return verbs.found
 
 

@@ -27,6 +27,7 @@ from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import Storage
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.variable import Variable
@@ -191,8 +192,8 @@ class TableLayer(keras.layers.Layer):
         Raises:
             TypeError: If `dataset` is not a dataset, `ids` is not a function, `buffer_size` is not
                 an int, or the ids are not of a dtype that the layer takes.
-            ValueError: If `buffer_size` is out of range, or `ids` is missing and an element has
-                several inputs.
+            ValueError: If `buffer_size` is out of range, `ids` is missing and an element has
+                several inputs, or the table is sharded over workers.
 
         Example:
             >>> import tensorflow as tf, tf_embed
@@ -202,7 +203,14 @@ class TableLayer(keras.layers.Layer):
             >>> [batch["item"].numpy().tolist() for batch in ahead]
             [[5, 6], [7]]
         """
-        self._table_made()
+        table = self._table_made().table
+        if isinstance(table, WorkerTable):
+            raise ValueError(
+                f"{self.name!r} can't prefetch for a dataset: its table is sharded over "
+                f"{table.workers.count} workers, which wait for each other, and their datasets may "
+                "end at different batches. Call `layer.variable.prefetch(ids)` on all workers, in "
+                f"the same order. Received: dataset={validation.shown(dataset)}"
+            )
         return with_prefetch(dataset, self._prefetch_ids, ids, buffer_size, self.name)
 
     def memory_report(self) -> MemoryReport:

@@ -29,8 +29,10 @@ from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table import joint_lookups
 from tf_embed.table.joint_lookups import Answer, Lookup
+from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
+from tf_embed.table.worker_shares import agreed_share
 
 
 class WorkerTable(Table):
@@ -48,7 +50,8 @@ class WorkerTable(Table):
     def __init__(self, options: TableOptions, workers: Workers, sharding: WorkerSharding) -> None:
         self._workers = workers
         self._sharding = sharding
-        self._reads, self._writes, self._saves = workers.new_channels(3, sharding)
+        channels = workers.new_channels(4, sharding)
+        self._reads, self._writes, self._saves, self._ahead = channels
         seed = _agree(options, workers, sharding, self._reads.number)
         super().__init__(_share_of(options, workers, seed))
 
@@ -285,12 +288,22 @@ class WorkerTable(Table):
         return super().erase(got.parts[0])
 
     def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
-        """See `Table`."""
-        raise self._not_sharded("`prefetch`")
+        """See `Table`. Apart from steps, so another thread may call it, on all workers."""
+        routed = self.route(keys)
+        got = routing.to_owners(self._ahead, [routed.counts], [Part(0, routed.keys)])
+        return super().prefetch(got.parts[0])
 
     def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
-        """See `Table`."""
-        raise self._not_sharded("`restrict`; use a TablePolicy with `max_rows`")
+        """See `Table`. Each worker keeps its share, in proportion to the rows that it has."""
+        policy, removed = self.options.policy, tf.constant(0, tf.int64)
+        if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
+            removed = super().restrict(tf.constant(MAX_ROWS, tf.int64), order)
+        with tf.control_dependencies([removed]):
+            mine = tf.stack([super().size(), num_reserved])
+        everyones = self._saves.all_gather(mine, key=6)
+        share = agreed_share(self._workers, everyones, self.options.name)
+        removed += super().restrict(share, order)
+        return tf.reduce_sum(self._saves.all_gather(tf.reshape(removed, [1]), key=2))
 
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
         """See `Table`."""
@@ -542,7 +555,7 @@ def _check_supported(options: TableOptions, sharding: WorkerSharding, restrict_p
     name = options.name
     if options.value_dtype == tf.string:
         refused = "value_dtype=string"
-    elif restrict_policy is not None:
+    elif restrict_policy is not None and not restrict_policy.order:  # it sees one worker's rows
         refused = f"restrict_policy={validation.shown(restrict_policy)}"
     elif options.tracks_changes:
         refused = "TablePolicy(track_changes=True)"
