@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import tempfile
 from typing import Any
 
@@ -154,6 +155,15 @@ SOK_CALLS: dict[str, Call] = {
         lambda: {"var": variable(), "indices": [1], "values": [[1.0, 2.0]]},
         {"var": k.PARAMS, "indices": k.ONE_KEY, "values": k.ROWS},
         says=("keys",),
+    ),
+    "sok.incremental_model_dump": Call(
+        lambda: sok.incremental_model_dump,
+        lambda: {
+            "vars": variable(policy=tf_embed.TablePolicy(eviction="ttl")),
+            "time_threshold": datetime.datetime(2026, 1, 1),
+        },
+        {"vars": TABLES, "time_threshold": k.OBJECT, "sess": k.IGNORED},
+        says=("times of rows",),
     ),
     "sok.dump": Call(
         lambda: sok.dump,

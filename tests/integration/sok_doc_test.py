@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import pathlib
 import re
@@ -68,6 +69,8 @@ def names_for(folder: str) -> dict[str, Any]:
         "dense": dense,
         "pooled": pooled,
         "model": model,
+        "timed": tf_embed.Variable(dim=4, policy=tf_embed.TablePolicy(eviction="ttl")),
+        "datetime": datetime,
         "optimizer": optimizer,
         "folder": folder,
     }

@@ -81,6 +81,12 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
                 # Sums of other order.
                 self.assertAllClose(result["losses"][name], losses, rtol=2e-5, atol=2e-6)
 
+    def test_an_incremental_dump_has_the_rows_of_all_workers(self):
+        for result in self.results:
+            for found, first in zip(result["since"], (0, 10, 20, 30), strict=True):
+                expected = {str(key): [key, -key] for key in range(first, 30)}
+                self.assertEqual(found, expected)
+
     def test_workers_load_what_one_process_dumped(self):
         self.assertEqual([one["loaded"] for one in self.results], [[0, 2, 4, 6], [1, 3, 5]])
 

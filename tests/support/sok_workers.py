@@ -9,6 +9,7 @@ of FOLDER/load.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tf_embed
 from tf_embed import distributed, sok
 
 ROWS, BATCH, SLOTS, NNZ = 50, 16, 2, 3  # the last batch has 2 rows
@@ -92,6 +94,21 @@ def row_numbers(workers: int) -> str:
     return "no error"
 
 
+def since(rank: int) -> list[dict[int, list[float]]]:
+    """The rows of a table that are not older than a time, for some times."""
+    v = tf_embed.Variable(dim=2, name="since", policy=tf_embed.TablePolicy(eviction="ttl"))
+    for step in range(3):
+        v.set_clock(time_ms=1000 * step)
+        keys = np.arange(10 * step, 10 * step + 10)[rank::2]  # each worker writes half of them
+        v.upsert(keys, np.stack([keys, -keys], 1).astype("float32"))
+    found = []
+    for seconds in (0, 1, 1.5, 3):
+        time = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
+        ((keys,), (rows,)) = sok.incremental_model_dump([v], time)
+        found.append(dict(zip(keys.tolist(), rows.tolist(), strict=True)))
+    return found
+
+
 def dataset(sparse: bool) -> tf.data.Dataset:
     rng = np.random.default_rng(3)
     keys = rng.integers(-20, 20, [ROWS, SLOTS, NNZ])
@@ -157,6 +174,8 @@ def main(folder: str) -> None:
         sok.load(pathlib.Path(folder) / "load", loaded)
         found["loaded"] = keys_of(loaded)
     found["losses"] = losses(strategy)
+    with strategy.scope():
+        found["since"] = since(resolver.task_id)
     path = pathlib.Path(folder) / f"result-{resolver.task_id}.json"
     path.write_text(json.dumps(found))
 

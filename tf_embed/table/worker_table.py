@@ -338,11 +338,11 @@ class WorkerTable(Table):
             for name in ("values", "slots", "statistics")
         }
         parts = [mine.keys, *matrices.values()]
-        keys, *rest = self._gather(parts)
+        keys, *rest = self.gather(parts)
         return mine._replace(keys=keys, **dict(zip(matrices, rest, strict=True)))
 
-    def _gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Of each part, the rows of all workers."""
+    def gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Of each part, [n] or [n, known], the rows of all workers. All workers must call this."""
         channel, gathered = self._saves, []
         with tf.device(self._workers.device):
             for part in parts:
