@@ -31,6 +31,7 @@ REFUSED = {
     "string remainder": ("ValueError", 'owner="remainder"', "key_dtype=string"),
     "restrict": ("InvalidArgumentError", "`num_reserved`", "the same on all workers", "'good'"),
     "prefetch": ("ValueError", "'ahead' can't prefetch for a dataset", "layer.variable.prefetch"),
+    "filters": ("ValueError", "'filters'", "`BloomAdmission`", "save_to_file_system"),
     "snapshots": ("ValueError", "`tables`", "'good'", "save_to_file_system"),
     "tbe": ("ValueError", "TableBatchedEmbeddingBags", "2 workers"),
     "one_embedding": ("ValueError", "MultiTableEmbedding", "2 workers"),

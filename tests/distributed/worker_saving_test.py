@@ -75,6 +75,14 @@ class WorkerSavingTest(tf.test.TestCase):
         self.assertEqual(found["files apart"], found["files"]["size"])
         self.check(found)
 
+    def test_keys_that_wait_go_on_waiting_in_any_number_of_processes(self):
+        six = list(range(1, 7))
+        expected = [1, [0, *six], [0, *six, 20], [0, *six, 20, 30, 31]]
+        self.assertEqual(results("admitting_write", 2), [expected] * 2)
+        self.assertEqual(results("admitting_read", 2), [expected] * 2)
+        strategy = tf.distribute.get_strategy()
+        self.assertEqual(worker_saves.admitting_read(strategy, 0, FOLDER.name), expected)
+
     def test_as_many_workers_load_it(self):
         self.check_workers(2)
 

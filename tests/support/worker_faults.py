@@ -160,6 +160,8 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
         layer = tf_embed.layers.DynamicEmbedding(1, devices="/CPU:0", name="ahead")
         layer.build()
     found["prefetch"] = said_by(layer.prefetch, tf.data.Dataset.range(3))
+    filters = tf_embed.TablePolicy(admission=tf_embed.BloomAdmission(2, 0.01))
+    found["filters"] = said_by(table(strategy, "filters", policy=filters).table.export_all)
     found["snapshots"] = said_by(tf_embed.Snapshots, os.path.join(folder, "snapshots"), v)
     with strategy.scope():
         found["tbe"] = said_by(tbe.TableBatchedEmbeddingBags, [(10, 4)])

@@ -75,6 +75,48 @@ def trained(strategy: Any, rank: int, folder: str) -> tuple[Any, Any]:
     return v, optimizer
 
 
+def admitting(strategy: Any, rank: int, folder: str, reads: bool) -> Any:
+    """A table with keys that wait, written to a checkpoint or read from it, and some steps.
+
+    A key gets its row the third time. Before the checkpoint, key 0 comes three times, keys 1 to 12
+    twice, and 20, 21, 30 and 31 once.
+    """
+
+    def made(name: str) -> tuple[tf_embed.Variable, Any]:
+        with strategy.scope():
+            policy = tf_embed.TablePolicy(admission=tf_embed.CounterAdmission(3))
+            v = tf_embed.Variable(dim=1, devices="/CPU:0", name=name, policy=policy)
+            optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.1))
+            optimizer.build(v.trainable_variables)
+        return v, optimizer
+
+    def train(v: tf_embed.Variable, optimizer: Any, keys: Any) -> None:
+        strategy.run(lambda: step(v, optimizer, np.array(keys, np.int64)))
+
+    path = os.path.join(folder, "admitting")
+    v, optimizer = made("admitting")
+    if reads:
+        tf.train.Checkpoint(v=v).read(path).assert_existing_objects_matched()
+    else:
+        for keys in ([0, *range(1, 13)], [0, *range(1, 13), 20, 21], [0, 30, 31]):
+            train(v, optimizer, keys)
+        tf.train.Checkpoint(v=v).write(path if rank == 0 else f"{path}-{rank}")
+    found = [int(v.size())]
+    for keys in ([*range(1, 7), 20, 30], [20, 31], [30, 31]):
+        train(v, optimizer, keys)
+        _, exists = v.lookup(np.arange(40), return_exists=True)
+        found.append(np.flatnonzero(exists).tolist())
+    return found
+
+
+def admitting_write(strategy: Any, rank: int, folder: str) -> Any:
+    return admitting(strategy, rank, folder, reads=False)
+
+
+def admitting_read(strategy: Any, rank: int, folder: str) -> Any:
+    return admitting(strategy, rank, folder, reads=True)
+
+
 def write(strategy: Any, rank: int, folder: str) -> Any:
     """Saves in all ways, and gives what the files should bring back."""
     v, optimizer = trained(strategy, rank, folder)

@@ -27,7 +27,7 @@ from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.exchange_ops import Part, PartType
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
-from tf_embed.table import joint_lookups
+from tf_embed.table import admission_counts, joint_lookups
 from tf_embed.table.joint_lookups import Answer, Lookup
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.table import Table
@@ -326,11 +326,11 @@ class WorkerTable(Table):
         self, *, with_slots: bool = True, with_policy: bool = True
     ) -> table_ops.Exported:
         """The rows of all workers, on each of them. All workers must call this."""
-        policy = self.options.policy
-        if policy is not None and policy.admission is not None and with_policy:
+        if with_policy and not admission_counts.knows_keys(self.options):
             raise self._not_sharded(
-                "checkpoints and files of Keras if its policy has an `admission`, whose counts are "
-                "those of one worker: use `save_to_file_system`"
+                "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
+                "`admission` of strings, whose counts are those of one worker: use "
+                "`save_to_file_system`"
             )
         mine = self.export(with_slots=with_slots, with_policy=with_policy)
         matrices = {
@@ -339,7 +339,15 @@ class WorkerTable(Table):
         }
         parts = [mine.keys, *matrices.values()]
         keys, *rest = self.gather(parts)
+        if with_policy and self._counts_keys:
+            mine = mine._replace(policy=admission_counts.gathered(mine.policy, self.gather))
         return mine._replace(keys=keys, **dict(zip(matrices, rest, strict=True)))
+
+    @property
+    def _counts_keys(self) -> bool:
+        policy = self.options.policy
+        has_counts = policy is not None and policy.admission is not None
+        return has_counts and admission_counts.knows_keys(self.options)
 
     def gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Of each part, [n] or [n, known], the rows of all workers. All workers must call this."""
@@ -386,6 +394,8 @@ class WorkerTable(Table):
     ) -> tf.Operation | None:
         """See `Table`."""
         mine = self.is_mine(keys)
+        if self._counts_keys:
+            policy = admission_counts.chosen(policy, self.is_mine, self.options.key_dtype)
 
         def own(rows: tf.Tensor) -> tf.Tensor:
             has_rows = tf.equal(tf.shape(rows)[0], tf.shape(mine)[0])

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a table saves of the keys that wait for a row, divided among workers and put together.
+
+A CounterAdmission saves a list of keys and counts, at the end of the vector `policy` of an export:
+
+    | 1 or 2, step, statistics, epoch if 2 | 1, threshold | keys | key, count ... | keys | ... |
+
+The two lists are the younger and the older generation (cc/core/policy/admission.h). A
+BloomAdmission saves the cells of filters, which don't tell keys. Counts of strings have the number
+of a string for a key, which does not tell the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.table.policies import CounterAdmission
+from tf_embed.table.table_options import TableOptions
+
+_COUNTER = 1  # Admission::Kind::kCounter
+
+
+def knows_keys(options: TableOptions) -> bool:
+    """Whether what a table saves of waiting keys tells the keys, or there is nothing to save."""
+    admission = None if options.policy is None else options.policy.admission
+    if admission is None:
+        return True
+    return isinstance(admission, CounterAdmission) and options.key_dtype != tf.string
+
+
+def gathered(policy: tf.Tensor, gather: Callable[[list[tf.Tensor]], list[tf.Tensor]]) -> tf.Tensor:
+    """The vector `policy` of a worker with the counts of all workers.
+
+    Args:
+        policy: The vector.
+        gather: Gives the rows of all workers for matrices [n, 2].
+    """
+    head, young, old, is_counter = _split(policy)
+    young, old = gather([young, old])
+    return _joined(head, young, old, is_counter)
+
+
+def chosen(
+    policy: tf.Tensor, is_mine: Callable[[tf.Tensor], tf.Tensor], key_dtype: tf.DType
+) -> tf.Tensor:
+    """A vector `policy` with the counts of some keys.
+
+    Args:
+        policy: The vector. One without counts, or a damaged one, stays as it is.
+        is_mine: Says of keys [n] which ones stay.
+        key_dtype: The table's, of integers.
+    """
+
+    def kept(pairs: tf.Tensor) -> tf.Tensor:
+        numbers = pairs[:, 0]
+        wide = key_dtype == tf.uint64
+        keys = tf.bitcast(numbers, tf.uint64) if wide else tf.cast(numbers, key_dtype)
+        return tf.boolean_mask(pairs, is_mine(keys))
+
+    head, young, old, is_counter = _split(policy)
+    return _joined(head, kept(young), kept(old), is_counter)
+
+
+def _split(policy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """What precedes the counts, both generations [n, 2], and whether there are counts."""
+    kinds = (tf.int64, tf.int64, tf.int64, tf.bool)
+    head, young, old, is_counter = tf.numpy_function(_split_array, [policy], kinds)
+    return (
+        tf.ensure_shape(head, [None]),
+        tf.ensure_shape(young, [None, 2]),
+        tf.ensure_shape(old, [None, 2]),
+        tf.ensure_shape(is_counter, []),
+    )
+
+
+def _split_array(policy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.bool_]:
+    none = np.zeros([0, 2], np.int64)
+    fixed = 4 if policy[:1].tolist() == [2] else 3
+    if policy[fixed : fixed + 1].tolist() == [_COUNTER]:
+        rest = policy[fixed + 2 :]
+        young, rest = _pairs(rest)
+        old, rest = _pairs(rest)
+        if young is not None and old is not None and len(rest) == 0:
+            return policy[: fixed + 2], young, old, np.bool_(True)
+    return policy, none, none, np.bool_(False)
+
+
+def _pairs(numbers: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+    """A generation, and what is behind it; None if it is not whole."""
+    if len(numbers) == 0 or not 0 <= numbers[0] <= len(numbers) // 2:
+        return None, numbers
+    end = 1 + 2 * int(numbers[0])
+    whole = end <= len(numbers)
+    return (numbers[1:end].reshape(-1, 2), numbers[end:]) if whole else (None, numbers)
+
+
+def _joined(head: tf.Tensor, young: tf.Tensor, old: tf.Tensor, is_counter: tf.Tensor) -> tf.Tensor:
+    """The inverse of `_split`."""
+    parts = [head]
+    for pairs in (young, old):
+        count = tf.shape(pairs, tf.int64)[:1]
+        parts += [count, tf.reshape(pairs, [-1])]
+    return tf.cond(is_counter, lambda: tf.concat(parts, 0), lambda: head)
