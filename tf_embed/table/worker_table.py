@@ -73,6 +73,11 @@ class WorkerTable(Table):
         """The workers."""
         return self._workers
 
+    @property
+    def sharding(self) -> WorkerSharding:
+        """How rows are spread over them."""
+        return self._sharding
+
     def barrier(self) -> None:
         """Waits, in eager execution, until all workers are here."""
         if tf.executing_eagerly():
@@ -544,8 +549,6 @@ def _check_supported(options: TableOptions, sharding: WorkerSharding, restrict_p
         refused = "value_dtype=string"
     elif restrict_policy is not None:
         refused = f"restrict_policy={validation.shown(restrict_policy)}"
-    elif options.tracks_changes:
-        refused = "TablePolicy(track_changes=True)"
     elif options.key_dtype == tf.string and sharding.owner == "remainder":
         refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
     else:
