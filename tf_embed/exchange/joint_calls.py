@@ -84,18 +84,19 @@ class AllWorkers:
         return [json.loads(one) for one in texts]
 
 
-def _described(error: BaseException) -> list[Any]:
+def _described(error: BaseException) -> list[str]:
     """The kind and the message of an error."""
+    kind = type(error).__name__
     if isinstance(error, tf.errors.OpError):
-        return [error.error_code, (error.message or "")[:_MOST_CHARACTERS]]
-    kind = type(error).__name__ if isinstance(error, (TypeError, ValueError)) else "RuntimeError"
-    return [kind, f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]]
+        return [kind, str(error.message)[:_MOST_CHARACTERS]]
+    return [kind, f"{kind}: {error}"[:_MOST_CHARACTERS]]
 
 
-def _error_of(rank: int, kind: int | str, message: str) -> Exception:
+def _error_of(rank: int, kind: str, message: str) -> Exception:
     """The error that a worker described."""
     message = f"Worker {rank} has failed: {message}"
-    if isinstance(kind, int):
-        return tf.errors.exception_type_from_error_code(kind)(None, None, message)
-    kinds = {"TypeError": TypeError, "ValueError": ValueError}
-    return kinds.get(kind, RuntimeError)(message)
+    of_ops = getattr(tf.errors, kind, None)
+    if of_ops is not None:
+        error: Exception = of_ops(None, None, message)
+        return error
+    return {"TypeError": TypeError, "ValueError": ValueError}.get(kind, RuntimeError)(message)

@@ -117,16 +117,22 @@ class Snapshots:
                 since, or its first one. Save all rows.
             tf.errors.OpError: If it can't be written.
         """
-        folder = self._folder(name, "name")
-        validation.flag(wait, "wait")
-        validation.one_of(if_busy, ("wait", "raise"), "if_busy")
         _check_eager("save")
         calls = self._calls()
-        self._be_alone(if_busy, calls)
-        tables = self._tables()
+
+        def check() -> None:  # on all workers, also if one of them has other arguments
+            self._folder(name, "name")
+            validation.flag(wait, "wait")
+            validation.one_of(if_busy, ("wait", "raise"), "if_busy")
+            if if_busy == "raise":
+                self._check_idle()  # it may be over on some workers, and not yet on others
+
+        calls.run(check)
+        self._be_alone()
         writers: list[Writer] = []
 
         def begin() -> Any:
+            folder, tables = self._folder(name, "name"), self._tables()
             base = None if since is None else self._base(since, name, tables)
             files.check_no_base(self.path, name, "name")
             tracked = _is_tracked(tables, since, wait)
@@ -144,7 +150,7 @@ class Snapshots:
         self._pending = PendingSnapshot(name, writer.write, background=not wait)
         if wait:
             self._pending.wait()
-        for table in tables:
+        for table in self._tables():
             table.wait_until_written = self._pending.join
         return self._pending
 
@@ -180,7 +186,7 @@ class Snapshots:
         """
         _check_eager("fold")
         calls = self._calls()
-        self._be_alone("wait", calls)
+        self._be_alone()
         to = name if to is None else to
         calls.run(lambda: self._fold(name, to) if calls.rank == 0 else None)
         return manifest.read(self._folder(to, "to"))
@@ -222,7 +228,7 @@ class Snapshots:
         calls.run(lambda: self._present(name, "name") and None)
         folder = self._present(name, "name")
         tables = self._tables()
-        self._be_alone("wait", calls)
+        self._be_alone()
         info = manifest.read(folder)
         if len(info.tables) != len(tables):
             raise ValueError(
@@ -273,7 +279,7 @@ class Snapshots:
         """
         _check_eager("remove")
         calls = self._calls()
-        self._be_alone("wait", calls)
+        self._be_alone()
         calls.run(lambda: self._remove(name) if calls.rank == 0 else None)
 
     def _remove(self, name: str) -> None:
@@ -301,9 +307,8 @@ class Snapshots:
             RuntimeError: If this is called in a graph.
         """
         _check_eager("keep")
-        validation.positive_int(last, "last")
         calls = self._calls()
-        self._be_alone("wait", calls)
+        self._be_alone()
         leaving: list[str] = []
         calls.run(lambda: leaving.extend(self._older_than(last)))
         calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
@@ -311,6 +316,7 @@ class Snapshots:
 
     def _older_than(self, last: int) -> Sequence[str]:
         """The snapshots that the newest ones do not need, those that need others first."""
+        validation.positive_int(last, "last")
         found = self.list_snapshots()
         since = {info.name: info.since for info in found}
         stay: set[str] = set()
@@ -392,10 +398,8 @@ class Snapshots:
             )
         return info
 
-    def _be_alone(self, if_busy: str, calls: JointCalls) -> None:
+    def _be_alone(self) -> None:
         """Waits for an earlier snapshot, whose error is for who asks it."""
-        if if_busy == "raise":
-            calls.run(self._check_idle)  # it may be over on some workers, and not yet on others
         if self._pending is not None:
             self._pending.join()
 
