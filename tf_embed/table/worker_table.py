@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -393,7 +394,7 @@ class WorkerTable(Table):
 
 
 def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOptions:
-    """What the table of one worker is: its part of the bound, and the seed of all.
+    """What the table of one worker is: its part of the bound, the seed of all, a folder of its own.
 
     Raises:
         ValueError: The bound is less than a row for each worker.
@@ -408,7 +409,11 @@ def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOption
                 f"worker. Received: max_rows={policy.max_rows}"
             )
         policy = dataclasses.replace(policy, max_rows=least + (workers.rank < more))
-    return dataclasses.replace(options, initializer=initializer, policy=policy)
+    storage = options.storage
+    if storage is not None and storage.path is not None:
+        path = os.path.join(storage.path, f"worker_{workers.rank}")
+        storage = dataclasses.replace(storage, path=path)
+    return dataclasses.replace(options, initializer=initializer, policy=policy, storage=storage)
 
 
 def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:
