@@ -6,7 +6,9 @@ A program of `worker_programs`; a test runs the same code in its own process as 
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -18,6 +20,7 @@ from worker_programs import run_as_worker, said_by
 
 import tf_embed
 from tf_embed import one_embedding
+from tf_embed.distributed import joint_steps
 from tf_embed.exchange.workers import Channel
 
 DIM, BATCH, STEPS = 4, 12, 12  # of an epoch, of which there are two
@@ -128,22 +131,34 @@ def layers_of(trained: keras.Model) -> dict[str, Any]:
     return {kind: by_name[kind] for kind in KINDS}
 
 
+@contextlib.contextmanager
+def counted() -> Iterator[list[None]]:
+    """Counts the exchanges in the graph of a step, each one way. Keras traces the model before."""
+    all_to_all, look_up = Channel.all_to_all, joint_steps.look_up
+    sent: list[None] = []
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        sent.append(None)
+        return all_to_all(*args, **kwargs)
+
+    def begin(*args: Any) -> Any:
+        sent.clear()
+        return look_up(*args)
+
+    with mock.patch.object(Channel, "all_to_all", count):
+        with mock.patch.object(joint_steps, "look_up", begin):
+            yield sent
+
+
 def fitted(strategy: Any, folder: str, own: bool) -> tuple[keras.Model, dict[str, Any]]:
     with strategy.scope():
         trained = model(folder, own)
-    sent = []
-    all_to_all = Channel.all_to_all
-
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        sent.append(not tf.executing_eagerly())
-        return all_to_all(self, *args, **kwargs)
-
-    with mock.patch.object(Channel, "all_to_all", counted):
+    with counted() as sent:
         history = trained.fit(dataset(), epochs=2, verbose=0, shuffle=False)
     found = contents(layers_of(trained))
     found["losses"] = history.history["loss"]
     found["predicted"] = trained.predict(dataset(), verbose=0)
-    return trained, {**found, "sent": sum(sent)}
+    return trained, {**found, "exchanges": len(sent)}
 
 
 def stepped(strategy: Any, rank: int, workers: int, folder: str) -> dict[str, Any]:
