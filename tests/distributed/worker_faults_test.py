@@ -23,7 +23,6 @@ REFUSED = {
     "long": ("ValueError", "dim 701", "... ("),
     "score_fn": ("no error",),
     "order": ("ValueError", 'worker 0 makes {"table": "b"', 'worker 1 makes {"table": "a"'),
-    "track_changes": ("ValueError", "TablePolicy(track_changes=True)", "'table'"),
     "restrict_policy": ("ValueError", "restrict_policy=", "TimestampRestrictPolicy"),
     "strings": ("ValueError", "value_dtype=string"),
     "max_rows": ("ValueError", "`max_rows`", "at least 2", "max_rows=1"),
@@ -31,10 +30,7 @@ REFUSED = {
     "string remainder": ("ValueError", 'owner="remainder"', "key_dtype=string"),
     "restrict": ("ValueError", "`restrict`", "'good'", "max_rows"),
     "prefetch": ("ValueError", "`prefetch`", "'good'"),
-    "snapshots": ("ValueError", "`tables`", "'good'", "save_to_file_system"),
     "tbe": ("ValueError", "TableBatchedEmbeddingBags", "2 workers"),
-    "one_embedding": ("ValueError", "MultiTableEmbedding", "2 workers"),
-    "one_embedding, late": ("ValueError", "MultiTableEmbedding", "2 workers"),
     **{
         f"{name}{where}": (*TRAINED, name)
         for name in (

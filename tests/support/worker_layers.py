@@ -145,9 +145,9 @@ def counted() -> Iterator[list[None]]:
         sent.clear()
         return look_up(*args)
 
-    with mock.patch.object(Channel, "all_to_all", count):
-        with mock.patch.object(joint_steps, "look_up", begin):
-            yield sent
+    counts = mock.patch.object(Channel, "all_to_all", count)
+    with counts, mock.patch.object(joint_steps, "look_up", begin):
+        yield sent
 
 
 def fitted(strategy: Any, folder: str, own: bool) -> tuple[keras.Model, dict[str, Any]]:
