@@ -201,12 +201,11 @@ absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
     }
     if (part.save != joined.save || part.key_type != joined.key_type ||
         part.value_type != joined.value_type || part.dim != joined.dim ||
-        part.since != joined.since || part.since_name != joined.since_name ||
-        !part.links.empty()) {
+        part.since != joined.since || part.since_name != joined.since_name || !part.links.empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("'", folder.PathOf(names.Manifest(rank, place.processes)),
-                       "' is not a part of the save of which '",
-                       names.Manifest(0, place.processes), "' is one."));
+                       "' is not a part of the save of which '", names.Manifest(0, place.processes),
+                       "' is one."));
     }
     // Later than the parts, so it counts if their manifests stay.
     joined.milliseconds = std::max(joined.milliseconds, part.milliseconds + 1);

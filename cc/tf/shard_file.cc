@@ -39,8 +39,7 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
 
 absl::Status LeaveCountsOut(RowFileHeader* header) {
   SavedPolicy policy;
-  TF_RETURN_IF_ERROR(
-      SavedPolicy::Decode(header->policy.data(), header->policy.size(), &policy));
+  TF_RETURN_IF_ERROR(SavedPolicy::Decode(header->policy.data(), header->policy.size(), &policy));
   policy.admission.clear();
   header->policy = policy.Encode();
   return absl::OkStatus();
