@@ -241,7 +241,7 @@ class TableGroup(LayerWithTables):
         """Reports what rows take in each tier; see `tf_embed.Variable.memory_report`.
 
         Returns:
-            A report to print for each of `row_tables`.
+            A report to print for each of `row_tables`; on workers, of the rows of this one.
         """
         return [variable.memory_report() for variable in self.row_tables]
 
@@ -310,8 +310,8 @@ class TableGroup(LayerWithTables):
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If `buffer_size` is out of range, or `ids` is missing and an element has
-                several inputs.
+            ValueError: If `buffer_size` is out of range, `ids` is missing and an element has several
+                inputs, or the tables are sharded over workers.
         """
         lookup = self._made()
         for variable in self.row_tables:
