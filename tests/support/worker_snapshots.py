@@ -151,6 +151,8 @@ def write(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder), tables.variables)
+    if rank == 0:  # no other worker takes part
+        assert tf_embed.Snapshots(path_of(folder), tables.variables).latest() is None
     train(strategy, tables, 1, 3)
     whole = snapshots.save("whole").wait()
     found["whole"] = (whole.name, whole.since, [one.rows for one in whole.tables], whole.time)

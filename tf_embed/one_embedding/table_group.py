@@ -310,8 +310,8 @@ class TableGroup(LayerWithTables):
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If `buffer_size` is out of range, `ids` is missing and an element has several
-                inputs, or the tables are sharded over workers.
+            ValueError: If `buffer_size` is out of range, `ids` is missing and an element has
+                several inputs, or the tables are sharded over workers.
         """
         lookup = self._made()
         for variable in self.row_tables:

@@ -81,7 +81,7 @@ class Snapshots:
         self._sources: list[Source] = sources_of(tables)
         self._all_workers: AllWorkers | None = None
         self._calls_of_writers: JointCalls = OneProcess()
-        self._calls()  # refuses what can't be saved; layers that are not built have no tables yet
+        self._sharded()  # refuses what can't be saved; layers that are not built have no tables yet
         self._pending: PendingSnapshot | None = None
 
     # Saving.
@@ -348,16 +348,16 @@ class Snapshots:
             )
         return tables
 
-    def _calls(self) -> JointCalls:
-        """How the processes that have the rows act together.
+    def _sharded(self) -> WorkerTable | None:
+        """The first table, if all are sharded over workers; None if none is.
 
         Raises:
-            ValueError: Some tables are sharded over workers, and others are not.
+            ValueError: Some are, and others are not.
         """
         tables = tables_in(self._sources)
         sharded = [table for table in tables if isinstance(table, WorkerTable)]
         if not sharded:
-            return OneProcess()
+            return None
         workers = sharded[0].workers
         for table in tables:
             if not isinstance(table, WorkerTable) or table.workers is not workers:
@@ -367,11 +367,18 @@ class Snapshots:
                     f"Received: {sharded[0].options.name!r}, which is sharded over "
                     f"{workers.count} workers, and {table.options.name!r}, which is not"
                 )
+        return sharded[0]
+
+    def _calls(self) -> JointCalls:
+        """How the processes that have the rows act together."""
+        first = self._sharded()
+        if first is None:
+            return OneProcess()
         if self._all_workers is None:
-            # A thread that writes must not be in the way of other calls.
-            sharding = sharded[0].sharding
-            self._all_workers = AllWorkers(workers, sharding)
-            self._calls_of_writers = AllWorkers(workers, sharding)
+            # Not before all workers act: one of them alone may list snapshots. A thread that writes
+            # must not be in the way of other calls.
+            self._all_workers = AllWorkers(first.workers, first.sharding)
+            self._calls_of_writers = AllWorkers(first.workers, first.sharding)
         return self._all_workers
 
     def _folder(self, name: Any, argument: str) -> str:
