@@ -46,6 +46,24 @@ buffer_bytes: How long a block of rows in a file is, about.
 links: Whether files of a table over disk are linked, where that is possible, instead of copied.
 )doc");
 
+REGISTER_OP("TfEmbedSaveRowsPart")
+    .Input("table: resource")
+    .Input("folder: string")
+    .Input("file_name: string")
+    .Input("save: int64")
+    .Input("rank: int64")
+    .Input("processes: int64")
+    .Attr("buffer_bytes: int >= 1 = 4194304")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return Scalars(c, 6); })
+    .Doc(R"doc(
+Writes all rows to files as TfEmbedSaveRows does, if several processes have a part of a table's rows
+each. TfEmbedJoinRows makes one save of the parts.
+
+save: The number that the save is to have, the same for all processes, other than 0.
+rank: Which process this is, of `processes`.
+)doc");
+
 REGISTER_OP("TfEmbedOpenSavedRows")
     .Input("table: resource")
     .Input("folder: string")

@@ -63,6 +63,45 @@ since_name: The name of the folder, beside this one, that has the save which the
 save: The number of this save.
 )doc");
 
+REGISTER_OP("TfEmbedWriteSnapshotPart")
+    .Input("snapshot: variant")
+    .Input("number: int64")
+    .Input("folder: string")
+    .Input("file_name: string")
+    .Input("since_name: string")
+    .Input("save: int64")
+    .Input("rank: int64")
+    .Input("processes: int64")
+    .Output("written: int64")
+    .Attr("buffer_bytes: int >= 1 = 4194304")
+    .SetIsStateful()
+    .SetShapeFn(AllScalars)
+    .Doc(R"doc(
+Writes one of the tables of a snapshot as TfEmbedWriteSnapshot does, if several processes have a part
+of its rows each. TfEmbedJoinRows makes one save of the parts.
+
+save: The number that the save is to have, the same for all processes, other than 0.
+rank: Which process this is, of `processes`.
+written: The number of the save.
+)doc");
+
+REGISTER_OP("TfEmbedJoinRows")
+    .Input("folder: string")
+    .Input("file_name: string")
+    .Input("processes: int64")
+    .Output("save: int64")
+    .SetIsStateful()
+    .SetShapeFn(AllScalars)
+    .Doc(R"doc(
+Makes one save of the parts that processes have written: one of as many shards as all of them have. The
+files of rows stay as they are.
+
+folder: Where the parts are.
+file_name: What their files are named after.
+processes: How many there are.
+save: The number of the save.
+)doc");
+
 REGISTER_OP("TfEmbedNoteSnapshot")
     .Input("table: resource")
     .Input("save: int64")

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cc/tf/op_inputs.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/env_time.h"
 
@@ -22,8 +23,11 @@ uint64_t NewSaveNumber() {
 }  // namespace
 
 PendingSave::PendingSave(SavePlace place, const RowManifest& kind)
-    : folder_(std::move(place.folder)), names_(place.file_name), manifest_(kind) {
-  manifest_.save = NewSaveNumber();
+    : folder_(std::move(place.folder)),
+      names_(place.file_name),
+      is_part_(place.joint_save != 0),
+      manifest_(kind) {
+  manifest_.save = is_part_ ? place.joint_save : NewSaveNumber();
   manifest_.rank = place.rank;
   manifest_.processes = place.processes;
 }
@@ -42,6 +46,14 @@ std::vector<std::string> PendingSave::FileNames() const {
   return names;
 }
 
+uint32_t PendingSave::ShardOf(size_t shard, uint32_t num_shards) const {
+  return static_cast<uint32_t>(shard) + (is_part_ ? manifest_.rank * num_shards : 0);
+}
+
+uint32_t PendingSave::NumShards(uint32_t num_shards) const {
+  return is_part_ ? manifest_.processes * num_shards : num_shards;
+}
+
 absl::Status PendingSave::Begin() {
   TF_RETURN_IF_ERROR(folder_->Create());
   begun_ = true;
@@ -49,9 +61,15 @@ absl::Status PendingSave::Begin() {
 }
 
 absl::Status PendingSave::NewFile(uint32_t num_shards, FileSink** sink) {
-  const uint32_t shard = static_cast<uint32_t>(manifest_.files.size());
+  if (uint64_t{num_shards} * manifest_.processes > RowManifest::kMaxFiles) {
+    return InvalidArgumentError("A save has at most ", RowManifest::kMaxFiles,
+                                " shards. Received: ", num_shards, " of each of ",
+                                manifest_.processes, " processes.");
+  }
+  const uint32_t shard = ShardOf(manifest_.files.size(), num_shards);
   RowManifest::File file;
-  file.name = names_.Rows(manifest_.rank, manifest_.processes, manifest_.save, shard, num_shards);
+  file.name = names_.Rows(manifest_.rank, manifest_.processes, manifest_.save, shard,
+                          NumShards(num_shards));
   manifest_.files.push_back(file);
   sinks_.emplace_back();
   TF_RETURN_IF_ERROR(FileSink::Create(folder_->PathOf(file.name), &sinks_.back()));
@@ -168,6 +186,45 @@ void PendingSave::RemoveOlder() const {
   RemoveRows(files, [&](uint32_t rank, uint32_t processes) {
     return rank == manifest_.rank && processes == manifest_.processes;
   });
+}
+
+absl::Status JoinSaves(const SavePlace& place, uint64_t* save) {
+  const Folder& folder = *place.folder;
+  const RowFileNames names(place.file_name);
+  RowManifest joined;
+  for (uint32_t rank = 0; rank < place.processes; ++rank) {
+    RowManifest part;
+    TF_RETURN_IF_ERROR(ReadManifest(folder, names, rank, place.processes, &part));
+    if (rank == 0) {
+      joined = part;
+      joined.processes = 1;
+    }
+    if (part.save != joined.save || part.key_type != joined.key_type ||
+        part.value_type != joined.value_type || part.dim != joined.dim ||
+        part.since != joined.since || part.since_name != joined.since_name || !part.links.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", folder.PathOf(names.Manifest(rank, place.processes)),
+                       "' is not a part of the save of which '", names.Manifest(0, place.processes),
+                       "' is one."));
+    }
+    // Later than the parts, so it counts if their manifests stay.
+    joined.milliseconds = std::max(joined.milliseconds, part.milliseconds + 1);
+    if (rank > 0) joined.files.insert(joined.files.end(), part.files.begin(), part.files.end());
+  }
+  if (joined.files.size() > RowManifest::kMaxFiles) {
+    return InvalidArgumentError("A save has at most ", RowManifest::kMaxFiles,
+                                " shards. Received: ", joined.files.size(), ".");
+  }
+  for (const RowManifest::File& file : joined.files) {
+    TF_RETURN_IF_ERROR(tf::Env::Default()->FileExists(folder.PathOf(file.name)));
+  }
+  const std::string manifest = names.Manifest(0, 1);
+  TF_RETURN_IF_ERROR(folder.Replace(manifest, manifest + ".aside", joined.Encode()));
+  for (uint32_t rank = 0; rank < place.processes; ++rank) {
+    if (place.processes > 1) folder.Remove(names.Manifest(rank, place.processes));
+  }
+  *save = joined.save;
+  return absl::OkStatus();
 }
 
 }  // namespace tf_embed

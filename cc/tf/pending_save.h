@@ -32,14 +32,20 @@ class PendingSave {
 
   // A number that all files of this save have.
   uint64_t number() const { return manifest_.save; }
+  // Whether the files are a part of a save, by several processes with as many shards each.
+  bool is_part() const { return is_part_; }
+  // The number of a shard among those of the save, and how many there are.
+  uint32_t ShardOf(size_t shard, uint32_t num_shards) const;
+  uint32_t NumShards(uint32_t num_shards) const;
 
   // In this order; files one after the other, in the order of their shards.
   absl::Status Begin();
-  absl::Status NewFile(uint32_t num_shards, FileSink** sink);
+  absl::Status NewFile(uint32_t num_shards, FileSink** sink);  // of this process
   // Gives a file of this machine a name among those of the save, by a number. False if it can't.
   bool LinkFile(const std::string& path, uint64_t bytes, uint32_t checksum, uint32_t* number);
-  // Whether that may be possible.
-  bool can_link() const { return folder_->IsLocal(); }
+  // Whether that may be possible. Linked files are numbered in a save, whose parts are written at
+  // one time, so a part has none.
+  bool can_link() const { return !is_part_ && folder_->IsLocal(); }
   // Says that `writer` has finished the last file.
   void EndFile(const RowFileWriter& writer);
   absl::Status Commit();
@@ -58,11 +64,16 @@ class PendingSave {
 
   const std::unique_ptr<Folder> folder_;
   const RowFileNames names_;
+  const bool is_part_;
   RowManifest manifest_;
   std::vector<std::unique_ptr<FileSink>> sinks_;
   bool begun_ = false;
   bool committed_ = false;
 };
+
+// Makes one save of the parts that `place.processes` processes have written in its folder, as if
+// one process had written the shards of all, and removes their manifests. Gives its number.
+absl::Status JoinSaves(const SavePlace& place, uint64_t* save);
 
 }  // namespace tf_embed
 

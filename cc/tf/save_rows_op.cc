@@ -23,6 +23,7 @@ absl::Status WriteRows(TableResource* table, size_t block_bytes, bool links, Pen
   TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
   RowFileHeader header;
   TF_RETURN_IF_ERROR(HeaderOf(table, &header));
+  if (save->is_part()) TF_RETURN_IF_ERROR(LeaveCountsOut(&header));
   header.has_links = links && CanLink(*table, *save);
   WholeRows rows(table->allocator());
   for (size_t number = 0; number < table->num_shards(); ++number) {
@@ -44,6 +45,16 @@ absl::Status WriteRows(TableResource* table, size_t block_bytes, bool links, Pen
   return absl::OkStatus();
 }
 
+absl::Status Save(TableResource* table, SavePlace place, size_t block_bytes, bool links) {
+  TF_RETURN_IF_ERROR(table->CheckMaintenance());
+  // One after the other, or one would remove what the other has half written.
+  std::lock_guard<OrderedMutex> turn(*table->save_mutex());
+  PendingSave save(std::move(place), KindOf(*table));
+  TF_RETURN_IF_ERROR(save.Begin());
+  TF_RETURN_IF_ERROR(WriteRows(table, block_bytes, links, &save));
+  return save.Commit();
+}
+
 class SaveRowsOp : public TableOp {
  public:
   explicit SaveRowsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
@@ -54,15 +65,9 @@ class SaveRowsOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    TF_RETURN_IF_ERROR(table->CheckMaintenance());
     SavePlace place;
     TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
-    // One after the other, or one would remove what the other has half written.
-    std::lock_guard<OrderedMutex> turn(*table->save_mutex());
-    PendingSave save(std::move(place), KindOf(*table));
-    TF_RETURN_IF_ERROR(save.Begin());
-    TF_RETURN_IF_ERROR(WriteRows(table, static_cast<size_t>(buffer_bytes_), links_, &save));
-    return save.Commit();
+    return Save(table, std::move(place), static_cast<size_t>(buffer_bytes_), links_);
   }
 
   SaveAttributes attributes_;
@@ -70,9 +75,29 @@ class SaveRowsOp : public TableOp {
   bool links_ = false;
 };
 
+class SaveRowsPartOp : public TableOp {
+ public:
+  explicit SaveRowsPartOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    SavePlace place;
+    TF_RETURN_IF_ERROR(ReadPlace(context, 1, &place));
+    TF_RETURN_IF_ERROR(ReadPart(context, 3, &place));
+    return Save(table, std::move(place), static_cast<size_t>(buffer_bytes_), /*links=*/false);
+  }
+
+  int64_t buffer_bytes_ = 0;
+};
+
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRows").Device(tf::DEVICE_CPU), SaveRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRowsPart").Device(tf::DEVICE_CPU), SaveRowsPartOp);
 
 const OnGpu<SaveRowsOp> save_rows("TfEmbedSaveRows", {"table", "folder", "file_name"});
+const OnGpu<SaveRowsPartOp> save_rows_part("TfEmbedSaveRowsPart", {"table", "folder", "file_name",
+                                                                   "save", "rank", "processes"});
 
 }  // namespace
 }  // namespace tf_embed

@@ -186,6 +186,22 @@ absl::Status ReadPlace(tf::OpKernelContext* context, int input, SavePlace* place
   return absl::OkStatus();
 }
 
+absl::Status ReadPart(tf::OpKernelContext* context, int input, SavePlace* place) {
+  int64_t save, rank, processes;
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(input), "save", &save));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(input + 1), "rank", &rank));
+  TF_RETURN_IF_ERROR(ReadScalar(context->input(input + 2), "processes", &processes));
+  if (save == 0) return InvalidArgumentError("`save` must not be 0. Received: 0.");
+  if (processes < 1 || processes > kMaxParts || rank < 0 || rank >= processes) {
+    return InvalidArgumentError("`rank` must be from 0 to `processes`, of at most ", kMaxParts,
+                                ". Received: rank=", rank, ", processes=", processes, ".");
+  }
+  place->joint_save = static_cast<uint64_t>(save);
+  place->rank = static_cast<uint32_t>(rank);
+  place->processes = static_cast<uint32_t>(processes);
+  return absl::OkStatus();
+}
+
 absl::Status SaveAttributes::Read(tf::OpKernelConstruction* construction) {
   int64_t number, count;
   TF_RETURN_IF_ERROR(construction->GetAttr("folder_variable", &folder_variable_));

@@ -22,6 +22,9 @@
 
 namespace tf_embed {
 
+// Processes whose files are one save.
+inline constexpr int64_t kMaxParts = RowManifest::kMaxFiles;
+
 StoredType StoredTypeOf(tensorflow::DataType type);
 
 // Where a save is, and whose.
@@ -30,10 +33,15 @@ struct SavePlace {
   std::string file_name;
   uint32_t rank = 0;  // of the process that asks
   uint32_t processes = 1;
+  // The number of the save that the files of all processes become, by JoinSaves; 0: each process
+  // has a save of its own.
+  uint64_t joint_save = 0;
 };
 
 // Reads two inputs of an op: `folder`, and `file_name`, which follows.
 absl::Status ReadPlace(tensorflow::OpKernelContext* context, int input, SavePlace* place);
+// Reads three inputs of an op that writes a part of a save: `save`, `rank` and `processes`.
+absl::Status ReadPart(tensorflow::OpKernelContext* context, int input, SavePlace* place);
 
 // The attributes of the ops that save and load.
 class SaveAttributes {

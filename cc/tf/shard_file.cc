@@ -37,6 +37,14 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
   return absl::OkStatus();
 }
 
+absl::Status LeaveCountsOut(RowFileHeader* header) {
+  SavedPolicy policy;
+  TF_RETURN_IF_ERROR(SavedPolicy::Decode(header->policy.data(), header->policy.size(), &policy));
+  policy.admission.clear();
+  header->policy = policy.Encode();
+  return absl::OkStatus();
+}
+
 bool CanLink(const TableResource& table, const PendingSave& save) {
   return table.shard(0)->tiers() != nullptr && save.can_link() && table.key_strings() == nullptr &&
          table.value_strings() == nullptr;
@@ -53,11 +61,12 @@ RowManifest KindOf(const TableResource& table) {
 absl::Status ShardFile::Begin(const RowFileHeader& header, size_t shard) {
   RowFileHeader own = header;
   own.save = save_->number();
-  own.shard = static_cast<uint32_t>(shard);
   // What is the variable's and not a shard's stands in the first file.
   if (shard > 0) own.policy.clear();
   FileSink* sink;
-  TF_RETURN_IF_ERROR(save_->NewFile(own.num_shards, &sink));
+  TF_RETURN_IF_ERROR(save_->NewFile(header.num_shards, &sink));
+  own.shard = save_->ShardOf(shard, header.num_shards);
+  own.num_shards = save_->NumShards(header.num_shards);
   writer_.emplace(sink, table_.allocator(), block_bytes_);
   const size_t row_bytes =
       sizeof(int64_t) + own.weight_bytes() + own.slot_bytes() + own.statistics_bytes();

@@ -122,6 +122,7 @@ class Snapshot {
     PendingSave save(std::move(place), kind);
     RowFileHeader header = one.header;
     header.has_links = CanLink(*table, save);
+    if (save.is_part()) TF_RETURN_IF_ERROR(LeaveCountsOut(&header));
     TF_RETURN_IF_ERROR(save.Begin());
     for (size_t shard = 0; shard < table->num_shards(); ++shard) {
       ShardFile file(table, &save, block_bytes);
@@ -202,6 +203,7 @@ class BeginSnapshotOp : public tf::OpKernel {
   }
 };
 
+// Writes a table, or the part of this process of a table that several have.
 class WriteSnapshotOp : public tf::OpKernel {
  public:
   explicit WriteSnapshotOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -222,6 +224,7 @@ class WriteSnapshotOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "number", &number));
     TF_RETURN_IF_ERROR(ReadPlace(context, 2, &place));
     TF_RETURN_IF_ERROR(ReadScalar(context->input(4), "since_name", &since_name));
+    if (context->num_inputs() > 5) TF_RETURN_IF_ERROR(ReadPart(context, 5, &place));
     uint64_t save = 0;
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
@@ -248,6 +251,32 @@ class NoteSnapshotOp : public TableOp {
     for (size_t number = 0; number < table->num_shards(); ++number) {
       table->shard(number)->maintenance()->changes()->NoteLoaded(static_cast<uint64_t>(save));
     }
+    return absl::OkStatus();
+  }
+};
+
+class JoinRowsOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  static absl::Status Run(tf::OpKernelContext* context) {
+    SavePlace place;
+    int64_t processes;
+    uint64_t save = 0;
+    tf::Tensor* output;
+    TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(2), "processes", &processes));
+    if (processes < 1 || processes > kMaxParts) {
+      return InvalidArgumentError("`processes` must be from 1 to ", kMaxParts,
+                                  ". Received: ", processes, ".");
+    }
+    place.processes = static_cast<uint32_t>(processes);
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
+    TF_RETURN_IF_ERROR(JoinSaves(place, &save));
+    output->scalar<int64_t>()() = static_cast<int64_t>(save);
     return absl::OkStatus();
   }
 };
@@ -371,6 +400,8 @@ class PutFileOp : public tf::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedBeginSnapshot").Device(tf::DEVICE_CPU), BeginSnapshotOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedWriteSnapshot").Device(tf::DEVICE_CPU), WriteSnapshotOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedWriteSnapshotPart").Device(tf::DEVICE_CPU), WriteSnapshotOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinRows").Device(tf::DEVICE_CPU), JoinRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedNoteSnapshot").Device(tf::DEVICE_CPU), NoteSnapshotOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFoldRows").Device(tf::DEVICE_CPU), FoldRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPutFile").Device(tf::DEVICE_CPU), PutFileOp);

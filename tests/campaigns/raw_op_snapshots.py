@@ -82,6 +82,31 @@ class SnapshotCalls(RightCalls):
             "buffer_bytes": draw_one(draw, (1, 100, 4096)),
         }
 
+    def right_write_snapshot_part(self, draw: random.Random) -> Arguments:
+        write = self.right_write_snapshot(draw)
+        return {**write, "file_name": "part", **self._part(draw, draw.randint(1, 3))}
+
+    def _part(self, draw: random.Random, processes: int) -> Arguments:
+        numbers = {"save": 7, "rank": draw.randrange(processes), "processes": processes}
+        return {name: tf.constant(number, tf.int64) for name, number in numbers.items()}
+
+    def right_save_rows_part(self, draw: random.Random) -> Arguments:
+        return {
+            "table": self._some(draw).handle,
+            "folder": self._folder("parts"),
+            "file_name": "rows",
+            **self._part(draw, draw.randint(1, 3)),
+            "buffer_bytes": draw_one(draw, (1, 100, 4096)),
+        }
+
+    def right_join_rows(self, draw: random.Random) -> Arguments:
+        table, processes = self._some(draw), draw.randint(1, 3)
+        place = {"folder": self._folder("joined"), "file_name": f"rows-{draw.getrandbits(40)}"}
+        for rank in range(processes):
+            part = {**self._part(draw, processes), "rank": tf.constant(rank, tf.int64)}
+            RAW.tf_embed_save_rows_part(table=table.handle, **place, **part)
+        return {**place, "processes": tf.constant(processes, tf.int64)}
+
     def right_note_snapshot(self, draw: random.Random) -> Arguments:
         save = tf.constant(draw.randrange(-9, 9), tf.int64)
         return {"table": self._some(draw).handle, "save": save}

@@ -23,7 +23,6 @@ REFUSED = {
     "long": ("ValueError", "dim 701", "... ("),
     "score_fn": ("no error",),
     "order": ("ValueError", 'worker 0 makes {"table": "b"', 'worker 1 makes {"table": "a"'),
-    "track_changes": ("ValueError", "TablePolicy(track_changes=True)", "'table'"),
     "restrict_policy": ("ValueError", "restrict_policy=", "OwnPolicy"),
     "strings": ("ValueError", "value_dtype=string"),
     "max_rows": ("ValueError", "`max_rows`", "at least 2", "max_rows=1"),
@@ -32,10 +31,7 @@ REFUSED = {
     "restrict": ("InvalidArgumentError", "`num_reserved`", "the same on all workers", "'good'"),
     "prefetch": ("ValueError", "'ahead' can't prefetch for a dataset", "layer.variable.prefetch"),
     "filters": ("ValueError", "'filters'", "`BloomAdmission`", "save_to_file_system"),
-    "snapshots": ("ValueError", "`tables`", "'good'", "save_to_file_system"),
     "tbe": ("ValueError", "TableBatchedEmbeddingBags", "2 workers"),
-    "one_embedding": ("ValueError", "MultiTableEmbedding", "2 workers"),
-    "one_embedding, late": ("ValueError", "MultiTableEmbedding", "2 workers"),
     **{
         f"{name}{where}": (*TRAINED, name)
         for name in (

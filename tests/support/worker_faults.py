@@ -17,7 +17,7 @@ import tensorflow as tf
 from worker_programs import run_as_worker, said_by
 
 import tf_embed
-from tf_embed import one_embedding, tbe
+from tf_embed import tbe
 from tf_embed.distributed import WorkerSharding
 
 SECONDS = 3
@@ -141,8 +141,6 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
         lambda: [table(strategy, name) for name in (["a", "b"] if rank else ["b", "a"])]
     )
     # What a table can't have.
-    policy = tf_embed.TablePolicy(track_changes=True)
-    found["track_changes"] = said_by(table, strategy, policy=policy)
     found["restrict_policy"] = said_by(table, strategy, restrict_policy=OwnPolicy)
     found["strings"] = said_by(table, strategy, value_dtype=tf.string)
     found["max_rows"] = said_by(table, strategy, policy=tf_embed.TablePolicy(max_rows=1))
@@ -162,17 +160,8 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
     found["prefetch"] = said_by(layer.prefetch, tf.data.Dataset.range(3))
     filters = tf_embed.TablePolicy(admission=tf_embed.BloomAdmission(2, 0.01))
     found["filters"] = said_by(table(strategy, "filters", policy=filters).table.export_all)
-    found["snapshots"] = said_by(tf_embed.Snapshots, os.path.join(folder, "snapshots"), v)
     with strategy.scope():
         found["tbe"] = said_by(tbe.TableBatchedEmbeddingBags, [(10, 4)])
-        store = one_embedding.make_device_mem_store_options(folder, capacity=100)
-        tables = [one_embedding.make_table(one_embedding.make_uniform_initializer(0, 1))]
-        arguments = ("one", 2, "float32", "int64", tables, store)
-        found["one_embedding"] = said_by(one_embedding.MultiTableEmbedding, *arguments)
-    # Built out of the scope, and used in it.
-    outside = one_embedding.MultiTableEmbedding(*arguments)
-    with strategy.scope():
-        found["one_embedding, late"] = said_by(outside, tf.constant([1]))
     found.update(refused_optimizers(strategy, v))
     v.upsert([rank, 7], [[1.0]] * 2)
     found["at last"] = str(v.lookup([0, 1, 7, 9]).numpy().tolist())

@@ -24,7 +24,8 @@ class Snapshot(keras.callbacks.Callback):
     Snapshots are named "snapshot-000001" and so on, and go on from the highest number in `path`.
     Each is logged when it is written. Tables with `TablePolicy(track_changes=True)` are saved while
     training goes on; the next snapshot waits for the one before. An error ends the training at the
-    next snapshot. `tf_embed.Snapshots(path, model).load(name)` brings rows back.
+    next snapshot. `tf_embed.Snapshots(path, model).load(name)` brings rows back. On several workers
+    each has the callback, with a `path` that all of them see.
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from tf_embed.layers.table_layer import TableLayer
+from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.table import joint_lookups
 from tf_embed.table.worker_table import WorkerTable, look_up
 from tf_embed.variable.anchor import joint_steps
@@ -48,7 +48,9 @@ def joint_step(
     return joint
 
 
-def _ids_of_layers(model: keras.Model) -> tuple[list[tuple[TableLayer, int]], keras.Model] | None:
+def _ids_of_layers(
+    model: keras.Model,
+) -> tuple[list[tuple[LayerWithTables, int]], keras.Model] | None:
     """The layers of a functional model with sharded tables, and a model of what they are called on.
 
     Each layer comes with the number of its arguments.
@@ -58,9 +60,9 @@ def _ids_of_layers(model: keras.Model) -> tuple[list[tuple[TableLayer, int]], ke
     layers, ids = [], []
     inputs = getattr(model, "inputs", None)  # of functional and sequential models
     for layer in model.layers if inputs else ():
-        if not isinstance(layer, TableLayer) or not layer.built:
+        if not isinstance(layer, LayerWithTables) or not layer.built:
             continue
-        if not isinstance(layer.variable.table, WorkerTable):
+        if not any(isinstance(table, WorkerTable) for table in layer.looked_up_tables):
             continue
         try:
             of_layer = keras.tree.flatten(layer.input)

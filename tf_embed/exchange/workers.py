@@ -149,14 +149,23 @@ class Workers:
         self._next_channel += 1
         return Channel(self, number, sharding)
 
-    def gather_texts(self, text: str, sharding: WorkerSharding) -> list[str]:
-        """The texts of all workers, of at most 4 KiB each, now. All workers must call this."""
-        first = Channel(self, 0, sharding)  # with the time-out of this call
+    def gather_texts(
+        self, text: str, sharding: WorkerSharding, channel: Channel | None = None
+    ) -> list[str]:
+        """The texts of all workers, of at most 4 KiB each, now. All workers must call this.
+
+        Args:
+            text: That of this worker.
+            sharding: How long to wait for the others.
+            channel: Where they travel. Default: the one in which tables are agreed on.
+        """
+        if channel is None:
+            channel = Channel(self, 0, sharding)  # with the time-out of this call
         data = text.encode()[: _SHORT - 4]
         padded = len(data).to_bytes(4, "little") + data.ljust(_SHORT - 4, b"\0")
         with tf.init_scope():
             words = tf.constant(np.frombuffer(padded, np.int32))
-            gathered = first.all_gather(words, key=1).numpy().tobytes()
+            gathered = channel.all_gather(words, key=1).numpy().tobytes()
         texts = [gathered[at : at + _SHORT] for at in range(0, len(gathered), _SHORT)]
         lengths = [int.from_bytes(one[:4], "little") for one in texts]
         decoded = [

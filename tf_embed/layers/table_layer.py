@@ -14,6 +14,7 @@ from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.declared_inputs import DeclaredInputs
 from tf_embed.layers.ids import cast_ids, check_kind
+from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.ops import table_ops
 from tf_embed.ops.table_ops import Bags, compute_dtype
@@ -27,6 +28,7 @@ from tf_embed.table.policies import MAX_ROWS, TablePolicy
 from tf_embed.table.restrict_policies import check_policies
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import Storage
+from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
@@ -36,7 +38,7 @@ _TRAINER = "optimizer_"  # what its arrays in a file begin with
 TRAINABLE_DTYPES = tuple(dtype for dtype in validation.VALUE_DTYPES if dtype.is_floating)
 
 
-class TableLayer(keras.layers.Layer):
+class TableLayer(LayerWithTables):
     """What layers with a table have in common: the table, its optimizer, saving, ids, padding.
 
     What becomes of the rows of a batch is the subclass's: `call` and the shape of its output.
@@ -161,6 +163,11 @@ class TableLayer(keras.layers.Layer):
                 f"{self.name!r} has no table yet: call the layer, or `layer.build()`, first."
             )
         return self._variable
+
+    @property
+    def looked_up_tables(self) -> list[Table]:
+        """See `LayerWithTables`."""
+        return [self.variable.table]
 
     def prefetch(
         self,

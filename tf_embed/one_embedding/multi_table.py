@@ -28,6 +28,9 @@ class MultiTableEmbedding(TableGroup):
     model's, wrapped in `tf_embed.DynamicEmbeddingOptimizer`. Keras files, checkpoints, exported
     models, `get_weights` and mixed precision work as those of `tf_embed.layers.DynamicEmbedding`.
 
+    In the scope of a tf.distribute.MultiWorkerMirroredStrategy rows are sharded over the workers.
+    `capacity` is of all workers together, and budgets of a store are of each.
+
     Differences from OneFlow:
         - Equal ids in two tables are two rows, unless `shared_ids` is set.
         - What comes beyond `capacity` is stored, or does what `policy` says.

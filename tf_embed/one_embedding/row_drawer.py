@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_embed.exchange.worker_sharding import LOCAL
 from tf_embed.one_embedding.initializers import Quantile, WeightInitializer
 from tf_embed.ops import table_batch_ops
 from tf_embed.table.devices import CPU
@@ -88,6 +89,8 @@ class RowDrawer(KeyedInitializer):
                     initializer=initializer.of_table(self._seed),
                     trainable=False,
                     init_size=1,
+                    # Every worker draws the rows that it owns.
+                    distribution=LOCAL,
                 )
             )
         return Generators(self._generators)

@@ -11,8 +11,9 @@ import tensorflow as tf
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.one_embedding.batch import Batch, KeySpace
 from tf_embed.one_embedding.row_drawer import RowDrawer
-from tf_embed.ops.lookup_gradient import token_of
+from tf_embed.table import joint_lookups
 from tf_embed.table.sharding import default_partition_fn
+from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.variable import Variable
 
 
@@ -133,10 +134,9 @@ class RowLookup:
         if self._drawer_of_shared is not None:
             assert tables is not None  # as there are several
             defaults = self._rows_of_first(keys, tables)
-            if training:
+            if training and not joint_lookups.is_recording():
                 table.find_or_insert(keys, defaults, training=True)
-        rows, _ = table.find(keys, defaults, _token(member), training=training)
-        return rows
+        return table.rows(keys, defaults, gradient_token(member), training=training)
 
     def _rows_of_first(self, keys: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
         """Initial rows of shared ids, by the table with which each comes first in the batch."""
@@ -145,10 +145,3 @@ class RowLookup:
         places = tf.range(tf.size(keys))
         first = tf.math.unsorted_segment_min(places, which, tf.size(keys))
         return self._drawer_of_shared.rows_of(keys, tf.gather(tables, tf.gather(first, which)))
-
-
-def _token(member: Variable) -> tf.Tensor | None:
-    anchor = member.anchor
-    if anchor is None or not anchor.is_on_tapes:
-        return None
-    return token_of(anchor.value, tf.int64)

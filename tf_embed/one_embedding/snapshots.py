@@ -41,6 +41,10 @@ class _SnapshotsOfKeys(Snapshots):
         self.check_keys(name)
         super().load(name)
 
+    def load_parts(self, folder: str, info: SnapshotInfo, parts: Sequence[Part]) -> None:
+        """Loads a snapshot into tables of other folders than it was saved from."""
+        load_parts(folder, info, parts, self._calls())
+
     def check_keys(self, name: str) -> None:
         """Refuses a snapshot whose rows would come back under keys of other ids.
 
@@ -121,7 +125,7 @@ class LayerSnapshots:
             snapshots.load(name)
         else:
             snapshots.check_keys(name)
-            load_parts(folder, info, self._parts_by_key(info, num_folders))
+            snapshots.load_parts(folder, info, self._parts_by_key(info, num_folders))
 
     def _snapshots_in(self, path: str, keys: str) -> _SnapshotsOfKeys:
         return _SnapshotsOfKeys(path, self._members, self._owner, keys)

@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.workers import refuse_several_workers
 from tf_embed.layers.ids import check_kind
+from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.one_embedding.arguments import devices_of, native, padding_of, policy_of
@@ -33,6 +33,7 @@ from tf_embed.snapshots.files import folder_name
 from tf_embed.table.devices import device_names
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.variable import Variable
 
@@ -52,7 +53,7 @@ class _Arguments:
     policy: TablePolicy | None
 
 
-class TableGroup(keras.layers.Layer):
+class TableGroup(LayerWithTables):
     """A layer of many tables: their rows, their optimizer, saving.
 
     Args:
@@ -81,7 +82,6 @@ class TableGroup(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         folder_name(name, "name")  # as snapshots are in a folder of that name
-        refuse_several_workers(type(self).__name__)
         super().__init__(name=name, dtype=policy_of(dtype), autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
@@ -176,7 +176,6 @@ class TableGroup(keras.layers.Layer):
         self.built = True
 
     def _make_tables(self) -> None:
-        refuse_several_workers(type(self).__name__)  # it may be built elsewhere
         with tf.init_scope():
             for number, drawer in enumerate(self._drawers):
                 setattr(self, f"_generators_{number}", drawer.make())
@@ -225,6 +224,11 @@ class TableGroup(keras.layers.Layer):
         return [part.variable for part in self._parts]
 
     @property
+    def looked_up_tables(self) -> list[Table]:
+        """See `LayerWithTables`."""
+        return [variable.table for variable in self.row_tables]
+
+    @property
     def optimizers(self) -> list[keras.optimizers.Optimizer]:
         """The layer's own optimizer, a copy for each of `row_tables`; none without one."""
         return [part.optimizer for part in self._parts if part.optimizer is not None]
@@ -237,7 +241,7 @@ class TableGroup(keras.layers.Layer):
         """Reports what rows take in each tier; see `tf_embed.Variable.memory_report`.
 
         Returns:
-            A report to print for each of `row_tables`.
+            A report to print for each of `row_tables`; on workers, of the rows of this one.
         """
         return [variable.memory_report() for variable in self.row_tables]
 
@@ -306,10 +310,17 @@ class TableGroup(keras.layers.Layer):
 
         Raises:
             TypeError: If an argument is of a wrong type.
-            ValueError: If `buffer_size` is out of range, or `ids` is missing and an element has
-                several inputs.
+            ValueError: If `buffer_size` is out of range, `ids` is missing and an element has
+                several inputs, or the tables are sharded over workers.
         """
         lookup = self._made()
+        for variable in self.row_tables:
+            if isinstance(variable.table, WorkerTable):
+                raise ValueError(
+                    f"`prefetch` of {self.name!r} is for tables in one process. Received: "
+                    f"{variable.name!r}, which is sharded over {variable.table.workers.count} "
+                    "workers"
+                )
 
         def bring_up(chosen: Any) -> list[tf.Operation]:
             some, tables = chosen if isinstance(chosen, tuple) else (chosen, None)

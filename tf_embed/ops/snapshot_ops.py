@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -25,8 +26,31 @@ def begin_snapshot(handles: Sequence[tf.Tensor], since: Sequence[int]) -> tf.Ten
         )
 
 
+class Part(NamedTuple):
+    """Which part of a save is of this process.
+
+    Attributes:
+        save: The number that the save is to have.
+        rank: Which process this is.
+        processes: How many there are.
+    """
+
+    save: int
+    rank: int
+    processes: int
+
+    def arguments(self) -> dict[str, tf.Tensor]:
+        """As the ops take it."""
+        return {name: tf.constant(value, tf.int64) for name, value in self._asdict().items()}
+
+
 def write_snapshot(
-    snapshot: tf.Tensor, number: int, folder: str, file_name: str, since_name: str
+    snapshot: tf.Tensor,
+    number: int,
+    folder: str,
+    file_name: str,
+    since_name: str,
+    part: Part | None = None,
 ) -> int:
     """Writes one of the tables of a snapshot to files; the number of the save.
 
@@ -36,22 +60,46 @@ def write_snapshot(
         folder: Where the files are put.
         file_name: What they are named after.
         since_name: The name of the folder beside it that these are changes of; "" if it has all.
+        part: Which part of the save this is. None: it is the whole one.
     """
     with tf.device("/CPU:0"):
-        save = _raw.tf_embed_write_snapshot(
-            snapshot=snapshot,
-            number=tf.constant(number, tf.int64),
-            folder=folder,
-            file_name=file_name,
-            since_name=since_name,
+        arguments = {
+            "snapshot": snapshot,
+            "number": tf.constant(number, tf.int64),
+            "folder": folder,
+            "file_name": file_name,
+            "since_name": since_name,
+        }
+        if part is None:
+            return int(_raw.tf_embed_write_snapshot(**arguments))
+        return int(_raw.tf_embed_write_snapshot_part(**arguments, **part.arguments()))
+
+
+def save_part(
+    handle: tf.Tensor, folder: str, file_name: str, part: Part, *, buffer_bytes: int
+) -> None:
+    """Writes all rows of a table, as they are now, as a part of a save."""
+    with tf.device("/CPU:0"):
+        arguments = part.arguments()
+    _raw.tf_embed_save_rows_part(
+        table=handle, folder=folder, file_name=file_name, buffer_bytes=buffer_bytes, **arguments
+    )
+
+
+def join_rows(folder: str, file_name: str, processes: int) -> int:
+    """Makes one save of the parts of processes; its number."""
+    with tf.device("/CPU:0"):
+        save = _raw.tf_embed_join_rows(
+            folder=folder, file_name=file_name, processes=tf.constant(processes, tf.int64)
         )
     return int(save)
 
 
 def note_snapshot(handle: tf.Tensor, save: int) -> None:
-    """Says that a table has just the rows of a save."""
+    """Says that a table has just the rows of a save, by its number."""
+    signed = save - 2**64 if save >= 2**63 else save
     with tf.device("/CPU:0"):
-        _raw.tf_embed_note_snapshot(table=handle, save=tf.constant(save, tf.int64))
+        _raw.tf_embed_note_snapshot(table=handle, save=tf.constant(signed, tf.int64))
 
 
 def fold_rows(folder: str, file_name: str, to_folder: str, to_file_name: str) -> int:

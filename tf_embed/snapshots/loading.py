@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_embed.exchange.joint_calls import JointCalls
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
 from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.row_files import RowFiles
 
 
@@ -55,23 +57,40 @@ def check_chain(folder: str, info: SnapshotInfo) -> None:
         manifest.check_saves(base, info)
 
 
-def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part]) -> None:
+def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part], calls: JointCalls) -> None:
     """Loads rows into tables that are empty, and still are if this fails.
+
+    A table that is sharded over workers gets the rows that this worker owns.
 
     Args:
         folder: The folder of the snapshot.
         info: What its file says.
         parts: What goes where.
+        calls: The processes that load it.
 
     Raises:
         tf.errors.OpError: If files are damaged, missing, or of another kind of table.
     """
-    check_chain(folder, info)
+    calls.run(lambda: check_chain(folder, info))
     try:
-        for part in parts:
-            rows = RowFiles(part.table, is_named=True)
-            rows.load_all(folder, part.files.file_name, part.has)
+        calls.run(lambda: _load(folder, parts))
     except BaseException:  # also an interrupt: some tables would have rows, and others none
         for part in parts:
             part.table.clear()
         raise
+
+
+def _load(folder: str, parts: Sequence[Part]) -> None:
+    for part in parts:
+        rows = RowFiles(part.table, is_named=True)
+        rows.load_all(folder, part.files.file_name, _chosen_by(part))
+
+
+def _chosen_by(part: Part) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """What says which keys of a part are loaded here; None: all are."""
+    table, has = part.table, part.has
+    if not isinstance(table, WorkerTable):
+        return has
+    if has is None:
+        return table.is_mine
+    return lambda keys: tf.logical_and(has(keys), table.is_mine(keys))

@@ -4,25 +4,22 @@
 from __future__ import annotations
 
 import os
-import time
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_embed import validation
-from tf_embed.ops import row_file_ops, snapshot_ops
+from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess
+from tf_embed.ops import snapshot_ops
 from tf_embed.snapshots import files, manifest
 from tf_embed.snapshots.loading import Part, check_chain, load_parts
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
+from tf_embed.snapshots.writing import Writer
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
-from tf_embed.variable.memory_report import size_text
-from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES
 from tf_embed.variable.row_statistics import stats_of
 
 
@@ -43,6 +40,12 @@ class Snapshots:
     Snapshots do not have what is not in the tables: dense variables, and the step of an optimizer.
     `model.save` and tf.train.Checkpoint have those.
 
+    Of tables that are sharded over the workers of a strategy, each worker writes the rows that it
+    owns into `path`, a folder that all of them see. All workers must call the methods in the same
+    order, except `list_snapshots` and `latest`. A call that fails on one worker raises on all. Such
+    a snapshot loads into any number of workers and into one process without a strategy, and theirs
+    load into these.
+
     One process at a time saves, folds or removes snapshots in a folder, and one thread. A second
     process that saves under the same name, or removes old snapshots, makes the first save an error.
 
@@ -53,7 +56,7 @@ class Snapshots:
 
     Raises:
         TypeError: If `path` is not a path, or `tables` holds something else.
-        ValueError: If `path` is empty, or a table is sharded over workers.
+        ValueError: If `path` is empty, or some tables are sharded over workers and others are not.
 
     Example:
         >>> import tempfile, tf_embed
@@ -76,8 +79,9 @@ class Snapshots:
     def __init__(self, path: str | os.PathLike[str], tables: Any) -> None:
         self.path = validation.path_of(path, "path")
         self._sources: list[Source] = sources_of(tables)
-        if tables_in(self._sources):  # layers that are not built have none yet
-            self._tables()
+        self._all_workers: AllWorkers | None = None
+        self._calls_of_writers: JointCalls = OneProcess()
+        self._sharded()  # refuses what can't be saved; layers that are not built have no tables yet
         self._pending: PendingSnapshot | None = None
 
     # Saving.
@@ -113,30 +117,40 @@ class Snapshots:
                 since, or its first one. Save all rows.
             tf.errors.OpError: If it can't be written.
         """
-        folder = self._folder(name, "name")
-        validation.flag(wait, "wait")
-        validation.one_of(if_busy, ("wait", "raise"), "if_busy")
         _check_eager("save")
-        self._be_alone(if_busy)
-        tables = self._tables()
-        base = None if since is None else self._base(since, name, tables)
-        files.check_no_base(self.path, name, "name")
-        tracked = all(table.options.tracks_changes for table in tables)
-        if not tracked and (base is not None or not wait):
-            argument = "since" if base is not None else "wait"
-            first = next(one for one in tables if not one.options.tracks_changes)
-            raise ValueError(
-                f"`{argument}` is for tables that keep track of changes: give the policy of "
-                f"{first.options.name!r} track_changes=True. Received: "
-                f"{argument}={validation.shown(since if base is not None else wait)}"
-            )
-        writer = _Writer(folder, name, base, tables, self._keys)
-        if tracked:
-            writer.begin()
+        calls = self._calls()
+
+        def check() -> None:  # on all workers, also if one of them has other arguments
+            self._folder(name, "name")
+            validation.flag(wait, "wait")
+            validation.one_of(if_busy, ("wait", "raise"), "if_busy")
+            if if_busy == "raise":
+                self._check_idle()  # it may be over on some workers, and not yet on others
+
+        calls.run(check)
+        self._be_alone()
+        writers: list[Writer] = []
+
+        def begin() -> Any:
+            folder, tables = self._folder(name, "name"), self._tables()
+            base = None if since is None else self._base(since, name, tables)
+            files.check_no_base(self.path, name, "name")
+            tracked = _is_tracked(tables, since, wait)
+            writers.append(Writer(folder, name, base, tables, self._keys, self._calls_of_writers))
+            return writers[0].begin(tracked)
+
+        try:
+            begun = calls.run(begin)
+            (writer,) = writers
+            writer.agree(begun)
+        except BaseException:
+            for one in writers:
+                one.give_up()
+            raise
         self._pending = PendingSnapshot(name, writer.write, background=not wait)
         if wait:
             self._pending.wait()
-        for table in tables:
+        for table in self._tables():
             table.wait_until_written = self._pending.join
         return self._pending
 
@@ -171,8 +185,13 @@ class Snapshots:
                 as before.
         """
         _check_eager("fold")
-        self._be_alone("wait")
+        calls = self._calls()
+        self._be_alone()
         to = name if to is None else to
+        calls.run(lambda: self._fold(name, to) if calls.rank == 0 else None)
+        return manifest.read(self._folder(to, "to"))
+
+    def _fold(self, name: str, to: str) -> None:
         folder, to_folder = self._present(name, "name"), self._folder(to, "to")
         files.check_no_base(self.path, to, "to")
         info = manifest.read(folder)
@@ -184,7 +203,7 @@ class Snapshots:
                 snapshot_ops.fold_rows(folder, table.file_name, to_folder, file_name)
                 tables.append(manifest.files_of(to_folder, file_name, table.table))
             folded = SnapshotInfo(to, None, info.time, tuple(tables), info.keys)
-            return files.commit(to_folder, folded)
+            files.commit(to_folder, folded)
 
     # Loading.
 
@@ -204,10 +223,12 @@ class Snapshots:
             tf.errors.OpError: If files are damaged, missing, or of another kind of table. Then no
                 table has rows.
         """
+        _check_eager("load")
+        calls = self._calls()
+        calls.run(lambda: self._present(name, "name") and None)
         folder = self._present(name, "name")
         tables = self._tables()
-        _check_eager("load")
-        self._be_alone("wait")
+        self._be_alone()
         info = manifest.read(folder)
         if len(info.tables) != len(tables):
             raise ValueError(
@@ -222,12 +243,12 @@ class Snapshots:
                 )
         evicted = [stats_of(table)["evicted"] for table in tables]
         pairs = zip(tables, info.tables, strict=True)
-        load_parts(folder, info, [Part(table, saved) for table, saved in pairs])
+        load_parts(folder, info, [Part(table, saved) for table, saved in pairs], calls)
         for table, saved, before in zip(tables, info.tables, evicted, strict=True):
             # Rows that a bound took out again are in the snapshot and not in the table.
             has_all = stats_of(table)["evicted"] == before
             if table.options.tracks_changes and has_all:
-                snapshot_ops.note_snapshot(table.resource_handle, _signed(saved.save))
+                snapshot_ops.note_snapshot(table.resource_handle, saved.save)
 
     # The snapshots that there are.
 
@@ -257,8 +278,12 @@ class Snapshots:
             RuntimeError: If this is called in a graph.
         """
         _check_eager("remove")
+        calls = self._calls()
+        self._be_alone()
+        calls.run(lambda: self._remove(name) if calls.rank == 0 else None)
+
+    def _remove(self, name: str) -> None:
         folder = self._present(name, "name")
-        self._be_alone("wait")
         if dependent := files.dependents(self.path, name):
             raise ValueError(
                 f"`name` must not be that of a snapshot since which {dependent[0]!r} has the "
@@ -282,8 +307,16 @@ class Snapshots:
             RuntimeError: If this is called in a graph.
         """
         _check_eager("keep")
+        calls = self._calls()
+        self._be_alone()
+        leaving: list[str] = []
+        calls.run(lambda: leaving.extend(self._older_than(last)))
+        calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
+        return leaving
+
+    def _older_than(self, last: int) -> Sequence[str]:
+        """The snapshots that the newest ones do not need, those that need others first."""
         validation.positive_int(last, "last")
-        self._be_alone("wait")
         found = self.list_snapshots()
         since = {info.name: info.since for info in found}
         stay: set[str] = set()
@@ -293,14 +326,16 @@ class Snapshots:
                 stay.add(needed)
                 needed = since.get(needed)
         # Those that are changes of others go before these.
-        leaving = [info.name for info in reversed(found) if info.name not in stay]
+        return [info.name for info in reversed(found) if info.name not in stay]
+
+    def _tidy(self, leaving: Sequence[str]) -> None:
+        """Removes snapshots, and what crashed saves left."""
         for name in leaving:
             files.remove(os.path.join(self.path, name))
         for name in manifest.names_in(self.path):
             folder = os.path.join(self.path, name)
             if files.is_left_over(folder):
                 files.remove(folder)
-        return leaving
 
     # Parts of these.
 
@@ -311,14 +346,40 @@ class Snapshots:
                 "`tables` must have a table. Received: variables and layers without any; layers "
                 "have theirs once they are built"
             )
-        for table in tables:
-            if isinstance(table, WorkerTable):
-                raise ValueError(
-                    f"`tables` must not be sharded over workers, as {table.options.name!r} is: a "
-                    "snapshot has the rows of one process. Use `Variable.save_to_file_system`, "
-                    f"`model.save` or tf.train.Checkpoint. Received: {table.workers.count} workers"
-                )
         return tables
+
+    def _sharded(self) -> WorkerTable | None:
+        """The first table, if all are sharded over workers; None if none is.
+
+        Raises:
+            ValueError: Some are, and others are not.
+        """
+        tables = tables_in(self._sources)
+        sharded = [table for table in tables if isinstance(table, WorkerTable)]
+        if not sharded:
+            return None
+        workers = sharded[0].workers
+        for table in tables:
+            if not isinstance(table, WorkerTable) or table.workers is not workers:
+                raise ValueError(
+                    "`tables` must all be sharded over the same workers, or none of them: make "
+                    "several Snapshots, with a path for each worker if tables are its own. "
+                    f"Received: {sharded[0].options.name!r}, which is sharded over "
+                    f"{workers.count} workers, and {table.options.name!r}, which is not"
+                )
+        return sharded[0]
+
+    def _calls(self) -> JointCalls:
+        """How the processes that have the rows act together."""
+        first = self._sharded()
+        if first is None:
+            return OneProcess()
+        if self._all_workers is None:
+            # Not before all workers act: one of them alone may list snapshots. A thread that writes
+            # must not be in the way of other calls.
+            self._all_workers = AllWorkers(first.workers, first.sharding)
+            self._calls_of_writers = AllWorkers(first.workers, first.sharding)
+        return self._all_workers
 
     def _folder(self, name: Any, argument: str) -> str:
         return os.path.join(self.path, files.folder_name(name, argument))
@@ -344,80 +405,36 @@ class Snapshots:
             )
         return info
 
-    def _be_alone(self, if_busy: str) -> None:
+    def _be_alone(self) -> None:
         """Waits for an earlier snapshot, whose error is for who asks it."""
-        if self._pending is None or self._pending.done():
-            return
-        if if_busy == "raise":
+        if self._pending is not None:
+            self._pending.join()
+
+    def _check_idle(self) -> None:
+        if self._pending is not None and not self._pending.done():
             raise RuntimeError(
                 f"The snapshot {self._pending.name!r} is still being written. Received: a second "
                 'one with if_busy="raise"'
             )
-        self._pending.join()
 
 
-class _Writer:
-    """Writes a snapshot."""
+def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:
+    """Whether tables keep track of changes.
 
-    def __init__(
-        self,
-        folder: str,
-        name: str,
-        base: SnapshotInfo | None,
-        tables: Sequence[Table],
-        keys: str | None,
-    ) -> None:
-        self._folder = folder
-        self._name = name
-        self._base = base
-        self._tables = list(tables)
-        self._keys = keys
-        self._time = time.time()
-        self._begun: tf.Tensor | None = None
-
-    def begin(self) -> None:
-        """Holds the moment."""
-        bases = [0] * len(self._tables)
-        if self._base is not None:
-            bases = [_signed(table.save) for table in self._base.tables]
-        handles = [table.resource_handle for table in self._tables]
-        self._begun = snapshot_ops.begin_snapshot(handles, bases)
-
-    def write(self) -> SnapshotInfo:
-        """Writes all files."""
-        try:
-            info = self._write_all()
-        except BaseException as error:
-            _drop_frames(error)
-            raise
-        finally:
-            self._begun = None
-        logging.info(
-            "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
-            self._folder,
-            info.rows,
-            len(info.tables),
-            "" if info.since is None else f" since {info.since!r}",
-            size_text(info.bytes),
-            time.time() - self._time,
+    Raises:
+        ValueError: They do not, and must.
+    """
+    if all(table.options.tracks_changes for table in tables):
+        return True
+    if since is not None or not wait:
+        argument = "since" if since is not None else "wait"
+        first = next(one for one in tables if not one.options.tracks_changes)
+        raise ValueError(
+            f"`{argument}` is for tables that keep track of changes: give the policy of "
+            f"{first.options.name!r} track_changes=True. Received: "
+            f"{argument}={validation.shown(since if since is not None else wait)}"
         )
-        return info
-
-    def _write_all(self) -> SnapshotInfo:
-        since = None if self._base is None else self._base.name
-        written = []
-        with files.new_files(self._folder) as number:
-            for place, table in enumerate(self._tables):
-                file_name = files.name_of(place, number)
-                if self._begun is None:
-                    _save_rows(table, self._folder, file_name)
-                else:
-                    snapshot_ops.write_snapshot(
-                        self._begun, place, self._folder, file_name, since or ""
-                    )
-                written.append(manifest.files_of(self._folder, file_name, table.options.name))
-            info = SnapshotInfo(self._name, since, self._time, tuple(written), self._keys)
-            return files.commit(self._folder, info)
+    return False
 
 
 def _check_eager(method: str) -> None:
@@ -426,22 +443,3 @@ def _check_eager(method: str) -> None:
         raise RuntimeError(
             f"`Snapshots.{method}` runs in eager execution. Received: a call in a graph"
         )
-
-
-def _drop_frames(error: BaseException | None) -> None:
-    """Lets go of the snapshot under way, which the frames of an error hold, and it the tables."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
-
-
-def _save_rows(table: Table, folder: str, file_name: str) -> None:
-    place = row_file_ops.Place(tf.constant(folder), "", file_name, rank=0, processes=1)
-    row_file_ops.save_rows(
-        table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES, links=True
-    )
-
-
-def _signed(save: int) -> int:
-    """A number of a save as ops take it."""
-    return save - 2**64 if save >= 2**63 else save

@@ -283,7 +283,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
         """
         if self.options.initializer.is_of_python:
-            self.find_or_insert(keys, training=True)
+            Table.find_or_insert(self, keys, training=True)  # keys are here already
         done = table_ops.apply(
             self.resource_handle,
             keys,

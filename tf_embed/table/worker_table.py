@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,11 @@ class WorkerTable(Table):
     def workers(self) -> Workers:
         """The workers."""
         return self._workers
+
+    @property
+    def sharding(self) -> WorkerSharding:
+        """How rows are spread over them."""
+        return self._sharding
 
     def barrier(self) -> None:
         """Waits, in eager execution, until all workers are here."""
@@ -411,7 +417,7 @@ class WorkerTable(Table):
 
 
 def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOptions:
-    """What the table of one worker is: its part of the bound, and the seed of all.
+    """What the table of one worker is: its part of the bound, the seed of all, a folder of its own.
 
     Raises:
         ValueError: The bound is less than a row for each worker.
@@ -426,7 +432,11 @@ def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOption
                 f"worker. Received: max_rows={policy.max_rows}"
             )
         policy = dataclasses.replace(policy, max_rows=least + (workers.rank < more))
-    return dataclasses.replace(options, initializer=initializer, policy=policy)
+    storage = options.storage
+    if storage is not None and storage.path is not None:
+        path = os.path.join(storage.path, f"worker_{workers.rank}")
+        storage = dataclasses.replace(storage, path=path)
+    return dataclasses.replace(options, initializer=initializer, policy=policy, storage=storage)
 
 
 def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:
@@ -567,8 +577,6 @@ def _check_supported(options: TableOptions, sharding: WorkerSharding, restrict_p
         refused = "value_dtype=string"
     elif restrict_policy is not None and not restrict_policy.order:  # it sees one worker's rows
         refused = f"restrict_policy={validation.shown(restrict_policy)}"
-    elif options.tracks_changes:
-        refused = "TablePolicy(track_changes=True)"
     elif options.key_dtype == tf.string and sharding.owner == "remainder":
         refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
     else:

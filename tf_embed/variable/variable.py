@@ -98,8 +98,8 @@ class Variable(tf.Module):
             key has a row on one of them; a `tf_embed.distributed.WorkerSharding`, the same with
             settings; or "local", each worker has a table of its own. Elsewhere it has no effect.
             All workers must call the methods of a sharded variable in the same order. `devices`,
-            `partitioner` and `storage` are those of each worker, `max_rows` of a policy is of all
-            together. Default: None, "sharded".
+            `partitioner` and `storage` are those of each worker, which has a folder of its own in
+            the `path`; `max_rows` of a policy is of all together. Default: None, "sharded".
 
     Raises:
         TypeError: A dtype or a type that is not supported.

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a save that several processes have written, as one save."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+import tf_embed
+from tf_embed.ops import snapshot_ops
+from tf_embed.ops.snapshot_ops import Part
+from tf_embed.variable.row_files import RowFiles
+
+SAVE, PROCESSES, KEYS = -5, 3, 60
+TRACKED = tf_embed.TablePolicy(track_changes=True)
+
+
+def variable(dim: int = 2, shards: int = 2, policy: Any = None) -> tf_embed.Variable:
+    return tf_embed.Variable(dim=dim, devices=["/CPU:0"] * shards, name="items", policy=policy)
+
+
+def row_of(key: int, dim: int = 2) -> list[float]:
+    return [float(key)] * dim
+
+
+def table_of(rank: int, policy: Any = None) -> tf_embed.Variable:
+    """A table with the rows of one process."""
+    v = variable(policy=policy)
+    keys = np.arange(rank, KEYS, PROCESSES)
+    v.upsert(keys, [row_of(int(key)) for key in keys])
+    return v
+
+
+class PartsTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+
+    def write(self, v: tf_embed.Variable, rank: int, save: int = SAVE, count: int = PROCESSES):
+        handle, part = v.table.resource_handle, Part(save, rank, count)
+        if v.table.options.tracks_changes:
+            begun = snapshot_ops.begin_snapshot([handle], [0])
+            snapshot_ops.write_snapshot(begun, 0, self.folder, "rows", "", part)
+        else:
+            snapshot_ops.save_part(handle, self.folder, "rows", part, buffer_bytes=100)
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.folder))
+
+    def loaded(self, v: tf_embed.Variable) -> dict[int, list[float]]:
+        RowFiles(v.table, is_named=True).load_all(self.folder, "rows")
+        keys, rows = v.export()
+        return dict(zip(keys.numpy().tolist(), rows.numpy().tolist(), strict=True))
+
+    @parameterized.parameters(None, TRACKED)
+    def test_parts_are_read_as_a_save_of_more_shards(self, policy):
+        for rank in (2, 0, 1):
+            self.write(table_of(rank, policy), rank)
+        with self.assertRaisesRegex(tf.errors.DataLossError, "rank0of3"):  # no save by itself
+            self.loaded(variable(shards=4))
+        manifests = {
+            name: pathlib.Path(self.folder, name).read_bytes()
+            for name in self.names()
+            if name.endswith(".manifest")
+        }
+        self.assertLen(manifests, PROCESSES)
+        self.assertEqual(snapshot_ops.join_rows(self.folder, "rows", PROCESSES), SAVE)
+        left = [name for name in self.names() if name.endswith(".manifest")]
+        self.assertEqual(left, ["rows.rank0of1.manifest"])
+        self.assertLen(self.names(), 1 + 2 * PROCESSES)
+        expected = {key: row_of(key) for key in range(KEYS)}
+        self.assertEqual(self.loaded(variable(shards=4)), expected)
+        # A process that is killed may leave the manifests of parts. The joined save goes before.
+        for name, text in manifests.items():
+            pathlib.Path(self.folder, name).write_bytes(text)
+        self.assertEqual(self.loaded(variable(shards=1)), expected)
+
+    def test_a_missing_part_is_an_error(self):
+        for rank in (0, 2):
+            self.write(table_of(rank), rank)
+        before = self.names()
+        with self.assertRaisesRegex(tf.errors.NotFoundError, "rank1of3"):
+            snapshot_ops.join_rows(self.folder, "rows", PROCESSES)
+        self.assertEqual(self.names(), before)
+
+    @parameterized.parameters("save", "dim", "since", "file")
+    def test_parts_of_different_saves_are_refused(self, what):
+        self.write(table_of(0), 0, count=2)
+        other = variable(dim=3 if what == "dim" else 2, policy=TRACKED)
+        self.write(other, 1, save=SAVE + (what == "save"), count=2)
+        if what == "since":
+            path = pathlib.Path(self.folder, "rows.rank1of2.manifest")
+            earlier = snapshot_ops.begin_snapshot([other.table.resource_handle], [SAVE])
+            part = Part(SAVE, 1, 2)
+            snapshot_ops.write_snapshot(earlier, 0, self.folder, "rows", "base", part)
+            self.assertIn("since", path.read_text())
+        error = tf.errors.FailedPreconditionError
+        if what == "file":
+            (rows, *_) = [name for name in self.names() if "rank1of2" in name and "shard" in name]
+            os.remove(os.path.join(self.folder, rows))
+            error = tf.errors.NotFoundError
+        before = self.names()
+        with self.assertRaises(error):
+            snapshot_ops.join_rows(self.folder, "rows", 2)
+        self.assertEqual(self.names(), before)
+
+    @parameterized.parameters((0, 0, 2), (1, 2, 2), (1, -1, 2), (1, 0, 0), (1, 0, 2**40))
+    def test_numbers_out_of_range_are_refused(self, save, rank, count):
+        with self.assertRaises(tf.errors.InvalidArgumentError):
+            self.write(table_of(0), rank, save, count)
+        self.assertEmpty(self.names())
+
+    def test_counts_of_admission_begin_again(self):
+        policy = tf_embed.TablePolicy(admission=tf_embed.CounterAdmission(3))
+        v = variable(policy=policy)
+        for _ in range(2):
+            self.use(v)
+        whole = os.path.join(self.folder, "whole")
+        v.save_to_file_system(whole, file_name_list=["rows"])
+        self.write(v, 0, count=1)
+        snapshot_ops.join_rows(self.folder, "rows", 1)
+        again, goes_on = variable(policy=policy), variable(policy=policy)
+        self.loaded(again)
+        goes_on.load_from_file_system(whole, file_name_list=["rows"])
+        for one in (again, goes_on):
+            self.use(one)
+        self.assertEqual([int(again.size()), int(goes_on.size())], [0, 1])
+
+    def use(self, v: tf_embed.Variable) -> None:
+        """Trains a key that the table does not have."""
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.1))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf_embed.embedding_lookup(v, tf.constant([7], tf.int64)))
+        variables = v.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+if __name__ == "__main__":
+    absltest.main()

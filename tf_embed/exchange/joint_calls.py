@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that all workers make together: they succeed on all of them, or raise on all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.exchange.workers import Workers
+
+_MOST_CHARACTERS = 800  # of a message, so that it fits what workers exchange
+
+
+class JointCalls(Protocol):
+    """How something is done by all processes that have a part of a table.
+
+    Attributes:
+        count: How many processes there are.
+        rank: Which of them this is.
+    """
+
+    count: int
+    rank: int
+
+    def run(self, function: Callable[[], Any]) -> list[Any]:
+        """Calls a function on each worker, and gives what it returned on each of them.
+
+        Args:
+            function: Returns what JSON can hold, of at most 2 KiB.
+
+        Raises:
+            Exception: What the function raised here. If it raised on another worker, an error of
+                the same kind, which names the worker.
+        """
+        ...
+
+
+class OneProcess:
+    """The calls of a process that has all rows."""
+
+    count = 1
+    rank = 0
+
+    def run(self, function: Callable[[], Any]) -> list[Any]:
+        """See `JointCalls`."""
+        return [function()]
+
+
+class AllWorkers:
+    """The calls of workers. All workers must make the same ones, in the same order.
+
+    Args:
+        workers: The workers.
+        sharding: How long to wait for the others.
+    """
+
+    def __init__(self, workers: Workers, sharding: WorkerSharding) -> None:
+        self.count = workers.count
+        self.rank = workers.rank
+        self._workers = workers
+        self._sharding = sharding
+        (self._channel,) = workers.new_channels(1, sharding)
+
+    def run(self, function: Callable[[], Any]) -> list[Any]:
+        """See `JointCalls`."""
+        try:
+            value = function()
+        except BaseException as error:
+            self._exchange({"error": _described(error)})
+            raise
+        answers = self._exchange({"value": value})
+        for rank, answer in enumerate(answers):
+            if "error" in answer:
+                raise _error_of(rank, *answer["error"])
+        return [answer["value"] for answer in answers]
+
+    def _exchange(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        text = json.dumps(answer, ensure_ascii=False)
+        texts = self._workers.gather_texts(text, self._sharding, self._channel)
+        return [json.loads(one) for one in texts]
+
+
+def _described(error: BaseException) -> list[str]:
+    """The kind and the message of an error."""
+    kind = type(error).__name__
+    if isinstance(error, tf.errors.OpError):
+        return [kind, str(error.message)[:_MOST_CHARACTERS]]
+    return [kind, f"{kind}: {error}"[:_MOST_CHARACTERS]]
+
+
+def _error_of(rank: int, kind: str, message: str) -> Exception:
+    """The error that a worker described."""
+    message = f"Worker {rank} has failed: {message}"
+    of_ops = getattr(tf.errors, kind, None)
+    if of_ops is not None:
+        error: Exception = of_ops(None, None, message)
+        return error
+    return {"TypeError": TypeError, "ValueError": ValueError}.get(kind, RuntimeError)(message)

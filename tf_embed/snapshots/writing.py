@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Writer`: writes a snapshot. Of tables that are sharded over workers, each writes its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed.exchange.joint_calls import JointCalls
+from tf_embed.ops import row_file_ops, snapshot_ops
+from tf_embed.snapshots import files, manifest
+from tf_embed.snapshots.manifest import SnapshotInfo
+from tf_embed.table.table import Table
+from tf_embed.variable.memory_report import size_text
+from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES
+
+
+class Writer:
+    """Writes a snapshot.
+
+    Args:
+        folder: Its folder.
+        name: Its name.
+        base: The snapshot that it has the changes since; None: it has all rows.
+        tables: The tables.
+        keys: What the keys are made of, see `SnapshotInfo`.
+        calls: The processes that write it.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        name: str,
+        base: SnapshotInfo | None,
+        tables: Sequence[Table],
+        keys: str | None,
+        calls: JointCalls,
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._base = base
+        self._tables = list(tables)
+        self._keys = keys
+        self._calls = calls
+        self._time = time.time()
+        self._number = secrets.token_hex(8)
+        self._begun: tf.Tensor | None = None
+
+    def begin(self, tracked: bool) -> list[Any]:
+        """Holds the moment, if tables keep track of changes.
+
+        Returns:
+            What all workers must agree on, and what the first of them decides.
+        """
+        if tracked:
+            bases = [0] * len(self._tables)
+            if self._base is not None:
+                bases = [_signed(table.save) for table in self._base.tables]
+            handles = [table.resource_handle for table in self._tables]
+            self._begun = snapshot_ops.begin_snapshot(handles, bases)
+        kinds = [table.options.kind for table in self._tables]
+        digest = hashlib.blake2b(repr((kinds, self._base)).encode(), digest_size=8).hexdigest()
+        since = None if self._base is None else self._base.name
+        what = f"{self._name[:200]!r} since {since!r:.200} of {len(kinds)} tables ({digest})"
+        return [what, self._time, self._number]
+
+    def agree(self, begun: Sequence[list[Any]]) -> None:
+        """Takes what the first worker has decided.
+
+        Args:
+            begun: What `begin` gave on each worker.
+
+        Raises:
+            ValueError: They save different snapshots.
+        """
+        for rank, (what, _, _) in enumerate(begun):
+            if what != begun[0][0]:
+                raise ValueError(
+                    "All workers must save the same snapshot at the same time. Received: worker 0 "
+                    f"saves {begun[0][0]}, worker {rank} saves {what}"
+                )
+        _, self._time, self._number = begun[0]
+
+    def give_up(self) -> None:
+        """Lets go of the moment."""
+        self._begun = None
+
+    def write(self) -> SnapshotInfo:
+        """Writes all files. Each worker calls it."""
+        try:
+            info = self._write_all()
+        except BaseException as error:
+            _drop_frames(error)
+            raise
+        finally:
+            self._begun = None
+        if self._calls.rank == 0:
+            logging.info(
+                "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
+                self._folder,
+                info.rows,
+                len(info.tables),
+                "" if info.since is None else f" since {info.since!r}",
+                size_text(info.bytes),
+                time.time() - self._time,
+            )
+        return info
+
+    def _write_all(self) -> SnapshotInfo:
+        calls = self._calls
+        try:
+            calls.run(self._write_rows)
+            calls.run(self._commit)
+        except BaseException:
+            # One worker alone removes files: it knows whether it has made them a snapshot.
+            if calls.rank == 0:
+                files.give_up(self._folder, self._file_number)
+            raise
+        return manifest.read(self._folder)
+
+    @property
+    def _file_number(self) -> str:
+        return self._number[:8]
+
+    def _write_rows(self) -> None:
+        since = "" if self._base is None else self._base.name
+        for place, table in enumerate(self._tables):
+            file_name = files.name_of(place, self._file_number)
+            part = self._part(place)
+            if self._begun is not None:
+                snapshot_ops.write_snapshot(
+                    self._begun, place, self._folder, file_name, since, part
+                )
+            elif part is not None:
+                snapshot_ops.save_part(
+                    table.resource_handle,
+                    self._folder,
+                    file_name,
+                    part,
+                    buffer_bytes=DEFAULT_BUFFER_BYTES,
+                )
+            else:
+                _save_rows(table, self._folder, file_name)
+
+    def _part(self, place: int) -> snapshot_ops.Part | None:
+        if self._calls.count == 1:
+            return None
+        digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
+        save = int.from_bytes(digest, "little", signed=True) or 1
+        return snapshot_ops.Part(save, self._calls.rank, self._calls.count)
+
+    def _commit(self) -> None:
+        """Makes the files of all workers a snapshot, on one worker."""
+        if self._calls.rank > 0:
+            return
+        written = []
+        for place, table in enumerate(self._tables):
+            file_name = files.name_of(place, self._file_number)
+            if self._calls.count > 1:
+                self._join(file_name)
+            written.append(manifest.files_of(self._folder, file_name, table.options.name))
+        since = None if self._base is None else self._base.name
+        info = SnapshotInfo(self._name, since, self._time, tuple(written), self._keys)
+        files.commit(self._folder, info)
+
+    def _join(self, file_name: str) -> None:
+        try:
+            snapshot_ops.join_rows(self._folder, file_name, self._calls.count)
+        except tf.errors.NotFoundError as error:
+            raise tf.errors.NotFoundError(
+                None,
+                None,
+                f"'{self._folder}' must be in a file system that all workers share: it does not "
+                f"have the files of each of them. {error.message}",
+            ) from error
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Lets go of the snapshot under way, which the frames of an error hold, and it the tables."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def _save_rows(table: Table, folder: str, file_name: str) -> None:
+    place = row_file_ops.Place(tf.constant(folder), "", file_name, rank=0, processes=1)
+    row_file_ops.save_rows(
+        table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES, links=True
+    )
+
+
+def _signed(save: int) -> int:
+    """A number of a save as ops take it."""
+    return save - 2**64 if save >= 2**63 else save
