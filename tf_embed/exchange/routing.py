@@ -191,6 +191,29 @@ def reply(
         return exchange_ops.unpack_messages(got, tf.stack(list(counts)), _types(parts))
 
 
+def gradients_of_reply(
+    channel: Channel,
+    plan: Plan,
+    parts: Sequence[Part],
+    counts: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+    """Sends the gradients of what `reply` gave back to the workers that it came from.
+
+    Args:
+        channel: Where.
+        plan: As of `reply`.
+        parts: The gradients of its results.
+        counts: As of `reply`.
+
+    Returns:
+        The gradients of its parts.
+    """
+    with tf.device(channel.workers.device):
+        messages = exchange_ops.pack_messages(parts, tf.stack(list(counts)), plan.reply_capacity)
+        got = channel.all_to_all(messages, _REPLIES + plan.reply_number)
+        return exchange_ops.unpack_messages(got, plan.received, _types(parts))
+
+
 def _types(parts: Sequence[Part]) -> list[PartType]:
     return [
         PartType(

@@ -217,6 +217,11 @@ class WorkerTable(Table):
         sizes = self._saves.all_gather(tf.reshape(super().size(), [1]), key=2)
         return tf.reduce_sum(sizes)
 
+    def largest_of_workers(self, number: tf.Tensor) -> tf.Tensor:
+        """The largest of a number that each worker has, float64 scalar."""
+        numbers = self._saves.all_gather(tf.reshape(tf.cast(number, tf.float64), [1]), key=6)
+        return tf.reduce_max(numbers)
+
     # Verbs that write.
 
     def find_or_insert(
@@ -478,12 +483,12 @@ def _shortened(text: str) -> str:
 
 
 def gradients_to_owners(
-    tables: Sequence[Table], keys: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+    tables: Sequence[Table | None], keys: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Sends gradients to the workers that own their rows, those of all tables together.
 
     Args:
-        tables: The tables. Those that are not sharded keep what they have.
+        tables: The tables, or None. What is not sharded keeps what it has.
         keys: Of each table, [n].
         gradients: Of each table, [n, dim].
 
