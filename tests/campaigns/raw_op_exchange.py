@@ -52,6 +52,7 @@ class ExchangeCalls(SnapshotCalls):
             "counts": tf.constant(counts, tf.int32),
             "part_tables": numbers,
             "wire_types": wires,
+            "rank": draw.randrange(-1, len(counts[0])),
         }
 
     right_message_words = _parts
@@ -71,6 +72,9 @@ class ExchangeCalls(SnapshotCalls):
             "part_tables": packed["part_tables"],
             "wire_types": packed["wire_types"],
             "widths": [part.shape[1] if part.shape.rank == 2 else 0 for part in parts],
+            "own": parts if packed["rank"] >= 0 else [],
+            "own_counts": packed["counts"],
+            "rank": packed["rank"],
         }
 
     def right_plan_exchange(self, draw: random.Random) -> Arguments:

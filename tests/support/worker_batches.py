@@ -69,7 +69,13 @@ KINDS = {
     "mean of few ids": Kind({**_ADAM, **_MEAN}, range=4),
     "long bags": Kind(_ROWWISE, longest=40),
     "long bags, mean": Kind({**_ADAM, **_MEAN}, longest=40),
-    "single ids": Kind({**_ADAM, "embedding_specs": [(50, 3), (None, 3), (90, 3)], "pooling_mode": PoolingMode.NONE}),
+    "single ids": Kind(
+        {
+            **_ADAM,
+            "embedding_specs": [(50, 3), (None, 3), (90, 3)],
+            "pooling_mode": PoolingMode.NONE,
+        }
+    ),
     "weights": Kind(_ADAM, is_weighted=True),
     "weights, mean": Kind({**_SGD, **_MEAN}, is_weighted=True),
     "clipped": Kind({**_SGD, "gradient_clipping": True, "max_gradient": 0.1}, longest=20),
@@ -170,9 +176,11 @@ class Trained:
         with tf.GradientTape() as tape:
             values = [one.flat_values for one in weights]
             tape.watch(values)
-            given = [
-                one.with_flat_values(v) for one, v in zip(weights, values, strict=True)
-            ] if self.kind.is_weighted else None
+            given = (
+                [one.with_flat_values(v) for one, v in zip(weights, values, strict=True)]
+                if self.kind.is_weighted
+                else None
+            )
             out = self.layer(ids, per_sample_weights=given, training=True)
             products = tf.linalg.matvec(tf.cast(out, tf.float32), self.dense.value)
             if self.is_pooled:
@@ -181,9 +189,7 @@ class Trained:
                 loss = tf.reduce_sum((products - 0.5) ** 2) / BATCH
         gradients = tape.gradient(loss, [*self.variables, *values])
         count = len(self.variables)
-        self.optimizer.apply_gradients(
-            zip(gradients[:count], self.variables, strict=True)
-        )
+        self.optimizer.apply_gradients(zip(gradients[:count], self.variables, strict=True))
         of_weights = tf.concat([g for g in gradients[count:] if g is not None] or [[0.0]], 0)
         return loss, tf.reduce_sum(of_weights**2)
 
@@ -235,6 +241,72 @@ def training(strategy: Any, rank: int, folder: str) -> Any:
         ]
         found[name] = {**trained.found(), "losses": np.array(losses)}
     return found
+
+
+def model_of() -> Any:
+    """A functional model of a table-batched layer and a layer of its own table."""
+    ids = [keras.Input([4], dtype="int64", name=f"ids_{i}") for i in range(len(FEATURES))]
+    bags = TableBatchedEmbeddingBags(
+        SPECS, FEATURES, initializer=_uniform(), padding_id=-1, **_ADAM, name="bags"
+    )
+    rows = tf_embed.layers.DynamicEmbedding(
+        3, combiner="mean", optimizer="adam", initializer="zeros", name="rows"
+    )
+    joined = keras.layers.concatenate([bags(ids), rows(ids[0])])
+    dense = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(3))
+    model = tf_embed.distributed.Model(ids, dense(joined))
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+def dataset() -> tf.data.Dataset:
+    draw = np.random.default_rng(6)
+    ids = {f"ids_{i}": draw.integers(-1, 50, [70, 4]) for i in range(len(FEATURES))}
+    labels = draw.normal(size=[70, 1]).astype(np.float32)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.from_tensor_slices((ids, labels)).batch(16).with_options(options)
+
+
+def fitted(model: Any) -> dict[str, Any]:
+    """What `fit`, `evaluate` and `predict` give, and all rows."""
+    losses = model.fit(dataset(), epochs=2, verbose=0).history["loss"]
+    found = {"losses": losses, "loss": model.evaluate(dataset(), verbose=0)}
+    return {**found, **contents(model)}
+
+
+def contents(model: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"predictions": model.predict(dataset(), verbose=0)}
+    bags = model.get_layer("bags")
+    keys = tf.range(50, dtype=tf.int64)
+    for number, table in enumerate(bags.tables):
+        found[f"rows {number}"] = table.lookup(keys).numpy()
+    for number, slot in enumerate(bags.trainable_variables[0].own_trainer.slots):
+        found[f"slot {number}"] = slot.lookup(keys).numpy()
+    found["steps"] = int(bags.optimizer.iterations.numpy())
+    return found
+
+
+def contents_of(found: dict[str, Any]) -> dict[str, Any]:
+    """The part of what `fitted` gave that `contents` gives."""
+    return {name: value for name, value in found.items() if not name.startswith("loss")}
+
+
+def fit(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
+    """Trains, and saves in Keras's ways."""
+    del rank
+    with strategy.scope():
+        model = model_of()
+    found = fitted(model)
+    model.save(f"{folder}/model.keras")
+    model.save_weights(f"{folder}/model.weights.h5")
+    tf.train.Checkpoint(model=model).write(
+        f"{folder}/checkpoint-{strategy.cluster_resolver.task_id}"
+    )
+    with strategy.scope():
+        again = model_of()
+    again.load_weights(f"{folder}/model.weights.h5")
+    return {"fitted": found, "loaded": contents(again)}
 
 
 def local(strategy: Any, rank: int, folder: str) -> Any:

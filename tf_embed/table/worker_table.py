@@ -24,7 +24,7 @@ from tf_embed.exchange.routing import Routed
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Channel, Workers, workers_of_scope
 from tf_embed.ops import exchange_ops, table_ops
-from tf_embed.ops.exchange_ops import Part, PartType
+from tf_embed.ops.exchange_ops import Part, PartType, Sent
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table import joint_lookups
@@ -344,8 +344,8 @@ class WorkerTable(Table):
                     gathered.append(tf.zeros([rows, 0], part.dtype))
                     continue
                 count = tf.shape(part)[:1]
-                sent = [Part(0, part)]
-                words = exchange_ops.message_words(sent, count[tf.newaxis])
+                sent = Sent([Part(0, part)], count[tf.newaxis])
+                words = exchange_ops.message_words(sent)
                 both = channel.all_gather(tf.concat([count, words], 0), key=4)
                 both = tf.transpose(tf.reshape(both, [-1, 2]))
                 # Lengths are powers of two, each with a key of its own.
@@ -357,7 +357,7 @@ class WorkerTable(Table):
                     tf.int32,
                 )
                 capacity = tf.bitwise.left_shift(tf.constant(1, tf.int64), tf.cast(log, tf.int64))
-                message = exchange_ops.pack_messages(sent, count[tf.newaxis], capacity)
+                message = exchange_ops.pack_messages(sent, capacity)
                 got = channel.all_gather(message, key=8 + log)
                 (rows,) = exchange_ops.unpack_messages(
                     got,

@@ -76,9 +76,7 @@ class WorkerLookup:
         with tf.device("/CPU:0"):
             owners = tf.zeros([0], tf.int32)
             if not isinstance(owner, str):
-                owners = routing.owners_of(
-                    bags.indices, workers.count, self._sharding, self._name
-                )
+                owners = routing.owners_of(bags.indices, workers.count, self._sharding, self._name)
             return bag_exchange_ops.split_bags(
                 bags,
                 owners,
