@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops by which bags of many tables are looked up at the workers that own their keys: the bags
-// are taken apart by owner, owners pool what they have, and what they send back is added up. Batches
-// are those of table_batch_ops.cc.
+// are taken apart by owner, owners pool what they have, and what they send back is added up.
+// Batches are those of table_batch_ops.cc.
 #include <cstdint>
 
 #include "absl/status/status.h"

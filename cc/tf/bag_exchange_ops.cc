@@ -50,9 +50,7 @@ class SplitBagsOp final : public TableBatchOp {
     OP_REQUIRES_OK(construction, construction->GetAttr("ask_by", &ask_by));
     OP_REQUIRES_OK(construction, ReadNumber(construction, "bytes_of_number", 1, 8, &bytes_));
     rule_ = rule == "hash" ? OwnerRule::kHash : OwnerRule::kRemainder;
-    ask_by_ = ask_by == "less"   ? AskBy::kLess
-              : ask_by == "bags" ? AskBy::kBags
-                                 : AskBy::kKeys;
+    ask_by_ = ask_by == "less" ? AskBy::kLess : ask_by == "bags" ? AskBy::kBags : AskBy::kKeys;
   }
 
  private:
@@ -217,8 +215,7 @@ class JoinBagsGradientOp final : public JoinOp {
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSplitBags").Device(tf::DEVICE_CPU), SplitBagsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinBags").Device(tf::DEVICE_CPU), JoinBagsOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinBagsGradient").Device(tf::DEVICE_CPU),
-                        JoinBagsGradientOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinBagsGradient").Device(tf::DEVICE_CPU), JoinBagsGradientOp);
 
 }  // namespace
 }  // namespace tf_embed

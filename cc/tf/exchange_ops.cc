@@ -533,9 +533,10 @@ class UnpackMessagesOp final : public ExchangeOp {
       const bool is_matrix = widths_[part] > 0;
       if (tensor.dtype() != attributes_.types[part] || tensor.dims() != (is_matrix ? 2 : 1) ||
           (is_matrix && tensor.dim_size(1) != widths_[part])) {
-        return InvalidArgumentError("`own` must have parts of `part_types` and `widths`. Received: ",
-                                    tf::DataTypeString(tensor.dtype()), " of shape ",
-                                    tensor.shape().DebugString(), " as part ", part, ".");
+        return InvalidArgumentError(
+            "`own` must have parts of `part_types` and `widths`. Received: ",
+            tf::DataTypeString(tensor.dtype()), " of shape ", tensor.shape().DebugString(),
+            " as part ", part, ".");
       }
       const int32_t* const numbers = attributes_.CountsOf(part, own_counts);
       int64_t begin = 0, size = 0;
@@ -545,9 +546,10 @@ class UnpackMessagesOp final : public ExchangeOp {
       }
       if (size != tensor.dim_size(0) ||
           numbers[attributes_.rank] != attributes_.CountsOf(part, counts)[attributes_.rank]) {
-        return InvalidArgumentError("`own_counts` must be those that `own` was packed with, and be ",
-                                    "equal to `counts` for the worker itself. Received: ", size,
-                                    " rows for ", tensor.dim_size(0), " in part ", part, ".");
+        return InvalidArgumentError(
+            "`own_counts` must be those that `own` was packed with, and be ",
+            "equal to `counts` for the worker itself. Received: ", size, " rows for ",
+            tensor.dim_size(0), " in part ", part, ".");
       }
       own->push_back(static_cast<size_t>(begin));
     }

@@ -13,7 +13,6 @@ import worker_batches
 import worker_programs
 from absl.testing import parameterized
 
-
 FOLDER = tempfile.TemporaryDirectory()
 
 

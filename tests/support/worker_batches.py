@@ -136,7 +136,7 @@ def batches_of(kind: Kind, step: int, ranks: Sequence[int], workers: int) -> lis
     count = len(parts[0][0])
 
     def ragged(which: int, dtype: tf.DType) -> list[tf.RaggedTensor]:
-        rows = [sum((part[which][i] for part in parts), []) for i in range(count)]
+        rows = [[bag for part in parts for bag in part[which][i]] for i in range(count)]
         return [tf.ragged.constant(one, dtype, ragged_rank=1) for one in rows]
 
     labels = tf.constant(np.concatenate([part[2] for part in parts]))

@@ -134,7 +134,8 @@ def unpack_messages(
         sent: What this worker has sent, if it takes its own share from there; None: its own message
             is among the others.
     """
-    own = sent is not None and sent.rank >= 0
+    if sent is None or sent.rank < 0:
+        sent = Sent([], counts)
     return _raw.tf_embed_unpack_messages(
         messages=messages,
         counts=counts,
@@ -142,9 +143,9 @@ def unpack_messages(
         part_tables=[part.table for part in parts],
         wire_types=[part.wire_type for part in parts],
         widths=[part.width for part in parts],
-        own=[part.tensor for part in sent.parts] if own else [],
-        own_counts=sent.counts if own else counts,
-        rank=sent.rank if own else -1,
+        own=[part.tensor for part in sent.parts],
+        own_counts=sent.counts,
+        rank=sent.rank,
     )
 
 

@@ -69,14 +69,15 @@ from tf_embed.variable.variable import Variable
 # Attributes that can't be assigned once a layer is made.
 _FIXED = frozenset(
     {
+        *("bounds_check_mode", "distribution", "feature_names", "feature_table_map"),
         *(
-            "bounds_check_mode",
-            "distribution",
-            "feature_names",
-            "feature_table_map",
             "max_gradient",
+            "optimizer_type",
+            "output_dtype",
+            "padding_id",
+            "pooling_mode",
+            "settings",
         ),
-        *("optimizer_type", "output_dtype", "padding_id", "pooling_mode", "settings"),
         *("stochastic_rounding", "table_names", "weights_precision"),
     }
 )

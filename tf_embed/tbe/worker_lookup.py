@@ -94,7 +94,8 @@ class WorkerLookup:
         sent = [Part(_KEYS, split.keys), Part(_BAGS, split.lengths), Part(_TABLES, split.bags)]
         types = [PartType(_VALUES, tf.float32, wire_type=wire)]
         got = routing.to_owners(self._channel, counts, sent, types)
-        pooled = self._pooled(*got.parts, training)
+        keys, lengths, bags = got.parts
+        pooled = self._pooled(keys, lengths, bags, training)
 
         @tf.custom_gradient
         def replied(values: tf.Tensor) -> Any:

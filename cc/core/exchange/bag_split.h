@@ -101,7 +101,7 @@ struct BagJoin {
   const int64_t* sources;  // each is at most `num_values` - dim
   const int64_t* splits;
   size_t num_values;
-  const float* weights;    // of each source; null: 1
+  const float* weights;     // of each source; null: 1
   const int64_t* divisors;  // offsets of the bags, whose sums are divided by their sizes; null: not
   std::vector<PooledRun> runs;
 };

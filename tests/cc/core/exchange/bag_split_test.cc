@@ -192,8 +192,7 @@ TEST(BagSplit, RefusesAnOwnerThatIsNone) {
   const std::vector<int32_t> chosen(batch.keys.size(), 3);
   const BagOwners owners{kWorkers, 0, chosen.data(), OwnerRule::kHash};
   BagSplit split;
-  EXPECT_FALSE(
-      split.Build(ExecContext::Serial(), batch.view(), owners, AskBy::kLess, 4).ok());
+  EXPECT_FALSE(split.Build(ExecContext::Serial(), batch.view(), owners, AskBy::kLess, 4).ok());
 }
 
 }  // namespace
