@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cc/core/exchange/bag_split.h"
+#include "cc/tf/exchange_op.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_batch.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -17,8 +18,6 @@ namespace tf_embed {
 namespace {
 
 namespace tf = ::tensorflow;
-
-constexpr int64_t kMostWorkers = 1 << 16;
 
 BagRun RunOf(const Piece& piece) {
   return {static_cast<size_t>(piece.table), static_cast<size_t>(piece.first_bag),
