@@ -52,6 +52,7 @@ REGISTER_OP("TfEmbedMessageWords")
     .Attr("part_types: list(type) >= 1")
     .Attr("part_tables: list(int) >= 1")
     .Attr("wire_types: list({'same', 'bfloat16', 'float16'}) >= 1")
+    .Attr("rank: int >= -1 = -1")
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle counts;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(c->num_inputs() - 1), 2, &counts));
@@ -88,7 +89,8 @@ Makes of what all workers said of their messages what they must agree on.
 gathered: int32, the vectors of all workers one behind the other: how many keys of each table the
   worker sends to each, [num_tables, num_workers], and then the words of these messages,
   [num_workers].
-capacity: The words that each message gets; the same on all workers.
+capacity: The words that each message gets; the same on all workers. What a worker has for itself is
+  in no message, and needs no room in a reply.
 number: The number of that capacity, less than 256.
 reply_capacity: The same of the replies.
 reply_number: The same of the replies.
@@ -105,6 +107,7 @@ REGISTER_OP("TfEmbedPackMessages")
     .Attr("part_types: list(type) >= 1")
     .Attr("part_tables: list(int) >= 1")
     .Attr("wire_types: list({'same', 'bfloat16', 'float16'}) >= 1")
+    .Attr("rank: int >= -1 = -1")
     .SetShapeFn([](InferenceContext* c) -> Status {
       ShapeHandle counts;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(c->num_inputs() - 2), 2, &counts));
@@ -120,16 +123,21 @@ capacity: int64 scalar, the words of a message.
 messages: [num_workers, capacity].
 part_tables: Of which table each part is.
 wire_types: How the numbers of each part travel; only float32 may travel as another type.
+rank: The worker whose own message stays empty, because it takes its parts as they are; -1: none.
 )doc");
 
 REGISTER_OP("TfEmbedUnpackMessages")
     .Input("messages: int32")
     .Input("counts: int32")
+    .Input("own: own_types")
+    .Input("own_counts: int32")
     .Output("parts: part_types")
     .Attr("part_types: list(type) >= 1")
+    .Attr("own_types: list(type) >= 0 = []")
     .Attr("part_tables: list(int) >= 1")
     .Attr("wire_types: list({'same', 'bfloat16', 'float16'}) >= 1")
     .Attr("widths: list(int) >= 1")
+    .Attr("rank: int >= -1 = -1")
     .SetShapeFn([](InferenceContext* c) -> Status {
       std::vector<int64_t> widths;
       TF_RETURN_IF_ERROR(c->GetAttr("widths", &widths));
@@ -145,7 +153,10 @@ Takes messages apart: the message of each worker to this one, as TfEmbedPackMess
 
 messages: [num_workers, capacity], those of worker 0 first.
 counts: [num_tables, num_workers]; how many keys, or rows, of each table came from each.
+own: The parts that this worker packed, of which it takes its own share; none if `rank` is -1.
+own_counts: The counts that it packed them with.
 parts: Those of worker 0 first.
+rank: This worker, as it packed; -1: what it sent to itself is in the messages too.
 widths: Of each part the numbers in a row, 0 for keys.
 )doc");
 

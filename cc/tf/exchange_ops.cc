@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/core/exchange/key_route.h"
 #include "cc/core/exchange/message.h"
+#include "cc/tf/exchange_op.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/table_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -22,117 +22,19 @@ namespace {
 namespace tf = ::tensorflow;
 
 // Then the numbers of a plan can be counted in 64 bits.
-constexpr int64_t kMostWorkers = 1 << 16;
 constexpr int64_t kMostTables = 1 << 16;
 constexpr double kBytesPerNanosecond = 4;  // of a copy, roughly
-
-// An op that may find no memory.
-class ExchangeOp : public tf::OpKernel {
- public:
-  using tf::OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) final {
-    try {
-      OP_REQUIRES_OK(context, Run(context));
-    } catch (const std::bad_alloc&) {
-      context->CtxFailure(ResourceExhaustedError("No memory for an exchange between workers."));
-    }
-  }
-
- private:
-  virtual absl::Status Run(tf::OpKernelContext* context) = 0;
-};
-
-class RouteKeysOp final : public ExchangeOp {
- public:
-  explicit RouteKeysOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
-    std::string rule;
-    OP_REQUIRES_OK(construction,
-                   ReadNumber(construction, "num_workers", 1, kMostWorkers, &num_workers_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("owner_rule", &rule));
-    rule_ = rule == "hash" ? OwnerRule::kHash : OwnerRule::kRemainder;
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    const tf::Tensor& tensor = context->input(0);
-    const tf::Tensor& owners = context->input(1);
-    const size_t size = static_cast<size_t>(tensor.NumElements());
-    const size_t num_workers = static_cast<size_t>(num_workers_);
-    TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
-    if (owners.NumElements() != 0 && owners.NumElements() != tensor.NumElements()) {
-      return InvalidArgumentError("`owners` must have one worker for each key. Received: ",
-                                  owners.NumElements(), " for ", size, " keys.");
-    }
-    const bool is_string = tensor.dtype() == tf::DT_STRING;
-    if (is_string && rule_ == OwnerRule::kRemainder && owners.NumElements() == 0) {
-      return InvalidArgumentError("`owner_rule` must be hash for keys that are strings.");
-    }
-    const ExecContext exec = ThreadPoolOf(context);
-    Buffer<int64_t> widened(HostAllocator());
-    Buffer<int32_t> owners_of_strings(HostAllocator());
-    const int64_t* keys;
-    const int32_t* chosen = owners.NumElements() == 0 ? nullptr : owners.flat<int32_t>().data();
-    if (is_string) {
-      const StringBatch strings = StringsOf(tensor);
-      TF_RETURN_IF_ERROR(ToTensorFlow(widened.Resize(size)));
-      TF_RETURN_IF_ERROR(
-          ToTensorFlow(NumberDistinctStrings(exec, strings, HostAllocator(), widened.data())));
-      keys = widened.data();
-      if (chosen == nullptr) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(owners_of_strings.Resize(size)));
-        for (size_t i = 0; i < size; ++i) {
-          owners_of_strings[i] =
-              static_cast<int32_t>(OwnerByHash(HashString(strings[i], 0), num_workers));
-        }
-        chosen = owners_of_strings.data();
-      }
-    } else {
-      TF_RETURN_IF_ERROR(WidenedKeys(tensor, &widened, &keys));
-    }
-    const bool is_unsigned = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_UINT32;
-    KeyRoute route(HostAllocator());
-    TF_RETURN_IF_ERROR(
-        ToTensorFlow(route.Build(exec, keys, size, chosen, rule_, is_unsigned, num_workers)));
-
-    tf::Tensor* routed;
-    tf::Tensor* places;
-    tf::Tensor* counts;
-    const int64_t num_routed = static_cast<int64_t>(route.size());
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {num_routed}, &routed));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, tensor.shape(), &places));
-    TF_RETURN_IF_ERROR(context->allocate_output(2, {num_workers_}, &counts));
-    if (tensor.dtype() == tf::DT_INT64 || tensor.dtype() == tf::DT_UINT64) {
-      route.WriteKeys(static_cast<int64_t*>(routed->data()));
-    } else {
-      Buffer<int64_t> wide(HostAllocator());
-      TF_RETURN_IF_ERROR(ToTensorFlow(wide.Resize(route.size())));
-      route.WriteKeys(wide.data());
-      if (is_string) {
-        const tf::tstring* const from = tensor.flat<tf::tstring>().data();
-        tf::tstring* const to = routed->flat<tf::tstring>().data();
-        for (size_t i = 0; i < route.size(); ++i) to[i] = from[wide[i]];
-      } else {
-        NarrowKeys(wide.data(), route.size(), 0, routed);
-      }
-    }
-    route.WritePlaces(exec, places->flat<int32_t>().data());
-    std::copy_n(route.counts(), num_workers, counts->flat<int32_t>().data());
-    return absl::OkStatus();
-  }
-
-  int64_t num_workers_ = 1;
-  OwnerRule rule_ = OwnerRule::kHash;
-};
 
 // The attributes of an op that packs or unpacks parts.
 struct PartAttributes {
   std::vector<tf::DataType> types;
   std::vector<int64_t> tables;
   std::vector<WireType> wires;
+  int64_t rank = -1;  // the worker to which nothing is packed; -1: there is none
 
   absl::Status Read(tf::OpKernelConstruction* construction) {
     std::vector<std::string> names;
+    TF_RETURN_IF_ERROR(construction->GetAttr("rank", &rank));
     TF_RETURN_IF_ERROR(construction->GetAttr("part_types", &types));
     TF_RETURN_IF_ERROR(construction->GetAttr("part_tables", &tables));
     TF_RETURN_IF_ERROR(construction->GetAttr("wire_types", &names));
@@ -160,6 +62,10 @@ struct PartAttributes {
 
   absl::Status CheckCounts(const tf::Tensor& counts) const {
     TF_RETURN_IF_ERROR(CheckRank(counts, "counts", 2));
+    if (rank >= counts.dim_size(1)) {
+      return InvalidArgumentError("`rank` must be less than the number of workers, ",
+                                  counts.dim_size(1), ". Received: ", rank, ".");
+    }
     for (const int64_t table : tables) {
       if (table < 0 || table >= counts.dim_size(0)) {
         return InvalidArgumentError("`part_tables` must be from 0 to ", counts.dim_size(0) - 1,
@@ -224,11 +130,13 @@ class PartsOut {
   }
   uint64_t WordsTo(size_t worker) const {
     uint64_t words = 0;
+    if (static_cast<int64_t>(worker) == attributes_->rank) return words;
     for (size_t part = 0; part < tensors_.size(); ++part) words += WordsTo(worker, part);
     return words;
   }
 
   void Pack(size_t worker, char* message) const {
+    if (static_cast<int64_t>(worker) == attributes_->rank) return;
     for (size_t part = 0; part < tensors_.size(); ++part) {
       const size_t begin = begins_[part][worker], end = begins_[part][worker + 1];
       if (tensors_[part]->dtype() == tf::DT_STRING) {
@@ -332,6 +240,7 @@ class PlanExchangeOp final : public ExchangeOp {
           reply += WordsOfBytes(static_cast<uint64_t>(count) *
                                 static_cast<uint64_t>(reply_row_bytes_[part]));
         }
+        if (from == to) reply = 0;
         const int64_t words = of_from[num_tables_ * num_workers_ + to];
         if (words < 0) return Damaged(from, words);
         most = std::max(most, static_cast<uint64_t>(words));
@@ -452,10 +361,13 @@ class UnpackMessagesOp final : public ExchangeOp {
     const size_t num_workers = static_cast<size_t>(messages.dim_size(0));
     const uint64_t capacity = static_cast<uint64_t>(messages.dim_size(1));
     const char* const in = static_cast<const char*>(messages.data());
+    std::vector<size_t> own;  // the first own row of each part
+    TF_RETURN_IF_ERROR(ReadOwn(context, counts, &own));
 
     // What a row says it has is compared with its length before any memory is asked for.
     for (size_t worker = 0; worker < num_workers; ++worker) {
       uint64_t words = 0;
+      if (static_cast<int64_t>(worker) == attributes_.rank) continue;
       for (size_t part = 0; part < num_parts; ++part) {
         const uint64_t count = static_cast<uint64_t>(attributes_.CountsOf(part, counts)[worker]);
         words += WordsOfBytes(count * LeastBytes(part));
@@ -480,7 +392,10 @@ class UnpackMessagesOp final : public ExchangeOp {
         const size_t count = static_cast<size_t>(attributes_.CountsOf(part, counts)[worker]);
         const char* const from = message + word * kWordBytes;
         uint64_t words = 0;
-        if (attributes_.types[part] == tf::DT_STRING) {
+        if (static_cast<int64_t>(worker) == attributes_.rank) {
+          CopyOwn(context->input(2 + static_cast<int>(part)), own[part], count, at[part],
+                  outputs[part]);
+        } else if (attributes_.types[part] == tf::DT_STRING) {
           tf::tstring* const to = outputs[part]->flat<tf::tstring>().data() + at[part];
           TF_RETURN_IF_ERROR(ToTensorFlow(UnpackStrings(
               from, capacity - word, count,
@@ -500,6 +415,58 @@ class UnpackMessagesOp final : public ExchangeOp {
       }
     }
     return absl::OkStatus();
+  }
+
+  // Reads and checks the parts that this worker packed: `own` [parts] says where its share begins.
+  absl::Status ReadOwn(tf::OpKernelContext* context, const tf::Tensor& counts,
+                       std::vector<size_t>* own) const {
+    const size_t num_own = static_cast<size_t>(context->num_inputs() - 3);
+    const size_t wanted = attributes_.rank < 0 ? 0 : attributes_.types.size();
+    if (num_own != wanted) {
+      return InvalidArgumentError("`own` must have ", wanted, " parts. Received: ", num_own, ".");
+    }
+    if (num_own == 0) return absl::OkStatus();
+    const tf::Tensor& own_counts = context->input(context->num_inputs() - 1);
+    TF_RETURN_IF_ERROR(attributes_.CheckCounts(own_counts));
+    for (size_t part = 0; part < num_own; ++part) {
+      const tf::Tensor& tensor = context->input(2 + static_cast<int>(part));
+      const bool is_matrix = widths_[part] > 0;
+      if (tensor.dtype() != attributes_.types[part] || tensor.dims() != (is_matrix ? 2 : 1) ||
+          (is_matrix && tensor.dim_size(1) != widths_[part])) {
+        return InvalidArgumentError(
+            "`own` must have parts of `part_types` and `widths`. Received: ",
+            tf::DataTypeString(tensor.dtype()), " of shape ", tensor.shape().DebugString(),
+            " as part ", part, ".");
+      }
+      const int32_t* const numbers = attributes_.CountsOf(part, own_counts);
+      int64_t begin = 0, size = 0;
+      for (int64_t worker = 0; worker < own_counts.dim_size(1); ++worker) {
+        if (worker < attributes_.rank) begin += numbers[worker];
+        size += numbers[worker];
+      }
+      if (size != tensor.dim_size(0) ||
+          numbers[attributes_.rank] != attributes_.CountsOf(part, counts)[attributes_.rank]) {
+        return InvalidArgumentError(
+            "`own_counts` must be those that `own` was packed with, and be ",
+            "equal to `counts` for the worker itself. Received: ", size, " rows for ",
+            tensor.dim_size(0), " in part ", part, ".");
+      }
+      own->push_back(static_cast<size_t>(begin));
+    }
+    return absl::OkStatus();
+  }
+
+  static void CopyOwn(const tf::Tensor& own, size_t begin, size_t count, size_t at,
+                      tf::Tensor* part) {
+    if (own.dtype() == tf::DT_STRING) {
+      std::copy_n(own.flat<tf::tstring>().data() + begin, count,
+                  part->flat<tf::tstring>().data() + at);
+      return;
+    }
+    const size_t width = own.dims() == 2 ? static_cast<size_t>(own.dim_size(1)) : 1;
+    const size_t bytes = width * static_cast<size_t>(tf::DataTypeSize(own.dtype()));
+    std::copy_n(static_cast<const char*>(own.data()) + begin * bytes, count * bytes,
+                static_cast<char*>(part->data()) + at * bytes);
   }
 
   size_t RowBytes(size_t part) const {
@@ -535,7 +502,6 @@ class ExchangedRowsOp final : public ExchangeOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfEmbedRouteKeys").Device(tf::DEVICE_CPU), RouteKeysOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedMessageWords").Device(tf::DEVICE_CPU), MessageWordsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPlanExchange").Device(tf::DEVICE_CPU), PlanExchangeOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPackMessages").Device(tf::DEVICE_CPU), PackMessagesOp);

@@ -256,7 +256,9 @@ absl::Status TableBatch::CheckPiece(const Piece& piece, const std::vector<int64_
 
 TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
   std::string combiner;
-  OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
+  if (construction->HasAttr("combiner")) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
+  }
   OP_REQUIRES_OK(construction, CheckListLengths(construction));
   OP_REQUIRES_OK(construction, construction->GetAttr("dims", &dims_));
   if (construction->HasAttr("num_tables")) {

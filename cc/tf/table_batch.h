@@ -59,10 +59,15 @@ class TableBatch {
   int64_t size() const { return size_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t num_keys() const { return num_keys_; }
+  int64_t num_bags() const { return num_bags_; }
+  // All keys, and the offsets of all bags.
+  const int64_t* keys() const { return keys_; }
+  const int64_t* offsets() const { return offsets_; }
   const int64_t* keys(const Piece& piece) const { return keys_ + piece.first_key; }
   // The offsets of its bags, and where the last one ends.
   const int64_t* offsets(const Piece& piece) const { return offsets_ + piece.first_bag; }
   // Null where there are none.
+  const float* weights() const { return weights_; }
   const float* weights(const Piece& piece) const {
     return weights_ == nullptr ? nullptr : weights_ + piece.first_key;
   }

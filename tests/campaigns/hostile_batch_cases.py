@@ -235,6 +235,7 @@ OF_LAYER = {
     "policy": k.POLICY,
     "storage": k.STORAGE,
     "padding_id": k.PADDING,
+    "distribution": k.DISTRIBUTION,
     "name": k.LAYER_NAME,
 }
 

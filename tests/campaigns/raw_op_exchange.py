@@ -52,6 +52,7 @@ class ExchangeCalls(SnapshotCalls):
             "counts": tf.constant(counts, tf.int32),
             "part_tables": numbers,
             "wire_types": wires,
+            "rank": draw.randrange(-1, len(counts[0])),
         }
 
     right_message_words = _parts
@@ -71,6 +72,9 @@ class ExchangeCalls(SnapshotCalls):
             "part_tables": packed["part_tables"],
             "wire_types": packed["wire_types"],
             "widths": [part.shape[1] if part.shape.rank == 2 else 0 for part in parts],
+            "own": parts if packed["rank"] >= 0 else [],
+            "own_counts": packed["counts"],
+            "rank": packed["rank"],
         }
 
     def right_plan_exchange(self, draw: random.Random) -> Arguments:
@@ -93,6 +97,41 @@ class ExchangeCalls(SnapshotCalls):
             "keys": numbers_of(draw, draw_one(draw, KEY_DTYPES), (size,)),
             "rows": numbers_of(draw, dtype, (size, 2)),
         }
+
+    # Bags, taken apart by owner and put together.
+
+    def right_split_bags(self, draw: random.Random) -> Arguments:
+        batch, dims, size = self._batch(draw)
+        workers = draw.randint(1, 4)
+        owners = draw_one(draw, ([], [workers - 1] * int(batch["indices"].shape[0])))
+        return {
+            **batch,
+            "size": tf.constant(size, tf.int64),
+            "owners": tf.constant(owners, tf.int32),
+            "dims": list(dims),
+            "num_workers": workers,
+            "rank": draw.randrange(workers),
+            "owner_rule": draw_one(draw, ("hash", "remainder")),
+            "ask_by": draw_one(draw, ("less", "bags", "keys")),
+            "bytes_of_number": draw_one(draw, (2, 4)),
+        }
+
+    def _joined(self, draw: random.Random) -> tuple[Arguments, tf.Tensor]:
+        split = self.right_split_bags(draw)
+        _, _, _, counts, sources, splits = RAW.tf_embed_split_bags(**split)
+        batch = {name: split[name] for name in ("indices", "offsets", "pieces", "weights", "dims")}
+        values = numbers_of(draw, "float32", (int(tf.reduce_sum(counts[3])),))
+        combiner = draw_one(draw, ("sum", "mean"))
+        rest = {"values": values, "sources": sources, "splits": splits, "combiner": combiner}
+        return {**batch, **rest}, split["size"]
+
+    def right_join_bags(self, draw: random.Random) -> Arguments:
+        joined, size = self._joined(draw)
+        return {**joined, "size": size, "max_gradient": draw_one(draw, (0.0, 1.0))}
+
+    def right_join_bags_gradient(self, draw: random.Random) -> Arguments:
+        joined, size = self._joined(draw)
+        return {**joined, "gradient": numbers_of(draw, "float32", (int(size),))}
 
     # In a process without other workers a watch watches nothing.
 

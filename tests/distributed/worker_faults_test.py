@@ -31,7 +31,6 @@ REFUSED = {
     "restrict": ("InvalidArgumentError", "`num_reserved`", "the same on all workers", "'good'"),
     "prefetch": ("ValueError", "'ahead' can't prefetch for a dataset", "layer.variable.prefetch"),
     "filters": ("ValueError", "'filters'", "`BloomAdmission`", "save_to_file_system"),
-    "tbe": ("ValueError", "TableBatchedEmbeddingBags", "2 workers"),
     **{
         f"{name}{where}": (*TRAINED, name)
         for name in (

@@ -17,7 +17,6 @@ import tensorflow as tf
 from worker_programs import run_as_worker, said_by
 
 import tf_embed
-from tf_embed import tbe
 from tf_embed.distributed import WorkerSharding
 
 SECONDS = 3
@@ -160,8 +159,6 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
     found["prefetch"] = said_by(layer.prefetch, tf.data.Dataset.range(3))
     filters = tf_embed.TablePolicy(admission=tf_embed.BloomAdmission(2, 0.01))
     found["filters"] = said_by(table(strategy, "filters", policy=filters).table.export_all)
-    with strategy.scope():
-        found["tbe"] = said_by(tbe.TableBatchedEmbeddingBags, [(10, 4)])
     found.update(refused_optimizers(strategy, v))
     v.upsert([rank, 7], [[1.0]] * 2)
     found["at last"] = str(v.lookup([0, 1, 7, 9]).numpy().tolist())

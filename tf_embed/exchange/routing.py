@@ -16,7 +16,7 @@ from tf_embed import validation
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Channel
 from tf_embed.ops import exchange_ops
-from tf_embed.ops.exchange_ops import NUM_CAPACITIES, Part, PartType, Plan
+from tf_embed.ops.exchange_ops import NUM_CAPACITIES, Part, PartType, Plan, Sent
 
 # Keys of collectives within a channel.
 _COUNTS = 0  # and the number of tables, for each has its own shape
@@ -148,10 +148,10 @@ def to_owners(
     """
     workers = channel.workers
     with tf.device(workers.device):
-        all_counts = tf.stack(list(counts))
-        words = exchange_ops.message_words(parts, all_counts)
+        sent = Sent(parts, tf.stack(list(counts)), workers.rank)
+        words = exchange_ops.message_words(sent)
         gathered = channel.all_gather(
-            tf.concat([tf.reshape(all_counts, [-1]), words], 0), key=_COUNTS + len(counts)
+            tf.concat([tf.reshape(sent.counts, [-1]), words], 0), key=_COUNTS + len(counts)
         )
         if workers.places is not None:
             by_place = tf.reshape(gathered, [workers.count, -1])
@@ -163,9 +163,10 @@ def to_owners(
             rank=workers.rank,
             reply_parts=reply_parts,
         )
-        messages = exchange_ops.pack_messages(parts, all_counts, plan.capacity)
+        messages = exchange_ops.pack_messages(sent, plan.capacity)
         got = channel.all_to_all(messages, _MESSAGES + plan.number)
-        return Received(exchange_ops.unpack_messages(got, plan.received, _types(parts)), plan)
+        received = exchange_ops.unpack_messages(got, plan.received, _types(parts), sent)
+        return Received(received, plan)
 
 
 def reply(
@@ -185,10 +186,38 @@ def reply(
     Returns:
         The parts for the keys as they were sent.
     """
+    return _reply(channel, plan, parts, plan.received, tf.stack(list(counts)))
+
+
+def gradients_of_reply(
+    channel: Channel,
+    plan: Plan,
+    parts: Sequence[Part],
+    counts: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+    """Sends the gradients of what `reply` gave back to the workers that it came from.
+
+    Args:
+        channel: Where.
+        plan: As of `reply`.
+        parts: The gradients of its results.
+        counts: As of `reply`.
+
+    Returns:
+        The gradients of its parts.
+    """
+    return _reply(channel, plan, parts, tf.stack(list(counts)), plan.received)
+
+
+def _reply(
+    channel: Channel, plan: Plan, parts: Sequence[Part], sent: tf.Tensor, received: tf.Tensor
+) -> list[tf.Tensor]:
+    """Sends as many rows to each worker as `sent` says, and gets as many as `received` does."""
     with tf.device(channel.workers.device):
-        messages = exchange_ops.pack_messages(parts, plan.received, plan.reply_capacity)
+        reply = Sent(parts, sent, channel.workers.rank)
+        messages = exchange_ops.pack_messages(reply, plan.reply_capacity)
         got = channel.all_to_all(messages, _REPLIES + plan.reply_number)
-        return exchange_ops.unpack_messages(got, tf.stack(list(counts)), _types(parts))
+        return exchange_ops.unpack_messages(got, received, _types(parts), reply)
 
 
 def _types(parts: Sequence[Part]) -> list[PartType]:

@@ -198,21 +198,3 @@ def workers_of_scope(sharding: WorkerSharding) -> Workers | None:
     if strategy not in _workers:
         _workers[strategy] = Workers(strategy, sharding)
     return _workers[strategy]
-
-
-def refuse_several_workers(what: str) -> None:
-    """Raises in the scope of a strategy with several workers.
-
-    Args:
-        what: What would have the rows of one worker alone there.
-
-    Raises:
-        ValueError: It is such a scope.
-    """
-    count = strategies.worker_count(tf.distribute.get_strategy())
-    if count > 1:
-        raise ValueError(
-            f"{what} can't be made in the scope of a strategy with several workers: it would have "
-            "the rows of this worker alone. Use tf_embed.layers.DynamicEmbedding or "
-            f"tf_embed.Variable. Received: MultiWorkerMirroredStrategy of {count} workers"
-        )

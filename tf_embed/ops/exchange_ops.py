@@ -96,23 +96,34 @@ def route_keys(
     )
 
 
-def message_words(parts: Sequence[Part], counts: tf.Tensor) -> tf.Tensor:
-    """Words of the message to each worker, int32 [workers].
+class Sent(NamedTuple):
+    """What a worker sends.
 
-    Args:
+    Attributes:
         parts: The parts.
         counts: How many keys of each table go to each worker, int32 [tables, workers].
+        rank: The number of the worker, to which no message is sent; -1: it sends to itself too.
     """
-    return _raw.tf_embed_message_words(counts=counts, **_parts(parts))
+
+    parts: Sequence[Part]
+    counts: tf.Tensor
+    rank: int = -1
 
 
-def pack_messages(parts: Sequence[Part], counts: tf.Tensor, capacity: tf.Tensor) -> tf.Tensor:
-    """The messages, int32 [workers, capacity]. Arguments as above."""
-    return _raw.tf_embed_pack_messages(counts=counts, capacity=capacity, **_parts(parts))
+def message_words(sent: Sent) -> tf.Tensor:
+    """Words of the message to each worker, int32 [workers]."""
+    return _raw.tf_embed_message_words(counts=sent.counts, rank=sent.rank, **_parts(sent.parts))
+
+
+def pack_messages(sent: Sent, capacity: tf.Tensor) -> tf.Tensor:
+    """The messages, int32 [workers, capacity]."""
+    return _raw.tf_embed_pack_messages(
+        counts=sent.counts, rank=sent.rank, capacity=capacity, **_parts(sent.parts)
+    )
 
 
 def unpack_messages(
-    messages: tf.Tensor, counts: tf.Tensor, parts: Sequence[PartType]
+    messages: tf.Tensor, counts: tf.Tensor, parts: Sequence[PartType], sent: Sent | None = None
 ) -> list[tf.Tensor]:
     """The parts of the messages that came, those of worker 0 first.
 
@@ -120,7 +131,11 @@ def unpack_messages(
         messages: int32 [workers, capacity].
         counts: How many keys of each table came from each, int32 [tables, workers].
         parts: What was packed.
+        sent: What this worker has sent, if it takes its own share from there; None: its own message
+            is among the others.
     """
+    if sent is None or sent.rank < 0:
+        sent = Sent([], counts)
     return _raw.tf_embed_unpack_messages(
         messages=messages,
         counts=counts,
@@ -128,6 +143,9 @@ def unpack_messages(
         part_tables=[part.table for part in parts],
         wire_types=[part.wire_type for part in parts],
         widths=[part.width for part in parts],
+        own=[part.tensor for part in sent.parts],
+        own_counts=sent.counts,
+        rank=sent.rank,
     )
 
 

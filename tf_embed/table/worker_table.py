@@ -25,7 +25,7 @@ from tf_embed.exchange.routing import Routed
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Channel, Workers, workers_of_scope
 from tf_embed.ops import exchange_ops, table_ops
-from tf_embed.ops.exchange_ops import Part, PartType
+from tf_embed.ops.exchange_ops import Part, PartType, Sent
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.table import admission_counts, joint_lookups
@@ -226,6 +226,11 @@ class WorkerTable(Table):
         sizes = self._saves.all_gather(tf.reshape(super().size(), [1]), key=2)
         return tf.reduce_sum(sizes)
 
+    def largest_of_workers(self, number: tf.Tensor) -> tf.Tensor:
+        """The largest of a number that each worker has, float64 scalar."""
+        numbers = self._saves.all_gather(tf.reshape(tf.cast(number, tf.float64), [1]), key=6)
+        return tf.reduce_max(numbers)
+
     # Verbs that write.
 
     def find_or_insert(
@@ -366,8 +371,8 @@ class WorkerTable(Table):
                     gathered.append(tf.zeros([rows, 0], part.dtype))
                     continue
                 count = tf.shape(part)[:1]
-                sent = [Part(0, part)]
-                words = exchange_ops.message_words(sent, count[tf.newaxis])
+                sent = Sent([Part(0, part)], count[tf.newaxis])
+                words = exchange_ops.message_words(sent)
                 both = channel.all_gather(tf.concat([count, words], 0), key=4)
                 both = tf.transpose(tf.reshape(both, [-1, 2]))
                 # Lengths are powers of two, each with a key of its own.
@@ -379,7 +384,7 @@ class WorkerTable(Table):
                     tf.int32,
                 )
                 capacity = tf.bitwise.left_shift(tf.constant(1, tf.int64), tf.cast(log, tf.int64))
-                message = exchange_ops.pack_messages(sent, count[tf.newaxis], capacity)
+                message = exchange_ops.pack_messages(sent, capacity)
                 got = channel.all_gather(message, key=8 + log)
                 (rows,) = exchange_ops.unpack_messages(
                     got,
@@ -511,12 +516,12 @@ def _shortened(text: str) -> str:
 
 
 def gradients_to_owners(
-    tables: Sequence[Table], keys: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+    tables: Sequence[Table | None], keys: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Sends gradients to the workers that own their rows, those of all tables together.
 
     Args:
-        tables: The tables. Those that are not sharded keep what they have.
+        tables: The tables, or None. What is not sharded keeps what it has.
         keys: Of each table, [n].
         gradients: Of each table, [n, dim].
 

@@ -43,6 +43,11 @@ class BatchAnchor(Anchor):
         return self._tables
 
     @property
+    def table_of_keys(self) -> Table | None:
+        """None: a batch is where it was looked up, by the owners of its keys."""
+        return None
+
+    @property
     def table_name(self) -> str:
         """The name that messages use."""
         return self._owner

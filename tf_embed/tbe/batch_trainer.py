@@ -17,6 +17,7 @@ from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variab
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.anchor import run_if
 
 
@@ -112,7 +113,7 @@ class BatchTrainer(tf.Module):
 
     def check_strategy(self) -> None:
         """Refuses a MirroredStrategy for an optimizer that looks at all rows of a table."""
-        if self.state:
+        if self.state and not isinstance(self._parts.tables[0], WorkerTable):
             name = type(self.optimizer).__name__
             refuse_if_mirrored(f"{name}, which counts the steps of all rows")
 
@@ -158,6 +159,8 @@ class BatchTrainer(tf.Module):
     def missed_decay(self, number: int, keys: tf.Tensor) -> tf.Tensor:
         """What the steps since a row's last one would have left of its weights by the next one.
 
+        Of tables that are sharded over workers, it is of keys that this worker owns.
+
         Args:
             number: Of the table.
             keys: [n].
@@ -166,7 +169,7 @@ class BatchTrainer(tf.Module):
             A factor for each key, float32 [n].
         """
         optimizer: Any = self.optimizer
-        slots, _ = self._parts.tables[number].read_slots(keys, optimizer.rule, 0.0)
+        slots, _ = Table.read_slots(self._parts.tables[number], keys, optimizer.rule, 0.0)
         last = tf.cast(slots[:, 1], tf.float64)
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.float64) + 1
         missed = tf.where(last > 0, tf.maximum(step - last - 1, 0.0), 0.0)
@@ -183,8 +186,11 @@ class BatchTrainer(tf.Module):
             largest_slot(table.resource_handle, rule=self.optimizer.rule, slot=slot)
             for table in self._parts.tables
         ]
-        (counter,) = self.state
-        counter.assign(tf.cast(1.0 + tf.reduce_max(largest), counter.dtype))
+        (counter,), first = self.state, self._parts.tables[0]
+        most = tf.reduce_max(largest)
+        if isinstance(first, WorkerTable):
+            most = first.largest_of_workers(most)
+        counter.assign(tf.cast(1.0 + most, counter.dtype))
 
     def arrays(self, prefix: str) -> dict[str, Any]:
         """What is to be saved besides the tables, for `keras_files.write`.

@@ -42,6 +42,7 @@ class BoundsCheck:
         self._mode = mode.plain
         self._padding = [] if padding_id is None else [padding_id]
         self._num_faults = num_faults
+        self._strategy = tf.distribute.get_strategy()
 
     def checked(self, batch: Batch) -> Batch:
         """The batch without them. Counts the faults, if the mode says so."""
@@ -60,8 +61,18 @@ class BoundsCheck:
             kept = checked.kept
             weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
         if self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE):
-            self._num_faults.assign_add(checked.num_events)
+            self._count(checked.num_events)
         return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
+
+    def _count(self, faults: tf.Tensor) -> None:
+        """Adds to the count of this replica."""
+        context, strategy = tf.distribute.get_replica_context(), self._strategy
+        if strategy.num_replicas_in_sync == 1 or (
+            context is not None and context.strategy is strategy
+        ):
+            self._num_faults.assign_add(faults)
+        else:  # a lookup outside of a step; TensorFlow adds to a sum in replicas alone
+            strategy.run(lambda: self._num_faults.assign_add(faults))
 
 
 @tf.custom_gradient

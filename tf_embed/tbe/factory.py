@@ -205,11 +205,16 @@ def present_settings(
     if optimizer is None:
         return settings
     names = optimizer.adjustable
-    present: dict[str, Any] = {name: float(optimizer.number(name)) for name in names}
+    # Variables of a strategy are no numbers for `float`.
+    present: dict[str, Any] = {
+        name: float(keras.ops.convert_to_numpy(optimizer.number(name))) for name in names
+    }
     rate = optimizer.learning_rate
     # A learning rate is kept in float32, in which a number may be another than was given.
-    if isinstance(rate, keras.Variable) and np.float32(settings.learning_rate) != float(rate):
-        present["learning_rate"] = float(rate)
+    if isinstance(rate, keras.Variable):
+        now = float(keras.ops.convert_to_numpy(rate))
+        if np.float32(settings.learning_rate) != now:
+            present["learning_rate"] = now
     if "lower_bound" in present and settings.global_weight_decay is not None:
         present["global_weight_decay"] = dataclasses.replace(
             settings.global_weight_decay, lower_bound=present.pop("lower_bound")

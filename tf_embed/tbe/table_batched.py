@@ -12,15 +12,17 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
-from tf_embed.exchange.workers import refuse_several_workers
+from tf_embed.exchange.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.layers.declared_inputs import DeclaredInputs
-from tf_embed.layers.table_layer import deserialized
+from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
 from tf_embed.table.creators import check_storage
 from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
+from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.tbe import inputs as batches
 from tf_embed.tbe import settings as settings_of
 from tf_embed.tbe.batch_anchor import BatchAnchor
@@ -60,14 +62,22 @@ from tf_embed.tbe.types import (
     TBEStatsReporterConfig,
     UserEnabledConfigDefinition,
 )
+from tf_embed.tbe.worker_lookup import WorkerLookup
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
 
 # Attributes that can't be assigned once a layer is made.
 _FIXED = frozenset(
     {
-        *("bounds_check_mode", "feature_names", "feature_table_map", "max_gradient"),
-        *("optimizer_type", "output_dtype", "padding_id", "pooling_mode", "settings"),
+        *("bounds_check_mode", "distribution", "feature_names", "feature_table_map"),
+        *(
+            "max_gradient",
+            "optimizer_type",
+            "output_dtype",
+            "padding_id",
+            "pooling_mode",
+            "settings",
+        ),
         *("stochastic_rounding", "table_names", "weights_precision"),
     }
 )
@@ -231,6 +241,12 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             arrays, and pooling does not count it. `model.export` makes a signature for dense ids,
             so a model of ragged or sparse ids is served dense ones filled up with it, and can't be
             exported without it.
+        distribution: How tables that are made in the scope of a
+            tf.distribute.MultiWorkerMirroredStrategy are spread over its workers. Default: each key
+            has a row on one of them; a `tf_embed.distributed.WorkerSharding` says how; "local":
+            each worker has tables of its own. Tables that are sharded take their steps at the
+            owners of the rows, so with `optimizer=None` and OptimType.NONE a gradient has the keys
+            that this worker owns. They have no `prefetch`.
         name: Name of the layer.
         **kwargs: Arguments of keras.layers.Layer.
 
@@ -309,13 +325,13 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         policy: TablePolicy | Sequence[TablePolicy | None] | None = None,
         storage: Storage | Sequence[Storage | None] | None = None,
         padding_id: int | None = None,
+        distribution: WorkerSharding | dict[str, Any] | str | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
         given = {key: value for key, value in locals().items() if key in _ARGUMENTS}
         if name is not None:
             validation.name_of(name)
-        refuse_several_workers(type(self).__name__)
         super().__init__(name=name, autocast=False, **kwargs)
         self.supports_jit = False  # XLA has no table
         described = validation.items_of(embedding_specs, "embedding_specs")
@@ -364,6 +380,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         for one in self._storages:
             if one is not None:
                 check_storage(one)
+        self.distribution = deserialized(distribution, "distribution")
+        as_sharding(self.distribution)
         settings_of.check_precisions(
             self.weights_precision,
             self.output_dtype,
@@ -422,11 +440,12 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     def count_params(self) -> int:
         """The number of weights in the tables: of arrays, and of the rows that dynamic ones have.
 
-        `summary` shows it at the layer. The totals of a model are without it: Keras takes them from
+        Of a table that is sharded over workers it counts the rows of this one. `summary` shows it
+        at the layer. The totals of a model are without it: Keras takes them from
         the shapes of variables, and that which stands for the tables has no rows.
         """
         rows = [
-            int(table.size()) if count is None else count
+            int(Table.size(table.table)) if count is None else count
             for table, (count, _) in zip(self.tables, self.embedding_specs, strict=True)
         ]
         return sum(n * dim for n, (_, dim) in zip(rows, self.embedding_specs, strict=True))
@@ -451,6 +470,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
                 policy=self._policies[i],
                 storage=storages[i],
                 trainable=not trains_itself,
+                distribution=self.distribution,
             )
             for i, spec in enumerate(self._specs)
         ]
@@ -464,7 +484,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             trainer = BatchTrainer(
                 tables,
                 self._optimizer,
-                _COMBINERS[self.pooling_mode],
+                "sum" if self._is_sharded(tables) else _COMBINERS[self.pooling_mode],
                 self.stochastic_rounding,
                 self._state_dtypes,
             )
@@ -490,20 +510,47 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             self.padding_id,
             self._tables.num_faults,
         )
-        self._lookup = PooledLookup(
-            members,
-            self.feature_table_map,
-            [spec.dim for spec in self._specs],
-            combiner=_COMBINERS[self.pooling_mode],
-            max_gradient=self.max_gradient,
-            anchor=None if trainer is None else self._anchor,
-            trainer=trainer,
-        )
+        self._lookup = self._new_lookup(members)
         self._hyper_parameters = HyperParameters(self.name, self._optimizer)
         self._views = TableViews(self.name, members, trainer)
         self._resets = RowResets(self.name, members, self._optimizer)
         self._tiers = Tiers(self.name, members, self.feature_table_map)
         self._saver = TablesSaver(self.name, [one.table.table for one in members], trainer)
+
+    def _new_lookup(self, members: list[Member]) -> PooledLookup | WorkerLookup:
+        dims = [spec.dim for spec in self._specs]
+        combiner, trainer = _COMBINERS[self.pooling_mode], self._trainer
+        anchor = None if trainer is None else self._anchor
+        tables = [member.table.table for member in members]
+        if not self._is_sharded(tables):
+            return PooledLookup(
+                members,
+                self.feature_table_map,
+                dims,
+                combiner=combiner,
+                max_gradient=self.max_gradient,
+                anchor=anchor,
+                trainer=trainer,
+            )
+        sharded = [table for table in tables if isinstance(table, WorkerTable)]
+        sharding = as_sharding(self.distribution)
+        assert sharding is not None
+        owned = PooledLookup(
+            members,
+            [*range(len(members))] * sharded[0].workers.count,
+            dims,
+            combiner="sum",
+            max_gradient=0.0,
+            anchor=anchor,
+            trainer=trainer,
+        )
+        return WorkerLookup(
+            sharded, dims, sharding, owned, combiner=combiner, max_gradient=self.max_gradient
+        )
+
+    @staticmethod
+    def _is_sharded(tables: Sequence[Table]) -> bool:
+        return isinstance(tables[0], WorkerTable)
 
     @property
     def tables(self) -> list[Variable]:
@@ -522,7 +569,10 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
 
     @property
     def bounds_check_warning(self) -> tf.Variable:
-        """How many ids out of bounds and malformed offsets were met, an int64 scalar variable."""
+        """How many ids out of bounds and malformed offsets were met, an int64 scalar variable.
+
+        On several workers it is the sum of theirs, and all must read it at the same point.
+        """
         return self._tables.num_faults
 
     @property
@@ -913,7 +963,9 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             "storage": self._storages,
             "device": None if device is None else str(device),
         }
+        del values["distribution"]  # with a function it is not plain
         plain = {name: settings_of.plain(value) for name, value in values.items()}
+        plain["distribution"] = serialized(self.distribution)
         return {**super().get_config(), **plain}
 
     # Checks.

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.configs import as_enum
+from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.table.devices import CPU, device_names
 from tf_embed.table.initializers import row_initializer
 from tf_embed.table.policies import TablePolicy
@@ -77,6 +78,7 @@ class TableSpec:
         policy: TablePolicy | None,
         storage: Storage | None,
         trainable: bool,
+        distribution: WorkerSharding | str | None,
     ) -> Variable:
         """Makes the table, of that storage or else of the one that its location means.
 
@@ -104,6 +106,7 @@ class TableSpec:
             "value_dtype": value_dtype,
             "initializer": initializer,
             "trainable": trainable,
+            "distribution": distribution,
             "name": name,
         }
         if storage is not None:
@@ -164,7 +167,15 @@ class Tables(tf.Module):
     def __init__(self, variables: list[Variable]) -> None:
         super().__init__()
         self.members = variables
-        self.num_faults = tf.Variable(0, trainable=False, dtype=tf.int64, name="num_faults")
+        # Each worker, and each replica, counts its own.
+        self.num_faults = tf.Variable(
+            0,
+            trainable=False,
+            dtype=tf.int64,
+            name="num_faults",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
 
 
 class Member(NamedTuple):

@@ -104,6 +104,11 @@ class Anchor(keras.Variable):
         return (self._table,)
 
     @property
+    def table_of_keys(self) -> Table | None:
+        """The table whose keys a gradient has; None if it has none that need an owner."""
+        return self._table
+
+    @property
     def table_name(self) -> str:
         """The name that messages use."""
         return self._table.options.name
@@ -418,7 +423,7 @@ def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
 
     once_for_all_replicas(
         train,
-        [anchor.table for anchor in anchors],
+        [anchor.table_of_keys for anchor in anchors],
         [keys for _, keys, _ in steps],
         [gradients for _, _, gradients in steps],
     )
@@ -450,7 +455,7 @@ def run_if(condition: Any, action: Callable[[], None]) -> None:
 
 def once_for_all_replicas(
     train: Callable[[list[tf.Tensor], list[tf.Tensor]], None],
-    tables: Sequence[Table],
+    tables: Sequence[Table | None],
     keys: list[tf.Tensor],
     gradients: list[tf.Tensor],
 ) -> None:
@@ -461,7 +466,7 @@ def once_for_all_replicas(
 
     Args:
         train: Called once with the keys and the gradients of all replicas.
-        tables: The tables.
+        tables: The tables. None: the keys are at their owners already.
         keys: Of each table, the keys of this replica, [n].
         gradients: Of each table, the gradients of this replica, [n, dim].
     """

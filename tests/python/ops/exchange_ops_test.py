@@ -43,17 +43,36 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         strings = tf.constant([b"", b"a\0b", b"x" * 999])
         rows = tf.constant(np.random.default_rng(SEED).normal(size=[4, 2]), tf.float32)
         parts = [Part(0, strings), Part(1, rows), Part(1, rows, "bfloat16")]
-        words = exchange_ops.message_words(parts, counts)
-        capacity = tf.cast(tf.reduce_max(words), tf.int64)
-        messages = exchange_ops.pack_messages(parts, counts, capacity)
         types = [
             PartType(0, tf.string),
             *[PartType(1, tf.float32, 2, one) for one in ("same", "bfloat16")],
         ]
-        found = exchange_ops.unpack_messages(messages, counts, types)
-        self.assertAllEqual(found[0], strings)
-        self.assertAllEqual(found[1], rows)
-        self.assertAllEqual(found[2], tf.cast(tf.cast(rows, tf.bfloat16), tf.float32))
+        rounded = tf.cast(tf.cast(rows, tf.bfloat16), tf.float32).numpy()
+        for rank in (-1, 0, 1, 2):
+            sent = exchange_ops.Sent(parts, counts, rank)
+            words = exchange_ops.message_words(sent)
+            capacity = tf.cast(tf.reduce_max(words), tf.int64)
+            messages = exchange_ops.pack_messages(sent, capacity)
+            found = exchange_ops.unpack_messages(messages, counts, types, sent)
+            self.assertAllEqual(found[0], strings)
+            self.assertAllEqual(found[1], rows)
+            # A worker's own rows do not travel.
+            own = slice(*{-1: (0, 0), 0: (0, 1), 1: (1, 4), 2: (4, 4)}[rank])
+            expected = rounded.copy()
+            expected[own] = rows[own]
+            self.assertAllEqual(found[2], expected)
+            if rank >= 0:
+                self.assertEqual(int(words[rank]), 0)
+                self.assertAllEqual(messages[rank], tf.zeros_like(messages[rank]))
+
+    def test_own_parts_must_be_those_that_were_packed(self):
+        sent = exchange_ops.Sent([Part(0, tf.constant([1, 2, 3]))], tf.constant([[1, 2]]), 1)
+        messages = exchange_ops.pack_messages(sent, tf.constant(3, tf.int64))
+        types, counts = [PartType(0, tf.int32)], tf.constant([[1, 1]])
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`own_counts` must be those"):
+            exchange_ops.unpack_messages(messages, counts, types, sent)
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`rank` must be less than"):
+            exchange_ops.message_words(sent._replace(rank=2))
 
     def test_counts_must_be_a_matrix(self):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`counts` must be a matrix"):

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes the bags of a batch apart by the workers that own their keys, and puts the pooled rows that
+// come back together.
+//
+// Each owner gets bags, pools their rows, and sends a row back for each. Of every table there are
+// two ways to ask, and Build takes the one that sends less:
+//
+//     by bags   what an owner has of a bag's keys is a bag for it; its sums are added up here
+//     by keys   each distinct key is a bag of its own; rows are pooled here
+#ifndef TF_EMBED_CC_CORE_EXCHANGE_BAG_SPLIT_H_
+#define TF_EMBED_CC_CORE_EXCHANGE_BAG_SPLIT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cc/core/base/exec_context.h"
+#include "cc/core/base/status.h"
+#include "cc/core/exchange/key_route.h"
+
+namespace tf_embed {
+
+// A run of bags whose keys are of one table. Bag b has keys offsets[b] to offsets[b + 1].
+struct BagRun {
+  size_t table;
+  size_t first_bag;
+  size_t num_bags;
+};
+
+// The bags of a batch. Does not own what it points to.
+struct BagBatch {
+  const int64_t* keys;
+  const int64_t* offsets;
+  size_t num_bags;
+  std::vector<BagRun> runs;  // which do not overlap
+  std::vector<size_t> dims;  // of each table
+};
+
+struct BagOwners {
+  size_t num_workers;
+  size_t rank;            // this worker, to which nothing needs to be sent
+  const int32_t* owners;  // of each key; null: by the rule
+  OwnerRule rule;
+};
+
+// How the bags of each table are asked for.
+enum class AskBy : uint8_t { kLess, kBags, kKeys };
+
+// Results are the same for any number of threads.
+class BagSplit {
+ public:
+  // `bytes_of_number`: what a number of a row takes on the wire. Fails if an owner is out of range,
+  // or equal keys of a table have different owners. May throw std::bad_alloc.
+  Status Build(const ExecContext& context, const BagBatch& batch, const BagOwners& owners,
+               AskBy ask_by, size_t bytes_of_number);
+
+  // What is sent, worker by worker, and to each worker table by table.
+  const std::vector<int64_t>& keys() const { return keys_; }
+  // Number of keys of each bag that is sent.
+  const std::vector<int32_t>& lengths() const { return lengths_; }
+  // Number of bags [workers, tables].
+  const std::vector<int32_t>& bags() const { return bags_; }
+  // Of each worker: keys, bags, and values that will come back, which are `dim` for each bag, side
+  // by side.
+  const std::vector<int64_t>& keys_to() const { return keys_to_; }
+  const std::vector<int64_t>& bags_to() const { return bags_to_; }
+  const std::vector<int64_t>& values_from() const { return values_from_; }
+
+  // The pooled row of bag b is the sum of the rows that begin at values sources[splits[b]] up to
+  // sources[splits[b + 1]]. By keys there is one for each key of the batch, in their order.
+  const std::vector<int64_t>& sources() const { return sources_; }
+  const std::vector<int64_t>& splits() const { return splits_; }
+
+ private:
+  struct OfTable;
+
+  Status BuildTable(const ExecContext& context, const BagBatch& batch, const BagOwners& owners,
+                    AskBy ask_by, size_t bytes_of_number, size_t table, OfTable* part);
+  void Assemble(const BagBatch& batch, size_t num_workers, const std::vector<OfTable>& parts);
+
+  std::vector<int64_t> keys_;
+  std::vector<int32_t> lengths_;
+  std::vector<int32_t> bags_;
+  std::vector<int64_t> keys_to_;
+  std::vector<int64_t> bags_to_;
+  std::vector<int64_t> values_from_;
+  std::vector<int64_t> sources_;
+  std::vector<int64_t> splits_;
+};
+
+// Where the pooled rows of a batch lie: that of bag i of a run at begin + i * stride.
+struct PooledRun {
+  BagRun bags;
+  size_t begin;
+  size_t stride;
+  size_t dim;
+};
+
+// What is pooled here of the rows that came back. Does not own what it points to.
+struct BagJoin {
+  const int64_t* sources;  // each is at most `num_values` - dim
+  const int64_t* splits;
+  size_t num_values;
+  const float* weights;     // of each source; null: 1
+  const int64_t* divisors;  // offsets of the bags, whose sums are divided by their sizes; null: not
+  std::vector<PooledRun> runs;
+};
+
+// Writes the pooled row of each bag; that of an empty bag is 0.
+void JoinBags(const ExecContext& context, const BagJoin& join, const float* values, float* pooled);
+// Writes the gradient of all values, from that of the pooled rows.
+void GradientOfValues(const ExecContext& context, const BagJoin& join, const float* gradient,
+                      float* of_values);
+// Writes the gradient of each weight.
+void GradientOfWeights(const ExecContext& context, const BagJoin& join, const float* gradient,
+                       const float* values, float* of_weights);
+
+}  // namespace tf_embed
+
+#endif  // TF_EMBED_CC_CORE_EXCHANGE_BAG_SPLIT_H_

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`WorkerLookup`: one lookup in all tables of a layer that are sharded over workers.
+
+Each owner gets the bags of all workers, as far as it owns their keys, and looks them up as a layer
+of one process does. So its step is that of one process too: the gradients of what it sent come
+back, and it has the batch that they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed.exchange import routing
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.ops import bag_exchange_ops
+from tf_embed.ops.bag_exchange_ops import Bags, Split
+from tf_embed.ops.exchange_ops import SAME, Part, PartType
+from tf_embed.table.worker_table import WorkerTable
+from tf_embed.tbe.inputs import Batch
+from tf_embed.tbe.pooled_lookup import PooledLookup
+
+_KEYS, _BAGS, _TABLES, _VALUES = range(4)  # what an exchange counts
+
+
+class WorkerLookup:
+    """Looks bags up in all tables, differentiably. All workers must call it.
+
+    Args:
+        tables: The tables.
+        dims: Dim of each.
+        sharding: How they are spread over the workers.
+        owned: The lookup of an owner, of sums, whose features are the tables in their order, once
+            for each worker.
+        combiner: How rows are pooled, "sum" or "mean".
+        max_gradient: What each gradient of a value is clipped to; 0: it is not.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[WorkerTable],
+        dims: Sequence[int],
+        sharding: WorkerSharding,
+        owned: PooledLookup,
+        *,
+        combiner: str,
+        max_gradient: float,
+    ) -> None:
+        self._channel = tables[0].reads
+        self._name = tables[0].options.name
+        self._dims = list(dims)
+        self._sharding = sharding
+        self._owned = owned
+        self._combiner = combiner
+        self._max_gradient = max_gradient
+
+    def find(self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool) -> tf.Tensor:
+        """See `PooledLookup`."""
+        bags = Bags(batch.indices, batch.offsets, pieces, size, batch.weights)
+        split = self._split(bags)
+        values = self._values(split, training)
+        with tf.device("/CPU:0"):
+            return bag_exchange_ops.join_bags(
+                values,
+                split,
+                bags,
+                dims=self._dims,
+                combiner=self._combiner,
+                max_gradient=self._max_gradient,
+            )
+
+    def _split(self, bags: Bags) -> Split:
+        workers, owner = self._channel.workers, self._sharding.owner
+        with tf.device("/CPU:0"):
+            owners = tf.zeros([0], tf.int32)
+            if not isinstance(owner, str):
+                owners = routing.owners_of(bags.indices, workers.count, self._sharding, self._name)
+            return bag_exchange_ops.split_bags(
+                bags,
+                owners,
+                dims=self._dims,
+                num_workers=workers.count,
+                rank=workers.rank,
+                owner_rule=owner if isinstance(owner, str) else "hash",
+                bytes_of_number=4 if self._sharding.wire_dtype is None else 2,
+            )
+
+    def _values(self, split: Split, training: bool) -> tf.Tensor:
+        """What the owners have pooled for this worker."""
+        wire = self._sharding.wire_dtype or SAME
+        counts = tf.unstack(split.counts)
+        sent = [Part(_KEYS, split.keys), Part(_BAGS, split.lengths), Part(_TABLES, split.bags)]
+        types = [PartType(_VALUES, tf.float32, wire_type=wire)]
+        got = routing.to_owners(self._channel, counts, sent, types)
+        keys, lengths, bags = got.parts
+        pooled = self._pooled(keys, lengths, bags, training)
+
+        @tf.custom_gradient
+        def replied(values: tf.Tensor) -> Any:
+            """What is sent back to all workers; its gradient comes back from them."""
+
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                part = Part(_VALUES, upstream, wire)
+                (of_values,) = routing.gradients_of_reply(self._channel, got.plan, [part], counts)
+                return of_values
+
+            part = Part(_VALUES, values, wire)
+            (of_this,) = routing.reply(self._channel, got.plan, [part], counts)
+            return of_this, gradient
+
+        return replied(pooled)
+
+    def _pooled(
+        self, keys: tf.Tensor, lengths: tf.Tensor, bags: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        """The sums of the bags that came from all workers, side by side."""
+        num_workers, num_tables = self._channel.workers.count, len(self._dims)
+        bags = tf.ensure_shape(tf.cast(bags, tf.int64), [num_workers * num_tables])
+        ends = tf.cumsum(tf.cast(lengths, tf.int64))
+        offsets = tf.concat([tf.zeros([1], tf.int64), ends], 0)
+        dims = tf.constant(self._dims * num_workers, tf.int64)
+        sizes = bags * dims
+        pieces = tf.stack(
+            [
+                tf.constant([*range(num_tables)] * num_workers, tf.int64),
+                tf.cumsum(bags, exclusive=True),
+                bags,
+                tf.cumsum(sizes, exclusive=True),
+                dims,
+            ],
+            axis=1,
+        )
+        received = Batch(keys, offsets, None, bags)
+        return self._owned.find(received, pieces, tf.reduce_sum(sizes), training)
