@@ -195,19 +195,25 @@ class Parts:
     def times(self, steps: int) -> dict[str, float]:
         """Milliseconds of each part and of the whole step: medians, of the slowest worker.
 
-        All workers begin each call at the same time, so they must be on one machine.
+        All workers begin each part at the same time, so they must be on one machine. Whole steps
+        follow each other, as in training.
         """
         calls = {name: self.calls[name] for name in PARTS if name in self.calls}
-        calls[WHOLE] = self.whole()
-        for call in calls.values():
+        whole = self.whole()
+        for call in (*calls.values(), whole):
             for _ in range(3):
                 call()
-        seconds: dict[str, list[float]] = {name: [] for name in calls}
+        seconds: dict[str, list[float]] = {name: [] for name in (*calls, WHOLE)}
         for _ in range(steps):
             for name, call in calls.items():
                 begin = self._begin_together()
                 call()
                 seconds[name].append(time.perf_counter() - begin)
+        self._begin_together()
+        for _ in range(steps):
+            begin = time.perf_counter()
+            whole()
+            seconds[WHOLE].append(time.perf_counter() - begin)
         medians = {name: float(np.median(some)) for name, some in seconds.items()}
         if worker_count(self._strategy) > 1:
             mine = [round(1e9 * one) for one in medians.values()]

@@ -18,8 +18,8 @@ For each number of workers it starts so many processes and prints an object of J
     one_table_ms, 26_tables_ms, tables_ratio
                              a step of `fit` with so many tables, of 16 ids each
 
-Parts and whole steps begin on all workers at once, and the slowest worker counts. A part is a call
-by itself, so the sum has more calls than a step, and nothing of it runs at the same time.
+A part begins on all workers at once; whole steps follow each other. The slowest worker counts. Each
+part is a call by itself, so the sum has more calls than a step, and no two parts run together.
 
 Run it on a machine that does nothing else. All workers share its processors, so the times of four
 workers on two processors are no times of a cluster.
