@@ -293,10 +293,15 @@ def costs_of(
         collectives[name] = {
             "fixed": fixed[name],
             "bytes": list(MESSAGE_BYTES[: len(wall)]),
-            "work": np.maximum(0, (work - fixed[name]) / hops).tolist(),
-            "hop": np.maximum(0, (wall - fixed[name]) / hops).tolist(),
+            "work": _rising((work - fixed[name]) / hops),
+            "hop": _rising((wall - fixed[name]) / hops),
         }
     return {**figures, "collectives": collectives, **of_table}
+
+
+def _rising(costs: np.ndarray) -> list[float]:
+    """Costs by length, none below 0. A message costs no more than a longer one."""
+    return np.maximum(0, np.minimum.accumulate(costs[::-1])[::-1]).tolist()
 
 
 def main() -> None:

@@ -323,6 +323,8 @@ def cluster_step(model: Model, cluster: Cluster, costs: Costs) -> dict[str, floa
 def local_step(model: Model, workers: int, cores: int, costs: Costs) -> dict[str, float]:
     """Milliseconds of the parts of a step, and of a whole one, of processes of one machine.
 
+    `whole_work` is the processor time of a worker in a whole step.
+
     A part takes at least the processor time of all workers over the cores, and at least what the
     longest chain of work and waits takes.
     """
@@ -331,7 +333,9 @@ def local_step(model: Model, workers: int, cores: int, costs: Costs) -> dict[str
         amounts = quantities(model, model.batch, sizes.distinct)
         alone = (LOOKUP, DENSE, APPLY)
         parts = {name: costs.wall[name].at(**amounts[name]) for name in alone}
+        work = sum(costs.work[name].at(**amounts[name]) for name in alone)
         parts["whole"] = sum(parts.values()) - 2 * costs.call
+        parts["whole_work"] = work - 2 * costs.call
         return parts
     amounts = quantities(model, sizes.distinct, sizes.at_owner)
     chain = {name: costs.wall[name].at(**amounts[name]) for name in PARTS}
@@ -351,6 +355,7 @@ def local_step(model: Model, workers: int, cores: int, costs: Costs) -> dict[str
     parts = {name: max(chain[name], work[name] * workers / cores) for name in PARTS}
     share = max(1.0, workers / cores)
     parts["whole"] = sum(parts.values()) - 4 * costs.call * share
+    parts["whole_work"] = sum(work.values()) - 4 * costs.call
     return parts
 
 

@@ -108,9 +108,13 @@ def _bytes(size: float) -> str:
     raise AssertionError
 
 
+def _milliseconds(time: float) -> str:
+    return f"{time:,.0f}" if time >= 99.5 else f"{time:.3g}"
+
+
 def check(options: argparse.Namespace) -> list[str]:
     """Measures steps of this machine's processes, and compares them with the model."""
-    from worker_parts import EXCHANGES, IDS_PER_EXAMPLE, WHOLE, dense_parameters
+    from worker_parts import EXCHANGES, IDS_PER_EXAMPLE, WHOLE, WORK, dense_parameters
 
     costs = Costs.from_json(json.loads(options.costs.read_text()))
     model = Model(
@@ -132,10 +136,10 @@ def check(options: argparse.Namespace) -> list[str]:
     lines = [
         f"`python benchmarks/scaling.py check`: {options.batch:,} ids a worker, dim {options.dim}, "
         f"on {cores} cores, of which others kept {watch.load().others:.2f} busy. "
-        "Milliseconds: predicted, measured.",
+        "Milliseconds: predicted, measured; the ratio is that of whole steps.",
         "",
-        "| workers | exchange | lookup | dense | apply | whole step | predicted / measured | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| workers | exchange | lookup | dense | apply | processor time | whole step | ratio | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for workers, runs in found.items():
         measured = {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
@@ -143,7 +147,7 @@ def check(options: argparse.Namespace) -> list[str]:
         predicted = cluster_model.local_step(model, workers, cores, costs)
         cells = [
             f"{predicted[name]:.2f}, {measured[name]:.2f}" if name in predicted else ""
-            for name in (*PARTS, WHOLE)
+            for name in (*PARTS, WORK, WHOLE)
         ]
         ratio = predicted[WHOLE] / measured[WHOLE]
         verdict = "" if 1 - GOAL <= ratio <= 1 + GOAL else "beyond 20%"
@@ -161,42 +165,50 @@ def predict(options: argparse.Namespace) -> list[str]:
         f"{model.exponent:g}, {model.keys:.0e} keys; {options.cores} cores a worker, latency of "
         f"the link {options.latency * 1e3:.0f} µs.",
     ]
-    for gigabits in options.gigabits:
-        lines += [
-            "",
-            f"Milliseconds with {gigabits:g} Gbit/s, and what a worker sends in a step:",
-            "",
-            "| workers | counts | messages | local | lookup | apply | dense | of it all-reduce "
-            "| step | sent | over need | examples/s, all workers |",
-            "|---|---|---|---|---|---|---|---|---|---|---|---|",
-        ]
-        for workers in options.workers:
-            cluster = Cluster(workers, options.cores, gigabits, options.latency)
-            parts = cluster_model.cluster_step(model, cluster, costs)
-            sizes = cluster_model.traffic(model, workers)
-            names = ("counts", "messages", "local", "lookup", "apply", "dense", "all_reduce", "sum")
-            cells = [f"{parts[name]:.3g}" for name in names]
-            cells.append(_bytes(sizes.sent))
-            embedding = (workers - 1) * (sum(sizes.messages) + 2 * sizes.counts)
-            cells.append(f"{embedding / sizes.need:.2f}")
-            cells.append(f"{workers * model.examples / parts['sum'] * 1e3:,.3g}")
-            lines.append(f"| {workers:,} | " + " | ".join(cells) + " |")
+    first, *links = options.gigabits
+    heads = ["workers", "counts", "messages", "local", "lookup", "apply", "dense"]
+    heads += ["of it all-reduce", "step", *(f"step, {link:g} Gbit/s" for link in links)]
+    heads += ["examples/s, all workers", "sent", "over need"]
+    lines += [
+        "",
+        f"Milliseconds with {first:g} Gbit/s, and what a worker sends in a step:",
+        "",
+        "| " + " | ".join(heads) + " |",
+        "|---" * len(heads) + "|",
+    ]
+    for workers in options.workers:
+        cluster = Cluster(workers, options.cores, first, options.latency)
+        parts = cluster_model.cluster_step(model, cluster, costs)
+        sizes = cluster_model.traffic(model, workers)
+        names = ("counts", "messages", "local", "lookup", "apply", "dense", "all_reduce", "sum")
+        cells = [_milliseconds(parts[name]) for name in names]
+        for link in links:
+            cluster = dataclasses.replace(cluster, gigabits=link)
+            step = cluster_model.cluster_step(model, cluster, costs)["sum"]
+            cells.append(_milliseconds(step))
+        cells.append(f"{workers * model.examples / parts['sum'] * 1e3:.2g}")
+        cells.append(_bytes(sizes.sent))
+        embedding = (workers - 1) * (sum(sizes.messages) + 2 * sizes.counts)
+        cells.append(f"{embedding / sizes.need:.2f}")
+        lines.append(f"| {workers:,} | " + " | ".join(cells) + " |")
     columns = options.key_counts
     lines += [
         "",
         "Memory of a worker's rows, and, in brackets, milliseconds of a step with "
-        f"{options.gigabits[0]:g} Gbit/s, by keys:",
+        f"{first:g} Gbit/s, by keys:",
         "",
         "| workers | " + " | ".join(f"{keys:.0e}" for keys in columns) + " |",
         "|---|" + "---|" * len(columns),
     ]
     for workers in options.workers:
-        cluster = Cluster(workers, options.cores, options.gigabits[0], options.latency)
+        cluster = Cluster(workers, options.cores, first, options.latency)
         cells = []
         for keys in columns:
             of_keys = dataclasses.replace(model, keys=keys)
             step = cluster_model.cluster_step(of_keys, cluster, costs)["sum"]
-            cells.append(f"{_bytes(cluster_model.memory(of_keys, workers, costs))} ({step:.3g})")
+            cells.append(
+                f"{_bytes(cluster_model.memory(of_keys, workers, costs))} ({_milliseconds(step)})"
+            )
         lines.append(f"| {workers:,} | " + " | ".join(cells) + " |")
     return lines
 

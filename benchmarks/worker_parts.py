@@ -37,6 +37,7 @@ HIDDEN = 64  # of the dense model
 EXCHANGES = ("exchange_rows", "exchange_gradients")
 PARTS = ("exchange_rows", "lookup", "dense", "exchange_gradients", "apply")
 WHOLE = "whole"
+WORK = "whole_work"  # processor time of a worker in a whole step
 _PAUSE = 0.005  # longer than any worker needs to leave a barrier
 
 
@@ -196,7 +197,8 @@ class Parts:
         """Milliseconds of each part and of the whole step: medians, of the slowest worker.
 
         All workers begin each part at the same time, so they must be on one machine. Whole steps
-        follow each other, as in training.
+        follow each other, as in training. With them comes `WORK`, the mean, which other processes
+        of the machine hardly change.
         """
         calls = {name: self.calls[name] for name in PARTS if name in self.calls}
         whole = self.whole()
@@ -210,11 +212,14 @@ class Parts:
                 call()
                 seconds[name].append(time.perf_counter() - begin)
         self._begin_together()
+        work = time.process_time()
         for _ in range(steps):
             begin = time.perf_counter()
             whole()
             seconds[WHOLE].append(time.perf_counter() - begin)
+        work = time.process_time() - work
         medians = {name: float(np.median(some)) for name, some in seconds.items()}
+        medians[WORK] = work / steps
         if worker_count(self._strategy) > 1:
             mine = [round(1e9 * one) for one in medians.values()]
             slowest = np.max(numbers_of_workers(self._strategy, mine), axis=0) / 1e9

@@ -104,7 +104,7 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
     figures["exchange_ms"] = sum(parts.get(name, 0.0) for name in worker_parts.EXCHANGES)
     figures["find_ms"] = parts["lookup"]
     figures["dense_ms"], figures["apply_ms"] = parts["dense"], parts["apply"]
-    figures["parts_ms"] = sum(parts.values()) - parts[worker_parts.WHOLE]
+    figures["parts_ms"] = sum(parts.get(name, 0.0) for name in worker_parts.PARTS)
     figures["whole_ms"] = parts[worker_parts.WHOLE]
     figures["lookup_ms"] = milliseconds(lookup, steps)
     figures["step_ms"] = milliseconds(step, steps)

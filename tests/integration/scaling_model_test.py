@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import keras
 import numpy as np
@@ -210,7 +211,7 @@ class ScriptTest(tf.test.TestCase):
             ["predict", "--workers", "8", "1024", "--key-counts", "1e9", "--dim", "62", *common]
         )
         lines = doc.read_text().partition("<!-- predict -->")[2].splitlines()
-        self.assertLen([line for line in lines if line.startswith("| 1,024 |")], 3)
+        self.assertLen([line for line in lines if line.startswith("| 1,024 |")], 2)
         # 62 weights and as many slots: 512 bytes a row.
         self.assertTrue(any(line.startswith("| 8 | 59.6 GiB (") for line in lines))
 
@@ -218,6 +219,21 @@ class ScriptTest(tf.test.TestCase):
         _, common = self.document()
         with self.assertRaisesRegex(SystemExit, "no costs in .* run `scaling.py measure` first"):
             scaling.main(["predict", *common])
+
+    def test_picture_is_drawn_or_says_what_it_needs(self):
+        doc, common = self.document()
+        costs = dataclasses.asdict(some_costs(call=-1.0))  # so that no time is 0
+        for kind in ("wall", "work"):
+            costs[kind] = {name: {"one": 1.0} for name in costs[kind]}
+        pathlib.Path(common[1]).write_text(json.dumps(costs))
+        common += ["--picture", str(doc.with_suffix(".svg"))]
+        without = mock.patch.dict(sys.modules, {"matplotlib.figure": None})
+        with without, self.assertRaisesRegex(SystemExit, "needs matplotlib"):
+            scaling.main(["plot", *common])
+        self.assertFalse(doc.with_suffix(".svg").exists())
+        pytest.importorskip("matplotlib")
+        scaling.main(["plot", *common])
+        self.assertIn("<svg", doc.with_suffix(".svg").read_text())
 
     @pytest.mark.slow
     def test_measured_costs_and_steps_are_written(self):
