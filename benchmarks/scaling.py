@@ -247,7 +247,13 @@ def plot(options: argparse.Namespace) -> list[str]:
             label = name.replace("_", "-")
             values = [parts[name] for parts in steps]
             axes.plot(options.workers, values, color=color, label=label, marker=".")
-        axes.plot(options.workers, [parts["sum"] for parts in steps], color="black", label="step")
+        axes.plot(
+            options.workers,
+            [parts["sum"] for parts in steps],
+            color="black",
+            label="step",
+            marker=".",
+        )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(options.workers, [str(one) for one in options.workers])
@@ -256,7 +262,8 @@ def plot(options: argparse.Namespace) -> list[str]:
         axes.set_title(f"{gigabits:g} Gbit/s", fontsize=10)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("milliseconds of a step")
-    panels[-1].legend(fontsize=8)
+    lines, labels = panels[-1].get_legend_handles_labels()
+    picture.legend(lines, labels, loc="outside right center", fontsize=8)
     options.picture.parent.mkdir(parents=True, exist_ok=True)
     picture.savefig(options.picture, dpi=120, metadata={"Date": None})
     return [f"Drawn in {options.picture}"]
