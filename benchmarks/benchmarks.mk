@@ -31,3 +31,8 @@ bench-tiers: bench-environments
 .PHONY: bench-workers
 bench-workers: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/workers.py
+
+# matplotlib draws the picture.
+.PHONY: bench-scaling
+bench-scaling: library $(VENV)/.demo
+	$(VENV)/bin/python benchmarks/scaling.py all --write

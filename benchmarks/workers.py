@@ -5,13 +5,21 @@
 
 For each number of workers it starts so many processes and prints an object of JSON:
 
-    lookup_ms, step_ms       a lookup, and a lookup with a step of Adagrad; ids by Zipf's law
+    exchange_ms, find_ms, dense_ms, apply_ms
+                             the parts of a step, each by itself (worker_parts.py): both exchanges,
+                             the look-up of rows by their owner, the dense model forward and
+                             backward with its all-reduce, and the rule, run by the owner
+    parts_ms, whole_ms       their sum, and the whole step; ids by Zipf's law
+    lookup_ms, step_ms       a lookup, and a lookup with a step of Adagrad, without a dense model
     bytes_per_step           that all workers send in a step, by the counter of the loopback device
     bytes_over_need          the same, over the bytes of the distinct ids that others own: a key and
                              a row for a lookup, a key and a gradient for a step
     bytes_without_distinct   what that need would be if equal ids were sent as often as they come
     one_table_ms, 26_tables_ms, tables_ratio
                              a step of `fit` with so many tables, of 16 ids each
+
+A part begins on all workers at once; whole steps follow each other. The slowest worker counts. Each
+part is a call by itself, so the sum has more calls than a step, and no two parts run together.
 
 Run it on a machine that does nothing else. All workers share its processors, so the times of four
 workers on two processors are no times of a cluster.
@@ -61,6 +69,7 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
         tf.distribute.MultiWorkerMirroredStrategy() if several > 1 else tf.distribute.get_strategy()
     )
     import tf_embed
+    import worker_parts
     from tf_embed.exchange.strategies import numbers_of_workers
 
     rank = strategy.cluster_resolver.task_id if several > 1 else 0
@@ -73,8 +82,8 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
         variable = tf_embed.Variable(dim=dim, name="items", init_size=1 << 18)
         optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(0.01))
         optimizer.build(variable.trainable_variables)
-    ids = (np.random.default_rng(rank).zipf(1.2, [batch]) % (1 << 40)).astype(np.int64)
-    ids = tf.constant(ids)
+    drawn = worker_parts.zipf_ids(rank, batch, 1.2, 1 << 40)
+    ids = tf.constant(drawn)
 
     @tf.function
     def lookup() -> tf.Tensor:
@@ -91,6 +100,12 @@ def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
         strategy.run(replica)
 
     figures: dict[str, float] = {"workers": several, "batch": batch, "dim": dim}
+    parts = worker_parts.Parts(strategy, drawn, dim).times(steps)
+    figures["exchange_ms"] = sum(parts.get(name, 0.0) for name in worker_parts.EXCHANGES)
+    figures["find_ms"] = parts["lookup"]
+    figures["dense_ms"], figures["apply_ms"] = parts["dense"], parts["apply"]
+    figures["parts_ms"] = sum(parts.get(name, 0.0) for name in worker_parts.PARTS)
+    figures["whole_ms"] = parts[worker_parts.WHOLE]
     figures["lookup_ms"] = milliseconds(lookup, steps)
     figures["step_ms"] = milliseconds(step, steps)
     barrier()
@@ -159,6 +174,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.batch % 16:
+        parser.error(f"--batch must be a multiple of 16, the ids of an example: {arguments.batch}")
     if arguments.folder is not None:
         work(arguments.batch, arguments.dim, arguments.steps, arguments.folder)
         return
