@@ -8,7 +8,7 @@ checkpoint every ten steps. One of them, drawn at random, is killed by SIGKILL a
 a random step, of a save, or of its start. All restart and go on. The kills are dealt out over the
 ways and the numbers of workers. It is a finding
 
-- if the other workers have not ended ten seconds after a kill, which leaves a worker the time to
+- if the other workers have not ended ten seconds after a kill (`--patience`), which leaves a worker the time to
   say that another was lost, and the launcher to end it;
 - if they begin again at a step of which there is no checkpoint;
 - if losses, rows, slots or dense weights at the end are not those of one process that was never
@@ -43,7 +43,7 @@ import worker_trainings
 from worker_models import Setup, Training
 
 SECONDS = 240  # far more than a launch takes
-PATIENCE = 10  # from a kill to the end of all
+GRACE_SECONDS = 8  # from the launcher's SIGTERM to its SIGKILL
 EPOCHS = 10
 
 
@@ -83,6 +83,7 @@ class Series:
     workers: int
     folder: pathlib.Path
     draw: random.Random
+    patience: float
 
     def __post_init__(self) -> None:
         self.losses: dict[int, float] = {}
@@ -94,7 +95,7 @@ class Series:
             path.unlink()
         program, name = worker_trainings.__file__, str(self.folder)
         return worker_programs.launch(
-            program, ["resumed"], self.workers, name, SECONDS, grace_seconds=PATIENCE - 2
+            program, ["resumed"], self.workers, name, SECONDS, grace_seconds=GRACE_SECONDS
         )
 
     def _say(self, what: str, wrong: list[str]) -> None:
@@ -127,7 +128,7 @@ class Series:
         if launched.code != 128 + signal.SIGKILL:
             wrong.append(f"the launcher ended with {launched.code}")
         late = time.time() - killer.killed_at
-        if late > PATIENCE:
+        if late > self.patience:
             wrong.append(f"the last worker ended {late:.1f} s after the kill")
         kinds = sorted({one["lost"].partition(":")[0] for one in lost})
         if self.setup.way == "fit" and any(kind != "WorkerLostError" for kind in kinds):
@@ -178,6 +179,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--ways", nargs="+", default=worker_models.WAYS)
+    parser.add_argument("--patience", type=float, default=10, help="seconds from a kill to the end")
     parser.add_argument("--batch", type=int, default=256)
     arguments = parser.parse_args()
     begin = time.monotonic()
@@ -197,7 +199,9 @@ def main() -> int:
                 unbroken[way] = (training.state(), losses)
             home = folder / f"{way}-{workers}"
             home.mkdir()
-            one = Series(setup, workers, home, random.Random(f"{arguments.seed} {place}"))
+            one = Series(
+                setup, workers, home, random.Random(f"{arguments.seed} {place}"), arguments.patience
+            )
             kills = len(range(place, arguments.kills, len(series)))
             for number in range(kills):
                 one.kill(number, kills)
