@@ -8,8 +8,8 @@ checkpoint every ten steps. One of them, drawn at random, is killed by SIGKILL a
 a random step, of a save, or of its start. All restart and go on. The kills are dealt out over the
 ways and the numbers of workers. It is a finding
 
-- if the other workers have not ended ten seconds after a kill (`--patience`), which leaves a worker the time to
-  say that another was lost, and the launcher to end it;
+- if the other workers have not ended ten seconds after a kill (`--patience`). That leaves a worker
+  the time to say that another was lost, and the launcher the time to end it;
 - if they begin again at a step of which there is no checkpoint;
 - if losses, rows, slots or dense weights at the end are not those of one process that was never
   killed, by rtol 2e-5 and atol 2e-6;
