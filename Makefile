@@ -19,6 +19,7 @@ help:
 	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
 	@echo 'make test-locks  the order of locks, checked while many threads run; a part of make test'
 	@echo 'make campaigns   random and hostile calls, threads and leaks, for long'
+	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'

@@ -35,6 +35,14 @@ campaigns: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
 	$(VENV)/bin/python tests/campaigns/hostile_calls.py
 	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000
+	$(MAKE) parity-workers
+
+# Tables on 1, 2, 3 and 4 workers of this machine, on real data; DATA=folder has u.data of MovieLens.
+.PHONY: parity-workers
+parity-workers: library $(VENV)/.demo
+	$(VENV)/bin/python tests/campaigns/worker_parity.py $(if $(DATA),--movielens="$(DATA)")
+	$(VENV)/bin/python tests/campaigns/worker_chain.py
+	$(VENV)/bin/python tests/campaigns/worker_kills.py --kills=10
 
 .PHONY: test-slow
 test-slow: library $(VENV)/.ready

@@ -45,9 +45,10 @@ class WorkersDocTest(absltest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def test_the_programs_run_with_two_workers(self):
-        program, tables, _, loop = pieces("python")
+        program, tables, _, loop, saving = pieces("python")
         script = self.folder / "train.py"
-        script.write_text(f"import os\nos.chdir({str(self.folder)!r})\n{program}\n{tables}\n{loop}")
+        code = "\n".join((program, tables, loop, saving))
+        script.write_text(f"import os\nos.chdir({str(self.folder)!r})\n{code}")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -58,7 +59,8 @@ class WorkersDocTest(absltest.TestCase):
         self.assertRegex(printed, r"\[worker 0\] loss \d")
         self.assertNotIn("[worker 1] Epoch", printed)
         self.assertNotIn("[worker 1] loss", printed)
-        self.assertEqual(os.listdir(self.folder / "shared"), ["best.keras"])
+        self.assertCountEqual(os.listdir(self.folder / "shared"), ["best.keras", "loop"])
+        self.assertIn("ckpt-1.index", os.listdir(self.folder / "shared" / "loop"))
 
     def test_the_call_of_the_launcher_runs(self):
         script = self.folder / "train.py"

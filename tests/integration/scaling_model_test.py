@@ -26,7 +26,7 @@ from cluster_model import Cluster, Collective, Costs, Linear, Model
 from ids import Zipf
 from tf_embed.exchange import routing
 from tf_embed.ops import exchange_ops
-from tf_embed.ops.exchange_ops import Part, PartType
+from tf_embed.ops.exchange_ops import Part, PartType, Sent
 from worker_parts import zipf_ids
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -108,7 +108,7 @@ class MessagesTest(parameterized.TestCase):
                 keys = Part(0, routed.keys)
                 sums = Part(0, tf.zeros([len(routed.keys), model.dim]), wire)
                 for found, parts in zip(by_kind, ([keys], [keys, sums]), strict=True):
-                    words = exchange_ops.message_words(parts, counts)
+                    words = exchange_ops.message_words(Sent(parts, counts, rank))
                     found.append(tf.concat([routed.counts, words], 0))
             lookup, gradient = (
                 exchange_ops.plan_exchange(

@@ -43,6 +43,7 @@ def launch(
     workers: int,
     folder: str | None = None,
     seconds: int = SECONDS,
+    grace_seconds: float = 20,
 ) -> Launched:
     """Runs functions of a program, one after the other, on some workers.
 
@@ -52,6 +53,7 @@ def launch(
         workers: Number of workers.
         folder: What the functions get as a folder. Default: a new one.
         seconds: When to end workers that still run.
+        grace_seconds: How long workers may go on after one of them has failed.
     """
     from tf_embed.distributed import run
 
@@ -63,7 +65,7 @@ def launch(
                 [script, ",".join(cases), results, folder or results],
                 workers=workers,
                 timeout_seconds=seconds,
-                grace_seconds=20,
+                grace_seconds=grace_seconds,
                 environment=environment,
             )
         found = {

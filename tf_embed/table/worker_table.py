@@ -228,7 +228,7 @@ class WorkerTable(Table):
 
     def largest_of_workers(self, number: tf.Tensor) -> tf.Tensor:
         """The largest of a number that each worker has, float64 scalar."""
-        numbers = self._saves.all_gather(tf.reshape(tf.cast(number, tf.float64), [1]), key=6)
+        numbers = self._saves.all_gather(tf.reshape(tf.cast(number, tf.float64), [1]), key=7)
         return tf.reduce_max(numbers)
 
     # Verbs that write.

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kills workers that train with tables, at random moments, and compares the end.
+
+    python tests/campaigns/worker_kills.py [--kills=10] [--seed=1] [--workers 2 4] [--ways fit loop]
+
+Workers train real flights: by `fit` with BackupAndRestore, or by a custom loop that saves a
+checkpoint every ten steps. One of them, drawn at random, is killed by SIGKILL at a random moment of
+a random step, of a save, or of its start. All restart and go on. The kills are dealt out over the
+ways and the numbers of workers. It is a finding
+
+- if the other workers have not ended ten seconds after a kill (`--patience`). That leaves a worker
+  the time to say that another was lost, and the launcher the time to end it;
+- if they begin again at a step of which there is no checkpoint;
+- if losses, rows, slots or dense weights at the end are not those of one process that was never
+  killed, by rtol 2e-5 and atol 2e-6;
+- if a process stays behind.
+
+It prints a line for each kill and each end, and ends with 1 if there is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import pathlib
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+import tensorflow as tf
+import worker_models
+import worker_programs
+import worker_trainings
+from worker_models import Setup, Training
+
+SECONDS = 240  # far more than a launch takes
+GRACE_SECONDS = 8  # from the launcher's SIGTERM to its SIGKILL
+EPOCHS = 10
+
+
+class Killer(threading.Thread):
+    """Kills a worker once it has done some steps.
+
+    Args:
+        path: Where the worker says how many steps it has done.
+        step: After how many it dies; 0 is as soon as it has its tables.
+        delay: Seconds that are added.
+    """
+
+    def __init__(self, path: pathlib.Path, step: int, delay: float) -> None:
+        super().__init__(daemon=True)
+        self._path, self._step, self._delay = path, step, delay
+        self.killed_at: float | None = None
+        self.step = 0
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        while not self.done.wait(0.002):
+            words = self._path.read_text().split() if self._path.exists() else []
+            if len(words) == 2 and int(words[1]) >= self._step:
+                self.done.wait(self._delay)
+                # The launcher reaps it, so the number is no other process's before that.
+                os.kill(int(words[0]), signal.SIGKILL)
+                self.killed_at = time.time()
+                self.step = int(words[1])
+                return
+
+
+@dataclasses.dataclass
+class Series:
+    """Launches of one way and one number of workers, all but the last killed."""
+
+    setup: Setup
+    workers: int
+    folder: pathlib.Path
+    draw: random.Random
+    patience: float
+
+    def __post_init__(self) -> None:
+        self.losses: dict[int, float] = {}
+        self.findings: list[str] = []
+        worker_trainings.write_plan(self.folder, [self.setup])
+
+    def _launch(self) -> worker_programs.Launched:
+        for path in self.folder.glob("progress.*"):
+            path.unlink()
+        program, name = worker_trainings.__file__, str(self.folder)
+        return worker_programs.launch(
+            program, ["resumed"], self.workers, name, SECONDS, grace_seconds=GRACE_SECONDS
+        )
+
+    def _say(self, what: str, wrong: list[str]) -> None:
+        self.findings += wrong
+        name = f"{self.setup.way:4} workers {self.workers}: "
+        print(f"{name}{what}  {'; '.join(wrong) or 'ok'}", flush=True)
+
+    def kill(self, number: int, kills: int) -> None:
+        """One launch that is killed. Kills are spread over the training, so each finds a victim."""
+        rank = self.draw.randrange(self.workers)
+        first, last = (self.setup.steps * one // kills for one in (number, number + 1))
+        step = self.draw.randrange(first + 1, max(first + 2, last))
+        moment = self.draw.choice(["step", "step", "save", "start"])
+        if moment == "save":  # which follows a step that all know
+            each = worker_trainings.SAVE_STEPS
+            step = max(each, step // each * each)
+        elif moment == "start":
+            step = 0
+        killer = Killer(self.folder / f"progress.{rank}", step, self.draw.uniform(0, 0.1))
+        killer.start()
+        launched = self._launch()
+        killer.done.set()
+        killer.join()
+        if killer.killed_at is None:
+            self._say(f"kill {number + 1} found no worker", [launched.printed[-3000:]])
+            return
+        results = [one["resumed"] for one in launched.results.values()]
+        lost = [one for one in results if "lost" in one]
+        wrong = []
+        if launched.code != 128 + signal.SIGKILL:
+            wrong.append(f"the launcher ended with {launched.code}")
+        late = time.time() - killer.killed_at
+        if late > self.patience:
+            wrong.append(f"the last worker ended {late:.1f} s after the kill")
+        kinds = sorted({one["lost"].partition(":")[0] for one in lost})
+        if self.setup.way == "fit" and any(kind != "WorkerLostError" for kind in kinds):
+            wrong.append(lost[0]["lost"][:1000])
+        self._say(
+            f"kill {number + 1}, at a {moment}: worker {rank} after step {killer.step}, "
+            f"{len(lost)} of {self.workers - 1} others raised {' and '.join(kinds) or 'nothing'}, "
+            f"all ended after {late:.1f} s",
+            wrong,
+        )
+
+    def end(self, expected: Any, expected_losses: Any) -> None:
+        """The launch that comes to the end."""
+        launched = self._launch()
+        if launched.code or len(launched.results) != self.workers:
+            self._say("the end", [launched.printed[-3000:]])
+            return
+        for rank, one in launched.results.items():
+            found = one["resumed"]
+            if "lost" in found:
+                self._say("the end", [found["lost"]])
+                return
+            gap = worker_models.compare(found["state"], found["losses"], expected, expected_losses)
+            wrong = [f"not the same: {', '.join(gap.wrong)}"] if gap.wrong else []
+            if found["begun"] % worker_trainings.SAVE_STEPS:
+                wrong.append("there is no checkpoint of that step")
+            self._say(
+                f"the end of worker {rank}, which began after step {found['begun']}: loss "
+                f"{gap.loss:.1e}  rows {gap.rows:.1e}  dense {gap.dense:.1e}  of "
+                f"{worker_models.rows_of(expected)} rows",
+                wrong,
+            )
+
+
+def left_behind(folder: str) -> list[str]:
+    """Processes of workers that still run. The folder is one of their arguments."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if int(path.parent.name) != os.getpid() and folder.encode() in path.read_bytes():
+                found.append(f"process {path.parent.name} stays behind")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--ways", nargs="+", default=worker_models.WAYS)
+    parser.add_argument("--patience", type=float, default=10, help="seconds from a kill to the end")
+    parser.add_argument("--batch", type=int, default=256)
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    series = [(way, workers) for workers in arguments.workers for way in arguments.ways]
+    findings: list[str] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        data = folder / "flights.npz"
+        worker_models.save_flights(data, arguments.batch * worker_trainings.SAVE_STEPS)
+        unbroken: dict[str, Any] = {}
+        for place, (way, workers) in enumerate(series):
+            steps = worker_trainings.SAVE_STEPS
+            setup = Setup(str(data), way, batch=arguments.batch, epochs=EPOCHS, epoch_steps=steps)
+            if way not in unbroken:
+                training = Training(setup, tf.distribute.get_strategy())
+                losses = training.train()
+                unbroken[way] = (training.state(), losses)
+            home = folder / f"{way}-{workers}"
+            home.mkdir()
+            one = Series(
+                setup, workers, home, random.Random(f"{arguments.seed} {place}"), arguments.patience
+            )
+            kills = len(range(place, arguments.kills, len(series)))
+            for number in range(kills):
+                one.kill(number, kills)
+            one.end(*unbroken[way])
+            findings += one.findings + left_behind(name)
+    for finding in findings:
+        print(finding)
+    print(
+        f"worker_kills: {arguments.kills} kills, {time.monotonic() - begin:.0f} s, "
+        f"{len(findings)} findings"
+    )
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
