@@ -110,7 +110,8 @@ def alone(settings: Mapping[str, Any]) -> Any:
                 costs = timed({name: parts.calls[name] for name in PARTS[1:3] + PARTS[4:]}, repeats)
                 _add(found, quantities(model, ids, distinct), costs)
     collectives = _collectives(strategy, repeats, MESSAGE_BYTES[:1])
-    return {"parts": found, "call": _call(repeats)[0], "collectives": collectives}
+    costs = {"parts": found, "call": _call(repeats)[0], "collectives": collectives}
+    return {**costs, "pack": _pack(repeats)}
 
 
 def _add(
@@ -128,6 +129,33 @@ def _call(repeats: int) -> tuple[float, float]:
 
     nothing = tf.zeros([4], tf.int32)
     return timed({"call": tf.function(lambda: nothing + 1)}, 5 * repeats)["call"]
+
+
+def _pack(repeats: int) -> list[float]:
+    """Wall and work to pack and unpack a byte of a message; what a worker keeps is in none."""
+    import tensorflow as tf
+
+    from tf_embed.ops import exchange_ops
+    from tf_embed.ops.exchange_ops import Part, PartType, Sent
+
+    def both(size: int) -> Any:
+        rows = tf.zeros([size // 256, 64])
+        sent = Sent([Part(0, rows)], tf.constant([[size // 256]]))
+
+        @tf.function
+        def call() -> tf.Tensor:
+            messages = exchange_ops.pack_messages(sent, tf.constant(size // 4, tf.int64))
+            types = [PartType(0, tf.float32, 64)]
+            return exchange_ops.unpack_messages(messages, sent.counts, types)[0]
+
+        return call
+
+    small, large = 1 << 12, 1 << 20
+    found = timed({"small": both(small), "large": both(large)}, 5 * repeats)
+    return [
+        max(0.0, one - other) / (large - small)
+        for one, other in zip(found["large"], found["small"], strict=True)
+    ]
 
 
 def pair(settings: Mapping[str, Any]) -> Any:
@@ -278,6 +306,8 @@ def costs_of(
         costs = np.median([[case[1:] for case in run] for run in runs], axis=0)
         for which, kind in enumerate(("wall", "work")):
             figures[kind][name] = Linear.fit(cases, costs[:, which]).terms
+    pack = np.median([one["pack"] for one in alones], axis=0)
+    figures["pack"] = dict(zip(("wall", "work"), pack.tolist(), strict=True))
     figures["call"] = float(np.median([one["call"] for one in alones]))
     medians = {name: np.median([one[name] for one in pairs], axis=0) for name in pairs[0]}
     fixed = {

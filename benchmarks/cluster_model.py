@@ -52,14 +52,14 @@ def expected_distinct(draws: float, num_keys: float, exponent: float) -> float:
 
 
 def largest_count(mean: float, workers: int) -> float:
-    """The largest number of keys between any two workers, if each key's owner is random.
+    """The largest number of keys from one worker to another, if each key's owner is random.
 
     Counts are about normal, with the variance of a binomial distribution. The largest of N normal
     numbers is expected at about sqrt(2 ln N) - (ln ln N + ln 4 pi) / (2 sqrt(2 ln N)) deviations.
     """
     if workers == 1:
         return mean
-    pairs = workers * workers
+    pairs = workers * (workers - 1)
     spread = math.sqrt(2 * math.log(pairs))
     far = spread - (math.log(math.log(pairs)) + math.log(4 * math.pi)) / (2 * spread)
     return mean + far * math.sqrt(mean * (1 - 1 / workers))
@@ -208,6 +208,7 @@ class Costs:
 
     Attributes:
         wall, work: Of the parts of a step of one worker, which exchanges with itself.
+        pack: Wall and work to pack and unpack a byte of a message to another worker.
         call: Milliseconds of a call of a tf.function that does nothing.
         collectives: By name: all_to_all, all_gather, all_reduce.
         cold_key: Milliseconds that a lookup, and a step, of a key take longer if its row is in no
@@ -217,6 +218,7 @@ class Costs:
 
     wall: Mapping[str, Linear]
     work: Mapping[str, Linear]
+    pack: Mapping[str, float]
     call: float
     collectives: Mapping[str, Collective]
     cold_key: Mapping[str, float]
@@ -228,6 +230,7 @@ class Costs:
         return cls(
             wall={name: Linear(one) for name, one in figures["wall"].items()},
             work={name: Linear(one) for name, one in figures["work"].items()},
+            pack=figures["pack"],
             call=figures["call"],
             collectives={name: Collective(**one) for name, one in figures["collectives"].items()},
             cold_key=figures["cold_key"],
@@ -294,6 +297,7 @@ def cluster_step(model: Model, cluster: Cluster, costs: Costs) -> dict[str, floa
     amounts = quantities(model, sizes.distinct, sizes.at_owner)
     amounts[DENSE]["flops"] /= cluster.cores
     local = {name: costs.wall[name].at(**amounts[name]) for name in PARTS}
+    local[EXCHANGE] += costs.pack["wall"] * others * sum(sizes.messages)
     for name in (LOOKUP, APPLY):
         local[name] += costs.cold_key[name] * sizes.at_owner
 
@@ -347,6 +351,8 @@ def local_step(model: Model, workers: int, cores: int, costs: Costs) -> dict[str
     chain[EXCHANGE] += 2 * others * gather.hop_of(sizes.counts)
     work[EXCHANGE] += 2 * others * gather.work_of(sizes.counts)
     for size in sizes.messages:
+        chain[EXCHANGE] += costs.pack["wall"] * others * size
+        work[EXCHANGE] += costs.pack["work"] * others * size
         chain[EXCHANGE] += pair.wait + others * (pair.hop_of(size) - pair.wait)
         work[EXCHANGE] += others * pair.work_of(size)
     chunk = model.dense * 4 / workers
