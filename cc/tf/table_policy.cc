@@ -67,12 +67,12 @@ absl::Status PolicySettings::Read(const Settings& settings, int64_t num_shards) 
 }
 
 std::string PolicySettings::DebugString() const {
-  return absl::StrCat(
-      "max_rows ", max_rows, ", eviction ",
-      evicts ? kEvictionOrderNames[static_cast<size_t>(eviction)].name : "none",
-      ", steps_per_epoch ", steps_per_epoch, ", ttl_milliseconds ", ttl_milliseconds,
-      ", admission ", admission, "(", admission_threshold, ", ", admission_error_rate, ", ",
-      admission_max_keys, "), statistics ", statistics.bits(), ", log_evicted ", log_evicted);
+  return absl::StrCat("max_rows ", max_rows, ", eviction ",
+                      evicts ? kEvictionOrderNames[static_cast<size_t>(eviction)].name : "none",
+                      ", steps_per_epoch ", steps_per_epoch, ", ttl_milliseconds ",
+                      ttl_milliseconds, ", admission ", admission, "(", admission_threshold, ", ",
+                      admission_error_rate, ", ", admission_max_keys, "), statistics ",
+                      statistics.bits(), ", log_evicted ", log_evicted);
 }
 
 bool PolicySettings::operator==(const PolicySettings& other) const {

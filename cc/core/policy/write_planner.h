@@ -7,8 +7,8 @@
 //      kAbsent, kExpired or kExpiredUnwanted.
 //   2. Expired rows are taken out, those of the batch and some others.
 //   3. Admission is asked. A bounded table without room takes out its lowest rows, except for those
-//      in use at this step, or none if its bound refuses. Of the keys that are left, those with room are kInsert; the others are
-//      kSkip.
+//      in use at this step, or none if its bound refuses. Of the keys that are left, those with
+//      room are kInsert; the others are kSkip.
 //   4. The store writes the batch by the decisions, and the rows that came are counted.
 //
 // The order of the batch decides, so a plan does not depend on threads.
@@ -106,9 +106,7 @@ class WritePlanner {
              const Write& write);
 
   // A row's rank was set, other than by a use.
-  Status NoteRank(const Rank& rank) {
-    return queues_rows() ? victims_.Push(rank) : Status();
-  }
+  Status NoteRank(const Rank& rank) { return queues_rows() ? victims_.Push(rank) : Status(); }
 
   // The rows were replaced.
   void Forget() { victims_.Clear(); }

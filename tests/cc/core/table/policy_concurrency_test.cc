@@ -145,8 +145,7 @@ TEST_P(PolicyConcurrency, ARefusingBoundHoldsAtEachMomentBesideWritersAndErasure
   Beside(
       500, [&] { write(&random[0]); }, [&] { write(&random[1]); },
       [&] {
-        ASSERT_TRUE(
-            table->Erase(subject.context, Batch(RandomKeys(40, 0, 1000, &random[2]))).ok());
+        ASSERT_TRUE(table->Erase(subject.context, Batch(RandomKeys(40, 0, 1000, &random[2]))).ok());
       });
   const TableStats stats = table->Stats();
   EXPECT_EQ(subject.Keys().size(), stats.rows);

@@ -247,8 +247,8 @@ TEST_P(TablePolicy, ARefusedKeyHasItsInitialRowAndLosesItsGradient) {
   EXPECT_EQ(1u, subject.table->Stats().refused);
   const auto row_of = [](Subject* from, int64_t key) {
     std::vector<float> row(kDim);
-    Subject::ExpectOk(from->table->FindOrInsert(from->context, Batch{key}, DefaultRows(),
-                                                row.data(), nullptr));
+    Subject::ExpectOk(
+        from->table->FindOrInsert(from->context, Batch{key}, DefaultRows(), row.data(), nullptr));
     return row;
   };
   const std::vector<float> initial = row_of(&free, 3);
