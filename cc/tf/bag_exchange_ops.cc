@@ -176,6 +176,8 @@ class JoinBagsOp final : public JoinOp {
     TF_RETURN_IF_ERROR(ReadJoin(context, values->NumElements(), num_pooled, &batch, &join));
     tf::Tensor* pooled;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {num_pooled}, &pooled));
+    // Pieces that overlap leave others out.
+    std::fill_n(pooled->flat<float>().data(), num_pooled, 0.0f);
     JoinBags(ThreadPoolOf(context), join, values->flat<float>().data(),
              pooled->flat<float>().data());
     return absl::OkStatus();

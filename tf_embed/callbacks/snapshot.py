@@ -25,7 +25,8 @@ class Snapshot(keras.callbacks.Callback):
     Each is logged when it is written. Tables with `TablePolicy(track_changes=True)` are saved while
     training goes on; the next snapshot waits for the one before. An error ends the training at the
     next snapshot. `tf_embed.Snapshots(path, model).load(name)` brings rows back. On several workers
-    each has the callback, with a `path` that all of them see.
+    each has the callback: with a `path` that all of them see if tables are sharded over them, with
+    one of its own if each worker has tables of its own (`distribution="local"`).
 
     Args:
         path: A folder, or a path of any file system that TensorFlow knows.

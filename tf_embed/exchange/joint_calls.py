@@ -39,6 +39,25 @@ class JointCalls(Protocol):
         ...
 
 
+def agree(calls: JointCalls, value: Any, what: str) -> None:
+    """Refuses that workers call something with different arguments.
+
+    Args:
+        calls: The processes that call it.
+        value: What this one has, which JSON can hold, of at most 2 KiB.
+        what: What it is, for the message.
+
+    Raises:
+        ValueError: Others have something else. It is raised on all of them.
+    """
+    for rank, other in enumerate(values := calls.run(lambda: value)):
+        if other != values[0]:
+            raise ValueError(
+                f"All workers must have the same {what}. Received: worker 0 has {values[0]!r}, "
+                f"worker {rank} has {other!r}"
+            )
+
+
 class OneProcess:
     """The calls of a process that has all rows."""
 
@@ -96,7 +115,7 @@ def _error_of(rank: int, kind: str, message: str) -> Exception:
     """The error that a worker described."""
     message = f"Worker {rank} has failed: {message}"
     of_ops = getattr(tf.errors, kind, None)
-    if of_ops is not None:
+    if of_ops is not None and of_ops is not tf.errors.OpError:  # which needs a code
         error: Exception = of_ops(None, None, message)
         return error
     return {"TypeError": TypeError, "ValueError": ValueError}.get(kind, RuntimeError)(message)

@@ -144,7 +144,7 @@ class Workers:
         number = self._next_channel
         if number > MAX_CHANNELS:
             raise ValueError(
-                "A process may make at most a million tables that are sharded over workers."
+                "A process may make at most half a million tables that are sharded over workers."
             )
         self._next_channel += 1
         return Channel(self, number, sharding)
@@ -161,7 +161,7 @@ class Workers:
         """
         if channel is None:
             channel = Channel(self, 0, sharding)  # with the time-out of this call
-        data = text.encode()[: _SHORT - 4]
+        data = text.encode(errors="replace")[: _SHORT - 4]
         padded = len(data).to_bytes(4, "little") + data.ljust(_SHORT - 4, b"\0")
         with tf.init_scope():
             words = tf.constant(np.frombuffer(padded, np.int32))

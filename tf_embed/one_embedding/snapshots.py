@@ -38,8 +38,14 @@ class _SnapshotsOfKeys(Snapshots):
 
     def load(self, name: str) -> None:
         """See `Snapshots.load`."""
-        self.check_keys(name)
+        self.together(lambda: self.check_keys(name))
         super().load(name)
+
+    def together(self, function: Callable[[], None]) -> None:
+        """Looks at files when none is being written; all workers raise if one of them does."""
+        calls = self._calls()
+        self._be_alone()
+        calls.run(function)
 
     def load_parts(self, folder: str, info: SnapshotInfo, parts: Sequence[Part]) -> None:
         """Loads a snapshot into tables of other folders than it was saved from."""
@@ -90,24 +96,17 @@ class LayerSnapshots:
         """See `MultiTableEmbedding.save_snapshot`."""
         self._check_eager("save_snapshot")
         name = snapshot_name_of(name, "snapshot_name")
-        check_no_base(self.snapshots.path, name, "snapshot_name")
+        snapshots = self.snapshots
+        snapshots.together(lambda: check_no_base(snapshots.path, name, "snapshot_name"))
         return self.snapshots.save(name, since=since, wait=wait)
 
     def load(self, name: str) -> None:
         """See `MultiTableEmbedding.load_snapshot`."""
         self._check_eager("load_snapshot")
-        snapshots = self.snapshots
-        folder = os.path.join(snapshots.path, folder_name(name, "snapshot_name"))
-        of_no_layer = folder_of_layer(self._path, None)
-        if not manifest.exists(folder) and manifest.exists(os.path.join(of_no_layer, name)):
-            # A writer put it there for any layer.
-            snapshots = self._snapshots_in(of_no_layer, self._keys)
-            folder = os.path.join(of_no_layer, name)
-        if not manifest.exists(folder):
-            raise ValueError(
-                f"`snapshot_name` must be the name of a snapshot of {self._owner!r} in "
-                f"{self._path!r}. Received: snapshot_name={name!r}"
-            )
+        found: list[tuple[str, SnapshotInfo]] = []
+        self.snapshots.together(lambda: found.append(self._find(name)))
+        path, info = found[0]
+        folder = os.path.join(path, name)
         for member in self._members:
             if member.table.options.is_on_gpu:
                 raise ValueError(
@@ -119,13 +118,27 @@ class LayerSnapshots:
                 f"{self._owner!r} must have no rows when it loads a snapshot, or rows that came "
                 f"after the snapshot would stay. Received: {rows} rows"
             )
-        info = manifest.read(folder)
+        snapshots = self.snapshots
+        if path != snapshots.path:
+            snapshots = self._snapshots_in(path, self._keys)
         num_folders = self._folders_of(name, info)
         if num_folders == self._num_folders:
             snapshots.load(name)
         else:
-            snapshots.check_keys(name)
+            snapshots.together(lambda: snapshots.check_keys(name))
             snapshots.load_parts(folder, info, self._parts_by_key(info, num_folders))
+
+    def _find(self, name: str) -> tuple[str, SnapshotInfo]:
+        """The path in which there is a snapshot, and what its file says."""
+        # In the second one are those that a writer has put there for any layer.
+        for path in (self.snapshots.path, folder_of_layer(self._path, None)):
+            folder = os.path.join(path, folder_name(name, "snapshot_name"))
+            if manifest.exists(folder):
+                return path, manifest.read(folder)
+        raise ValueError(
+            f"`snapshot_name` must be the name of a snapshot of {self._owner!r} in "
+            f"{self._path!r}. Received: snapshot_name={name!r}"
+        )
 
     def _snapshots_in(self, path: str, keys: str) -> _SnapshotsOfKeys:
         return _SnapshotsOfKeys(path, self._members, self._owner, keys)

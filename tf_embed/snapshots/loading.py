@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tf_embed.exchange.joint_calls import JointCalls
+from tf_embed.exchange.joint_calls import JointCalls, agree
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
 from tf_embed.table.table import Table
@@ -72,6 +73,8 @@ def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part], calls: Jo
         tf.errors.OpError: If files are damaged, missing, or of another kind of table.
     """
     calls.run(lambda: check_chain(folder, info))
+    # It may have been replaced after one of them has read what it is.
+    agree(calls, _digest(info), f"snapshot in {folder!r}")
     try:
         calls.run(lambda: _load(folder, parts))
     except BaseException:  # also an interrupt: some tables would have rows, and others none
@@ -86,8 +89,12 @@ def _load(folder: str, parts: Sequence[Part]) -> None:
         rows.load_all(folder, part.files.file_name, _chosen_by(part))
 
 
+def _digest(info: SnapshotInfo) -> str:
+    return hashlib.blake2b(repr(info).encode(), digest_size=8).hexdigest()
+
+
 def _chosen_by(part: Part) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """What says which keys of a part are loaded here; None: all are."""
+    """The filter of the keys to load here; None: all."""
     table, has = part.table, part.has
     if not isinstance(table, WorkerTable):
         return has

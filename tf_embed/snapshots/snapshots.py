@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess
+from tf_embed.exchange.joint_calls import AllWorkers, JointCalls, OneProcess, agree
 from tf_embed.ops import snapshot_ops
 from tf_embed.snapshots import files, manifest
 from tf_embed.snapshots.loading import Part, check_chain, load_parts
@@ -188,8 +188,9 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         to = name if to is None else to
+        agree(calls, [name, to], "names of a fold")
         calls.run(lambda: self._fold(name, to) if calls.rank == 0 else None)
-        return manifest.read(self._folder(to, "to"))
+        return _read_by_all(calls, lambda: self._folder(to, "to"))
 
     def _fold(self, name: str, to: str) -> None:
         folder, to_folder = self._present(name, "name"), self._folder(to, "to")
@@ -225,11 +226,10 @@ class Snapshots:
         """
         _check_eager("load")
         calls = self._calls()
-        calls.run(lambda: self._present(name, "name") and None)
-        folder = self._present(name, "name")
-        tables = self._tables()
         self._be_alone()
-        info = manifest.read(folder)
+        tables = self._tables()
+        info = _read_by_all(calls, lambda: self._present(name, "name"))
+        folder = self._folder(name, "name")
         if len(info.tables) != len(tables):
             raise ValueError(
                 f"The snapshot in {folder!r} must have as many tables as are to be loaded, "
@@ -280,6 +280,7 @@ class Snapshots:
         _check_eager("remove")
         calls = self._calls()
         self._be_alone()
+        agree(calls, name, "snapshot to remove")
         calls.run(lambda: self._remove(name) if calls.rank == 0 else None)
 
     def _remove(self, name: str) -> None:
@@ -310,6 +311,7 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         leaving: list[str] = []
+        agree(calls, last, "`last`")
         calls.run(lambda: leaving.extend(self._older_than(last)))
         calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
         return leaving
@@ -416,6 +418,13 @@ class Snapshots:
                 f"The snapshot {self._pending.name!r} is still being written. Received: a second "
                 'one with if_busy="raise"'
             )
+
+
+def _read_by_all(calls: JointCalls, folder: Callable[[], str]) -> SnapshotInfo:
+    """The snapshot in a folder, which all processes can read, or this raises on all of them."""
+    found: list[SnapshotInfo] = []
+    calls.run(lambda: found.append(manifest.read(folder())))
+    return found[0]
 
 
 def _is_tracked(tables: Sequence[Table], since: str | None, wait: bool) -> bool:

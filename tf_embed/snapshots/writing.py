@@ -57,7 +57,7 @@ class Writer:
         """Holds the moment, if tables keep track of changes.
 
         Returns:
-            What all workers must agree on, and what the first of them decides.
+            A description that all workers must have, and the time and the number of the first.
         """
         if tracked:
             bases = [0] * len(self._tables)
@@ -123,7 +123,9 @@ class Writer:
             if calls.rank == 0:
                 files.give_up(self._folder, self._file_number)
             raise
-        return manifest.read(self._folder)
+        found: list[SnapshotInfo] = []
+        calls.run(lambda: found.append(manifest.read(self._folder)))
+        return found[0]
 
     @property
     def _file_number(self) -> str:

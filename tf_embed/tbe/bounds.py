@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.exchange import strategies
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.types import BoundsCheckMode
 
@@ -65,14 +66,20 @@ class BoundsCheck:
         return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
 
     def _count(self, faults: tf.Tensor) -> None:
-        """Adds to the count of this replica."""
+        """Adds to the count of this replica; outside of a step, to that of this process."""
         context, strategy = tf.distribute.get_replica_context(), self._strategy
-        if strategy.num_replicas_in_sync == 1 or (
-            context is not None and context.strategy is strategy
-        ):
+        count = strategy.num_replicas_in_sync
+        if count == 1 or (context is not None and context.strategy is strategy):
             self._num_faults.assign_add(faults)
-        else:  # a lookup outside of a step; TensorFlow adds to a sum in replicas alone
-            strategy.run(lambda: self._num_faults.assign_add(faults))
+            return
+        replicas_here = count // strategies.worker_count(strategy)
+
+        def add() -> None:  # TensorFlow adds to a sum in replicas alone
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            is_first = tf.equal(replica % replicas_here, 0)
+            self._num_faults.assign_add(tf.where(is_first, faults, tf.zeros_like(faults)))
+
+        strategy.run(add)
 
 
 @tf.custom_gradient

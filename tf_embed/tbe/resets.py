@@ -15,6 +15,7 @@ from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.table.initializers import RowInitializer, row_initializer
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
+from tf_embed.table.worker_table import WorkerTable
 from tf_embed.tbe.hyper_parameters import required
 from tf_embed.tbe.tables import Member
 from tf_embed.variable.variable import Variable
@@ -124,7 +125,12 @@ def _write_initial_rows(table: Variable, keys: tf.Tensor, drawn: RowInitializer)
     )
     for begin in range(0, int(tf.size(keys)), _BLOCK):
         some = keys[begin : begin + _BLOCK]
-        table.upsert(some, scratch.find(some)[0], distinct=True)
+        # Workers have different keys, or all of them have all: each writes those that it owns.
+        written = some
+        if isinstance(table.table, WorkerTable):
+            written = tf.boolean_mask(some, table.table.is_mine(some))
+        rows = scratch.find(written)[0]
+        Table.insert_or_assign(table.table, written, rows, distinct=True)
 
 
 def _check_uniform(table: Variable, least: float, most: float) -> None:

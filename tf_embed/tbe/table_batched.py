@@ -246,7 +246,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             has a row on one of them; a `tf_embed.distributed.WorkerSharding` says how; "local":
             each worker has tables of its own. Tables that are sharded take their steps at the
             owners of the rows, so with `optimizer=None` and OptimType.NONE a gradient has the keys
-            that this worker owns. They have no `prefetch`.
+            that this worker owns. All workers must call the same methods in the same order.
         name: Name of the layer.
         **kwargs: Arguments of keras.layers.Layer.
 
@@ -571,7 +571,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
     def bounds_check_warning(self) -> tf.Variable:
         """How many ids out of bounds and malformed offsets were met, an int64 scalar variable.
 
-        On several workers it is the sum of theirs, and all must read it at the same point.
+        On several workers it is the sum of theirs, and all must read it at the same point. From a
+        checkpoint each gets an equal part, rounded down.
         """
         return self._tables.num_faults
 

@@ -125,10 +125,10 @@ class RowsView(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, index: Any, value: Any) -> None:
         numbers = self._numbers(value)
         block, rows, within = self._block(index)
-        if rows.size:
-            block = block.copy()
-            block[within] = numbers
-            self._write(self._keys_of(rows), tf.convert_to_tensor(block))
+        block = block.copy()
+        block[within] = numbers
+        # Also without rows: other workers may have some, and wait.
+        self._write(self._keys_of(rows), tf.convert_to_tensor(block))
 
     def __len__(self) -> int:
         return self._count

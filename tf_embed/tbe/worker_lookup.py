@@ -84,6 +84,8 @@ class WorkerLookup:
                 num_workers=workers.count,
                 rank=workers.rank,
                 owner_rule=owner if isinstance(owner, str) else "hash",
+                # Sums of many rows may be more than float16 holds, where each row is not.
+                ask_by="keys" if self._sharding.wire_dtype == "float16" else "less",
                 bytes_of_number=4 if self._sharding.wire_dtype is None else 2,
             )
 

@@ -160,6 +160,7 @@ TEST_P(TableScores, AnEpochIsNeverSetBack) {
 }
 
 TEST_P(TableScores, ReadersAndWritersMeetInAnEpoch) {
+  if (!GetParam().takes_threads) GTEST_SKIP() << "one thread at a time may call it";
   RowPolicy policy = Bounded(500, EvictionOrder::kEpochLfu);
   policy.statistics = policy.statistics.With(Statistic::kScore);
   Subject subject(GetParam(), policy, ExecContext::Serial());
