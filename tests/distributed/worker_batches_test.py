@@ -23,7 +23,7 @@ def tearDownModule():
 @functools.cache
 def launched() -> worker_programs.Launched:
     return worker_programs.launch(
-        worker_batches.__file__, ["training", "local", "fit"], 2, FOLDER.name
+        worker_batches.__file__, ["training", "local", "fit", "methods"], 2, FOLDER.name
     )
 
 
@@ -68,6 +68,10 @@ class WorkerBatchesTest(tf.test.TestCase, parameterized.TestCase):
     def test_faults_of_all_workers_are_counted(self):
         (faults,) = {found["bounds"]["faults"] for found in self.results("training")}
         self.assertGreater(faults, 5)
+
+    def test_methods_write_what_other_workers_own(self):
+        initial = worker_batches.one_row_layer().tables[0].lookup([5]).numpy().tolist()
+        self.assertEqual(self.results("methods"), [[[[0.5, 0.5]], initial, 1]] * 2)
 
     def test_local_tables_are_of_one_worker(self):
         self.assertEqual(self.results("local"), [([[0.0]], 2), ([[2.0]], 2)])

@@ -309,6 +309,24 @@ def fit(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     return {"fitted": found, "loaded": contents(again)}
 
 
+def methods(strategy: Any, rank: int, folder: str) -> list[Any]:
+    """What methods leave of the one row of a table, which one of the workers owns."""
+    del rank, folder
+    with strategy.scope():
+        layer = one_row_layer()
+    (table,) = layer.tables
+    table.upsert([5], [[9.0, 9.0]])
+    layer.split_embedding_weights()[0][...] = 0.5
+    found = [table.lookup([5]).numpy().tolist()]
+    layer.init_embedding_weights_uniform(-1.0, 1.0)
+    return [*found, table.lookup([5]).numpy().tolist(), int(table.size())]
+
+
+def one_row_layer() -> TableBatchedEmbeddingBags:
+    uniform = keras.initializers.RandomUniform(-1.0, 1.0, seed=3)
+    return TableBatchedEmbeddingBags([(None, 2)], **_SGD, initializer=uniform, name="one_row")
+
+
 def local(strategy: Any, rank: int, folder: str) -> Any:
     """Tables that each worker has for itself. Workers call different verbs."""
     del folder

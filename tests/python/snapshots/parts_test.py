@@ -14,8 +14,10 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
+from tf_embed.exchange.joint_calls import OneProcess
 from tf_embed.ops import snapshot_ops
 from tf_embed.ops.snapshot_ops import Part
+from tf_embed.snapshots import loading, manifest
 from tf_embed.variable.row_files import RowFiles
 
 SAVE, PROCESSES, KEYS = -5, 3, 60
@@ -140,6 +142,30 @@ class PartsTest(parameterized.TestCase):
             loss = tf.reduce_sum(tf_embed.embedding_lookup(v, tf.constant([7], tf.int64)))
         variables = v.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+class OtherWorker:
+    """The calls of two workers, of which the other one has read other files."""
+
+    count, rank = 2, 0
+
+    def run(self, function: Any) -> list[Any]:
+        value = function()
+        return [value, None if value is None else f"not {value}"]
+
+
+class AgreedTest(tf.test.TestCase):
+    def test_workers_load_one_snapshot_or_none(self):
+        path = self.enterContext(tempfile.TemporaryDirectory())
+        tf_embed.Snapshots(path, table_of(0)).save("one")
+        folder = os.path.join(path, "one")
+        info, empty = manifest.read(folder), variable()
+        part = loading.Part(empty.table, info.tables[0])
+        with self.assertRaisesRegex(ValueError, "All workers must have the same snapshot in"):
+            loading.load_parts(folder, info, [part], OtherWorker())
+        self.assertEqual(int(empty.size()), 0)
+        loading.load_parts(folder, info, [part], OneProcess())
+        self.assertEqual(int(empty.size()), KEYS // PROCESSES)
 
 
 if __name__ == "__main__":
