@@ -22,7 +22,7 @@ from absl.testing import parameterized
 from small_disks import file_limit, file_system
 
 import tf_embed
-from tf_embed.snapshots import Snapshots, files, manifest, snapshots
+from tf_embed.snapshots import Snapshots, files, manifest, writing
 
 DIM, KEYS = 16, 5000
 TRACKED = tf_embed.TablePolicy(track_changes=True)
@@ -318,13 +318,13 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
 
     def stuck_save(self, saved: Snapshots, name: str, **options) -> threading.Event:
         """Begins a snapshot, which is written when the event is set."""
-        go_on, write = threading.Event(), snapshots._Writer.write
+        go_on, write = threading.Event(), writing.Writer.write
 
         def stuck(writer):
             go_on.wait()
             return write(writer)
 
-        with mock.patch.object(snapshots._Writer, "write", stuck):
+        with mock.patch.object(writing.Writer, "write", stuck):
             saved.save(name, wait=False, **options)
         return go_on
 

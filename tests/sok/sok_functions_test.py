@@ -197,7 +197,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(other.lookup([1, 4]), [[1.0, 1.0], [4.0, 4.0]])
 
     def test_what_is_not_there_raises(self):
-        for name in ("incremental_model_dump", "sparse_read_and_evict", "TFDistributedEmbedding"):
+        for name in ("sparse_read_and_evict", "TFDistributedEmbedding"):
             with self.assertRaises(AttributeError):
                 getattr(sok, name)
 

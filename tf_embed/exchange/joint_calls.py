@@ -39,18 +39,18 @@ class JointCalls(Protocol):
         ...
 
 
-def agree(calls: JointCalls, value: Any, what: str) -> None:
+def agree(calls: JointCalls, function: Callable[[], Any], what: str) -> None:
     """Refuses that workers call something with different arguments.
 
     Args:
         calls: The processes that call it.
-        value: What this one has, which JSON can hold, of at most 2 KiB.
+        function: Checks what this one has, and returns it; see `JointCalls.run`.
         what: What it is, for the message.
 
     Raises:
         ValueError: Others have something else. It is raised on all of them.
     """
-    for rank, other in enumerate(values := calls.run(lambda: value)):
+    for rank, other in enumerate(values := calls.run(function)):
         if other != values[0]:
             raise ValueError(
                 f"All workers must have the same {what}. Received: worker 0 has {values[0]!r}, "

@@ -118,18 +118,34 @@ def commit(folder: str, info: SnapshotInfo) -> SnapshotInfo:
             the new files.
         tf.errors.OpError: If it can't be written.
     """
+    _check_unharmed(folder, info)
+    manifest.write(folder, info)
+    try:
+        _check_unharmed(folder, info)  # another save may have removed them just now
+    except tf.errors.AbortedError:
+        if _is_of(folder, info):
+            _remove_files([os.path.join(folder, manifest.FILE)])
+        raise
+    kept = tuple(f"{table.file_name}." for table in info.tables)
+    for name in manifest.names_in(folder):
+        # Another save may have taken the folder over.
+        if _OURS.match(name) and not name.startswith(kept) and _is_of(folder, info):
+            _remove_files([os.path.join(folder, name)])
+    return info
+
+
+def _check_unharmed(folder: str, info: SnapshotInfo) -> None:
     try:
         manifest.check_saves(folder, info)
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
         raise tf.errors.AbortedError(
             None, None, f"'{folder}' is used by another save, which has removed files of this one."
         ) from error
-    manifest.write(folder, info)
-    kept = tuple(f"{table.file_name}." for table in info.tables)
-    for name in manifest.names_in(folder):
-        if _OURS.match(name) and not name.startswith(kept):
-            _remove_files([os.path.join(folder, name)])
-    return info
+
+
+def _is_of(folder: str, info: SnapshotInfo) -> bool:
+    """Whether a folder has that very snapshot."""
+    return manifest.exists(folder) and manifest.read(folder).tables == info.tables
 
 
 def remove(folder: str) -> None:

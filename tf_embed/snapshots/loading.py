@@ -74,7 +74,7 @@ def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part], calls: Jo
     """
     calls.run(lambda: check_chain(folder, info))
     # It may have been replaced after one of them has read what it is.
-    agree(calls, _digest(info), f"snapshot in {folder!r}")
+    agree(calls, lambda: _digest(info), f"snapshot in {folder!r}")
     try:
         calls.run(lambda: _load(folder, parts))
     except BaseException:  # also an interrupt: some tables would have rows, and others none

@@ -188,7 +188,11 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         to = name if to is None else to
-        agree(calls, [name, to], "names of a fold")
+        agree(
+            calls,
+            lambda: [files.folder_name(name, "name"), files.folder_name(to, "to")],
+            "names of a fold",
+        )
         calls.run(lambda: self._fold(name, to) if calls.rank == 0 else None)
         return _read_by_all(calls, lambda: self._folder(to, "to"))
 
@@ -280,7 +284,7 @@ class Snapshots:
         _check_eager("remove")
         calls = self._calls()
         self._be_alone()
-        agree(calls, name, "snapshot to remove")
+        agree(calls, lambda: files.folder_name(name, "name"), "snapshot to remove")
         calls.run(lambda: self._remove(name) if calls.rank == 0 else None)
 
     def _remove(self, name: str) -> None:
@@ -311,7 +315,7 @@ class Snapshots:
         calls = self._calls()
         self._be_alone()
         leaving: list[str] = []
-        agree(calls, last, "`last`")
+        agree(calls, lambda: validation.positive_int(last, "last"), "`last`")
         calls.run(lambda: leaving.extend(self._older_than(last)))
         calls.run(lambda: self._tidy(leaving) if calls.rank == 0 else None)
         return leaving
