@@ -59,7 +59,8 @@ class BatchTrainer(tf.Module):
         for table in tables:
             optimizer.check_dim(table.options.dim, table.options.name)
         self._parts = _Parts(tuple(tables), optimizer, dict(state_dtypes or {}))
-        self._combiner = combiner
+        # The owners of sharded tables sum, and what they send is divided where the batch is.
+        self._combiner = "sum" if isinstance(tables[0], WorkerTable) else combiner
         self._stochastic_rounding = stochastic_rounding
         self.state = max_counter_of(optimizer)
         for table in tables:

@@ -22,7 +22,6 @@ from tf_embed.table.initializers import with_own_seed
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import WorkerTable
 from tf_embed.tbe import inputs as batches
 from tf_embed.tbe import settings as settings_of
 from tf_embed.tbe.batch_anchor import BatchAnchor
@@ -46,7 +45,6 @@ from tf_embed.tbe.optimizer_settings import (
     WeightDecayMode,
 )
 from tf_embed.tbe.output_layout import OutputLayout
-from tf_embed.tbe.pooled_lookup import PooledLookup
 from tf_embed.tbe.resets import RowResets
 from tf_embed.tbe.saving import TablesSaver
 from tf_embed.tbe.table_views import TableViews
@@ -62,7 +60,7 @@ from tf_embed.tbe.types import (
     TBEStatsReporterConfig,
     UserEnabledConfigDefinition,
 )
-from tf_embed.tbe.worker_lookup import WorkerLookup
+from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
 
@@ -70,15 +68,8 @@ from tf_embed.variable.variable import Variable
 _FIXED = frozenset(
     {
         *("bounds_check_mode", "distribution", "feature_names", "feature_table_map"),
-        *(
-            "max_gradient",
-            "optimizer_type",
-            "output_dtype",
-            "padding_id",
-            "pooling_mode",
-            "settings",
-        ),
-        *("stochastic_rounding", "table_names", "weights_precision"),
+        *("max_gradient", "optimizer_type", "output_dtype", "padding_id", "pooling_mode"),
+        *("settings", "stochastic_rounding", "table_names", "weights_precision"),
     }
 )
 
@@ -441,8 +432,8 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         """The number of weights in the tables: of arrays, and of the rows that dynamic ones have.
 
         Of a table that is sharded over workers it counts the rows of this one. `summary` shows it
-        at the layer. The totals of a model are without it: Keras takes them from
-        the shapes of variables, and that which stands for the tables has no rows.
+        at the layer. The totals of a model are without it: Keras takes them from the shapes of
+        variables, and that which stands for the tables has no rows.
         """
         rows = [
             int(Table.size(table.table)) if count is None else count
@@ -484,7 +475,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             trainer = BatchTrainer(
                 tables,
                 self._optimizer,
-                "sum" if self._is_sharded(tables) else _COMBINERS[self.pooling_mode],
+                _COMBINERS[self.pooling_mode],
                 self.stochastic_rounding,
                 self._state_dtypes,
             )
@@ -510,47 +501,20 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
             self.padding_id,
             self._tables.num_faults,
         )
-        self._lookup = self._new_lookup(members)
+        self._lookup = new_lookup(
+            members,
+            self.feature_table_map,
+            [spec.dim for spec in self._specs],
+            combiner=_COMBINERS[self.pooling_mode],
+            max_gradient=self.max_gradient,
+            anchor=None if trainer is None else self._anchor,
+            trainer=trainer,
+        )
         self._hyper_parameters = HyperParameters(self.name, self._optimizer)
         self._views = TableViews(self.name, members, trainer)
         self._resets = RowResets(self.name, members, self._optimizer)
         self._tiers = Tiers(self.name, members, self.feature_table_map)
         self._saver = TablesSaver(self.name, [one.table.table for one in members], trainer)
-
-    def _new_lookup(self, members: list[Member]) -> PooledLookup | WorkerLookup:
-        dims = [spec.dim for spec in self._specs]
-        combiner, trainer = _COMBINERS[self.pooling_mode], self._trainer
-        anchor = None if trainer is None else self._anchor
-        tables = [member.table.table for member in members]
-        if not self._is_sharded(tables):
-            return PooledLookup(
-                members,
-                self.feature_table_map,
-                dims,
-                combiner=combiner,
-                max_gradient=self.max_gradient,
-                anchor=anchor,
-                trainer=trainer,
-            )
-        sharded = [table for table in tables if isinstance(table, WorkerTable)]
-        sharding = as_sharding(self.distribution)
-        assert sharding is not None
-        owned = PooledLookup(
-            members,
-            [*range(len(members))] * sharded[0].workers.count,
-            dims,
-            combiner="sum",
-            max_gradient=0.0,
-            anchor=anchor,
-            trainer=trainer,
-        )
-        return WorkerLookup(
-            sharded, dims, sharding, owned, combiner=combiner, max_gradient=self.max_gradient
-        )
-
-    @staticmethod
-    def _is_sharded(tables: Sequence[Table]) -> bool:
-        return isinstance(tables[0], WorkerTable)
 
     @property
     def tables(self) -> list[Variable]:

@@ -14,13 +14,15 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed.exchange import routing
-from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import bag_exchange_ops
 from tf_embed.ops.bag_exchange_ops import Bags, Split
 from tf_embed.ops.exchange_ops import SAME, Part, PartType
 from tf_embed.table.worker_table import WorkerTable
+from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.pooled_lookup import PooledLookup
+from tf_embed.tbe.tables import Member
+from tf_embed.variable.anchor import Anchor
 
 _KEYS, _BAGS, _TABLES, _VALUES = range(4)  # what an exchange counts
 
@@ -31,7 +33,6 @@ class WorkerLookup:
     Args:
         tables: The tables.
         dims: Dim of each.
-        sharding: How they are spread over the workers.
         owned: The lookup of an owner, of sums, whose features are the tables in their order, once
             for each worker.
         combiner: How rows are pooled, "sum" or "mean".
@@ -42,7 +43,6 @@ class WorkerLookup:
         self,
         tables: Sequence[WorkerTable],
         dims: Sequence[int],
-        sharding: WorkerSharding,
         owned: PooledLookup,
         *,
         combiner: str,
@@ -51,7 +51,7 @@ class WorkerLookup:
         self._channel = tables[0].reads
         self._name = tables[0].options.name
         self._dims = list(dims)
-        self._sharding = sharding
+        self._sharding = tables[0].sharding
         self._owned = owned
         self._combiner = combiner
         self._max_gradient = max_gradient
@@ -136,3 +136,43 @@ class WorkerLookup:
         )
         received = Batch(keys, offsets, None, bags)
         return self._owned.find(received, pieces, tf.reduce_sum(sizes), training)
+
+
+def new_lookup(
+    members: Sequence[Member],
+    feature_tables: Sequence[int],
+    dims: Sequence[int],
+    *,
+    combiner: str,
+    max_gradient: float,
+    anchor: Anchor | None,
+    trainer: BatchTrainer | None,
+) -> PooledLookup | WorkerLookup:
+    """A lookup in tables of this process, or in tables that are sharded over workers.
+
+    Args:
+        members: The tables; all are sharded, or none is.
+        feature_tables, dims, combiner, max_gradient, anchor, trainer: See `PooledLookup`.
+    """
+    tables = [member.table.table for member in members]
+    sharded = [table for table in tables if isinstance(table, WorkerTable)]
+    if not sharded:
+        return PooledLookup(
+            members,
+            feature_tables,
+            dims,
+            combiner=combiner,
+            max_gradient=max_gradient,
+            anchor=anchor,
+            trainer=trainer,
+        )
+    owned = PooledLookup(
+        members,
+        [*range(len(members))] * sharded[0].workers.count,
+        dims,
+        combiner="sum",
+        max_gradient=0.0,
+        anchor=anchor,
+        trainer=trainer,
+    )
+    return WorkerLookup(sharded, dims, owned, combiner=combiner, max_gradient=max_gradient)
