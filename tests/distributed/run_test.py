@@ -85,7 +85,11 @@ class RunTest(parameterized.TestCase):
         """The command line, started. `body` prints when the test may go on."""
         command = [sys.executable, str(LAUNCHER), "--workers", "2", "--timeout", str(TIMEOUT)]
         launcher = subprocess.Popen(
-            [*command, *options, self.script(body)], stdout=subprocess.PIPE, text=True
+            [*command, *options, self.script(body)],
+            stdout=subprocess.PIPE,
+            text=True,
+            # A shell without job control lets what it starts by `&` ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.addCleanup(launcher.stdout.close)
         self.addCleanup(launcher.wait)
