@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Find and FindOrInsert.
 #include <algorithm>
+#include <optional>
 
 #include "cc/tf/on_gpu.h"
 #include "cc/tf/table_op.h"
@@ -33,6 +34,8 @@ class FindOp : public TableOp {
     const ExecContext exec = ThreadPoolOf(context, table, training_);
     bool* const flags = exists->flat<bool>().data();
     const auto find = [&](const DefaultRows& defaults, void* rows) {
+      std::optional<WholeWrite> whole;
+      if (insert) whole.emplace(*table);
       return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
         return insert ? shard->FindOrInsert(exec, batch, defaults, rows, flags)
                       : shard->Find(exec, batch, defaults, rows, flags, {});

@@ -72,7 +72,7 @@ class OpenSavedRowsOp : public TableOp {
     }
     if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
     {
-      HeldTables paused(table->allocator());
+      PausedTables paused(table->allocator());
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
       if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table));
     }

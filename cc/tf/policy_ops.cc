@@ -157,6 +157,7 @@ class SetScoresOp : public TableOp {
     const int64_t* const given = scores.flat<int64_t>().data();
     std::transform(given, given + keys.size(), words.data(), RowStatistics::ScoreBits);
     const ExecContext exec = ThreadPoolOf(context, table);
+    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->eviction()->AssignStatistics(
           exec, batch, StatisticSet().With(Statistic::kScore), words.data());

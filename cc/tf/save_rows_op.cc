@@ -19,7 +19,7 @@ namespace tf = ::tensorflow;
 // Writers wait until this is over, and go on while disks take in what was written.
 absl::Status WriteRows(TableResource* table, size_t block_bytes, bool links, PendingSave* save) {
   StringKeyScope string_scope(table, KeyUse::kRead);
-  HeldTables paused(table->allocator());
+  PausedTables paused(table->allocator());
   TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
   RowFileHeader header;
   TF_RETURN_IF_ERROR(HeaderOf(table, &header));

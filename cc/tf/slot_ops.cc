@@ -124,6 +124,7 @@ class AssignSlotsOp : public TableOp {
     }
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step, /*training=*/true);
+    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, values.data(), {&rule, slots.data()});
     });

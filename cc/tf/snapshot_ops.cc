@@ -41,7 +41,7 @@ class Snapshot {
   }
 
   absl::Status Begin(std::vector<TablePointer> tables, const std::vector<uint64_t>& since) {
-    std::vector<const Table*> shards;
+    std::vector<const TableResource*> all;
     for (size_t i = 0; i < tables.size(); ++i) {
       TF_RETURN_IF_ERROR(CheckTracked(*tables[i]));
       for (size_t k = 0; k < i; ++k) {
@@ -50,10 +50,10 @@ class Snapshot {
                                       "' twice.");
         }
       }
-      for (const Table* const shard : tables[i]->shards()) shards.push_back(shard);
+      all.push_back(tables[i].get());
     }
-    HeldTables paused(HostAllocator());
-    TF_RETURN_IF_ERROR(ToTensorFlow(paused.Take(shards.data(), shards.size(), Held::kPaused)));
+    PausedTables paused(HostAllocator());
+    TF_RETURN_IF_ERROR(paused.Take(std::move(all)));
     for (size_t i = 0; i < tables.size(); ++i) {
       One one;
       TF_RETURN_IF_ERROR(HeaderOf(tables[i].get(), &one.header));
@@ -246,7 +246,7 @@ class NoteSnapshotOp : public TableOp {
     int64_t save;
     TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
     if (!CheckTracked(*table).ok()) return absl::OkStatus();
-    HeldTables paused(table->allocator());
+    PausedTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     for (size_t number = 0; number < table->num_shards(); ++number) {
       table->shard(number)->maintenance()->changes()->NoteLoaded(static_cast<uint64_t>(save));

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 
 #include "cc/core/base/exec_context.h"
 #include "cc/core/shards/shard_split.h"
@@ -136,6 +137,18 @@ class Step {
 // The thread pool of the device that runs the op, at the moment of a step.
 ExecContext ThreadPoolOf(tensorflow::OpKernelContext* context, const Step& step,
                          bool training = false);
+
+// Of an op that writes: while this lives, nobody who keeps writers out (PausedTables) comes between
+// two shards of the table.
+class WholeWrite {
+ public:
+  explicit WholeWrite(const TableResource& table) {
+    if (table.num_shards() > 1) lock_ = std::shared_lock<FairSharedMutex>(*table.shards_mutex());
+  }
+
+ private:
+  std::shared_lock<FairSharedMutex> lock_;
+};
 
 // Calls `verb(shard, batch)` for each shard, which takes arrays of the memory that the keys are in,
 // up to the first failure.

@@ -10,6 +10,7 @@
 #ifndef TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 #define TF_EMBED_CC_TF_TABLE_RESOURCE_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -128,6 +129,10 @@ class TableResource : public tensorflow::ResourceBase {
   // Held by operations on all shards that must not meet half of one another: saves, exports, loads,
   // imports, clears.
   OrderedMutex* save_mutex() { return &save_mutex_; }
+  // Shared by ops that write to several shards, and exclusive to who keeps writers out of all of
+  // them: it meets no op between two shards.
+  FairSharedMutex* shards_mutex() const { return &shards_mutex_; }
+  uint64_t number() const { return number_; }  // in whose order those of several are taken
   // Of steps that read rows and write them back.
   TurnQueue* turns() { return &turns_; }
   Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
@@ -148,12 +153,19 @@ class TableResource : public tensorflow::ResourceBase {
   TableResource(const Signature& signature, int gpu)
       : signature_(signature), gpu_(gpu), clock_(signature.policy.steps_per_epoch) {}
 
+  static uint64_t NextNumber() {
+    static std::atomic<uint64_t> next{1};
+    return next.fetch_add(1, std::memory_order_relaxed);
+  }
+
   Status CollectValues(Buffer<int64_t>* values) const;
 
   const Signature signature_;
   const int gpu_;
   StepClock clock_;
+  const uint64_t number_ = NextNumber();
   OrderedMutex save_mutex_{LockRank::kSave};
+  mutable FairSharedMutex shards_mutex_{LockRank::kShards, number_};
   TurnQueue turns_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;

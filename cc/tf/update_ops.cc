@@ -33,6 +33,7 @@ class InsertOrAssignOp : public TableOp {
       TF_RETURN_IF_ERROR(keys.string_scope()->InternValues(exec, StringsOf(values), &numbers));
       rows = numbers.data();
     }
+    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->InsertOrAssign(exec, batch, rows, {});
     });
@@ -62,6 +63,7 @@ class AccumOp : public TableOp {
     TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
+    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Accum(exec, batch, old_values.data(), new_values.data(),
                           exists.flat<bool>().data());
@@ -97,6 +99,7 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(set_rule());
     const Step step(table);
     const ExecContext exec = ThreadPoolOf(context, step);
+    const WholeWrite whole(*table);
     TF_RETURN_IF_ERROR(ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Apply(exec, batch, gradients.data(), CoreType(gradients.dtype()), rule);
     }));
@@ -120,6 +123,7 @@ class EraseOp : public TableOp {
     KeysInput keys(table->allocator());
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kErase, &keys));
     const ExecContext exec = ThreadPoolOf(context, table);
+    const WholeWrite whole(*table);
     return ForEachShard(*table, keys, [&](Table* shard, const KeyBatch& batch) {
       return shard->Erase(exec, batch);
     });

@@ -17,12 +17,28 @@ bool HasRule(const TableResource& table, const RuleSlots& rule) {
   return true;
 }
 
-absl::Status PauseWriters(const TableResource& table, HeldTables* paused) {
+absl::Status PausedTables::Take(std::vector<const TableResource*> tables) {
+  std::sort(tables.begin(), tables.end(), [](const TableResource* a, const TableResource* b) {
+    return a->number() < b->number();
+  });
+  std::vector<const Table*> shards;
+  for (const TableResource* const table : tables) {
+    if (table->num_shards() > 1) of_shards_.emplace_back(*table->shards_mutex());
+    for (const Table* const shard : table->shards()) shards.push_back(shard);
+  }
+  return ToTensorFlow(shards_.Take(shards.data(), shards.size(), Held::kPaused));
+}
+
+void PausedTables::Release() {
+  shards_.Release();
+  of_shards_.clear();
+}
+
+absl::Status PauseWriters(const TableResource& table, PausedTables* paused) {
   constexpr int kMaxTries = 10000;
-  const std::vector<Table*> shards = table.shards();
   for (int tries = 1;; ++tries) {
-    TF_RETURN_IF_ERROR(ToTensorFlow(paused->Take(shards.data(), shards.size(), Held::kPaused)));
-    if (tries == kMaxTries || HasRule(table, shards[0]->rule())) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(paused->Take({&table}));
+    if (tries == kMaxTries || HasRule(table, table.shard(0)->rule())) return absl::OkStatus();
     paused->Release();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

@@ -3,15 +3,32 @@
 #ifndef TF_EMBED_CC_TF_WHOLE_TABLE_H_
 #define TF_EMBED_CC_TF_WHOLE_TABLE_H_
 
+#include <mutex>
+#include <vector>
+
 #include "cc/core/files/table_meta.h"
 #include "cc/core/table/table_locks.h"
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
 
+// Tables that nobody else writes to, while this lives: all shards of any number of variables.
+class PausedTables {
+ public:
+  explicit PausedTables(Allocator* allocator) : shards_(allocator) {}
+
+  // REQUIRES: none are held; the variables are different ones.
+  absl::Status Take(std::vector<const TableResource*> tables);
+  void Release();
+
+ private:
+  std::vector<std::unique_lock<FairSharedMutex>> of_shards_;
+  HeldTables shards_;
+};
+
 // Keeps writers out of all shards while `paused` lives. If a step has given some shards the slots
 // of its rule, waits for it to reach the others, a second at most.
-absl::Status PauseWriters(const TableResource& table, HeldTables* paused);
+absl::Status PauseWriters(const TableResource& table, PausedTables* paused);
 
 // Whether all shards have a rule; its initial values may be others.
 bool HasRule(const TableResource& table, const RuleSlots& rule);

@@ -28,7 +28,7 @@ class ClearOp : public TableOp {
     // One after the other, so that none meets some shards before and some after.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     StringKeyScope string_scope(table, KeyUse::kErase);
-    HeldTables paused(table->allocator());
+    PausedTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     const ExecContext exec = ExecContext::Serial().Holding(Held::kPaused);
     for (size_t number = 0; number < table->num_shards(); ++number) {
@@ -102,7 +102,7 @@ class ExportOp : public TableOp {
     // One after the other, so that none meets some shards before and some after.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     StringKeyScope string_scope(table, KeyUse::kRead);
-    HeldTables paused(table->allocator());
+    PausedTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     TableMeta meta;
     TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, &meta));
@@ -198,7 +198,7 @@ class ExportScoresOp : public TableOp {
           "Table '", table->name(), "' does not keep the statistics that these scores are."));
     }
     StringKeyScope string_scope(table, KeyUse::kRead);
-    HeldTables paused(table->allocator());
+    PausedTables paused(table->allocator());
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     tf::Tensor *keys, *scores;
     const int64_t size = static_cast<int64_t>(table->size());
@@ -300,7 +300,7 @@ class ImportOp : public TableOp {
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
     StringKeyScope string_scope(table, KeyUse::kErase);
     {
-      HeldTables paused(table->allocator());
+      PausedTables paused(table->allocator());
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
       const ExecContext holding = ExecContext::Serial().Holding(Held::kPaused);
       for (size_t number = 0; number < table->num_shards(); ++number) {

@@ -26,6 +26,7 @@ namespace tf_embed {
 enum class LockRank : uint8_t {
   kSave,       // saving a variable to files
   kStrings,    // the dictionaries of a variable
+  kShards,     // writing to several tables of a variable, by the number of the variable
   kWriters,    // TableLocks::writers, by the number of the table
   kContent,    // TableLocks::content, likewise
   kPolicy,     // TableLocks::policy, likewise
