@@ -290,8 +290,10 @@ REGISTER_OP("TfEmbedApply")
     .Input("hyper: double")
     .Input("step: int64")
     .Input("scores: num_scores * int64")
+    .Input("token: num_tokens * int64")
     .Attr(kKeyDtype)
     .Attr("num_scores: int >= 0 = 0")
+    .Attr("num_tokens: int >= 0 = 0")
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
     .Attr(absl::StrCat("rule: {", QuotedRuleNames(), "}"))
@@ -321,6 +323,8 @@ distinct: Says that no key comes twice, which spares the search for equal ones. 
 stochastic_rounding: Rounds float16 and bfloat16 weights up or down by chance, so that the mean is
   right; else to nearest. The noise is a function of the table's seed and id, the step, the key and
   the column. Nothing to tables of other types.
+token: None, or one of two numbers: that of a step, which the table applies once, however often it
+  comes; and one below which all steps are over, so that the table need not keep them in mind.
 )doc"));
 
 REGISTER_OP("TfEmbedFindSlots")

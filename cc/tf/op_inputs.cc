@@ -45,6 +45,7 @@ absl::Status CheckListLengths(tf::OpKernelConstruction* construction) {
   constexpr Lengths kLists[] = {
       {"num_bags", "bags", 2},
       {"num_scores", "scores", 1},
+      {"num_tokens", "token", 1},
       {"num_weights", "weights", 1},
   };
   for (const Lengths& list : kLists) {

@@ -42,7 +42,7 @@ absl::Status ReadNumber(tensorflow::OpKernelConstruction* construction, const ch
                         int64_t least, int64_t most, int64_t* number);
 
 // Refuses an op that is given more tensors in a list than it reads: two that make bags; one of
-// weights or scores.
+// weights, of scores, or as a token.
 absl::Status CheckListLengths(tensorflow::OpKernelConstruction* construction);
 
 }  // namespace tf_embed

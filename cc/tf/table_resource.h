@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/core/base/applied_steps.h"
 #include "cc/core/base/fair_shared_mutex.h"
 #include "cc/core/base/lock_order.h"
 #include "cc/core/base/turn_queue.h"
@@ -135,6 +136,8 @@ class TableResource : public tensorflow::ResourceBase {
   uint64_t number() const { return number_; }  // in whose order those of several are taken
   // Of steps that read rows and write them back.
   TurnQueue* turns() { return &turns_; }
+  // Of senders that number their steps.
+  AppliedSteps* applied_steps() { return &applied_steps_; }
   Admission* admission() const { return shards_.front()->options().policy.admission.get(); }
   // Null where nobody asks for rows that left.
   EvictionLog* evicted() {
@@ -167,6 +170,7 @@ class TableResource : public tensorflow::ResourceBase {
   OrderedMutex save_mutex_{LockRank::kSave};
   mutable FairSharedMutex shards_mutex_{LockRank::kShards, number_};
   TurnQueue turns_;
+  AppliedSteps applied_steps_;
   std::unique_ptr<EvictionLog> evicted_;  // outlives the tables
   std::vector<std::unique_ptr<Table>> shards_;
   std::vector<Table*> device_shards_;  // within those, or own ones, if they are on a GPU

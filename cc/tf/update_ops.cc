@@ -91,7 +91,27 @@ class ApplyOp : public TableOp {
     TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
     TF_RETURN_IF_ERROR(ReadStep(context->input(5), &rule));
     rule.stochastic_rounding = stochastic_rounding_;
-    TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
+    tf::OpInputList scores, tokens;
+    TF_RETURN_IF_ERROR(context->input_list("scores", &scores));
+    TF_RETURN_IF_ERROR(context->input_list("token", &tokens));
+    if (scores.size() > 0) TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
+    if (tokens.size() == 0) return Apply(context, table, keys, gradients, rule);
+    if (tokens[0].shape() != tf::TensorShape({2})) {
+      return InvalidArgumentError("`token` of table '", table->name(),
+                                  "' must be the number of a step, and one below which all steps "
+                                  "are over, of shape [2]. Received: shape ",
+                                  tokens[0].shape().DebugString(), ".");
+    }
+    const auto token = tokens[0].vec<int64_t>();
+    AppliedSteps* const applied = table->applied_steps();
+    if (!applied->Begin(token(0), token(1))) return absl::OkStatus();
+    const absl::Status status = Apply(context, table, keys, gradients, rule);
+    if (!status.ok()) applied->Withdraw(token(0));
+    return status;
+  }
+
+  absl::Status Apply(tf::OpKernelContext* context, TableResource* table, const KeysInput& keys,
+                     const tf::Tensor& gradients, const Rule& rule) {
     // A single shard takes the rule by itself.
     const auto set_rule = [&] {
       return table->num_shards() == 1 ? absl::OkStatus() : SetRuleOfAll(rule.slots, table);
@@ -144,10 +164,11 @@ const OnGpu<AccumOp> narrow_accum("TfEmbedAccum",
                                   {"table", "keys", "owners", "old_values", "new_values", "exists",
                                    "scores"},
                                   KeyTypes::kNarrow);
-const OnGpu<ApplyOp> apply("TfEmbedApply", {"table", "owners", "hyper", "step"}, KeyTypes::kWide);
+const OnGpu<ApplyOp> apply("TfEmbedApply", {"table", "owners", "hyper", "step", "token"},
+                           KeyTypes::kWide);
 const OnGpu<ApplyOp> narrow_apply("TfEmbedApply",
                                   {"table", "keys", "owners", "gradients", "hyper", "step",
-                                   "scores"},
+                                   "scores", "token"},
                                   KeyTypes::kNarrow);
 const OnGpu<EraseOp> erase("TfEmbedErase", {"table", "owners"}, KeyTypes::kWide);
 const OnGpu<EraseOp> narrow_erase("TfEmbedErase", {"table", "keys", "owners"}, KeyTypes::kNarrow);

@@ -40,6 +40,9 @@ EXEMPT = {
         "an enum, which Python makes; what takes one has cases"
     ),
     r"distributed\.(Model|MultiWorker)(\.\w+)?": "a Keras model, with methods as Keras has them",
+    r"distributed\.(run_with_servers|ParameterServerTrainer(\.\w+)?)": (
+        "needs the processes of a cluster; tests/distributed/servers_test.py has its cases"
+    ),
     r"tfra\.ModelMode": "holds two names; there is nothing to give to it",
 }
 

@@ -78,7 +78,17 @@ CC_ROOMS = {
 }
 STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
 SYSTEM_HEADERS = {
-    *("dirent.h", "fcntl.h", "immintrin.h", "sched.h", "stddef.h", "stdint.h", "unistd.h"),
+    *(
+        "dirent.h",
+        "elf.h",
+        "fcntl.h",
+        "immintrin.h",
+        "link.h",
+        "sched.h",
+        "stddef.h",
+        "stdint.h",
+        "unistd.h",
+    ),
 }
 SYSTEM_FOLDERS = ("sys/",)
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and models on several workers: `tf.distribute.MultiWorkerMirroredStrategy`.
+"""Tables and models on several machines: workers in step, or workers with parameter servers.
+
+Under a `tf.distribute.MultiWorkerMirroredStrategy`:
 
 run             launches workers: `python -m tf_embed.distributed.run --workers 2 train.py`
 Model           a `keras.Model` for several workers; MultiWorker, the mixin that makes it one
@@ -7,11 +9,29 @@ WorkerSharding  how a table is sharded over the workers
 timeout         ends a block in which a worker waits too long for another
 is_chief        whether this process prints and writes models
 WorkerLostError what survivors raise when a worker has died
+
+Under a `tf.distribute.ParameterServerStrategy`:
+
+run_with_servers        what each process of the cluster runs
+ParameterServerTrainer  `fit` and `evaluate` of a Keras model there
+ServerLostError         what the chief raises when a server has died
 """
 
 from tf_embed.distributed.keras_model import Model, MultiWorker, WorkerLostError
+from tf_embed.distributed.server_trainer import ParameterServerTrainer
+from tf_embed.distributed.servers import ServerLostError, run_with_servers
 from tf_embed.exchange.strategies import is_chief
 from tf_embed.exchange.timeouts import timeout
 from tf_embed.exchange.worker_sharding import WorkerSharding
 
-__all__ = ["Model", "MultiWorker", "WorkerLostError", "WorkerSharding", "is_chief", "timeout"]
+__all__ = [
+    "Model",
+    "MultiWorker",
+    "ParameterServerTrainer",
+    "ServerLostError",
+    "WorkerLostError",
+    "WorkerSharding",
+    "is_chief",
+    "run_with_servers",
+    "timeout",
+]

@@ -34,6 +34,7 @@ from tf_embed.table.devices import device_names
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
+from tf_embed.variable.creation import check_one_process
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.variable import Variable
 
@@ -176,6 +177,7 @@ class TableGroup(LayerWithTables):
         self.built = True
 
     def _make_tables(self) -> None:
+        check_one_process(f"The layer of many tables {self.name!r}")
         with tf.init_scope():
             for number, drawer in enumerate(self._drawers):
                 setattr(self, f"_generators_{number}", drawer.make())

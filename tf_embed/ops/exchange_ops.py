@@ -225,3 +225,8 @@ def _parts(parts: Sequence[Part]) -> dict[str, Any]:
         "part_tables": [part.table for part in parts],
         "wire_types": [part.wire_type for part in parts],
     }
+
+
+def build_of_library() -> tf.Tensor:
+    """What tells the build of the op library in the device's process from others; a string."""
+    return _raw.tf_embed_build()

@@ -111,7 +111,7 @@ def fold_rows(folder: str, file_name: str, to_folder: str, to_file_name: str) ->
     return int(save)
 
 
-def put_file(folder: str, file_name: str, text: str) -> None:
+def put_file(folder: str, file_name: str, text: str | bytes) -> None:
     """Puts a small file in a folder at once."""
     with tf.device("/CPU:0"):
         _raw.tf_embed_put_file(folder=folder, file_name=file_name, text=text)

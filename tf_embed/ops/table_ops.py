@@ -391,6 +391,7 @@ def apply(
     scores: Sequence[tf.Tensor] = (),
     distinct: bool = False,
     stochastic_rounding: bool = False,
+    token: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
     """One step of an optimizer on the rows of `keys`.
 
@@ -404,6 +405,8 @@ def apply(
         stochastic_rounding: Rounds float16 and bfloat16 weights up or down so that their mean is
             right, by noise that is a function of the table's seed and id, the step, the key and
             the column. Nothing to other dtypes.
+        token: Nothing, or int64 [2]: a number of this step, which the table applies once however
+            often it comes, and one below which all steps are over.
     """
     return _raw.tf_embed_apply(
         table=handle,
@@ -413,6 +416,7 @@ def apply(
         hyper=hyper,
         step=step,
         scores=list(scores),
+        token=list(token),
         dim=dim,
         rule=rule,
         distinct=distinct,

@@ -31,6 +31,7 @@ from tf_embed.optimizers.rules import (
 )
 from tf_embed.saving import keras_files
 from tf_embed.table.initializers import RowInitializer
+from tf_embed.table.server_table import ServerTable
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -133,6 +134,28 @@ def refuse_if_mirrored(received: str, tables: Iterable[Table] = ()) -> None:
         )
 
 
+def _check_on_servers(optimizer: keras.optimizers.Optimizer, name: str) -> None:
+    """Refuses what can't train a table on parameter servers, where a step is one op on each.
+
+    Raises:
+        ValueError: The optimizer is of that kind, or has an option that needs more ops.
+    """
+    refused = None
+    for option in ("use_ema", "gradient_accumulation_steps"):
+        if value := getattr(optimizer, option):
+            refused = f"{option}={value!r}"
+    counts_all_rows = getattr(optimizer, "max_counter_every", None) is not None
+    if fused_rule(optimizer) is None or counts_all_rows:
+        refused = f"{type(optimizer).__name__}, whose rule runs outside of the table"
+    if refused is not None:
+        raise ValueError(
+            f"The table of {name!r} is on parameter servers, where tables are trained by "
+            "optimizers whose rule runs in the table (SGD, RMSprop, Adagrad, RowwiseAdagrad, "
+            "Adam, AdamW, Ftrl, SmartDecayAdam and FBGEMM's), without use_ema and "
+            f"gradient_accumulation_steps. Received: {refused}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class _Parts:
     """What TensorFlow must not save with the trainer, since it is saved elsewhere."""
@@ -166,6 +189,8 @@ class TableTrainer(tf.Module):
         # exclude_from_weight_decay is public in Keras, what it chose is not.
         decay = optimizer._use_weight_decay(_stand_in(anchor) if is_own else anchor)
         rows = None
+        if isinstance(anchor.table, ServerTable):
+            _check_on_servers(optimizer, options.name)
         if optimizer.use_ema or fused_rule(optimizer) is None:
             rows = _in_own_thread(
                 lambda: RowOptimizer(optimizer, options.dim, options.slot_dtype, decay)

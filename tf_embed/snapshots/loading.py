@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_embed.exchange.joint_calls import JointCalls, agree
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
+from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.row_files import RowFiles
@@ -61,7 +62,8 @@ def check_chain(folder: str, info: SnapshotInfo) -> None:
 def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part], calls: JointCalls) -> None:
     """Loads rows into tables that are empty, and still are if this fails.
 
-    A table that is sharded over workers gets the rows that this worker owns.
+    A table that is sharded over workers gets the rows that this worker owns. Of a table on servers,
+    each gets its own.
 
     Args:
         folder: The folder of the snapshot.
@@ -85,19 +87,30 @@ def load_parts(folder: str, info: SnapshotInfo, parts: Sequence[Part], calls: Jo
 
 def _load(folder: str, parts: Sequence[Part]) -> None:
     for part in parts:
-        rows = RowFiles(part.table, is_named=True)
-        rows.load_all(folder, part.files.file_name, _chosen_by(part))
+        for table, has in _tables_of(part):
+            with tf.device(table.options.device):
+                RowFiles(table, is_named=True).load_all(folder, part.files.file_name, has)
 
 
 def _digest(info: SnapshotInfo) -> str:
     return hashlib.blake2b(repr(info).encode(), digest_size=8).hexdigest()
 
 
-def _chosen_by(part: Part) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """The filter of the keys to load here; None: all."""
+def _tables_of(part: Part) -> list[tuple[Table, Callable[[tf.Tensor], tf.Tensor] | None]]:
+    """The tables with the rows, and for each the filter of the keys to load; None: all."""
     table, has = part.table, part.has
-    if not isinstance(table, WorkerTable):
-        return has
+    if isinstance(table, WorkerTable):
+        return [(table, _both(has, table.is_mine))]
+    if isinstance(table, ServerTable):
+        return [
+            (one, _both(has, table.is_on_server(number))) for number, one in enumerate(table.parts)
+        ]
+    return [(table, has)]
+
+
+def _both(
+    has: Callable[[tf.Tensor], tf.Tensor] | None, owns: Callable[[tf.Tensor], tf.Tensor]
+) -> Callable[[tf.Tensor], tf.Tensor]:
     if has is None:
-        return table.is_mine
-    return lambda keys: tf.logical_and(has(keys), table.is_mine(keys))
+        return owns
+    return lambda keys: tf.logical_and(has(keys), owns(keys))

@@ -18,6 +18,7 @@ from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.pending import PendingSnapshot
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.snapshots.writing import Writer
+from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 from tf_embed.variable.row_statistics import stats_of
@@ -252,7 +253,9 @@ class Snapshots:
             # Rows that a bound took out again are in the snapshot and not in the table.
             has_all = stats_of(table)["evicted"] == before
             if table.options.tracks_changes and has_all:
-                snapshot_ops.note_snapshot(table.resource_handle, saved.save)
+                for part in table.parts:
+                    with tf.device(part.options.device):
+                        snapshot_ops.note_snapshot(part.resource_handle, saved.save)
 
     # The snapshots that there are.
 
@@ -361,6 +364,11 @@ class Snapshots:
             ValueError: Some are, and others are not.
         """
         tables = tables_in(self._sources)
+        if len({table.servers if isinstance(table, ServerTable) else None for table in tables}) > 1:
+            raise ValueError(
+                "`tables` must all be on the same parameter servers, or none of them: make several "
+                f"Snapshots. Received: {[table.options.name for table in tables]}"
+            )
         sharded = [table for table in tables if isinstance(table, WorkerTable)]
         if not sharded:
             return None

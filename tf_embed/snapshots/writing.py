@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Writer`: writes a snapshot. Of tables that are sharded over workers, each writes its rows."""
+"""`Writer`: writes a snapshot.
+
+Of tables that are sharded over workers, each worker writes its rows. Of tables on parameter
+servers, one process has each server write its own.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +53,17 @@ class Writer:
         self._tables = list(tables)
         self._keys = keys
         self._calls = calls
+        # By the number of a process: the tables with the rows that it writes.
+        if calls.count == 1:
+            parts = [table.parts for table in tables]
+            self._written = dict(enumerate(zip(*parts, strict=True)))
+            self._count = len(self._written)
+        else:
+            self._written = {calls.rank: tuple(tables)}
+            self._count = calls.count
         self._time = time.time()
         self._number = secrets.token_hex(8)
-        self._begun: tf.Tensor | None = None
+        self._begun: dict[int, tf.Tensor] = {}
 
     def begin(self, tracked: bool) -> list[Any]:
         """Holds the moment, if tables keep track of changes.
@@ -63,8 +75,10 @@ class Writer:
             bases = [0] * len(self._tables)
             if self._base is not None:
                 bases = [_signed(table.save) for table in self._base.tables]
-            handles = [table.resource_handle for table in self._tables]
-            self._begun = snapshot_ops.begin_snapshot(handles, bases)
+            for rank, tables in self._written.items():
+                handles = [table.resource_handle for table in tables]
+                with tf.device(tables[0].options.device):
+                    self._begun[rank] = snapshot_ops.begin_snapshot(handles, bases)
         kinds = [table.options.kind for table in self._tables]
         digest = hashlib.blake2b(repr((kinds, self._base)).encode(), digest_size=8).hexdigest()
         since = None if self._base is None else self._base.name
@@ -90,7 +104,7 @@ class Writer:
 
     def give_up(self) -> None:
         """Lets go of the moment."""
-        self._begun = None
+        self._begun = {}
 
     def write(self) -> SnapshotInfo:
         """Writes all files. Each worker calls it."""
@@ -100,7 +114,7 @@ class Writer:
             _drop_frames(error)
             raise
         finally:
-            self._begun = None
+            self._begun = {}
         if self._calls.rank == 0:
             logging.info(
                 "Snapshot %r: %d rows of %d tables%s, %s, in %.1f s.",
@@ -132,31 +146,35 @@ class Writer:
         return self._number[:8]
 
     def _write_rows(self) -> None:
-        since = "" if self._base is None else self._base.name
-        for place, table in enumerate(self._tables):
-            file_name = files.name_of(place, self._file_number)
-            part = self._part(place)
-            if self._begun is not None:
-                snapshot_ops.write_snapshot(
-                    self._begun, place, self._folder, file_name, since, part
-                )
-            elif part is not None:
-                snapshot_ops.save_part(
-                    table.resource_handle,
-                    self._folder,
-                    file_name,
-                    part,
-                    buffer_bytes=DEFAULT_BUFFER_BYTES,
-                )
-            else:
-                _save_rows(table, self._folder, file_name)
+        for rank, tables in self._written.items():
+            for place, table in enumerate(tables):
+                with tf.device(table.options.device):
+                    self._write_table(rank, place, table)
 
-    def _part(self, place: int) -> snapshot_ops.Part | None:
-        if self._calls.count == 1:
+    def _write_table(self, rank: int, place: int, table: Table) -> None:
+        since = "" if self._base is None else self._base.name
+        file_name = files.name_of(place, self._file_number)
+        part = self._part(rank, place)
+        begun = self._begun.get(rank)
+        if begun is not None:
+            snapshot_ops.write_snapshot(begun, place, self._folder, file_name, since, part)
+        elif part is not None:
+            snapshot_ops.save_part(
+                table.resource_handle,
+                self._folder,
+                file_name,
+                part,
+                buffer_bytes=DEFAULT_BUFFER_BYTES,
+            )
+        else:
+            _save_rows(table, self._folder, file_name)
+
+    def _part(self, rank: int, place: int) -> snapshot_ops.Part | None:
+        if self._count == 1:
             return None
         digest = hashlib.blake2b(f"{self._number}/{place}".encode(), digest_size=8).digest()
         save = int.from_bytes(digest, "little", signed=True) or 1
-        return snapshot_ops.Part(save, self._calls.rank, self._calls.count)
+        return snapshot_ops.Part(save, rank, self._count)
 
     def _commit(self) -> None:
         """Makes the files of all workers a snapshot, on one worker."""
@@ -165,7 +183,7 @@ class Writer:
         written = []
         for place, table in enumerate(self._tables):
             file_name = files.name_of(place, self._file_number)
-            if self._calls.count > 1:
+            if self._count > 1:
                 self._join(file_name)
             written.append(manifest.files_of(self._folder, file_name, table.options.name))
         since = None if self._base is None else self._base.name
@@ -174,12 +192,12 @@ class Writer:
 
     def _join(self, file_name: str) -> None:
         try:
-            snapshot_ops.join_rows(self._folder, file_name, self._calls.count)
+            snapshot_ops.join_rows(self._folder, file_name, self._count)
         except tf.errors.NotFoundError as error:
             raise tf.errors.NotFoundError(
                 None,
                 None,
-                f"'{self._folder}' must be in a file system that all workers share: it does not "
+                f"'{self._folder}' must be in a file system that all processes share: it does not "
                 f"have the files of each of them. {error.message}",
             ) from error
 

@@ -12,7 +12,7 @@ of a string for a key, which does not tell the owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -41,6 +41,12 @@ def gathered(policy: tf.Tensor, gather: Callable[[list[tf.Tensor]], list[tf.Tens
     head, young, old, is_counter = _split(policy)
     young, old = gather([young, old])
     return _joined(head, young, old, is_counter)
+
+
+def joined(policies: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The vector `policy` of the first of several tables with the counts of all."""
+    heads, young, old, are_counters = zip(*map(_split, policies), strict=True)
+    return _joined(heads[0], tf.concat(young, 0), tf.concat(old, 0), are_counters[0])
 
 
 def chosen(

@@ -13,12 +13,11 @@ once.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -33,6 +32,7 @@ from tf_embed.table import sharding
 from tf_embed.table.initializers import rows_of_new_keys
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
+from tf_embed.table.turns import turn_of
 
 _numbers = itertools.count()
 
@@ -75,7 +75,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         options = self.options
         initializer = options.initializer
         return table_ops.create_table(
-            shared_name=None if tf.executing_eagerly() else self._shared_name,
+            shared_name=self._name_of_resource(),
             key_dtype=options.key_dtype,
             value_dtype=options.value_dtype,
             dim=options.dim,
@@ -89,6 +89,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
             policy=options.policy_attributes,
             storage=options.storage_attributes,
         )
+
+    def _name_of_resource(self) -> str | None:
+        """The name by which its op finds the table again; None: each call makes one."""
+        return None if tf.executing_eagerly() else self._shared_name
 
     def _destroy_resource(self) -> None:
         """Nothing: it would run for each copy that a SavedModel makes, on the table in use.
@@ -119,6 +123,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
             f"The table of {self.options.name!r} can't be pickled: save it with "
             "tf.train.Checkpoint, or keep the keys and rows that `export` gives."
         )
+
+    @property
+    def parts(self) -> tuple[Table, ...]:
+        """The tables that have the rows, each with a resource: itself, unless it is on servers."""
+        return (self,)
 
     # Verbs.
 
@@ -350,28 +359,13 @@ class Table(tf.saved_model.experimental.TrackableResource):
         )
         return self._updated(keys, done)
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[None]:
         """Runs a block that reads rows and writes them back while no other such block runs.
 
         Turns are taken first come, first served, by threads and by graphs. Other verbs do not wait
         for them. The block must not take a turn itself.
         """
-        handle = self.resource_handle
-        turn = slot_ops.take_turn(handle)
-        if tf.executing_eagerly():
-            try:
-                yield
-            finally:  # a traceback may keep the tensor for long
-                slot_ops.end_turn(handle, turn)
-            return
-        graph = tf.compat.v1.get_default_graph()
-        first = len(graph.get_operations())
-        with tf.control_dependencies([turn]):
-            yield
-        block = graph.get_operations()[first:]
-        with tf.control_dependencies([one for one in block if one.op_def.is_stateful]):
-            slot_ops.end_turn(handle, turn)
+        return turn_of(self.resource_handle)
 
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float

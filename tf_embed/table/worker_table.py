@@ -19,11 +19,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import _library, callers, validation
+from tf_embed import _library, callers
 from tf_embed.exchange import routing
 from tf_embed.exchange.routing import Routed
 from tf_embed.exchange.worker_sharding import WorkerSharding
-from tf_embed.exchange.workers import Channel, Workers, workers_of_scope
+from tf_embed.exchange.workers import Channel, Workers
 from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.exchange_ops import Part, PartType, Sent
 from tf_embed.ops.pooled_gradient import Pooling
@@ -549,44 +549,3 @@ def gradients_to_owners(
         for number, i in enumerate(some):
             keys[i], gradients[i] = got.parts[2 * number : 2 * number + 2]
     return keys, gradients
-
-
-def new_table(
-    options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any = None
-) -> Table:
-    """A table: in the scope of a strategy with several workers, one that is sharded over them.
-
-    Args:
-        options: What it is.
-        sharding: How it is sharded; None: each worker has a table of its own.
-        restrict_policy: The class that rows are restricted by; None: there is none.
-
-    Raises:
-        ValueError: If a sharded table can't have it.
-    """
-    workers = None if sharding is None else workers_of_scope(sharding)
-    if workers is None or sharding is None:
-        return Table(options)
-    _check_supported(options, sharding, restrict_policy)
-    return WorkerTable(options, workers, sharding)
-
-
-def _check_supported(options: TableOptions, sharding: WorkerSharding, restrict_policy: Any) -> None:
-    """Refuses what a table that is sharded over workers can't have.
-
-    Raises:
-        ValueError: It has it. Named.
-    """
-    name = options.name
-    if options.value_dtype == tf.string:
-        refused = "value_dtype=string"
-    elif restrict_policy is not None and not restrict_policy.order:  # it sees one worker's rows
-        refused = f"restrict_policy={validation.shown(restrict_policy)}"
-    elif options.key_dtype == tf.string and sharding.owner == "remainder":
-        refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
-    else:
-        return
-    raise ValueError(
-        f"The table of {name!r}, which is sharded over workers, can't have this. "
-        f'distribution="local" gives each worker a table of its own. Received: {refused}'
-    )

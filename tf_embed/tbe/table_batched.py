@@ -62,6 +62,7 @@ from tf_embed.tbe.types import (
 )
 from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.creation import check_one_process
 from tf_embed.variable.variable import Variable
 
 # Attributes that can't be assigned once a layer is made.
@@ -442,6 +443,7 @@ class TableBatchedEmbeddingBags(keras.layers.Layer):
         return sum(n * dim for n, (_, dim) in zip(rows, self.embedding_specs, strict=True))
 
     def _make_tables(self) -> None:
+        check_one_process(f"The table-batched layer {self.name!r}")
         trains_itself = self._optimizer is not None
         sizes = CacheSizes(
             self._arguments["cache_load_factor"],

@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.exchange import servers
 
 DEFAULT_INIT_SIZE = 8192
 INIT_SIZE_VARIABLE = "TF_HASHTABLE_INIT_SIZE"
@@ -41,11 +42,12 @@ def check_strategy(key_dtype: tf.DType) -> None:
         tf.distribute.MirroredStrategy,
         tf.distribute.MultiWorkerMirroredStrategy,
         tf.distribute.OneDeviceStrategy,
+        tf.distribute.ParameterServerStrategy,
     )
     if tf.distribute.has_strategy() and not isinstance(strategy, known):
         raise ValueError(
             "Dynamic tables may be made under tf.distribute.MirroredStrategy, "
-            "MultiWorkerMirroredStrategy and OneDeviceStrategy. Received: "
+            "MultiWorkerMirroredStrategy, OneDeviceStrategy and ParameterServerStrategy. Received: "
             f"{type(strategy).__name__}"
         )
     mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
@@ -54,6 +56,22 @@ def check_strategy(key_dtype: tf.DType) -> None:
             "Tables with string keys are for one replica so far: TensorFlow can't join the "
             "gradients of several. Received: key_dtype=string, "
             f"{strategy.num_replicas_in_sync} replicas"
+        )
+
+
+def check_one_process(what: str) -> None:
+    """Refuses the scope of a strategy with parameter servers.
+
+    Args:
+        what: What can't be made there.
+
+    Raises:
+        ValueError: This is one.
+    """
+    if tf.distribute.has_strategy() and servers.is_of_servers(tf.distribute.get_strategy()):
+        raise ValueError(
+            f"{what} can't have tables on parameter servers: use tf_embed.layers.DynamicEmbedding "
+            "or tf_embed.Variable. Received: a call in the scope of a ParameterServerStrategy"
         )
 
 

@@ -55,12 +55,17 @@ class Eviction:
                 f"{options.name!r} keeps no evicted rows: make it with "
                 f"policy=tf_embed.TablePolicy(..., log_evicted=True). Received: {options.policy}"
             )
-        return policy_ops.drain_evicted(
-            self._table.resource_handle,
-            key_dtype=options.key_dtype,
-            value_dtype=options.value_dtype,
-            dim=options.dim,
-        )
+        drained = [
+            policy_ops.drain_evicted(
+                part.resource_handle,
+                key_dtype=options.key_dtype,
+                value_dtype=options.value_dtype,
+                dim=options.dim,
+            )
+            for part in self._table.parts
+        ]
+        keys, rows = zip(*drained, strict=True)
+        return tf.concat(keys, 0), tf.concat(rows, 0)
 
     def export_scores(
         self, split_size: int, name: str | None, default_order: str

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from tf_embed.ops import row_file_ops
 from tf_embed.ops.row_file_ops import LEFT_OUT, TABLES_CHOICE, Place
 from tf_embed.saving import tfra_files
 from tf_embed.table import sharding
+from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 
@@ -59,12 +61,17 @@ class RowFiles:
         if file_name_list is None and not self._is_named:
             _check_nameless(self._table, dirpath, rank)
         with validation.name_scope(name, "save_to_file_system"):
-            saved = row_file_ops.save_rows(
-                self._table.resource_handle, place, buffer_bytes=buffer_bytes
-            )
+            saved = [
+                row_file_ops.save_rows(
+                    part.resource_handle,
+                    dataclasses.replace(place, rank=place.rank + number),
+                    buffer_bytes=buffer_bytes,
+                )
+                for number, part in enumerate(self._table.parts)
+            ]
             if isinstance(self._table, WorkerTable):
                 self._table.barrier()  # after it the files of all workers are there
-            return saved
+            return None if tf.executing_eagerly() else tf.group(*saved)
 
     def load(
         self,
@@ -87,7 +94,18 @@ class RowFiles:
         if isinstance(self._table, WorkerTable):
             whole, has = True, self._table.is_mine
         with validation.name_scope(name, "load_from_file_system"):
+            if isinstance(self._table, ServerTable):
+                return self._load_on_servers(self._table, place)
             return self._load(place, whole=whole, has=has)
+
+    def _load_on_servers(self, table: ServerTable, place: Place) -> tf.Operation | None:
+        """Loads all rows of a save, each by the server that owns it."""
+        loaded = []
+        for number, part in enumerate(table.parts):
+            with tf.device(part.options.device):
+                files = RowFiles(part, self._is_named)
+                loaded.append(files._load(place, whole=True, has=table.is_on_server(number)))
+        return None if tf.executing_eagerly() else tf.group(*loaded)
 
     def _processes(self, proc_size: Any, proc_rank: Any) -> tuple[Any, Any]:
         """The number of processes that have a part each, and which of them this is.
@@ -96,6 +114,15 @@ class RowFiles:
             ValueError: The table is sharded over workers, and they are others.
         """
         table = self._table
+        if isinstance(table, ServerTable):
+            for argument, value in {"proc_size": proc_size, "proc_rank": proc_rank}.items():
+                if value is not None:
+                    raise ValueError(
+                        f"`{argument}` must be left out, because {table.options.name!r} is on "
+                        f"{table.servers.count} servers, which write a part each. Received: "
+                        f"{argument}={validation.shown(value)}"
+                    )
+            return table.servers.count, 0
         if not isinstance(table, WorkerTable):
             return 1 if proc_size is None else proc_size, 0 if proc_rank is None else proc_rank
         known = {"proc_size": table.workers.count, "proc_rank": table.workers.rank}

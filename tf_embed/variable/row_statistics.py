@@ -76,12 +76,16 @@ class RowStatistics:
             )
         elif not tf.is_tensor(epoch):
             epoch = validation.positive_int(epoch, "epoch", least=0, most=2**31 - 1)
-        return policy_ops.set_clock(self._table.resource_handle, step, time_ms, epoch)
+        done = [
+            policy_ops.set_clock(part.resource_handle, step, time_ms, epoch)
+            for part in self._table.parts
+        ]
+        return None if tf.executing_eagerly() else tf.group(*done)
 
 
 def stats_of(table: Table) -> dict[str, Any]:
     """See `Variable.stats`."""
-    vector = policy_ops.stats(table.resource_handle)
+    vector = tf.add_n([policy_ops.stats(part.resource_handle) for part in table.parts])
     eager = tf.executing_eagerly()
     numbers = vector.numpy().tolist() if eager else tf.unstack(vector)
     counts = dict(zip(_COUNTS, numbers, strict=True))

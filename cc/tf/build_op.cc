@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which build of the library this process runs.
+#include <elf.h>
+#include <link.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+struct Search {
+  uintptr_t within;      // an address of the library
+  std::string build_id;  // its bytes
+};
+
+size_t Padded(size_t size) { return (size + 3) & ~size_t{3}; }
+
+// The build ID among the notes of a loaded object. The file may have been replaced since.
+std::string BuildIdIn(const char* notes, size_t size) {
+  while (size >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) header;
+    std::memcpy(&header, notes, sizeof(header));
+    const size_t name = Padded(header.n_namesz);
+    const size_t whole = sizeof(header) + name + Padded(header.n_descsz);
+    if (whole > size) break;
+    const char* const name_begin = notes + sizeof(header);
+    if (header.n_type == NT_GNU_BUILD_ID && header.n_namesz == 4 &&
+        std::memcmp(name_begin, "GNU", 4) == 0) {
+      return std::string(name_begin + name, header.n_descsz);
+    }
+    notes += whole;
+    size -= whole;
+  }
+  return {};
+}
+
+int VisitObject(dl_phdr_info* object, size_t, void* argument) {
+  Search* const search = static_cast<Search*>(argument);
+  bool is_ours = false;
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    const uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
+    is_ours |= segment.p_type == PT_LOAD && search->within >= begin &&
+               search->within - begin < segment.p_memsz;
+  }
+  if (!is_ours) return 0;
+  for (int i = 0; i < object->dlpi_phnum && search->build_id.empty(); ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_NOTE) continue;
+    const uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
+    search->build_id = BuildIdIn(reinterpret_cast<const char*>(begin), segment.p_memsz);
+  }
+  return 1;
+}
+
+class BuildOp : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    Search search = {reinterpret_cast<uintptr_t>(&VisitObject), {}};
+    dl_iterate_phdr(&VisitObject, &search);
+    tf::Tensor* build;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &build));
+    build->scalar<tf::tstring>()() = absl::BytesToHexString(search.build_id);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedBuild").Device(tf::DEVICE_CPU), BuildOp);
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables on parameter servers, in real processes: a chief, two workers and two servers."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import server_programs
+import tensorflow as tf
+from absl.testing import parameterized
+from server_cluster import Cluster, cluster
+
+import tf_embed
+from tf_embed.ops import table_ops
+
+_SECONDS = 60
+_LOST_SERVER = 75
+
+
+def wait_for(path: pathlib.Path) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.02)
+
+
+class ServersTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def cluster(self, **tasks: int) -> Any:
+        return cluster(self.folder, server_programs.__file__, **tasks)
+
+    def run_chief(self, made: Cluster, *arguments: str) -> Any:
+        self.assertEqual(made.run_chief(*arguments), 0, made.log("chief", 0))
+        return made.result()
+
+    def begun(self, made: Cluster) -> list[Any]:
+        """What chiefs have said at the begin of training."""
+        lines = made.log("chief", 0).splitlines()
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        return [one for one in found if "as_saved" in one]
+
+    def test_calls_give_what_they_do_in_one_process(self) -> None:
+        with self.cluster() as made:
+            found = self.run_chief(made, "verbs")
+            saves = self.run_chief(made, "saves", str(self.folder))
+            refused = self.run_chief(made, "refusals")
+        self.assertIn("/job:ps/replica:0/task:1", found.pop("device"))
+        self.assertEqual(found.pop("bound"), [700, True])
+        self.assertEqual(found.pop("restrict"), [600, 100])
+        self.assertEqual(found.pop("clear"), 0)
+        self.assertEqual(set(found), {"upsert", "accum", "remove", "export", "stats"})
+        self.assertAllEqual(list(found.values()), [True] * len(found))
+        self.assertLen(saves, 5)
+        self.assertEqual([what for what, is_same in saves.items() if not is_same], [])
+        expected = {
+            "local": ("distribution", "local"),
+            "strings": ("value_dtype=string",),
+            "outside": ("Nadam",),
+            "average": ("gradient_accumulation_steps=2",),
+            "bags": ("table-batched", "ParameterServerStrategy"),
+            "bound": ("max_rows=1",),
+            "saved_model": ("SavedModel", ".keras"),
+        }
+        self.assertEqual(set(refused), set(expected))
+        for what, words in expected.items():
+            for word in words:
+                self.assertIn(word, refused[what])
+
+    def test_no_update_of_racing_workers_is_lost_also_if_one_dies(self) -> None:
+        with self.cluster() as made:
+            self.assertEqual(
+                self.run_chief(made, "sums", str(self.folder), "60"), {"exact": True, "steps": 60}
+            )
+            told = self.folder / "begun"
+            told.unlink()
+            made.start_chief("sums", str(self.folder), "150", "slow")
+            wait_for(told)
+            made.kill("worker", 1)
+            time.sleep(1.0)
+            made.start("worker", 1)
+            self.assertEqual(made.wait("chief", 0), 0, made.log("chief", 0))
+            self.assertEqual(made.result(), {"exact": True, "steps": 150})
+
+    def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
+        folder = str(self.folder)
+        with self.cluster() as made:
+            # 16 steps an epoch, a checkpoint each 20 and at each end of an epoch.
+            self.assertEqual(made.run_chief("train", folder, "4", "45", "run_id=a"), -9)
+            found = self.run_chief(made, "train", folder, "4", "run_id=a")
+            self.assertEqual(found["steps"], 64)
+            first, second = self.begun(made)
+            self.assertEqual(first["as_saved"], [])
+            self.assertEqual(second["steps"], 40)
+            self.assertEqual(second["as_saved"], [False, False])  # servers have kept newer rows
+
+            made.start_chief("train", folder, "40", "wait", "run_id=a")
+            wait_for(self.folder / "begun")
+            time.sleep(0.5)
+            made.kill("ps", 1)
+            self.assertEqual(made.wait("chief", 0), _LOST_SERVER, made.log("chief", 0))
+            self.assertIn("ServerLostError: The server ps 1 has died", made.log("chief", 0))
+            made.start("ps", 1)
+            found = self.run_chief(made, "train", folder, "8", "run_id=a")
+            self.assertEqual(self.begun(made)[-1]["as_saved"][1], True)
+            self.assertEqual(self.begun(made)[-1]["sizes"], second["sizes"])
+            self.assertGreater(found["evaluated"]["auc"], 0.74)
+
+            # Another run finds no rows of this one on the servers, and takes those of checkpoints.
+            self.run_chief(made, "train", folder, "9", "run_id=b")
+            self.assertEqual(self.begun(made)[-1]["as_saved"], [True, True])
+        loaded = tf_embed.layers.DynamicEmbedding(server_programs.DIM, name="items")
+        loaded.build([None])
+        snapshots = tf_embed.Snapshots(self.folder / "checkpoints", loaded)
+        snapshots.load(snapshots.latest())
+        self.assertEqual(int(loaded.variable.size()), 60)
+
+    def test_processes_without_the_library_are_named(self) -> None:
+        program = self.folder / "plain.py"
+        program.write_text(
+            "import os, sys\n"
+            "import tensorflow as tf\n"
+            "r = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n"
+            "if r.task_type == 'ps':\n"
+            "    tf.distribute.Server(r.cluster_spec(), 'ps', r.task_id).join()\n"
+            "import tf_embed\n"
+            "tf_embed.distributed.run_with_servers(lambda strategy: None)\n"
+        )
+        with cluster(self.folder, str(program), workers=1, servers=1) as made:
+            self.assertEqual(made.run_chief(), 1)
+            self.assertIn("The process ps 0 has not loaded tf_embed", made.log("chief", 0))
+
+
+class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
+    def test_wrong_arguments_are_named(self) -> None:
+        with self.assertRaisesRegex(TypeError, "`train`"):
+            tf_embed.distributed.run_with_servers(3)
+        with self.assertRaisesRegex(ValueError, "TF_CONFIG"):
+            tf_embed.distributed.run_with_servers(lambda strategy: None)
+        with self.assertRaisesRegex(TypeError, "`model`"):
+            tf_embed.distributed.ParameterServerTrainer(3)
+        model = keras.Sequential([keras.layers.Dense(1)])
+        with self.assertRaisesRegex(ValueError, "ParameterServerStrategy"):
+            tf_embed.distributed.ParameterServerTrainer(model)
+
+
+class TokensTest(tf.test.TestCase):
+    def apply(self, variable: tf_embed.Variable, token: Any) -> None:
+        table_ops.apply(
+            variable.table.resource_handle,
+            tf.constant([1], tf.int64),
+            tf.zeros([0], tf.int32),
+            tf.ones([1, 2]),
+            tf.constant([1.0, 0.0], tf.float64),
+            tf.constant(1, tf.int64),
+            dim=2,
+            rule="sgd",
+            token=[tf.constant(token, tf.int64)],
+        )
+
+    def test_a_step_with_a_token_is_applied_once(self) -> None:
+        variable = tf_embed.Variable(dim=2)
+        for token in ([5, 0], [5, 0], [6, 0], [5, 0], [4, 5], [7, 5], [3, 0]):
+            self.apply(variable, token)
+        self.assertAllEqual(variable.lookup([1]), np.full([1, 2], -3.0))
+
+    def test_a_token_of_another_shape_is_refused(self) -> None:
+        variable = tf_embed.Variable(dim=2)
+        for token in (5, [5], [1, 2, 3]):
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`token`"):
+                self.apply(variable, token)
+
+    def test_a_step_that_failed_may_come_again(self) -> None:
+        variable = tf_embed.Variable(dim=2)
+
+        def apply(owner: int) -> None:
+            table_ops.apply(
+                variable.table.resource_handle,
+                tf.constant([1], tf.int64),
+                tf.constant([owner], tf.int32),
+                tf.ones([1, 2]),
+                tf.constant([1.0, 0.0], tf.float64),
+                tf.constant(1, tf.int64),
+                dim=2,
+                rule="sgd",
+                token=[tf.constant([5, 0], tf.int64)],
+            )
+
+        with self.assertRaises(tf.errors.InvalidArgumentError):
+            apply(owner=3)
+        apply(owner=0)
+        self.assertAllEqual(variable.lookup([1]), np.full([1, 2], -1.0))
+
+
+if __name__ == "__main__":
+    tf.test.main()

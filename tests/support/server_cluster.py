@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster with parameter servers on this machine, of real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tf_embed.distributed.run import _reserved_ports
+
+_SECONDS = 120
+
+
+class Cluster:
+    """Processes of a chief, workers and servers. The program of all is one file.
+
+    Args:
+        folder: Where their output is kept, in files such as `ps-0.log`.
+        program: A Python file that calls `run_with_servers`.
+        ports: As many as there are tasks.
+        workers: How many workers.
+        servers: How many servers.
+    """
+
+    def __init__(
+        self, folder: pathlib.Path, program: str, ports: list[int], workers: int, servers: int
+    ) -> None:
+        self._folder = folder
+        self._program = program
+        hosts = [f"127.0.0.1:{port}" for port in ports]
+        self._cluster = {
+            "chief": hosts[:1],
+            "worker": hosts[1 : 1 + workers],
+            "ps": hosts[1 + workers :],
+        }
+        self.processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        for number in range(workers):
+            self.start("worker", number)
+        for number in range(servers):
+            self.start("ps", number)
+
+    def start(self, job: str, task: int, *arguments: str) -> None:
+        """Starts a process of the cluster, or starts it again."""
+        config = {"cluster": self._cluster, "task": {"type": job, "index": task}}
+        environment = {
+            **os.environ,
+            "TF_CONFIG": json.dumps(config),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "OMP_NUM_THREADS": "1",
+        }
+        with open(self._folder / f"{job}-{task}.log", "ab") as log:
+            self.processes[job, task] = subprocess.Popen(
+                [sys.executable, self._program, *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def start_chief(self, *arguments: str) -> None:
+        """Starts the chief with arguments for the program."""
+        self.start("chief", 0, *arguments)
+
+    def run_chief(self, *arguments: str) -> int:
+        """Runs the chief to its end; its exit code."""
+        self.start_chief(*arguments)
+        return self.wait("chief", 0)
+
+    def wait(self, job: str, task: int) -> int:
+        """Waits for the end of a process; its exit code."""
+        return self.processes[job, task].wait(_SECONDS)
+
+    def kill(self, job: str, task: int) -> None:
+        """Kills a process by SIGKILL."""
+        process = self.processes[job, task]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def log(self, job: str, task: int) -> str:
+        """What a process has printed, and those before it in its place."""
+        return (self._folder / f"{job}-{task}.log").read_text(errors="replace")
+
+    def result(self) -> Any:
+        """What the chief has printed last as a line of JSON."""
+        lines = [line for line in self.log("chief", 0).splitlines() if line.startswith("{")]
+        return json.loads(lines[-1])
+
+    def end(self) -> None:
+        """Kills all that run."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def cluster(
+    folder: pathlib.Path, program: str, *, workers: int = 2, servers: int = 2
+) -> Iterator[Cluster]:
+    """A cluster without a chief, which the block starts."""
+    with _reserved_ports(1 + workers + servers) as ports:
+        made = Cluster(folder, program, ports, workers, servers)
+        try:
+            yield made
+        finally:
+            made.end()

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processes of a cluster with parameter servers run in tests.
+
+The chief is told by its arguments what to do, and prints what came out as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_embed
+
+DIM = 4
+_SEED = keras.initializers.RandomUniform(seed=3)
+
+
+def verbs(strategy: Any) -> Any:
+    """The same calls on servers and in this process."""
+    options = {
+        "dim": DIM,
+        "name": "v",
+        "initializer": _SEED,
+        "policy": tf_embed.TablePolicy(max_rows=700, eviction="lfu", log_evicted=True),
+    }
+    with strategy.scope():
+        there = tf_embed.Variable(**options)
+    # Of a bound each server has its part, so the other one has as many shards, by the same rule.
+    here = tf_embed.Variable(**{**options, "policy": None})
+    found: dict[str, Any] = {"device": there.table.parts[1].resource_handle.device}
+    keys = tf.random.stateless_uniform([400], [1, 2], -(2**62), 2**62, tf.int64)
+    rows = tf.random.stateless_normal([400, DIM], [3, 4])
+    wanted = tf.concat([keys[::-1], keys[:7], keys[:9] + 1], 0)
+
+    def same(what: str) -> None:
+        values, exists = there.lookup(wanted, return_exists=True)
+        other, others = here.lookup(wanted, return_exists=True)
+        found[what] = bool(tf.reduce_all(values == other) & tf.reduce_all(exists == others))
+        found[what] &= int(there.size()) == int(here.size())
+
+    for variable in (here, there):
+        variable.upsert(tf.concat([keys, keys[:9]], 0), tf.concat([rows, rows[50:59]], 0))
+    same("upsert")
+    old, exists = here.lookup(keys[:20], return_exists=True)
+    for variable in (here, there):
+        variable.accum(
+            tf.concat([keys[:20]] * 2, 0),
+            tf.concat([old] * 2, 0),
+            tf.concat([old + 0.25] * 2, 0),
+            tf.concat([exists] * 2, 0),
+        )
+    same("accum")
+    for variable in (here, there):
+        variable.remove(keys[100:150])
+    same("remove")
+    exported = there.export()
+    order, mine = tf.argsort(exported[0]), here.export()
+    places = tf.argsort(mine[0])
+    found["export"] = bool(
+        tf.reduce_all(tf.gather(exported[0], order) == tf.gather(mine[0], places))
+        & tf.reduce_all(tf.gather(exported[1], order) == tf.gather(mine[1], places))
+    )
+    found["stats"] = there.stats()["rows"] == int(here.size())
+    there.upsert(tf.range(2000, dtype=tf.int64), tf.ones([2000, DIM]))
+    found["bound"] = [int(there.size()), int(there.drain_evicted()[0].shape[0]) > 0]
+    found["restrict"] = [int(there.restrict(100)), int(there.size())]
+    there.clear()
+    found["clear"] = int(there.size())
+    return found
+
+
+def saves(strategy: Any, folder: str) -> Any:
+    """Saves on servers, loads in this process and back."""
+    policy = tf_embed.TablePolicy(track_changes=True)
+    with strategy.scope():
+        there = tf_embed.Variable(dim=DIM, name="v", initializer=_SEED, policy=policy)
+        again = tf_embed.Variable(dim=DIM, name="v", initializer=_SEED, policy=policy)
+    here = tf_embed.Variable(dim=DIM, name="v", initializer=_SEED, policy=policy)
+    keys = tf.range(-500, 500, dtype=tf.int64)
+    rows = tf.random.stateless_normal([1000, DIM], [3, 4])
+    there.upsert(keys, rows)
+    found: dict[str, Any] = {}
+
+    def same(what: str, variable: tf_embed.Variable, expected: tf.Tensor) -> None:
+        values, exists = variable.lookup(keys, return_exists=True)
+        found[what] = bool(tf.reduce_all(values == expected) & tf.reduce_all(exists))
+        variable.clear()
+
+    there.save_to_file_system(os.path.join(folder, "files"))
+    here.load_from_file_system(os.path.join(folder, "files"), load_entire_dir=True)
+    same("files, in one process", here, rows)
+    again.load_from_file_system(os.path.join(folder, "files"))
+    same("files", again, rows)
+    snapshots = tf_embed.Snapshots(os.path.join(folder, "snapshots"), there)
+    snapshots.save("first")
+    changed = tf.tensor_scatter_nd_update(rows, [[3], [700]], tf.zeros([2, DIM]))
+    there.upsert(keys, changed)
+    there.upsert(keys[10:], changed[10:])
+    snapshots.save("second", since="first")
+    tf_embed.Snapshots(os.path.join(folder, "snapshots"), here).load("second")
+    same("chain, in one process", here, changed)
+    tf_embed.Snapshots(os.path.join(folder, "snapshots"), again).load("second")
+    same("chain", again, changed)
+    checkpoint = tf.train.Checkpoint(table=there).save(os.path.join(folder, "checkpoint"))
+    tf.train.Checkpoint(table=again).restore(checkpoint).assert_consumed()
+    same("checkpoint", again, changed)
+    return found
+
+
+def _sum_model() -> Any:
+    """A model whose loss is the sum of the rows that it looks up, trained by SGD."""
+    ids = keras.Input([3], dtype="int64")
+    rows = tf_embed.layers.DynamicEmbedding(
+        DIM, initializer=0.0, optimizer=keras.optimizers.SGD(1.0), name="items"
+    )(ids)
+    model = keras.Model(ids, keras.layers.Lambda(lambda x: keras.ops.sum(x, axis=[1, 2]))(rows))
+    model.compile(keras.optimizers.SGD(0.0), lambda y, pred: keras.ops.sum(pred))
+    return model
+
+
+def _ids(steps: int) -> np.ndarray:
+    return np.random.default_rng(5).integers(0, 20, [steps * 8, 3]).astype(np.int64)
+
+
+def sums(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
+    """Workers race on few rows; each gradient is 1, so a row is minus the times it was looked up.
+
+    Args:
+        strategy: The strategy.
+        folder: Where a file says that training has begun.
+        steps: How many.
+        killed: Not empty: waits a little at each step, so that something can happen.
+    """
+    with strategy.scope():
+        model = _sum_model()
+    ids = _ids(int(steps))
+    data = tf.data.Dataset.from_tensor_slices((ids, np.zeros(len(ids), np.float32))).batch(8)
+    told = pathlib.Path(folder, "begun")
+
+    class Tell(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if killed:
+                time.sleep(0.02)
+            if batch == 20:
+                told.touch()
+
+    trainer = tf_embed.distributed.ParameterServerTrainer(model)
+    trainer.fit(data, epochs=1, callbacks=[Tell()], verbose=0)
+    rows = model.get_layer("items").variable.lookup(np.arange(20)).numpy()
+    expected = -np.bincount(ids.ravel(), minlength=20)
+    return {"exact": bool((rows == expected[:, None]).all()), "steps": trainer.steps}
+
+
+def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
+    """Trains a model with dense variables; goes on where the last chief was.
+
+    Args:
+        strategy: The strategy.
+        folder: Of checkpoints.
+        epochs: How many.
+        stop: The step at which this process kills itself, if any.
+    """
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        ids = keras.Input([2], dtype="int64")
+        rows = tf_embed.layers.DynamicEmbedding(
+            DIM, combiner="sum", initializer=_SEED, name="items"
+        )(ids)
+        model = keras.Model(ids, keras.layers.Dense(1, activation="sigmoid")(rows))
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adagrad(0.5))
+        model.compile(optimizer, "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    generator = np.random.default_rng(0)
+    of_ids = generator.integers(0, 60, [1024, 2])
+    target = (of_ids.sum(1) % 2 == 0) & (of_ids[:, 0] % 3 > 0)
+    data = tf.data.Dataset.from_tensor_slices((of_ids, target.astype(np.float32))).batch(64)
+    variable = model.get_layer("items").variable
+
+    def as_saved() -> list[bool]:
+        """Of each server, whether it has just the rows of the newest checkpoint."""
+        saved = tf_embed.Variable(dim=DIM)
+        snapshots = tf_embed.Snapshots(os.path.join(folder, "checkpoints"), saved)
+        if not os.path.isdir(snapshots.path):
+            return []
+        snapshots.load(snapshots.latest() or "")
+        same = []
+        for part in variable.table.parts:
+            keys, rows = part.export()[:2]
+            same.append(bool(tf.reduce_all(saved.lookup(keys) == rows)))
+        return same
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            sizes = [int(part.size()) for part in variable.table.parts]
+            said = {"sizes": sizes, "as_saved": as_saved(), "steps": trainer.steps}
+            print(json.dumps(said), flush=True)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if stop and stop[0] != "wait" and trainer.steps >= int(stop[0]):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if stop and stop[0] == "wait":
+                time.sleep(0.05)
+                pathlib.Path(folder, "begun").touch()
+
+    trainer = tf_embed.distributed.ParameterServerTrainer(
+        model, checkpoint_dir=os.path.join(folder, "checkpoints"), save_every=20
+    )
+    history = trainer.fit(
+        data, epochs=int(epochs), validation_data=data, callbacks=[Stop()], verbose=0
+    )
+    evaluated = trainer.evaluate(data)
+    model.save_weights(os.path.join(folder, "model.weights.h5"))
+    return {"history": history.history, "evaluated": evaluated, "steps": trainer.steps}
+
+
+def refusals(strategy: Any) -> Any:
+    """What can't be on servers, and what is said of it."""
+
+    def message_of(make: Callable[[], Any]) -> str:
+        try:
+            with strategy.scope():
+                make()
+        except (TypeError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def layer(optimizer: Any) -> Callable[[], Any]:
+        return lambda: tf_embed.layers.DynamicEmbedding(DIM, optimizer=optimizer).build([None])
+
+    bags = tf_embed.tbe.TableBatchedEmbeddingBags
+    return {
+        "local": message_of(lambda: tf_embed.Variable(distribution="local")),
+        "strings": message_of(lambda: tf_embed.Variable(value_dtype="string")),
+        "outside": message_of(layer(keras.optimizers.Nadam())),
+        "average": message_of(layer(keras.optimizers.SGD(gradient_accumulation_steps=2))),
+        "bags": message_of(lambda: bags([(10, DIM)], optimizer="EXACT_SGD").build(None)),
+        "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
+        "saved_model": message_of(
+            lambda: tf.saved_model.save(tf_embed.Variable(), "/tmp/never_written")
+        ),
+    }
+
+
+def main() -> None:
+    """Runs the task of this process; the chief runs the function that its arguments name."""
+    name, *arguments = sys.argv[1:] or [""]
+    run_id = None
+    if arguments and arguments[-1].startswith("run_id="):
+        run_id = arguments.pop().removeprefix("run_id=")
+
+    def of_chief(strategy: Any) -> None:
+        print(json.dumps(globals()[name](strategy, *arguments)), flush=True)
+
+    tf_embed.distributed.run_with_servers(of_chief, run_id=run_id)
+
+
+if __name__ == "__main__":
+    main()

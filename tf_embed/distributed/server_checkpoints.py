@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of training with parameter servers, and which servers have kept their rows.
+
+A checkpoint is a snapshot of all tables and, beside it, a file of the dense variables and of how
+far training is. That file is there before the snapshot is, which makes the checkpoint whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import zipfile
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.exchange.joint_calls import OneProcess
+from tf_embed.exchange.servers import Servers
+from tf_embed.ops import snapshot_ops
+from tf_embed.snapshots import Snapshots, manifest
+from tf_embed.snapshots.loading import Part, load_parts
+from tf_embed.snapshots.sources import tables_in
+from tf_embed.table.server_table import ServerTable
+from tf_embed.table.table import Table
+from tf_embed.variable.anchor import Anchor
+
+_DENSE = "dense"  # the folder of the files of dense variables
+_PREFIX = "step_"
+
+
+@dataclasses.dataclass
+class TrainingState:
+    """How far training is.
+
+    Attributes:
+        steps: Steps that were made.
+        epoch: Epochs that are over.
+        steps_of_epoch: Steps of the next one that were made.
+    """
+
+    steps: int = 0
+    epoch: int = 0
+    steps_of_epoch: int = 0
+
+
+class ServerCheckpoints:
+    """Checkpoints of a model on parameter servers.
+
+    Args:
+        folder: Where they are; all processes see it.
+        model: The model.
+        servers: The servers.
+        keep: How many stay.
+    """
+
+    def __init__(self, folder: str, model: keras.Model, servers: Servers, keep: int) -> None:
+        self._folder = folder
+        self._model = model
+        self._servers = servers
+        self._keep = keep
+
+    def save(self, state: TrainingState) -> None:
+        """Saves everything. No step is under way.
+
+        Raises:
+            tf.errors.OpError: It can't be written. The checkpoints that were there still are.
+        """
+        name = f"{_PREFIX}{state.steps:012d}"
+        folder = os.path.join(self._folder, _DENSE)
+        tf.io.gfile.makedirs(folder)
+        contents = io.BytesIO()
+        values = [np.asarray(tf.io.serialize_tensor(one.value)) for one in self._dense()]
+        arrays: dict[str, Any] = {
+            f"value_{i}": np.frombuffer(one.item(), np.uint8) for i, one in enumerate(values)
+        }
+        np.savez(contents, state=json.dumps(dataclasses.asdict(state)), **arrays)
+        snapshot_ops.put_file(folder, f"{name}.npz", contents.getvalue())
+        snapshots = self._snapshots()
+        if snapshots is None:
+            self._remove_dense(keep=self._names()[-self._keep :])
+            return
+        snapshots.save(name)
+        snapshots.keep(self._keep)
+        self._remove_dense(keep=[one.name for one in snapshots.list_snapshots()])
+
+    def restore(self) -> TrainingState | None:
+        """Loads the newest checkpoint, and rows of those servers that have none of this run.
+
+        Returns:
+            How far training was; None: there is no checkpoint.
+
+        Raises:
+            RuntimeError: A server has lost its rows, and there is no checkpoint.
+            tf.errors.OpError: The checkpoint is damaged.
+        """
+        snapshots = self._snapshots()
+        names = (
+            self._names() if snapshots is None else [one.name for one in snapshots.list_snapshots()]
+        )
+        if not names:
+            self.check_rows(self._model, self._servers)
+            return None
+        name = names[-1]
+        state, values = self._read(name)
+        lost = [i for i, number in enumerate(generations(self._servers)) if number == 0]
+        tables = _tables_of(self._model)
+        if tables and lost:
+            self._load_rows(name, tables, lost)
+        for variable, value in zip(self._dense(), values, strict=True):
+            variable.assign(value)
+        return state
+
+    def _load_rows(self, name: str, tables: list[ServerTable], lost: list[int]) -> None:
+        folder = os.path.join(self._folder, name)
+        info = manifest.read(folder)
+        if len(info.tables) != len(tables):
+            raise ValueError(
+                f"The checkpoint in {folder!r} must have as many tables as the model, "
+                f"{len(tables)}. Received: {len(info.tables)}"
+            )
+        parts = [
+            Part(table.parts[number], saved, table.is_on_server(number))
+            for table, saved in zip(tables, info.tables, strict=True)
+            for number in lost
+        ]
+        for part in parts:
+            part.table.clear()  # of a chief that died before it had loaded all
+        load_parts(folder, info, parts, OneProcess())
+
+    @staticmethod
+    def check_rows(model: keras.Model, servers: Servers) -> None:
+        """Refuses to go on without a checkpoint if some servers have rows and others lost them.
+
+        Raises:
+            RuntimeError: So it is.
+        """
+        numbers = generations(servers)
+        lost = [number for number, one in enumerate(numbers) if one == 0]
+        if lost and len(lost) < len(numbers) and _tables_of(model):
+            raise RuntimeError(
+                f"The servers ps {', '.join(map(str, lost))} have lost their rows of the run "
+                f"{servers.run_id!r}, and there is no checkpoint with them: begin a new run, with "
+                "another `run_id`."
+            )
+
+    # Parts of these.
+
+    def _snapshots(self) -> Snapshots | None:
+        tables = _tables_of(self._model)
+        return Snapshots(self._folder, self._model) if tables else None
+
+    def _dense(self) -> list[Any]:
+        """The dense variables, those of optimizers included, each once, in the model's order."""
+        anchors = [one for one in self._model.variables if isinstance(one, Anchor)]
+        found = list(self._model.variables)
+        optimizers = [self._model.optimizer]
+        optimizers += [one.own_trainer.optimizer for one in anchors if one.own_trainer is not None]
+        for optimizer in optimizers:
+            found += optimizer.variables
+        kept = {id(one): one for one in found if not isinstance(one, Anchor)}
+        return list(kept.values())
+
+    def _names(self) -> list[str]:
+        folder = os.path.join(self._folder, _DENSE)
+        if not tf.io.gfile.isdir(folder):
+            return []
+        files = sorted(tf.io.gfile.listdir(folder))
+        return [one.removesuffix(".npz") for one in files if one.startswith(_PREFIX)]
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, _DENSE, f"{name}.npz")
+
+    def _read(self, name: str) -> tuple[TrainingState, list[tf.Tensor]]:
+        path, dense = self._path(name), self._dense()
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                contents = np.load(io.BytesIO(file.read()))
+            state = TrainingState(**json.loads(str(contents["state"])))
+            count = len(contents.files) - 1
+            if count != len(dense):
+                raise ValueError(
+                    f"The checkpoint {path!r} must have as many dense variables as the model, "
+                    f"{len(dense)}. Received: {count}"
+                )
+            values = []
+            for i, variable in enumerate(dense):
+                dtype = tf.as_dtype(variable.dtype)
+                value = tf.io.parse_tensor(contents[f"value_{i}"].tobytes(), dtype)
+                if value.shape != variable.shape:
+                    raise ValueError(
+                        f"The checkpoint {path!r} must have a value of shape {variable.shape} for "
+                        f"{variable.path!r}. Received: shape {value.shape}"
+                    )
+                values.append(value)
+        except (zipfile.BadZipFile, KeyError, EOFError) as error:
+            raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: {error}") from error
+        return state, values
+
+    def _remove_dense(self, keep: list[str]) -> None:
+        for name in self._names():
+            if name not in keep:
+                tf.io.gfile.remove(self._path(name))
+
+
+def generations(servers: Servers) -> list[int]:
+    """How many chiefs of this run each server has seen; 0 if it has no rows of the run."""
+    numbers = []
+    for number in range(servers.count):
+        handle = _generation_of(servers, number)
+        with tf.device(servers.devices[number]):
+            known = bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+            read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64) if known else 0
+        numbers.append(int(read))
+    return numbers
+
+
+def begin_generation(servers: Servers) -> int:
+    """Says that each server has its rows, and gives a number that no earlier chief had."""
+    generation = max(generations(servers)) + 1
+    for number in range(servers.count):
+        handle = _generation_of(servers, number)
+        with tf.device(servers.devices[number]):
+            value = tf.constant(generation, tf.int64)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    return generation
+
+
+def _generation_of(servers: Servers, number: int) -> tf.Tensor:
+    """The variable of a server that has the number; it lives as long as the server."""
+    with tf.device(servers.devices[number]):
+        return tf.raw_ops.VarHandleOp(
+            dtype=tf.int64, shape=[], shared_name=f"tf_embed/{servers.run_id}/generation"
+        )
+
+
+def _tables_of(model: keras.Model) -> list[ServerTable]:
+    tables: list[Table] = tables_in([model])
+    return [table for table in tables if isinstance(table, ServerTable)]

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ParameterServerTrainer`: trains a Keras model with parameter servers.
+
+Keras 3 has no `fit` for a ParameterServerStrategy. A step is a function that the coordinator runs
+on any worker. Steps run at once and none waits for another.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.distributed.server_checkpoints import (
+    ServerCheckpoints,
+    TrainingState,
+    begin_generation,
+)
+from tf_embed.distributed.servers import ServerLostError
+from tf_embed.exchange.servers import servers_of
+from tf_embed.table import step_tokens
+
+# Steps that wait for a worker, or for their results to be read, for each worker.
+_STEPS_OF_WORKER = 4
+_SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
+_LOST = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.UnavailableError,
+)
+
+
+@dataclasses.dataclass
+class _Totals:
+    """Sums over the steps of an epoch.
+
+    Attributes:
+        loss: Of each step, its loss times the rows of its batch.
+        rows: Of batches.
+        metrics: What steps have added to the states of the model's metrics.
+    """
+
+    loss: float = 0.0
+    rows: float = 0.0
+    metrics: list[np.ndarray] | None = None
+
+    def add(self, loss: Any, rows: Any, metrics: Sequence[Any]) -> None:
+        """Adds what a step gives."""
+        self.loss += float(loss) * float(rows)
+        self.rows += float(rows)
+        arrays = [np.asarray(one) for one in metrics]
+        if self.metrics is None:
+            self.metrics = [one.astype(np.float64) for one in arrays]
+        else:
+            for total, one in zip(self.metrics, arrays, strict=True):
+                total += one
+
+
+class ParameterServerTrainer:
+    """Trains a Keras model on the workers of a tf.distribute.ParameterServerStrategy.
+
+    The model's dense variables, and the rows of its tables, are on the servers. A worker reads what
+    a batch needs, computes gradients, and sends them; each server applies those of its rows in one
+    op. Workers do not wait for each other. A worker that dies is left out; its step runs again on
+    another one, and tables apply a step once however often it runs. A worker that is started again
+    at the same address takes part again.
+
+    A new trainer goes on where the newest checkpoint in `checkpoint_dir` is, when it begins. A
+    server that was not restarted keeps the rows that it has, which may be newer. One that was gets
+    those of the checkpoint. Dense variables are those of the checkpoint.
+
+    Metrics must have states that add up, as means, sums and confusion matrices do: each step gives
+    what it adds, and the chief adds all of it.
+
+    Args:
+        model: A compiled model that was made, built and compiled in the scope of the strategy.
+        checkpoint_dir: A folder that all processes see, for checkpoints of the training. Default:
+            there are none.
+        save_every: Steps from one checkpoint to the next, an int from 1. Default: one at the end of
+            each epoch.
+        keep: How many checkpoints stay, an int from 1.
+
+    Attributes:
+        model: The model.
+        steps: How many steps were made.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: The model is not compiled, was not made under such a strategy, or an argument is
+            out of range.
+
+    Example, of the function `train` of `run_with_servers`:
+        >>> def train(strategy):
+        ...     with strategy.scope():
+        ...         embedding = tf_embed.layers.DynamicEmbedding(8, optimizer="adagrad")
+        ...         model = keras.Sequential([embedding, keras.layers.Dense(1)])
+        ...         model.compile("sgd", "mse")
+        ...     trainer = tf_embed.distributed.ParameterServerTrainer(model)
+        ...     return trainer.fit(dataset, epochs=2)
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        *,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        save_every: int | None = None,
+        keep: int = 2,
+    ) -> None:
+        if not isinstance(model, keras.Model):
+            raise TypeError(
+                f"`model` must be a keras.Model. Received: model={validation.shown(model)}"
+            )
+        strategy = model.distribute_strategy
+        if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+            raise ValueError(
+                "`model` must be made in the scope of a tf.distribute.ParameterServerStrategy. "
+                f"Received: a model of {type(strategy).__name__}"
+            )
+        if not model.compiled:
+            raise ValueError(
+                f"`model` must be compiled. Received: {model.name!r}, which is not compiled"
+            )
+        if save_every is not None:
+            validation.positive_int(save_every, "save_every")
+            if checkpoint_dir is None:
+                raise ValueError(
+                    "`save_every` is for a trainer with a `checkpoint_dir`. Received: "
+                    f"save_every={save_every}"
+                )
+        validation.positive_int(keep, "keep")
+        self.model = model
+        self._strategy = strategy
+        self._servers = servers_of(strategy)
+        self._coordinator = _coordinator_of(strategy)
+        self._save_every = save_every
+        self._state = TrainingState()
+        self._step_function: Any = None
+        self._test_function: Any = None
+        self._generation = 0
+        self._checkpoints: ServerCheckpoints | None = None
+        if checkpoint_dir is not None:
+            folder = validation.path_of(checkpoint_dir, "checkpoint_dir")
+            self._checkpoints = ServerCheckpoints(folder, model, self._servers, keep)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made, those of earlier chiefs included."""
+        return self._state.steps
+
+    def fit(
+        self,
+        x: tf.data.Dataset,
+        *,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        validation_data: tf.data.Dataset | None = None,
+        validation_steps: int | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        verbose: str | int = "auto",
+    ) -> keras.callbacks.History:
+        """Trains the model, from the newest checkpoint on if there is one.
+
+        The chief reads the dataset and hands each batch to a worker, so each is trained once an
+        epoch, in about this order. Callbacks run on the chief. Those that are called after a batch
+        are called when the result of that batch has come, while workers are at later ones.
+
+        Args:
+            x: A dataset of batches, as (x, y) or (x, y, sample_weight).
+            epochs: The number of the last epoch, an int from 1; those of earlier chiefs count.
+            steps_per_epoch: Batches of an epoch. Default: all of the dataset, which then must end.
+            validation_data: A dataset that is evaluated after each epoch.
+            validation_steps: How many of its batches. Default: all.
+            callbacks: Keras callbacks.
+            verbose: As Keras's `fit` has it.
+
+        Returns:
+            The history of losses and metrics of the epochs of this call, as Keras's `fit` gives it.
+
+        Raises:
+            ServerLostError: A server has died.
+            RuntimeError: A server has lost rows and there is no checkpoint with them.
+            TypeError: An argument has a wrong type.
+            ValueError: An argument is out of range, or the dataset has no batch.
+        """
+        _check_dataset(x, "x")
+        validation.positive_int(epochs, "epochs")
+        if steps_per_epoch is not None:
+            validation.positive_int(steps_per_epoch, "steps_per_epoch")
+        if validation_data is not None:
+            _check_dataset(validation_data, "validation_data")
+        if validation_steps is not None:
+            validation.positive_int(validation_steps, "validation_steps")
+        self._prepare(x)
+        with self._errors():
+            self._begin()
+        model, state = self.model, self._state
+        called = keras.callbacks.CallbackList(
+            list(callbacks),
+            add_history=True,
+            add_progbar=verbose != 0,
+            verbose=1 if verbose == "auto" else verbose,
+            epochs=epochs,
+            steps=steps_per_epoch,
+            model=model,
+        )
+        model.stop_training = False
+        called.on_train_begin()
+        with self._errors():
+            batches = _Batches(x, steps_per_epoch, state.steps_of_epoch)
+            while state.epoch < epochs and not model.stop_training:
+                called.on_epoch_begin(state.epoch)
+                logs = self._train_epoch(batches.of_epoch(), called)
+                if validation_data is not None:
+                    results = self._evaluate(validation_data, validation_steps)
+                    logs.update({f"val_{name}": value for name, value in results.items()})
+                epoch, state.epoch, state.steps_of_epoch = state.epoch, state.epoch + 1, 0
+                if self._checkpoints is not None:
+                    self._checkpoints.save(state)
+                called.on_epoch_end(epoch, logs)
+        called.on_train_end()
+        return model.history
+
+    def evaluate(self, x: tf.data.Dataset, *, steps: int | None = None) -> dict[str, float]:
+        """Computes the loss and the metrics of a dataset on the workers.
+
+        Args:
+            x: A dataset of batches, as (x, y) or (x, y, sample_weight).
+            steps: How many of its batches. Default: all.
+
+        Returns:
+            The loss and the metrics, by name.
+
+        Raises:
+            ServerLostError: A server has died.
+            TypeError: An argument has a wrong type.
+            ValueError: An argument is out of range, or the dataset has no batch.
+        """
+        _check_dataset(x, "x")
+        if steps is not None:
+            validation.positive_int(steps, "steps")
+        self._prepare(x)
+        with self._errors():
+            self._begin()
+            return self._evaluate(x, steps)
+
+    # Parts of these.
+
+    def _prepare(self, x: tf.data.Dataset) -> None:
+        """Builds the model, its optimizer and its metrics, by the first batch, on the chief."""
+        if self._step_function is not None:
+            return
+        batch = next(iter(x.take(1)), None)
+        if batch is None:
+            raise ValueError("`x` must have a batch. Received: a dataset without any")
+        model = self.model
+        features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with self._strategy.scope():
+            predicted = model(features, training=False)
+            model.compute_loss(features, target, predicted, weight, training=False)
+            model.compute_metrics(features, target, predicted, weight)
+            if not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
+        model.reset_metrics()
+        self._step_function = tf.function(self._train_step)
+        self._test_function = tf.function(self._test_step)
+
+    def _begin(self) -> None:
+        """Goes on where the newest checkpoint is, once."""
+        if self._generation:
+            return
+        if self._checkpoints is not None:
+            self._state = self._checkpoints.restore() or self._state
+        else:
+            ServerCheckpoints.check_rows(self.model, self._servers)
+        self._generation = begin_generation(self._servers)
+
+    def _train_step(self, batch: Any, token: tf.Tensor) -> Any:
+        model = self.model
+
+        def replica(batch: Any, token: tf.Tensor) -> Any:
+            features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            variables = model.trainable_variables
+            with step_tokens.with_token(token):
+                with tf.GradientTape() as tape:
+                    predicted = model(features, training=True)
+                    loss = model.compute_loss(features, target, predicted, weight, training=True)
+                    scaled = model.optimizer.scale_loss(loss)
+                model.optimizer.apply(tape.gradient(scaled, variables), variables)
+            return self._contribution(batch, predicted, loss)
+
+        return self._strategy.run(replica, args=(batch, token))
+
+    def _test_step(self, batch: Any) -> Any:
+        def replica(batch: Any) -> Any:
+            features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            predicted = self.model(features, training=False)
+            loss = self.model.compute_loss(features, target, predicted, weight, training=False)
+            return self._contribution(batch, predicted, loss)
+
+        return self._strategy.run(replica, args=(batch,))
+
+    def _contribution(self, batch: Any, predicted: Any, loss: tf.Tensor) -> Any:
+        """The loss, the rows, and what a batch adds to the states of metrics."""
+        features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        states = self._metric_variables()
+        zeros = [(one, tf.zeros(one.shape, one.dtype)) for one in states]
+        with keras.StatelessScope(state_mapping=zeros) as scope:
+            self.model.compute_metrics(features, target, predicted, weight)
+        added = [scope.get_current_value(one) for one in states]
+        rows = tf.shape(tf.nest.flatten(features)[0])[0]
+        return loss, rows, added
+
+    def _metric_variables(self) -> list[keras.Variable]:
+        return [one for metric in self.model.metrics for one in metric.variables]
+
+    def _train_epoch(self, batches: Iterable[Any], called: keras.callbacks.CallbackList) -> Any:
+        state, totals = self._state, _Totals()
+        pending: collections.deque[tuple[int, Any]] = collections.deque()
+        logs: dict[str, float] = {}
+        first = state.steps_of_epoch
+
+        def finish_one() -> None:
+            number, result = pending.popleft()
+            totals.add(*result.fetch())
+            logs.update(self._results(totals, whole=False))
+            called.on_train_batch_end(first + number, logs)
+
+        for number, batch in enumerate(batches):
+            while len(pending) >= self._most_pending:
+                finish_one()
+            called.on_train_batch_begin(first + number)
+            oldest = state.steps - len(pending)
+            token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
+            result = self._coordinator.schedule(self._step_function, args=(batch, token))
+            pending.append((number, result))
+            state.steps += 1
+            state.steps_of_epoch += 1
+            if self._save_every is not None and state.steps % self._save_every == 0:
+                while pending:
+                    finish_one()
+                assert self._checkpoints is not None
+                self._checkpoints.save(state)
+        while pending:
+            finish_one()
+        return self._results(totals, whole=True)
+
+    def _token(self, step: int) -> int:
+        """A number that no step of another chief has. Those of later chiefs are higher."""
+        return (self._generation << 40) + step
+
+    @property
+    def _most_pending(self) -> int:
+        return _STEPS_OF_WORKER * self._servers.num_workers
+
+    def _evaluate(self, x: tf.data.Dataset, steps: int | None) -> dict[str, float]:
+        totals = _Totals()
+        pending: collections.deque[Any] = collections.deque()
+        for batch in x if steps is None else x.take(steps):
+            while len(pending) >= self._most_pending:
+                totals.add(*pending.popleft().fetch())
+            pending.append(self._coordinator.schedule(self._test_function, args=(batch,)))
+        while pending:
+            totals.add(*pending.popleft().fetch())
+        return self._results(totals, whole=True)
+
+    def _results(self, totals: _Totals, *, whole: bool) -> dict[str, float]:
+        """The loss and, of a whole epoch, the metrics; these take a while to compute."""
+        if not totals.rows:
+            return {}  # an epoch whose steps an earlier chief has made
+        results = {"loss": totals.loss / totals.rows}
+        if not whole or totals.metrics is None:
+            return results
+        for variable, total in zip(self._metric_variables(), totals.metrics, strict=True):
+            variable.assign(total.astype(variable.dtype))
+        of_model = self.model.get_metrics_result()
+        of_model.pop("loss", None)
+        flat = {name: float(value) for name, value in of_model.items()}
+        self.model.reset_metrics()
+        return {**results, **flat}
+
+    def _errors(self) -> _ServerErrors:
+        return _ServerErrors(self._servers.count)
+
+
+def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
+    """The coordinator of a strategy, which TensorFlow has one of."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    # If a worker has died, the end of its Python object waits for ever, also when the process ends.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(coordinator))
+    return coordinator
+
+
+class _ServerErrors:
+    """Says of errors in a block that a server has died, if one has."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if not isinstance(error, _LOST):
+            return
+        found = sorted(set(_SERVER.findall(str(error))))
+        which = f"The server ps {' and '.join(found)}" if found else "A server"
+        raise ServerLostError(
+            f"{which} has died, and its rows with it: start it and the chief again, with the same "
+            f"`run_id` and `checkpoint_dir`. Received: {type(error).__name__}: {error}"
+        ) from error
+
+
+class _Batches:
+    """The batches of one epoch after another.
+
+    Args:
+        dataset: The dataset.
+        steps: Batches of an epoch; None: all of the dataset.
+        done: How many batches of the first epoch are done.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, steps: int | None, done: int) -> None:
+        self._dataset = dataset
+        self._steps = steps
+        self._done = done
+        self._iterator: Iterator[Any] | None = None
+
+    def of_epoch(self) -> Iterator[Any]:
+        """The batches of the next epoch that are still to be made."""
+        done, self._done = self._done, 0
+        if self._steps is None:
+            yield from self._dataset.skip(done)
+            return
+        for _ in range(self._steps - done):
+            yield self._next(done)
+
+    def _next(self, done: int) -> Any:
+        """The next batch of a dataset that epochs go on with; it begins again at its end."""
+        for _ in range(2):
+            if self._iterator is None:
+                self._iterator = iter(self._dataset.skip(done))
+            batch = next(self._iterator, None)
+            if batch is not None:
+                return batch
+            self._iterator, done = None, 0
+        raise ValueError("`x` must have a batch. Received: a dataset without any")
+
+
+def _check_dataset(dataset: Any, argument: str) -> None:
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TypeError(
+            f"`{argument}` must be a tf.data.Dataset. Received: {argument}="
+            f"{validation.shown(dataset)}"
+        )

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Servers`: the parameter servers of a strategy, where tables are."""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.ops import exchange_ops
+
+_LONGEST_RUN_ID = 256
+_JOBS = ("ps", "worker")
+
+
+class Servers:
+    """The parameter servers of a ParameterServerStrategy.
+
+    Args:
+        strategy: The strategy.
+        run_id: What the tables of this run are called on the servers, beside those of other runs.
+            Default: a name that no other run has.
+
+    Attributes:
+        run_id: The same.
+        devices: The CPU of each server.
+        is_found_again: Whether a chief before this one may have made tables of this run.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.ParameterServerStrategy, run_id: str | None = None
+    ) -> None:
+        del strategy  # it does not give its cluster away; TensorFlow knows the devices
+        found = map(tf.DeviceSpec.from_string, _names_of_cpus())
+        self._tasks = sorted({(one.job, one.task) for one in found if one.job in _JOBS})
+        if not any(job == "ps" for job, _ in self._tasks):
+            raise ValueError(
+                "A ParameterServerStrategy with tables needs a task `ps` in its cluster. Received: "
+                f"the devices {_names_of_cpus()}"
+            )
+        self.is_found_again = run_id is not None
+        self.run_id = uuid.uuid4().hex if run_id is None else run_id
+        self.devices = tuple(_cpu_of(job, task) for job, task in self._tasks if job == "ps")
+        self._next_table = 0
+
+    @property
+    def count(self) -> int:
+        """How many servers there are."""
+        return len(self.devices)
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are."""
+        return sum(job == "worker" for job, _ in self._tasks)
+
+    def name_of_next_table(self, name: str) -> str:
+        """What servers call the table that is made now. All chiefs of a run make the same ones."""
+        number, self._next_table = self._next_table, self._next_table + 1
+        return f"tf_embed/{self.run_id}/{number}/{name}"
+
+    def check_builds(self) -> None:
+        """Compares the op library of this process with that of each server and worker.
+
+        Raises:
+            RuntimeError: A process has none, or another build of it. Named.
+        """
+        with tf.init_scope():
+            mine = exchange_ops.build_of_library().numpy().decode()
+            for job, task in self._tasks:
+                try:
+                    with tf.device(_cpu_of(job, task)):
+                        theirs = exchange_ops.build_of_library().numpy().decode()
+                except tf.errors.NotFoundError as error:
+                    raise RuntimeError(
+                        f"The process {job} {task} has not loaded tf_embed: start it by a program "
+                        "that imports tf_embed, such as one that calls "
+                        "tf_embed.distributed.run_with_servers."
+                    ) from error
+                if theirs != mine:
+                    raise RuntimeError(
+                        "All processes must have the same build of tf_embed's op library. "
+                        f"Received: {mine} in this one, {theirs} in {job} {task}"
+                    )
+
+
+_servers: weakref.WeakKeyDictionary[tf.distribute.Strategy, Servers] = weakref.WeakKeyDictionary()
+
+
+def servers_of(strategy: tf.distribute.Strategy, run_id: str | None = None) -> Servers:
+    """The parameter servers of a strategy.
+
+    Args:
+        strategy: A ParameterServerStrategy.
+        run_id: See `Servers`. Only the first call for a strategy may give it.
+
+    Raises:
+        RuntimeError: A server or a worker has another build of the library.
+        ValueError: There is no server, or `run_id` comes too late or is no name.
+    """
+    found = _servers.get(strategy)
+    if found is not None and run_id is not None and found.run_id != run_id:
+        raise ValueError(
+            "`run_id` must be given before the strategy has its first table. Received: run_id="
+            f"{run_id!r}"
+        )
+    if found is None:
+        found = Servers(strategy, _checked(run_id))
+        found.check_builds()
+        _servers[strategy] = found
+    return found
+
+
+def servers_of_scope() -> Servers | None:
+    """The parameter servers of the strategy whose scope this is; None: of another, or none."""
+    if not tf.distribute.has_strategy():
+        return None
+    strategy = tf.distribute.get_strategy()
+    return servers_of(strategy) if is_of_servers(strategy) else None
+
+
+def is_of_servers(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a strategy has parameter servers."""
+    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def _checked(run_id: str | None) -> str | None:
+    """A `run_id` that may be part of a name.
+
+    Raises:
+        TypeError: It is no str.
+        ValueError: It is empty, too long, or has characters that names don't have.
+    """
+    if run_id is None:
+        return None
+    validation.name_of(run_id, "run_id")
+    if not run_id or len(run_id) > _LONGEST_RUN_ID or "/" in run_id:
+        raise ValueError(
+            f"`run_id` must have 1 to {_LONGEST_RUN_ID} characters, without a slash. Received: "
+            f"run_id={validation.shown(run_id)}"
+        )
+    return run_id
+
+
+def _names_of_cpus() -> list[str]:
+    return [one.name for one in tf.config.list_logical_devices("CPU")]
+
+
+def _cpu_of(job: str, task: int) -> str:
+    return f"/job:{job}/replica:0/task:{task}/device:CPU:0"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`new_table`: makes the table that the scope of a strategy asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.exchange.servers import servers_of_scope
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.exchange.workers import workers_of_scope
+from tf_embed.table.server_table import ServerTable
+from tf_embed.table.table import Table
+from tf_embed.table.table_options import TableOptions
+from tf_embed.table.worker_table import WorkerTable
+
+
+def new_table(
+    options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any = None
+) -> Table:
+    """A table: in the scope of a strategy with several workers, one that is sharded over them.
+
+    In the scope of a strategy with parameter servers, one that is sharded over these.
+
+    Args:
+        options: What it is.
+        sharding: How it is sharded; None: each worker has a table of its own.
+        restrict_policy: The class that rows are restricted by; None: there is none.
+
+    Raises:
+        ValueError: If a sharded table can't have it.
+    """
+    servers = servers_of_scope()
+    if servers is not None:
+        if sharding is None:
+            raise ValueError(
+                f"The table of {options.name!r} is made in the scope of a ParameterServerStrategy, "
+                "so its rows are on the servers: leave `distribution` out. Received: "
+                'distribution="local"'
+            )
+        _check_supported(options, sharding, restrict_policy, "on parameter servers", "")
+        return ServerTable(options, servers, sharding)
+    workers = None if sharding is None else workers_of_scope(sharding)
+    if workers is None or sharding is None:
+        return Table(options)
+    local = 'distribution="local" gives each worker a table of its own. '
+    _check_supported(options, sharding, restrict_policy, "sharded over workers", local)
+    return WorkerTable(options, workers, sharding)
+
+
+def _check_supported(
+    options: TableOptions, sharding: WorkerSharding, restrict_policy: Any, where: str, advice: str
+) -> None:
+    """Refuses what a table that is sharded can't have.
+
+    Raises:
+        ValueError: It has it. Named.
+    """
+    name = options.name
+    if options.value_dtype == tf.string:
+        refused = "value_dtype=string"
+    elif restrict_policy is not None and not restrict_policy.order:  # it sees one worker's rows
+        refused = f"restrict_policy={validation.shown(restrict_policy)}"
+    elif options.key_dtype == tf.string and sharding.owner == "remainder":
+        refused = 'WorkerSharding(owner="remainder") with key_dtype=string'
+    else:
+        return
+    raise ValueError(
+        f"The table of {name!r}, which is {where}, can't have this. {advice}Received: {refused}"
+    )

@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ServerTable`: a table whose rows are on the parameter servers of a cluster.
+
+Each server has a table with the rows that it owns. A verb with keys brings them together by owner,
+in the process that calls it, and runs on each server with the keys of that one. Several workers
+may do so at once: each verb on a server is one op, which is what makes it one change of a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import callers
+from tf_embed.exchange import routing
+from tf_embed.exchange.servers import Servers
+from tf_embed.exchange.worker_sharding import WorkerSharding
+from tf_embed.ops import exchange_ops, table_ops
+from tf_embed.ops.pooled_gradient import Pooling
+from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.ops.table_ops import Exported
+from tf_embed.table import admission_counts, step_tokens
+from tf_embed.table.policies import MAX_ROWS
+from tf_embed.table.table import Table
+from tf_embed.table.table_options import TableOptions
+from tf_embed.table.worker_shares import share_of
+
+
+class ServerPart(Table):
+    """The rows of a table that one server has.
+
+    Args:
+        options: What it is; `device` is the CPU of the server.
+        name_on_server: What the server calls it. A part that is there is found again.
+    """
+
+    def __init__(self, options: TableOptions, name_on_server: str) -> None:
+        self._name_on_server = name_on_server
+        super().__init__(options)
+
+    def _name_of_resource(self) -> str:
+        return self._name_on_server
+
+    def apply(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        *,
+        rule: str,
+        hyper: tf.Tensor,
+        step: tf.Tensor,
+        distinct: bool = False,
+        stochastic_rounding: bool = False,
+    ) -> tf.Operation | None:
+        """See `Table`. A step with a token is applied once, however often it comes."""
+        if self.options.initializer.is_of_python:
+            self.find_or_insert(keys, training=True)
+        return table_ops.apply(
+            self.resource_handle,
+            keys,
+            self._owners(keys),
+            gradients,
+            hyper,
+            step,
+            dim=self.options.dim,
+            rule=rule,
+            scores=self._scores(keys),
+            distinct=distinct,
+            stochastic_rounding=stochastic_rounding,
+            token=step_tokens.token_of_step(),
+        )
+
+
+class ServerTable(Table):
+    """A table whose rows are on servers.
+
+    Args:
+        options: What all servers have together.
+        servers: The servers.
+        sharding: How rows are spread over them.
+
+    Raises:
+        ValueError: A bound is less than a row for each server.
+    """
+
+    def __init__(self, options: TableOptions, servers: Servers, sharding: WorkerSharding) -> None:
+        self._servers = servers
+        self._sharding = sharding
+        name = servers.name_of_next_table(options.name)
+        with tf.init_scope():
+            self._parts = tuple(
+                ServerPart(_share_of(options, servers, number), name)
+                for number in range(servers.count)
+            )
+        super().__init__(options)
+
+    def _create_resource(self) -> tf.Tensor:
+        return self._parts[0].resource_handle  # it has none of its own
+
+    def __copy__(self) -> Table:
+        if callers.saves_a_model():
+            raise ValueError(
+                f"The table of {self.options.name!r} is on {self._servers.count} servers, and a "
+                "SavedModel is of one process: save the model as a .keras file or its weights, "
+                "load them in a process without a strategy, and export the SavedModel there."
+            )
+        return super().__copy__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
+        raise self._not_on_servers("a copy")
+
+    @property
+    def parts(self) -> tuple[Table, ...]:
+        """The table of each server."""
+        return self._parts
+
+    @property
+    def servers(self) -> Servers:
+        """The servers."""
+        return self._servers
+
+    def is_on_server(self, number: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        """A function that says of keys whether a server owns them, bool [number of keys]."""
+        count, name = self._servers.count, self.options.name
+
+        def owns(keys: tf.Tensor) -> tf.Tensor:
+            return tf.equal(routing.owners_of(keys, count, self._sharding, name), number)
+
+        return owns
+
+    # Verbs with keys.
+
+    def find(
+        self,
+        keys: tf.Tensor,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        *,
+        training: bool = False,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        options, routed = self.options, self._route(keys)
+        wire = self._wire_type_of(options.value_dtype)
+
+        def find(part: Table, some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            rows, exists = part.find(some, training=training)
+            return tf.cast(rows, wire), exists
+
+        rows, exists = self._joined(find, routed.counts, [routed.keys])
+        rows = tf.ensure_shape(tf.cast(rows, options.value_dtype), [None, options.dim])
+        if token is not None:
+            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
+        rows, exists = routed.of_batch(rows), routed.of_batch(exists)
+        if defaults is not None:
+            rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
+        return self._with_shape(rows, keys), exists
+
+    def find_pooled(
+        self,
+        keys: tf.Tensor,
+        bags: table_ops.Bags,
+        weights: tf.Tensor | None = None,
+        *,
+        combiner: str,
+        padding: table_ops.Padding | None = None,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """See `Table`. Rows of distinct keys come here and are pooled here."""
+        flat = tf.reshape(keys, [-1])
+        wide = table_ops.compute_dtype(self.options.value_dtype)
+        if isinstance(padding, int) and padding >= 2**63:
+            padding -= 2**64  # as bits
+        if padding is None:
+            rows = tf.cast(self.rows(flat, defaults, token, training=training), wide)
+        else:
+            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
+            places = tf.where(tf.not_equal(signed, tf.constant(padding, signed.dtype)))
+            some = tf.gather_nd(flat, places)
+            rows = tf.cast(self.rows(some, defaults, token, training=training), wide)
+            shape = [tf.size(flat, tf.int64), self.options.dim]
+            rows = tf.ensure_shape(tf.scatter_nd(places, rows, shape), [None, self.options.dim])
+        return Pooling(bags, weights, combiner, padding).pool(keys, rows, weights)
+
+    def find_or_insert(
+        self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        dim, routed = self.options.dim, self._route(keys)
+        sent = [routed.keys]
+        if defaults is not None:
+            shape = tf.concat([tf.shape(keys), [dim]], 0)
+            sent.append(routed.last(tf.reshape(tf.broadcast_to(defaults, shape), [-1, dim])))
+
+        def find(part: Table, some: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return part.find_or_insert(some, *rows, training=training)
+
+        rows, exists = self._joined(find, routed.counts, sent)
+        return self._with_shape(routed.of_batch(rows), keys), routed.of_batch(exists)
+
+    def insert_or_assign(
+        self, keys: tf.Tensor, values: tf.Tensor, distinct: bool = False
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        routed = self._route(keys)
+        rows = routed.last(tf.reshape(values, [-1, self.options.dim]))
+
+        def assign(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
+            return part.insert_or_assign(some, rows, distinct=True)
+
+        return self._done(assign, routed.counts, [routed.keys, rows])
+
+    def accum(
+        self, keys: tf.Tensor, old_values: tf.Tensor, new_values: tf.Tensor, exists: tf.Tensor
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        order, counts = self._route(keys).each()  # each difference is added
+        dim = self.options.dim
+        sent = [tf.gather(tf.reshape(keys, [-1]), order)]
+        sent += [tf.gather(tf.reshape(one, [-1, dim]), order) for one in (old_values, new_values)]
+        sent.append(tf.gather(tf.reshape(exists, [-1]), order))
+        return self._done(lambda part, *some: part.accum(*some), counts, sent)
+
+    def apply(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        *,
+        rule: str,
+        hyper: tf.Tensor,
+        step: tf.Tensor,
+        distinct: bool = False,
+        stochastic_rounding: bool = False,
+    ) -> tf.Operation | None:
+        """See `Table`. One op on each server, which a step with a token runs once."""
+        wide = table_ops.compute_dtype(self.options.value_dtype)
+        routed = self._route(keys)
+        sums = routed.sums(tf.cast(tf.reshape(gradients, [-1, self.options.dim]), wide))
+        sums = tf.cast(sums, self._wire_type_of(wide))
+
+        def apply(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
+            return part.apply(
+                some,
+                tf.cast(rows, wide),
+                rule=rule,
+                hyper=hyper,
+                step=step,
+                distinct=True,
+                stochastic_rounding=stochastic_rounding,
+            )
+
+        return self._done(apply, routed.counts, [routed.keys, sums])
+
+    def read_slots(
+        self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        routed = self._route(keys)
+
+        def read(part: Table, some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return part.read_slots(some, rule, initial_value)
+
+        slots, exists = self._joined(read, routed.counts, [routed.keys])
+        return routed.of_batch(slots), routed.of_batch(exists)
+
+    def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        routed = self._route(keys)
+        numbers, exists = self._joined(
+            lambda part, some: part.row_statistics(some), routed.counts, [routed.keys]
+        )
+        return routed.of_batch(numbers), routed.of_batch(exists)
+
+    def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
+        """See `Table`."""
+        routed = self._route(keys)
+        sent = [routed.keys, routed.last(tf.reshape(scores, [-1]))]
+        return self._done(lambda part, *some: part.set_scores(*some), routed.counts, sent)
+
+    def prefetch(self, keys: tf.Tensor) -> tf.Operation | None:
+        """See `Table`."""
+        routed = self._route(keys)
+        return self._done(lambda part, some: part.prefetch(some), routed.counts, [routed.keys])
+
+    def erase(self, keys: tf.Tensor) -> tf.Operation | None:
+        """See `Table`."""
+        routed = self._route(keys)
+        return self._done(lambda part, some: part.erase(some), routed.counts, [routed.keys])
+
+    # Verbs of the whole table.
+
+    def clear(self) -> tf.Operation | None:
+        """See `Table`."""
+        self.wait_until_written()
+        return self._on_all(lambda part: part.clear())
+
+    def shrink(self) -> tf.Operation | None:
+        """See `Table`."""
+        return self._on_all(lambda part: part.shrink())
+
+    def size(self, shard: int = -1) -> tf.Tensor:
+        """See `Table`. A shard is that of all servers."""
+        return tf.reduce_sum(tf.stack(self._of_all(lambda part: part.size(shard))))
+
+    def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
+        """See `Table`. The rows of one server after those of another, each as of one moment."""
+        if with_policy and not admission_counts.knows_keys(self.options):
+            raise self._not_on_servers(
+                "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
+                "`admission` of strings, whose counts are those of one server: use "
+                "`save_to_file_system`"
+            )
+        exported = self._of_all(
+            lambda part: part.export(with_slots=with_slots, with_policy=with_policy)
+        )
+        first = exported[0]
+        policy = first.policy
+        if with_policy and self._counts_keys:
+            policy = admission_counts.joined([one.policy for one in exported])
+        return first._replace(
+            keys=tf.concat([one.keys for one in exported], 0),
+            values=tf.concat([one.values for one in exported], 0),
+            slots=tf.concat([one.slots for one in exported], 0),
+            statistics=tf.concat([one.statistics for one in exported], 0),
+            policy=policy,
+        )
+
+    export_all = export
+
+    def import_(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        meta: tf.Tensor,
+        statistics: tf.Tensor,
+        policy: tf.Tensor,
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        self.wait_until_written()
+        done = []
+        for number, part in enumerate(self._parts):
+            owns = self.is_on_server(number)
+            mine = owns(keys)
+
+            def own(rows: tf.Tensor, mine: tf.Tensor = mine) -> tf.Tensor:
+                has_rows = tf.equal(tf.shape(rows)[0], tf.shape(mine)[0])
+                return tf.cond(has_rows, lambda: tf.boolean_mask(rows, mine), lambda: rows)
+
+            of_part = policy
+            if self._counts_keys:
+                of_part = admission_counts.chosen(policy, owns, self.options.key_dtype)
+            sent = (tf.boolean_mask(keys, mine), own(values), own(slots), meta, own(statistics))
+            with tf.device(part.options.device):
+                done.append(part.import_(*sent, of_part))
+        return _grouped(done)
+
+    def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+        """See `Table`. Each server keeps its share, in proportion to the rows that it has."""
+        policy, removed = self.options.policy, []
+        if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
+            everything = tf.constant(MAX_ROWS, tf.int64)
+            removed = self._of_all(lambda part: part.restrict(everything, order))
+        with tf.control_dependencies(removed):
+            sizes = tf.stack(self._of_all(lambda part: part.size()))
+        for number, part in enumerate(self._parts):
+            share = share_of(number, num_reserved, sizes)
+            with tf.device(part.options.device):
+                removed.append(part.restrict(share, order))
+        return tf.add_n(removed)
+
+    def export_scores(self, order: str, split_size: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        both = self._of_all(lambda part: part.export_scores(order, split_size))
+        keys, scores = zip(*both, strict=True)
+        return tf.concat(keys, 0), tf.concat(scores, 0)
+
+    def find_slots(
+        self, keys: tf.Tensor, rule: ExternalRule
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        raise self._not_on_servers("an optimizer whose rule runs outside of the table")
+
+    def assign_slots(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        rule: str | ExternalRule,
+        initial_value: float = 0.0,
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        raise self._not_on_servers("slots that are written from outside")
+
+    @tf.autograph.experimental.do_not_convert
+    def bind_rule(self, rule: str | ExternalRule) -> None:
+        """See `Table`."""
+        if not isinstance(rule, str):
+            raise self._not_on_servers("an optimizer whose rule runs outside of the table")
+        if self.check_rule is not None:
+            self.check_rule(rule)
+        self._rule = rule
+        for part in self._parts:
+            part.bind_rule(rule)
+
+    @tf.autograph.experimental.do_not_convert
+    def drop_slots(self) -> None:
+        """See `Table`."""
+        for part in self._parts:
+            part.drop_slots()
+
+    # Parts of these.
+
+    @property
+    def _counts_keys(self) -> bool:
+        policy = self.options.policy
+        has_counts = policy is not None and policy.admission is not None
+        return has_counts and admission_counts.knows_keys(self.options)
+
+    def _route(self, keys: tf.Tensor) -> routing.Routed:
+        return routing.route(keys, self._servers.count, self._sharding, self.options.name)
+
+    def _wire_type_of(self, dtype: tf.DType) -> tf.DType:
+        """The dtype in which rows, or gradients, of a dtype travel."""
+        narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
+        return dtype if narrow is None else tf.as_dtype(narrow)
+
+    def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(rows, keys.shape.concatenate([self.options.dim]))
+
+    def _by_server(
+        self, verb: Callable[..., Any], counts: tf.Tensor, sent: Sequence[tf.Tensor]
+    ) -> list[Any]:
+        """What a verb gives on each server, of the first `counts[0]` of what is sent, and so on."""
+        count = self._servers.count
+        pieces = [tf.split(one, counts, num=count) for one in sent]
+        results = []
+        for part, some in zip(self._parts, zip(*pieces, strict=True), strict=True):
+            with tf.device(part.options.device):
+                results.append(verb(part, *some))
+        return results
+
+    def _joined(
+        self, verb: Callable[..., Any], counts: tf.Tensor, sent: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        results = self._by_server(verb, counts, sent)
+        return [tf.concat(some, 0) for some in zip(*results, strict=True)]
+
+    def _done(
+        self, verb: Callable[..., Any], counts: tf.Tensor, sent: Sequence[tf.Tensor]
+    ) -> tf.Operation | None:
+        return _grouped(self._by_server(verb, counts, sent))
+
+    def _of_all(self, verb: Callable[[Table], Any]) -> list[Any]:
+        results = []
+        for part in self._parts:
+            with tf.device(part.options.device):
+                results.append(verb(part))
+        return results
+
+    def _on_all(self, verb: Callable[[Table], Any]) -> tf.Operation | None:
+        return _grouped(self._of_all(verb))
+
+    def _not_on_servers(self, what: str) -> ValueError:
+        return ValueError(
+            f"The table of {self.options.name!r} is on {self._servers.count} servers, which does "
+            f"not work with {what}."
+        )
+
+
+def _grouped(done: Sequence[tf.Operation | None]) -> tf.Operation | None:
+    return None if tf.executing_eagerly() else tf.group(*done)
+
+
+def _share_of(options: TableOptions, servers: Servers, number: int) -> TableOptions:
+    """What the table of one server is: its part of the bound, a folder of its own.
+
+    Raises:
+        ValueError: The bound is less than a row for each server.
+    """
+    policy = options.policy
+    if policy is not None and policy.max_rows is not None:
+        least, more = divmod(policy.max_rows, servers.count)
+        if least == 0:
+            raise ValueError(
+                f"`max_rows` of {options.name!r} must be at least {servers.count}, a row for each "
+                f"server. Received: max_rows={policy.max_rows}"
+            )
+        policy = dataclasses.replace(policy, max_rows=least + (number < more))
+    storage = options.storage
+    if storage is not None and storage.path is not None:
+        path = os.path.join(storage.path, f"server_{number}")
+        storage = dataclasses.replace(storage, path=path)
+    return dataclasses.replace(
+        options,
+        init_size=-(-options.init_size // servers.count),
+        device=servers.devices[number],
+        policy=policy,
+        storage=storage,
+    )

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of the step that is being traced, which a table on servers applies once.
+
+A coordinator runs a step again if it does not know whether a worker has ended it. So each step has
+a token, and the update of a table takes it along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+
+class _OfThread(threading.local):
+    token: tf.Tensor | None = None
+
+
+_of_thread = _OfThread()
+
+
+@contextlib.contextmanager
+def with_token(token: tf.Tensor) -> Iterator[None]:
+    """Gives all updates of tables in the block a token.
+
+    Args:
+        token: int64 [2]: the number of the step, and one below which all steps are over.
+    """
+    before, _of_thread.token = _of_thread.token, token
+    try:
+        yield
+    finally:
+        _of_thread.token = before
+
+
+def token_of_step() -> list[tf.Tensor]:
+    """The token of the step; none outside of `with_token`."""
+    return [] if _of_thread.token is None else [_of_thread.token]
