@@ -34,6 +34,8 @@ def oracle(way: str) -> dict[str, Any]:
     strategy = tf.distribute.get_strategy()
     if way == "loop":
         return worker_layers.stepped(strategy, 0, 1, f"{ORACLE.name}/loop")
+    if way == "table ids":
+        return worker_layers.with_table_ids(strategy, 1, f"{ORACLE.name}/table-ids")
     return worker_layers.fitted(strategy, f"{ORACLE.name}/{way}", way == "fit True")[1]
 
 
@@ -54,6 +56,12 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertGreater(expected[f"{kind} size"], 20)
         for found in results("trained"):
             self.check(found[way], expected, expected.keys() - {"exchanges"})
+
+    def test_table_ids_may_be_inputs_computed_or_constant(self):
+        expected = oracle("table ids")
+        for found in results("trained"):
+            self.check(found["table ids"], expected, expected.keys() - {"exchanges"})
+            self.assertEqual(found["table ids"]["exchanges"], 3)  # of all layers together
 
     def test_all_tables_of_a_model_share_their_exchanges(self):
         for found in results("trained"):
