@@ -83,6 +83,15 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
         for way in ("file", "checkpoint", "snapshot"):
             self.check(found[way], expected["fit True"], found[way].keys())
 
+    def test_workers_share_the_room_for_the_capacity(self):
+        layers = worker_layers.new_layers(f"{ORACLE.name}/rooms", True)
+        of_one_process = worker_layers.rooms(layers)
+        self.assertEqual(of_one_process["packed"], [1000])
+        self.assertEqual(of_one_process["apart"], [250] * 4)
+        for found in results("trained"):
+            halves = {kind: [-(-one // 2) for one in of] for kind, of in of_one_process.items()}
+            self.assertEqual(found["rooms"], halves)
+
     def test_what_is_of_one_process_is_refused(self):
         for found in results("trained"):
             for word in ("ValueError", "`prefetch` of 'disk_True'", "2 workers"):

@@ -126,6 +126,13 @@ def contents(layers: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def rooms(layers: dict[str, Any]) -> dict[str, list[int]]:
+    """The number of rows that each table makes room for."""
+    return {
+        kind: [v.table.options.init_size for v in one.row_tables] for kind, one in layers.items()
+    }
+
+
 def layers_of(trained: keras.Model) -> dict[str, Any]:
     by_name = {one.name.rsplit("_", 1)[0]: one for one in trained.layers}
     return {kind: by_name[kind] for kind in KINDS}
@@ -247,6 +254,7 @@ def trained(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     for one in layers.values():
         one.save_snapshot("whole")
     found["rows"] = layers["apart"].save_snapshot("same", since="whole").wait().rows
+    found["rooms"] = rooms(layers)
     found["prefetch"] = said_by(layers["disk"].prefetch, dataset(), lambda *batch: batch[0])
     found["report"] = len(layers["packed"].memory_report())
     return found

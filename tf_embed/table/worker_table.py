@@ -438,7 +438,7 @@ class WorkerTable(Table):
 
 
 def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOptions:
-    """What the table of one worker is: its part of the bound, the seed of all, a folder of its own.
+    """What the table of one worker is: its part of the rows, the seed of all, a folder of its own.
 
     Raises:
         ValueError: The bound is less than a row for each worker.
@@ -457,7 +457,10 @@ def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOption
     if storage is not None and storage.path is not None:
         path = os.path.join(storage.path, f"worker_{workers.rank}")
         storage = dataclasses.replace(storage, path=path)
-    return dataclasses.replace(options, initializer=initializer, policy=policy, storage=storage)
+    room = -(-options.init_size // workers.count)
+    return dataclasses.replace(
+        options, initializer=initializer, policy=policy, storage=storage, init_size=room
+    )
 
 
 def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:
