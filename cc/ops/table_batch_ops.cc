@@ -10,7 +10,8 @@
 //     table, first bag, number of bags, begin, stride
 //
 // The pooled row of its i-th bag is values begin + i * stride and on, as many as the table's dim,
-// of all pooled values. Pieces cover these, and do not overlap.
+// of all pooled values. Pieces cover each of these once. A bag is in at most one of them. Other
+// pieces are refused.
 #include <cstdint>
 #include <vector>
 

@@ -67,18 +67,7 @@ class SplitBagsOp final : public TableBatchOp {
                                   owners->NumElements(), " for ", read.num_keys(), " indices.");
     }
     BagBatch batch{read.keys(), read.offsets(), static_cast<size_t>(read.num_bags()), {}, {}};
-    std::vector<bool> is_taken(batch.num_bags, false);
-    for (const Piece& piece : read.pieces()) {
-      batch.runs.push_back(RunOf(piece));
-      for (int64_t i = 0; i < piece.num_bags; ++i) {
-        const size_t bag = static_cast<size_t>(piece.first_bag + i);
-        if (is_taken[bag]) {
-          return InvalidArgumentError("`pieces` must have each bag once. Received: bag ", bag,
-                                      " twice.");
-        }
-        is_taken[bag] = true;
-      }
-    }
+    for (const Piece& piece : read.pieces()) batch.runs.push_back(RunOf(piece));
     for (const int64_t dim : dims_) batch.dims.push_back(static_cast<size_t>(dim));
     const bool has_owners = owners->NumElements() != 0;
     const BagOwners rules{static_cast<size_t>(num_workers_), static_cast<size_t>(rank_),
@@ -176,8 +165,6 @@ class JoinBagsOp final : public JoinOp {
     TF_RETURN_IF_ERROR(ReadJoin(context, values->NumElements(), num_pooled, &batch, &join));
     tf::Tensor* pooled;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {num_pooled}, &pooled));
-    // Pieces that overlap leave others out.
-    std::fill_n(pooled->flat<float>().data(), num_pooled, 0.0f);
     JoinBags(ThreadPoolOf(context), join, values->flat<float>().data(),
              pooled->flat<float>().data());
     return absl::OkStatus();

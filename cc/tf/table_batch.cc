@@ -33,6 +33,82 @@ constexpr int64_t kPieceWords = sizeof(Piece) / sizeof(int64_t);
 
 int64_t WeightWords(int64_t num_keys) { return num_keys / 2 + num_keys % 2; }
 
+struct Range {
+  int64_t begin, end;
+};
+
+// A number that two of some ranges have; -1 if they are apart. Sorts them.
+int64_t FirstInTwo(std::vector<Range>* ranges) {
+  const auto before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
+  if (!std::is_sorted(ranges->begin(), ranges->end(), before)) {
+    std::sort(ranges->begin(), ranges->end(), before);
+  }
+  int64_t end = 0;
+  for (const Range& range : *ranges) {
+    if (range.begin < end && range.begin < range.end) return range.begin;
+    end = std::max(end, range.end);
+  }
+  return -1;
+}
+
+// The number of values from the first one of a piece's first row to behind its last row.
+int64_t Extent(const Piece& piece, int64_t dim) {
+  return (piece.num_bags - 1) * piece.stride + dim;
+}
+
+// Pieces whose rows stand side by side make one range, so that most batches have few: in order of
+// `begin`, those of as many bags and one stride that fit between two rows of the first.
+std::vector<Range> Blocks(std::vector<const Piece*> pieces, const std::vector<int64_t>& dims) {
+  const auto before = [](const Piece* a, const Piece* b) { return a->begin < b->begin; };
+  if (!std::is_sorted(pieces.begin(), pieces.end(), before)) {
+    std::sort(pieces.begin(), pieces.end(), before);
+  }
+  std::vector<Range> blocks;
+  const Piece* first = nullptr;
+  int64_t row_end = 0;  // of the piece before
+  for (const Piece* const piece : pieces) {
+    const int64_t dim = dims[static_cast<size_t>(piece->table)];
+    const bool is_beside = first != nullptr && piece->stride == first->stride &&
+                           piece->num_bags == first->num_bags && piece->begin >= row_end &&
+                           piece->begin + dim - first->begin <= first->stride;
+    row_end = piece->begin + dim;
+    if (is_beside) {
+      blocks.back().end = piece->begin + Extent(*piece, dim);
+      continue;
+    }
+    first = piece;
+    blocks.push_back({piece->begin, piece->begin + Extent(*piece, dim)});
+  }
+  return blocks;
+}
+
+// A pooled value that is in two rows of pieces; -1 if there is none.
+int64_t FirstValueInTwo(const std::vector<Piece>& pieces, const std::vector<int64_t>& dims) {
+  std::vector<const Piece*> some;
+  for (const Piece& piece : pieces) {
+    if (piece.num_bags > 0) some.push_back(&piece);
+  }
+  std::vector<Range> ranges = Blocks(some, dims);
+  if (FirstInTwo(&ranges) < 0) return -1;
+  ranges.clear();  // blocks may overlap although no rows do
+  for (const Piece* const piece : some) {
+    for (int64_t bag = 0; bag < piece->num_bags; ++bag) {
+      const int64_t begin = piece->begin + bag * piece->stride;
+      ranges.push_back({begin, begin + dims[static_cast<size_t>(piece->table)]});
+    }
+  }
+  return FirstInTwo(&ranges);
+}
+
+// A bag that is in two pieces; -1 if there is none.
+int64_t FirstBagInTwo(const std::vector<Piece>& pieces) {
+  std::vector<Range> ranges;
+  for (const Piece& piece : pieces) {
+    ranges.push_back({piece.first_bag, piece.first_bag + piece.num_bags});
+  }
+  return FirstInTwo(&ranges);
+}
+
 }  // namespace
 
 absl::Status TableBatch::Read(tf::OpKernelContext* context, const std::vector<int64_t>& dims,
@@ -220,9 +296,19 @@ absl::Status TableBatch::CheckPieces(const std::vector<int64_t>& dims) const {
     }
     covered += piece.num_bags * dim;
   }
-  if (covered == size_) return absl::OkStatus();
-  return InvalidArgumentError("`pieces` must cover all of ", size_,
-                              " pooled values. Received: pieces of ", covered, ".");
+  if (covered != size_) {
+    return InvalidArgumentError("`pieces` must cover all of ", size_,
+                                " pooled values. Received: pieces of ", covered, ".");
+  }
+  if (const int64_t value = FirstValueInTwo(pieces_, dims); value >= 0) {
+    return InvalidArgumentError("`pieces` must cover each of ", size_,
+                                " pooled values once. Received: value ", value, " twice.");
+  }
+  if (const int64_t bag = FirstBagInTwo(pieces_); bag >= 0) {
+    return InvalidArgumentError("`pieces` must have each bag once. Received: bag ", bag,
+                                " twice.");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TableBatch::CheckOffsets() const {

@@ -29,6 +29,17 @@ REFUSED = {
     "owner": ("InvalidArgumentError", "`owner`", "from 0 to 1", "10"),
     "string remainder": ("ValueError", 'owner="remainder"', "key_dtype=string"),
     "restrict": ("InvalidArgumentError", "`num_reserved`", "the same on all workers", "'good'"),
+    **{
+        f"{name}, {case}": ("InvalidArgumentError", *words, "the same on all workers", name)
+        for name in worker_faults.RESTRICTED
+        for case, words in {
+            "trigger": ("`trigger`", "3, 1000"),
+            "in a graph": ("`trigger`", "[3 1000]"),
+            "one trigger": ("`trigger`", "-1, 2"),
+            "num_reserved": ("`num_reserved`", "1, 2"),
+        }.items()
+    },
+    **{f"{name}, rows": ("(4, 0, 1, 3)",) for name in worker_faults.RESTRICTED},
     "prefetch": ("ValueError", "'ahead' can't prefetch for a dataset", "layer.variable.prefetch"),
     "filters": ("ValueError", "'filters'", "`BloomAdmission`", "save_to_file_system"),
     **{

@@ -34,6 +34,8 @@ def oracle(way: str) -> dict[str, Any]:
     strategy = tf.distribute.get_strategy()
     if way == "loop":
         return worker_layers.stepped(strategy, 0, 1, f"{ORACLE.name}/loop")
+    if way == "table ids":
+        return worker_layers.with_table_ids(strategy, 1, f"{ORACLE.name}/table-ids")
     return worker_layers.fitted(strategy, f"{ORACLE.name}/{way}", way == "fit True")[1]
 
 
@@ -55,6 +57,12 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
         for found in results("trained"):
             self.check(found[way], expected, expected.keys() - {"exchanges"})
 
+    def test_table_ids_may_be_inputs_computed_or_constant(self):
+        expected = oracle("table ids")
+        for found in results("trained"):
+            self.check(found["table ids"], expected, expected.keys() - {"exchanges"})
+            self.assertEqual(found["table ids"]["exchanges"], 3)  # of all layers together
+
     def test_all_tables_of_a_model_share_their_exchanges(self):
         for found in results("trained"):
             # Of keys, of rows and of gradients, for 12 tables in five layers. If shared ids begin
@@ -74,6 +82,15 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
         found = worker_layers.loaded(tf.distribute.get_strategy(), 0, FOLDER.name)
         for way in ("file", "checkpoint", "snapshot"):
             self.check(found[way], expected["fit True"], found[way].keys())
+
+    def test_workers_share_the_room_for_the_capacity(self):
+        layers = worker_layers.new_layers(f"{ORACLE.name}/rooms", True)
+        of_one_process = worker_layers.rooms(layers)
+        self.assertEqual(of_one_process["packed"], [1000])
+        self.assertEqual(of_one_process["apart"], [250] * 4)
+        for found in results("trained"):
+            halves = {kind: [-(-one // 2) for one in of] for kind, of in of_one_process.items()}
+            self.assertEqual(found["rooms"], halves)
 
     def test_what_is_of_one_process_is_refused(self):
         for found in results("trained"):

@@ -153,6 +153,8 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
     )
     v = table(strategy, "good", policy=tf_embed.TablePolicy(eviction="lru"))
     found["restrict"] = said_by(v.restrict, 1 + rank)
+    for name, policy in RESTRICTED.items():
+        found.update(refused_triggers(table(strategy, name, **policy), rank))
     with strategy.scope():
         layer = tf_embed.layers.DynamicEmbedding(1, devices="/CPU:0", name="ahead")
         layer.build()
@@ -163,6 +165,30 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
     v.upsert([rank, 7], [[1.0]] * 2)
     found["at last"] = str(v.lookup([0, 1, 7, 9]).numpy().tolist())
     return found
+
+
+RESTRICTED: dict[str, Any] = {
+    "by time": {"restrict_policy": tf_embed.TimestampRestrictPolicy},
+    "by count": {
+        "restrict_policy": tf_embed.FrequencyRestrictPolicy,
+        "policy": tf_embed.TablePolicy(eviction="ttl", ttl_seconds=1000),
+    },
+}
+
+
+def refused_triggers(v: Any, rank: int) -> dict[str, str]:
+    """Arguments of `restrict` that differ, also so that one worker would have nothing to do."""
+    name = v.name
+    v.upsert([rank, 5, 6], [[1.0]] * 3)
+    in_graph = tf.function(lambda most: v.restrict(2, trigger=most))
+    said = {
+        f"{name}, trigger": said_by(v.restrict, 2, trigger=[3, 1000][rank]),
+        f"{name}, in a graph": said_by(in_graph, tf.constant([3, 1000][rank], tf.int64)),
+        f"{name}, one trigger": said_by(v.restrict, 2, **({"trigger": 2} if rank else {})),
+        f"{name}, num_reserved": said_by(v.restrict, 1 + rank, trigger=2),
+    }
+    left = int(v.size()), int(v.restrict(3, trigger=4)), int(v.restrict(3, trigger=3))
+    return {**said, f"{name}, rows": str((*left, int(v.size())))}
 
 
 def refused_optimizers(strategy: Any, v: Any) -> dict[str, str]:

@@ -126,6 +126,13 @@ def contents(layers: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def rooms(layers: dict[str, Any]) -> dict[str, list[int]]:
+    """The number of rows that each table makes room for."""
+    return {
+        kind: [v.table.options.init_size for v in one.row_tables] for kind, one in layers.items()
+    }
+
+
 def layers_of(trained: keras.Model) -> dict[str, Any]:
     by_name = {one.name.rsplit("_", 1)[0]: one for one in trained.layers}
     return {kind: by_name[kind] for kind in KINDS}
@@ -200,9 +207,43 @@ def stepped(strategy: Any, rank: int, workers: int, folder: str) -> dict[str, An
     return {**contents(layers), "losses": losses, "dense": dense.numpy()}
 
 
+def with_table_ids(strategy: Any, workers: int, folder: str) -> dict[str, Any]:
+    """A model whose table ids are inputs, are computed, and are a constant of the model."""
+    with strategy.scope():
+        keras.utils.set_random_seed(3)
+        ids, table_ids = (keras.Input([2], dtype="int64", name=name) for name in ("ids", "tables"))
+        layers = {
+            name: layer(
+                uniform_tables(0.5, 0.1),
+                dim=DIM,
+                name=name,
+                devices="/CPU:0",
+                store_options=in_memory(os.path.join(folder, name)),
+            )
+            for name in ("given", "computed", "constant")
+        }
+        constant = tf.constant([[1, 0]] * (BATCH // workers), tf.int64)
+        rows = [
+            layers["given"](ids, table_ids),
+            layers["computed"](ids, table_ids=1 - table_ids),
+            layers["constant"](ids, table_ids=constant),
+        ]
+        rows = [keras.layers.Flatten()(one) for one in rows]
+        output = keras.layers.Dense(1)(keras.layers.Concatenate()(rows))
+        result = tf_embed.distributed.Model([ids, table_ids], output)
+        adam = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.02))
+        result.compile(adam, "mse")
+    of_model = dataset().map(lambda ids, label: ((ids, (ids + [[1, 0]]) % 2), label))
+    with counted() as sent:
+        history = result.fit(of_model, epochs=2, verbose=0, shuffle=False)
+    found = contents(layers)
+    return {**found, "losses": history.history["loss"], "exchanges": len(sent)}
+
+
 def trained(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     workers = strategy.num_replicas_in_sync
     found: dict[str, Any] = {"loop": stepped(strategy, rank, workers, f"{folder}/loop")}
+    found["table ids"] = with_table_ids(strategy, workers, f"{folder}/table-ids")
     for own in (False, True):
         keras_model, found[f"fit {own}"] = fitted(strategy, f"{folder}/fit-{own}", own)
     keras_model.save(os.path.join(folder, "model.keras"))
@@ -213,6 +254,7 @@ def trained(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     for one in layers.values():
         one.save_snapshot("whole")
     found["rows"] = layers["apart"].save_snapshot("same", since="whole").wait().rows
+    found["rooms"] = rooms(layers)
     found["prefetch"] = said_by(layers["disk"].prefetch, dataset(), lambda *batch: batch[0])
     found["report"] = len(layers["packed"].memory_report())
     return found

@@ -39,7 +39,7 @@ def joint_step(
             ids = keras.tree.flatten(ids_model(inputs))
             with joint_lookups.recorded() as lookups:
                 for layer, count in layers:
-                    layer(*ids[:count], training=training)
+                    layer.call_as_in_model(ids[:count], training)
                     ids = ids[count:]
             answers = look_up(lookups)
         with joint_lookups.answered(answers), joint_steps():
@@ -53,7 +53,7 @@ def _ids_of_layers(
 ) -> tuple[list[tuple[LayerWithTables, int]], keras.Model] | None:
     """The layers of a functional model with sharded tables, and a model of what they are called on.
 
-    Each layer comes with the number of its arguments.
+    Each layer comes with the number of tensors of the model among its arguments.
 
     A layer that is called several times, or whose ids come from within another model, is left out.
     """

@@ -3,9 +3,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 
 from tf_embed.table.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class _SymbolicCall:
+    """What a layer of a functional model is called with. Not an attribute that Keras wraps."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class LayerWithTables(keras.layers.Layer):
@@ -13,6 +25,36 @@ class LayerWithTables(keras.layers.Layer):
 
     So a call of the layer on the same inputs tells what a step will look up, before the step.
     """
+
+    _symbolic_call: _SymbolicCall | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the layer, as Keras does."""
+        if any(map(_is_symbolic, keras.tree.flatten((args, kwargs)))):
+            self._symbolic_call = _SymbolicCall(args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def call_as_in_model(self, inputs: Sequence[Any], training: bool) -> Any:
+        """Calls the layer as the one functional model does in which it is called once.
+
+        Args:
+            inputs: Values of `self.input`, one for each tensor in it.
+            training: Whether this is training, if the model does not say that itself.
+
+        Returns:
+            The output. What is no tensor of the model, such as a constant, is as it is there.
+        """
+        symbolic = self._symbolic_call
+        assert symbolic is not None  # as it has an input
+        values = iter(inputs)
+        args, kwargs = keras.tree.map_structure(
+            lambda one: next(values) if _is_symbolic(one) else one, (symbolic.args, symbolic.kwargs)
+        )
+        while args and args[-1] is None:  # `training` may be among them
+            args = args[:-1]
+        if kwargs.get("training") is None:  # Keras takes a bool by keyword only
+            kwargs = {**kwargs, "training": training}
+        return self(*args, **kwargs)
 
     @property
     def looked_up_tables(self) -> list[Table]:
@@ -25,3 +67,7 @@ class LayerWithTables(keras.layers.Layer):
             f"{type(self).__name__} must have `looked_up_tables`, the tables that a step looks up "
             "in together: give the class that property."
         )
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, keras.KerasTensor)

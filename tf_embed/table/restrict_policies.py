@@ -153,15 +153,9 @@ class _OrderPolicy(RestrictPolicy):
             TypeError: `num_reserved` or `trigger` is no integer.
             ValueError: One of them is negative.
         """
-        table = self.var.table
-        if trigger is None:
-            return table.restrict(number_of_rows(num_reserved, "num_reserved"), self.order)
         wanted = number_of_rows(num_reserved, "num_reserved")
-        return tf.cond(
-            table.size() > number_of_rows(trigger, "trigger"),
-            lambda: table.restrict(wanted, self.order),
-            lambda: tf.constant(0, tf.int64),
-        )
+        limit = None if trigger is None else number_of_rows(trigger, "trigger")
+        return self.var.table.restrict(wanted, self.order, limit)
 
     @property
     def status(self) -> PolicyStatus:

@@ -441,17 +441,26 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.bind_rule(self._rule)  # the export may have had another
         return imported
 
-    def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+    def restrict(
+        self, num_reserved: tf.Tensor, order: str, trigger: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Removes rows, the first ones of an order, until `num_reserved` are left.
 
         Args:
             num_reserved: int64 scalar.
             order: A name of `policies.ORDERS` whose statistics the table keeps.
+            trigger: Nothing is removed unless there are more rows, int64 scalar; None: always.
 
         Returns:
             How many were removed, int64 scalar.
         """
-        return policy_ops.restrict(self.resource_handle, num_reserved, order=order)
+
+        def restricted() -> tf.Tensor:
+            return policy_ops.restrict(self.resource_handle, num_reserved, order=order)
+
+        if trigger is None:
+            return restricted()
+        return tf.cond(self.size() > trigger, restricted, lambda: tf.constant(0, tf.int64))
 
     def row_statistics(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """What is kept of the use of rows; see `policy_ops.row_statistics`."""

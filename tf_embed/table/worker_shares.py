@@ -32,25 +32,41 @@ def share_of(rank: int, num_reserved: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     return bounds[1] - bounds[0]
 
 
-def agreed_share(workers: Workers, gathered: tf.Tensor, name: str) -> tf.Tensor:
-    """The share of this worker.
+def agreed(
+    workers: Workers, gathered: tf.Tensor, name: str
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """What all workers want of a restriction.
 
     Args:
         workers: The workers.
-        gathered: Of each, how many rows it has and how many it wants to stay, int64 [2 * workers].
+        gathered: Of each, how many rows it has, how many it wants to stay, and beyond how many it
+            wants rows to leave, int64 [3 * workers].
         name: The table's, for messages.
+
+    Returns:
+        The rows that each worker has, int64 [workers], and the two numbers that all want.
 
     Raises:
         InvalidArgumentError: They want different numbers. All workers raise it.
     """
-    numbers = tf.reshape(gathered, [-1, 2])
+    numbers = tf.reshape(gathered, [-1, 3])
     if workers.places is not None:
         numbers = tf.gather(numbers, workers.places)
-    sizes, wanted = tf.unstack(numbers, axis=1)
-    same = tf.debugging.assert_equal(
-        wanted,
-        wanted[0],
-        f"`num_reserved` must be the same on all workers, of the table {name!r}.",
-    )
-    wanted = validation.with_dependencies(wanted, same)
-    return share_of(workers.rank, wanted[0], sizes)
+    sizes, reserved, triggers = tf.unstack(numbers, axis=1)
+    checks = [
+        tf.debugging.Assert(
+            tf.reduce_all(tf.equal(wanted, wanted[0])),
+            [
+                f"`{argument}` must be the same on all workers, of the table {name!r}. Received "
+                f"of each worker{default}:",
+                wanted,
+            ],
+            summarize=workers.count,
+        )
+        for argument, wanted, default in (
+            ("num_reserved", reserved, ""),
+            ("trigger", triggers, ", -1 for none"),
+        )
+    ]
+    sizes = validation.with_dependencies(sizes, *checks)
+    return sizes, reserved[0], triggers[0]

@@ -33,7 +33,7 @@ from tf_embed.table.joint_lookups import Answer, Lookup
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
-from tf_embed.table.worker_shares import agreed_share
+from tf_embed.table.worker_shares import agreed, share_of
 
 
 class WorkerTable(Table):
@@ -304,16 +304,32 @@ class WorkerTable(Table):
         got = routing.to_owners(self._ahead, [routed.counts], [Part(0, routed.keys)])
         return super().prefetch(got.parts[0])
 
-    def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+    def restrict(
+        self, num_reserved: tf.Tensor, order: str, trigger: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """See `Table`. Each worker keeps its share, in proportion to the rows that it has."""
+        limit = tf.constant(-1, tf.int64) if trigger is None else trigger
+        mine = tf.stack([super().size(), num_reserved, limit])
+        everyones = self._saves.all_gather(mine, key=6)
+        # All take the same branch, as they have the same numbers.
+        sizes, reserved, limit = agreed(self._workers, everyones, self.options.name)
+        return tf.cond(
+            tf.reduce_sum(sizes) > limit,
+            lambda: self._restrict(sizes, reserved, order),
+            lambda: tf.constant(0, tf.int64),
+        )
+
+    def _restrict(self, sizes: tf.Tensor, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+        """Restricts the table of this worker, of which all have so many rows [workers]."""
         policy, removed = self.options.policy, tf.constant(0, tf.int64)
         if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
             removed = super().restrict(tf.constant(MAX_ROWS, tf.int64), order)
-        with tf.control_dependencies([removed]):
-            mine = tf.stack([super().size(), num_reserved])
-        everyones = self._saves.all_gather(mine, key=6)
-        share = agreed_share(self._workers, everyones, self.options.name)
-        removed += super().restrict(share, order)
+            with tf.control_dependencies([removed]):
+                size = super().size()
+            sizes = self._saves.all_gather(tf.reshape(size, [1]), key=2)
+            if self._workers.places is not None:
+                sizes = tf.gather(sizes, self._workers.places)
+        removed += super().restrict(share_of(self._workers.rank, num_reserved, sizes), order)
         return tf.reduce_sum(self._saves.all_gather(tf.reshape(removed, [1]), key=2))
 
     def set_scores(self, keys: tf.Tensor, scores: tf.Tensor) -> tf.Operation | None:
@@ -422,7 +438,7 @@ class WorkerTable(Table):
 
 
 def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOptions:
-    """What the table of one worker is: its part of the bound, the seed of all, a folder of its own.
+    """What the table of one worker is: its part of the rows, the seed of all, a folder of its own.
 
     Raises:
         ValueError: The bound is less than a row for each worker.
@@ -441,7 +457,10 @@ def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOption
     if storage is not None and storage.path is not None:
         path = os.path.join(storage.path, f"worker_{workers.rank}")
         storage = dataclasses.replace(storage, path=path)
-    return dataclasses.replace(options, initializer=initializer, policy=policy, storage=storage)
+    room = -(-options.init_size // workers.count)
+    return dataclasses.replace(
+        options, initializer=initializer, policy=policy, storage=storage, init_size=room
+    )
 
 
 def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:

@@ -76,8 +76,9 @@ class Variable(tf.Module):
             batches.
         trainable: Whether optimizers may change rows.
         checkpoint: Whether tf.train.Checkpoint carries the rows. SavedModels always do.
-        init_size: Rows to make room for, in all shards together, int(init_size / shards) each. 0
-            takes the environment variable TF_HASHTABLE_INIT_SIZE, or else 8192.
+        init_size: Rows to make room for, in all shards together, int(init_size / shards) each; a
+            table that is sharded over workers divides it among them. 0 takes the environment
+            variable TF_HASHTABLE_INIT_SIZE, or else 8192.
         kv_creator: A `CuckooHashTableCreator`, for a table without a bound, or a
             `HkvHashTableCreator`, whose config has a bound and says which rows leave; not both that
             one and `policy`. Its `init_capacity` goes before `init_size`, and `storage` before its
