@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import tempfile
 import time
 from typing import Any
@@ -19,6 +20,7 @@ from server_cluster import Cluster, cluster
 import tf_embed
 from tf_embed.ops import table_ops
 
+ROOT = pathlib.Path(__file__).parents[2]
 _SECONDS = 60
 _LOST_SERVER = 75
 
@@ -124,6 +126,19 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         snapshots = tf_embed.Snapshots(self.folder / "checkpoints", loaded)
         snapshots.load(snapshots.latest())
         self.assertEqual(int(loaded.variable.size()), 60)
+
+    def test_the_documented_program_trains_a_model_that_one_process_loads(self) -> None:
+        text = (ROOT / "docs" / "servers.md").read_text()
+        (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        (self.folder / "train.py").write_text(program)
+        with cluster(self.folder, str(self.folder / "train.py")) as made:
+            self.assertEqual(made.run_chief(), 0, made.log("chief", 0))
+            self.assertRegex(made.log("chief", 0), r"Epoch 2/2\n.*val_auc")
+        model = keras.saving.load_model(self.folder / "model.keras")
+        layer = next(
+            one for one in model.layers if isinstance(one, tf_embed.layers.DynamicEmbedding)
+        )
+        self.assertEqual(int(layer.variable.size()), 2 * 4096)
 
     def test_processes_without_the_library_are_named(self) -> None:
         program = self.folder / "plain.py"

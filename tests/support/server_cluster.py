@@ -16,6 +16,7 @@ from typing import Any
 from tf_embed.distributed.run import _reserved_ports
 
 _SECONDS = 120
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Cluster:
@@ -51,6 +52,7 @@ class Cluster:
         config = {"cluster": self._cluster, "task": {"type": job, "index": task}}
         environment = {
             **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
             "TF_CONFIG": json.dumps(config),
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "OMP_NUM_THREADS": "1",
@@ -59,6 +61,7 @@ class Cluster:
             self.processes[job, task] = subprocess.Popen(
                 [sys.executable, self._program, *arguments],
                 env=environment,
+                cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

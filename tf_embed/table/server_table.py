@@ -360,8 +360,19 @@ class ServerTable(Table):
                 done.append(part.import_(*sent, of_part))
         return _grouped(done)
 
-    def restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
+    def restrict(
+        self, num_reserved: tf.Tensor, order: str, trigger: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """See `Table`. Each server keeps its share, in proportion to the rows that it has."""
+        if trigger is None:
+            return self._restrict(num_reserved, order)
+        return tf.cond(
+            self.size() > trigger,
+            lambda: self._restrict(num_reserved, order),
+            lambda: tf.constant(0, tf.int64),
+        )
+
+    def _restrict(self, num_reserved: tf.Tensor, order: str) -> tf.Tensor:
         policy, removed = self.options.policy, []
         if policy is not None and policy.ttl_seconds is not None:  # expired rows have no share
             everything = tf.constant(MAX_ROWS, tf.int64)

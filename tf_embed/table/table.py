@@ -57,7 +57,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             # Called with the distinct keys of each step, after it.
             self.on_update: Callable[[tf.Tensor], Any] | None = None
             # Waits for a thread that writes the rows to files, before all rows are replaced.
-            self.wait_until_written: Callable[[], None] = _nothing_to_wait_for
+            self.wait_until_written: Callable[[], object] = lambda: None
             # Called with the rule of an optimizer before the table takes it; raises to refuse it.
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
@@ -591,10 +591,6 @@ class Table(tf.saved_model.experimental.TrackableResource):
             name=options.name,
         )
         return empty if rows is None else rows
-
-
-def _nothing_to_wait_for() -> None:
-    pass
 
 
 def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:

@@ -100,14 +100,16 @@ class Variable(tf.Module):
             settings; or "local", each worker has a table of its own. Elsewhere it has no effect.
             All workers must call the methods of a sharded variable in the same order. `devices`,
             `partitioner` and `storage` are those of each worker, which has a folder of its own in
-            the `path`; `max_rows` of a policy is of all together. Default: None, "sharded".
+            the `path`; `max_rows` of a policy is of all together. In the scope of a
+            tf.distribute.ParameterServerStrategy rows are on its servers, in host memory or tiers
+            below it, and "local" is refused. Default: None, "sharded".
 
     Raises:
         TypeError: A dtype or a type that is not supported.
         ValueError: A value out of range, a `kv_creator` of Redis or beside a `policy`, a device
             that has no tables, an initializer that can't give rows of this dtype and dim, or a
-            tf.distribute strategy other than MirroredStrategy, MultiWorkerMirroredStrategy and
-            OneDeviceStrategy.
+            tf.distribute strategy other than MirroredStrategy, MultiWorkerMirroredStrategy,
+            OneDeviceStrategy and ParameterServerStrategy.
 
     Example:
         >>> import tf_embed
