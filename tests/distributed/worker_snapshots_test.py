@@ -29,7 +29,7 @@ REFUSED = {
     "write, later": ("ResourceExhaustedError", "The disk is full."),
     "unknown": ("FailedPreconditionError", "'items'", "save a whole one"),
     "mixed": ("ValueError", "`tables`", "'items'", "2 workers", "'DynamicEmbedding_Variable'"),
-    "apart": ("NotFoundError", "a file system that all workers share"),
+    "apart": ("NotFoundError", "a file system that all processes share"),
     "damaged": ("DataLossError", "A file is damaged."),
     "busy": ("RuntimeError", "'slow' is still being written"),
 }

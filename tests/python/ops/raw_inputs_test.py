@@ -85,7 +85,14 @@ class ScalarsTest(RefusedTestCase):
             ),
             "apply": (
                 RAW.tf_embed_apply,
-                {**keys, "gradients": tf.ones([1, 2]), "scores": [], "dim": 2, **apply},
+                {
+                    **keys,
+                    "gradients": tf.ones([1, 2]),
+                    "scores": [],
+                    "token": [],
+                    "dim": 2,
+                    **apply,
+                },
                 ("table", "step"),
             ),
             "size": (
