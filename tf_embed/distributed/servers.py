@@ -29,7 +29,8 @@ def run_with_servers(
 
     A worker, `worker`, and a parameter server, `ps`, serve until they are ended. The chief waits
     for them, compares their builds of the op library with its own, and calls `train` with a
-    strategy. Tables that are made in the strategy's scope have their rows on the servers.
+    strategy. Tables that are made in the strategy's scope have their rows on the servers. If `train`
+    raises `ServerLostError`, the chief prints it and exits at once, with code 75.
 
     Args:
         train: Called on the chief with the tf.distribute.ParameterServerStrategy.
@@ -42,7 +43,6 @@ def run_with_servers(
 
     Raises:
         RuntimeError: A server or a worker has another build of the op library.
-        SystemExit: `train` has raised `ServerLostError`. The code is 75.
         TypeError: `train` is no function, or `run_id` no str.
         ValueError: There is no `TF_CONFIG` with a cluster, or `run_id` is no name.
 
@@ -72,8 +72,7 @@ def run_with_servers(
         return train(strategy)
     except ServerLostError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        # Not sys.exit: TensorFlow would wait for the server that has died.
-        sys.stdout.flush()
+        sys.stdout.flush()  # what follows is no sys.exit: TensorFlow would wait for the server
         os._exit(LOST_SERVER_EXIT_CODE)
 
 
