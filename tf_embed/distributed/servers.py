@@ -29,8 +29,8 @@ def run_with_servers(
 
     A worker, `worker`, and a parameter server, `ps`, serve until they are ended. The chief waits
     for them, compares their builds of the op library with its own, and calls `train` with a
-    strategy. Tables that are made in the strategy's scope have their rows on the servers. If `train`
-    raises `ServerLostError`, the chief prints it and exits at once, with code 75.
+    strategy. Tables that are made in the strategy's scope have their rows on the servers. If
+    `train` raises `ServerLostError`, the chief prints it and exits at once, with code 75.
 
     Args:
         train: Called on the chief with the tf.distribute.ParameterServerStrategy.
