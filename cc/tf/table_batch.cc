@@ -305,8 +305,7 @@ absl::Status TableBatch::CheckPieces(const std::vector<int64_t>& dims) const {
                                 " pooled values once. Received: value ", value, " twice.");
   }
   if (const int64_t bag = FirstBagInTwo(pieces_); bag >= 0) {
-    return InvalidArgumentError("`pieces` must have each bag once. Received: bag ", bag,
-                                " twice.");
+    return InvalidArgumentError("`pieces` must have each bag once. Received: bag ", bag, " twice.");
   }
   return absl::OkStatus();
 }
