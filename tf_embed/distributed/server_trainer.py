@@ -8,6 +8,7 @@ on any worker. Steps run at once and none waits for another.
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -201,7 +202,7 @@ class ParameterServerTrainer:
         if validation_steps is not None:
             validation.positive_int(validation_steps, "validation_steps")
         self._prepare(x)
-        with self._errors():
+        with _server_errors():
             self._begin()
         model, state = self.model, self._state
         called = keras.callbacks.CallbackList(
@@ -215,7 +216,7 @@ class ParameterServerTrainer:
         )
         model.stop_training = False
         called.on_train_begin()
-        with self._errors():
+        with _server_errors():
             batches = _Batches(x, steps_per_epoch, state.steps_of_epoch)
             while state.epoch < epochs and not model.stop_training:
                 called.on_epoch_begin(state.epoch)
@@ -249,7 +250,7 @@ class ParameterServerTrainer:
         if steps is not None:
             validation.positive_int(steps, "steps")
         self._prepare(x)
-        with self._errors():
+        with _server_errors():
             self._begin()
             return self._evaluate(x, steps)
 
@@ -388,9 +389,6 @@ class ParameterServerTrainer:
         self.model.reset_metrics()
         return {**results, **flat}
 
-    def _errors(self) -> _ServerErrors:
-        return _ServerErrors(self._servers.count)
-
 
 def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
     """The coordinator of a strategy, which TensorFlow has one of."""
@@ -400,18 +398,12 @@ def _coordinator_of(strategy: tf.distribute.ParameterServerStrategy) -> Any:
     return coordinator
 
 
-class _ServerErrors:
-    """Says of errors in a block that a server has died, if one has."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if not isinstance(error, _LOST):
-            return
+@contextlib.contextmanager
+def _server_errors() -> Iterator[None]:
+    """Says of errors in the block that a server has died, if one has."""
+    try:
+        yield
+    except _LOST as error:
         found = sorted(set(_SERVER.findall(str(error))))
         which = f"The server ps {' and '.join(found)}" if found else "A server"
         raise ServerLostError(

@@ -16,23 +16,19 @@ _JOBS = ("ps", "worker")
 
 
 class Servers:
-    """The parameter servers of a ParameterServerStrategy.
+    """The parameter servers that this process is connected to.
 
     Args:
-        strategy: The strategy.
         run_id: What the tables of this run are called on the servers, beside those of other runs.
             Default: a name that no other run has.
 
     Attributes:
         run_id: The same.
         devices: The CPU of each server.
-        is_found_again: Whether a chief before this one may have made tables of this run.
     """
 
-    def __init__(
-        self, strategy: tf.distribute.ParameterServerStrategy, run_id: str | None = None
-    ) -> None:
-        del strategy  # it does not give its cluster away; TensorFlow knows the devices
+    def __init__(self, run_id: str | None = None) -> None:
+        # A strategy does not give its cluster away, but TensorFlow knows the devices.
         found = map(tf.DeviceSpec.from_string, _names_of_cpus())
         self._tasks = sorted({(one.job, one.task) for one in found if one.job in _JOBS})
         if not any(job == "ps" for job, _ in self._tasks):
@@ -40,7 +36,6 @@ class Servers:
                 "A ParameterServerStrategy with tables needs a task `ps` in its cluster. Received: "
                 f"the devices {_names_of_cpus()}"
             )
-        self.is_found_again = run_id is not None
         self.run_id = uuid.uuid4().hex if run_id is None else run_id
         self.devices = tuple(_cpu_of(job, task) for job, task in self._tasks if job == "ps")
         self._next_table = 0
@@ -106,7 +101,7 @@ def servers_of(strategy: tf.distribute.Strategy, run_id: str | None = None) -> S
             f"{run_id!r}"
         )
     if found is None:
-        found = Servers(strategy, _checked(run_id))
+        found = Servers(_checked(run_id))
         found.check_builds()
         _servers[strategy] = found
     return found

@@ -23,7 +23,7 @@ from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
-from tf_embed.table import admission_counts, step_tokens
+from tf_embed.table import admission_counts
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -44,35 +44,6 @@ class ServerPart(Table):
 
     def _name_of_resource(self) -> str:
         return self._name_on_server
-
-    def apply(
-        self,
-        keys: tf.Tensor,
-        gradients: tf.Tensor,
-        *,
-        rule: str,
-        hyper: tf.Tensor,
-        step: tf.Tensor,
-        distinct: bool = False,
-        stochastic_rounding: bool = False,
-    ) -> tf.Operation | None:
-        """See `Table`. A step with a token is applied once, however often it comes."""
-        if self.options.initializer.is_of_python:
-            self.find_or_insert(keys, training=True)
-        return table_ops.apply(
-            self.resource_handle,
-            keys,
-            self._owners(keys),
-            gradients,
-            hyper,
-            step,
-            dim=self.options.dim,
-            rule=rule,
-            scores=self._scores(keys),
-            distinct=distinct,
-            stochastic_rounding=stochastic_rounding,
-            token=step_tokens.token_of_step(),
-        )
 
 
 class ServerTable(Table):

@@ -28,7 +28,7 @@ from tf_embed import callers, validation
 from tf_embed.ops import policy_ops, slot_ops, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
-from tf_embed.table import sharding
+from tf_embed.table import sharding, step_tokens
 from tf_embed.table.initializers import rows_of_new_keys
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
@@ -279,7 +279,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         distinct: bool = False,
         stochastic_rounding: bool = False,
     ) -> tf.Operation | None:
-        """One step of an optimizer rule; see `ops.apply`.
+        """One step of an optimizer rule; see `ops.apply`. With a token it is applied once.
 
         Args:
             keys: Any shape.
@@ -305,6 +305,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             scores=self._scores(keys),
             distinct=distinct,
             stochastic_rounding=stochastic_rounding,
+            token=step_tokens.token_of_step(),
         )
         return self._updated(keys, done)
 
