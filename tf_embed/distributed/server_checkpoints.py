@@ -62,6 +62,7 @@ class ServerCheckpoints:
         self._model = model
         self._servers = servers
         self._keep = keep
+        self._newest = ""  # the snapshot that this process has made last
 
     def save(self, state: TrainingState) -> None:
         """Saves everything. No step is under way.
@@ -83,8 +84,10 @@ class ServerCheckpoints:
         if snapshots is None:
             self._remove_dense(keep=self._names()[-self._keep :])
             return
-        snapshots.save(name)
-        snapshots.keep(self._keep)
+        if name != self._newest:  # at the end of an epoch the rows may be saved already
+            snapshots.save(name)
+            snapshots.keep(self._keep)
+            self._newest = name
         self._remove_dense(keep=[one.name for one in snapshots.list_snapshots()])
 
     def restore(self) -> TrainingState | None:

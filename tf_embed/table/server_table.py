@@ -9,22 +9,20 @@ may do so at once: each verb on a server is one op, which is what makes it one c
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import callers
 from tf_embed.exchange import routing
 from tf_embed.exchange.servers import Servers
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import exchange_ops, table_ops
-from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import admission_counts
 from tf_embed.table.policies import MAX_ROWS
+from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_shares import share_of
@@ -46,7 +44,7 @@ class ServerPart(Table):
         return self._name_on_server
 
 
-class ServerTable(Table):
+class ServerTable(RoutedTable):
     """A table whose rows are on servers.
 
     Args:
@@ -64,25 +62,22 @@ class ServerTable(Table):
         name = servers.name_of_next_table(options.name)
         with tf.init_scope():
             self._parts = tuple(
-                ServerPart(_share_of(options, servers, number), name)
-                for number in range(servers.count)
+                ServerPart(
+                    dataclasses.replace(
+                        share_of_options(options, number, servers.count, "server"), device=device
+                    ),
+                    name,
+                )
+                for number, device in enumerate(servers.devices)
             )
         super().__init__(options)
 
+    @property
+    def _where(self) -> str:
+        return f"on {self._servers.count} servers"
+
     def _create_resource(self) -> tf.Tensor:
         return self._parts[0].resource_handle  # it has none of its own
-
-    def __copy__(self) -> Table:
-        if callers.saves_a_model():
-            raise ValueError(
-                f"The table of {self.options.name!r} is on {self._servers.count} servers, and a "
-                "SavedModel is of one process: save the model as a .keras file or its weights, "
-                "load them in a process without a strategy, and export the SavedModel there."
-            )
-        return super().__copy__()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
-        raise self._not_on_servers("a copy")
 
     @property
     def parts(self) -> tuple[Table, ...]:
@@ -129,34 +124,6 @@ class ServerTable(Table):
         if defaults is not None:
             rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
         return self._with_shape(rows, keys), exists
-
-    def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: table_ops.Bags,
-        weights: tf.Tensor | None = None,
-        *,
-        combiner: str,
-        padding: table_ops.Padding | None = None,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        training: bool = False,
-    ) -> tf.Tensor:
-        """See `Table`. Rows of distinct keys come here and are pooled here."""
-        flat = tf.reshape(keys, [-1])
-        wide = table_ops.compute_dtype(self.options.value_dtype)
-        if isinstance(padding, int) and padding >= 2**63:
-            padding -= 2**64  # as bits
-        if padding is None:
-            rows = tf.cast(self.rows(flat, defaults, token, training=training), wide)
-        else:
-            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
-            places = tf.where(tf.not_equal(signed, tf.constant(padding, signed.dtype)))
-            some = tf.gather_nd(flat, places)
-            rows = tf.cast(self.rows(some, defaults, token, training=training), wide)
-            shape = [tf.size(flat, tf.int64), self.options.dim]
-            rows = tf.ensure_shape(tf.scatter_nd(places, rows, shape), [None, self.options.dim])
-        return Pooling(bags, weights, combiner, padding).pool(keys, rows, weights)
 
     def find_or_insert(
         self, keys: tf.Tensor, defaults: tf.Tensor | None = None, *, training: bool = False
@@ -280,12 +247,8 @@ class ServerTable(Table):
 
     def export(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
         """See `Table`. The rows of one server after those of another, each as of one moment."""
-        if with_policy and not admission_counts.knows_keys(self.options):
-            raise self._not_on_servers(
-                "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
-                "`admission` of strings, whose counts are those of one server: use "
-                "`save_to_file_system`"
-            )
+        if with_policy:
+            self._check_counts()
         exported = self._of_all(
             lambda part: part.export(with_slots=with_slots, with_policy=with_policy)
         )
@@ -314,21 +277,12 @@ class ServerTable(Table):
     ) -> tf.Operation | None:
         """See `Table`."""
         self.wait_until_written()
+        saved = Exported(keys, values, slots, meta, statistics, policy)
         done = []
         for number, part in enumerate(self._parts):
-            owns = self.is_on_server(number)
-            mine = owns(keys)
-
-            def own(rows: tf.Tensor, mine: tf.Tensor = mine) -> tf.Tensor:
-                has_rows = tf.equal(tf.shape(rows)[0], tf.shape(mine)[0])
-                return tf.cond(has_rows, lambda: tf.boolean_mask(rows, mine), lambda: rows)
-
-            of_part = policy
-            if self._counts_keys:
-                of_part = admission_counts.chosen(policy, owns, self.options.key_dtype)
-            sent = (tf.boolean_mask(keys, mine), own(values), own(slots), meta, own(statistics))
+            owned = self._owned(saved, self.is_on_server(number))
             with tf.device(part.options.device):
-                done.append(part.import_(*sent, of_part))
+                done.append(part.import_(*owned))
         return _grouped(done)
 
     def restrict(
@@ -362,28 +316,11 @@ class ServerTable(Table):
         keys, scores = zip(*both, strict=True)
         return tf.concat(keys, 0), tf.concat(scores, 0)
 
-    def find_slots(
-        self, keys: tf.Tensor, rule: ExternalRule
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """See `Table`."""
-        raise self._not_on_servers("an optimizer whose rule runs outside of the table")
-
-    def assign_slots(
-        self,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        slots: tf.Tensor,
-        rule: str | ExternalRule,
-        initial_value: float = 0.0,
-    ) -> tf.Operation | None:
-        """See `Table`."""
-        raise self._not_on_servers("slots that are written from outside")
-
     @tf.autograph.experimental.do_not_convert
     def bind_rule(self, rule: str | ExternalRule) -> None:
         """See `Table`."""
         if not isinstance(rule, str):
-            raise self._not_on_servers("an optimizer whose rule runs outside of the table")
+            raise self._refused("an optimizer whose rule runs outside of the table")
         if self.check_rule is not None:
             self.check_rule(rule)
         self._rule = rule
@@ -398,12 +335,6 @@ class ServerTable(Table):
 
     # Parts of these.
 
-    @property
-    def _counts_keys(self) -> bool:
-        policy = self.options.policy
-        has_counts = policy is not None and policy.admission is not None
-        return has_counts and admission_counts.knows_keys(self.options)
-
     def _route(self, keys: tf.Tensor) -> routing.Routed:
         return routing.route(keys, self._servers.count, self._sharding, self.options.name)
 
@@ -411,9 +342,6 @@ class ServerTable(Table):
         """The dtype in which rows, or gradients, of a dtype travel."""
         narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
         return dtype if narrow is None else tf.as_dtype(narrow)
-
-    def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(rows, keys.shape.concatenate([self.options.dim]))
 
     def _by_server(
         self, verb: Callable[..., Any], counts: tf.Tensor, sent: Sequence[tf.Tensor]
@@ -448,40 +376,6 @@ class ServerTable(Table):
     def _on_all(self, verb: Callable[[Table], Any]) -> tf.Operation | None:
         return _grouped(self._of_all(verb))
 
-    def _not_on_servers(self, what: str) -> ValueError:
-        return ValueError(
-            f"The table of {self.options.name!r} is on {self._servers.count} servers, which does "
-            f"not work with {what}."
-        )
-
 
 def _grouped(done: Sequence[tf.Operation | None]) -> tf.Operation | None:
     return None if tf.executing_eagerly() else tf.group(*done)
-
-
-def _share_of(options: TableOptions, servers: Servers, number: int) -> TableOptions:
-    """What the table of one server is: its part of the bound, a folder of its own.
-
-    Raises:
-        ValueError: The bound is less than a row for each server.
-    """
-    policy = options.policy
-    if policy is not None and policy.max_rows is not None:
-        least, more = divmod(policy.max_rows, servers.count)
-        if least == 0:
-            raise ValueError(
-                f"`max_rows` of {options.name!r} must be at least {servers.count}, a row for each "
-                f"server. Received: max_rows={policy.max_rows}"
-            )
-        policy = dataclasses.replace(policy, max_rows=least + (number < more))
-    storage = options.storage
-    if storage is not None and storage.path is not None:
-        path = os.path.join(storage.path, f"server_{number}")
-        storage = dataclasses.replace(storage, path=path)
-    return dataclasses.replace(
-        options,
-        init_size=-(-options.init_size // servers.count),
-        device=servers.devices[number],
-        policy=policy,
-        storage=storage,
-    )

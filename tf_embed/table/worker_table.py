@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,17 +25,18 @@ from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import Channel, Workers
 from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.exchange_ops import Part, PartType, Sent
-from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.ops.table_ops import Exported
 from tf_embed.table import admission_counts, joint_lookups
 from tf_embed.table.joint_lookups import Answer, Lookup
 from tf_embed.table.policies import MAX_ROWS
+from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 from tf_embed.table.worker_shares import agreed, share_of
 
 
-class WorkerTable(Table):
+class WorkerTable(RoutedTable):
     """A table that is sharded over workers.
 
     Args:
@@ -54,23 +54,15 @@ class WorkerTable(Table):
         channels = workers.new_channels(4, sharding)
         self._reads, self._writes, self._saves, self._ahead = channels
         seed = _agree(options, workers, sharding, self._reads.number)
-        super().__init__(_share_of(options, workers, seed))
+        initializer = dataclasses.replace(options.initializer, seed=seed)
+        share = share_of_options(options, workers.rank, workers.count, "worker")
+        super().__init__(dataclasses.replace(share, initializer=initializer))
 
-    def __copy__(self) -> Table:
-        if callers.saves_a_model():
-            raise ValueError(
-                f"The table of {self.options.name!r} is sharded over "
-                f"{self._workers.count} workers, and a SavedModel is of one process: save the "
-                "model as a .keras file or its weights, load them in a process without a "
-                "strategy, and export the SavedModel there."
-            )
-        return super().__copy__()
+    _advice = ' distribution="local" gives each worker a table of its own.'
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
-        raise ValueError(
-            f"The table of {self.options.name!r} can't be copied: it is sharded over "
-            f"{self._workers.count} workers."
-        )
+    @property
+    def _where(self) -> str:
+        return f"sharded over {self._workers.count} workers"
 
     @property
     def workers(self) -> Workers:
@@ -148,9 +140,6 @@ class WorkerTable(Table):
             rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
         return self._with_shape(routed.of_batch(rows), keys)
 
-    def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(rows, keys.shape.concatenate([self.options.dim]))
-
     def wire_type_of(self, dtype: tf.DType) -> str:
         """How rows, or gradients, of a dtype travel."""
         narrow = self._sharding.wire_dtype if dtype == tf.float32 else None
@@ -165,34 +154,6 @@ class WorkerTable(Table):
     def writes(self) -> Channel:
         """Where gradients travel."""
         return self._writes
-
-    def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: table_ops.Bags,
-        weights: tf.Tensor | None = None,
-        *,
-        combiner: str,
-        padding: table_ops.Padding | None = None,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        training: bool = False,
-    ) -> tf.Tensor:
-        """See `Table`."""
-        flat = tf.reshape(keys, [-1])
-        wide = table_ops.compute_dtype(self.options.value_dtype)
-        if isinstance(padding, int) and padding >= 2**63:
-            padding -= 2**64  # as bits
-        if padding is None:
-            rows = tf.cast(self.rows(flat, defaults, token, training=training), wide)
-        else:
-            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
-            places = tf.where(tf.not_equal(signed, tf.constant(padding, signed.dtype)))
-            some = tf.gather_nd(flat, places)
-            rows = tf.cast(self.rows(some, defaults, token, training=training), wide)
-            shape = [tf.size(flat, tf.int64), self.options.dim]
-            rows = tf.ensure_shape(tf.scatter_nd(places, rows, shape), [None, self.options.dim])
-        return Pooling(bags, weights, combiner, padding).pool(keys, rows, weights)
 
     def read_slots(
         self, keys: tf.Tensor, rule: str | ExternalRule, initial_value: float
@@ -275,23 +236,6 @@ class WorkerTable(Table):
         got = routing.to_owners(self._writes, [counts], sent)
         return super().accum(*got.parts)
 
-    def find_slots(
-        self, keys: tf.Tensor, rule: ExternalRule
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """See `Table`."""
-        raise self._not_sharded("an optimizer whose rule runs outside of the table")
-
-    def assign_slots(
-        self,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        slots: tf.Tensor,
-        rule: str | ExternalRule,
-        initial_value: float = 0.0,
-    ) -> tf.Operation | None:
-        """See `Table`."""
-        raise self._not_sharded("slots that are written from outside")
-
     def erase(self, keys: tf.Tensor) -> tf.Operation | None:
         """See `Table`."""
         routed = self.route(keys)
@@ -340,25 +284,12 @@ class WorkerTable(Table):
         got = routing.to_owners(self._writes, [routed.counts], sent)
         return super().set_scores(got.parts[0], tf.reshape(got.parts[1], [-1]))
 
-    def _not_sharded(self, what: str) -> ValueError:
-        return ValueError(
-            f"The table of {self.options.name!r} is sharded over {self._workers.count} workers, "
-            f'which does not work with {what}. distribution="local" gives each worker a table of '
-            "its own."
-        )
-
     # Saving. Each file of Keras and each checkpoint has the rows of all workers.
 
-    def export_all(
-        self, *, with_slots: bool = True, with_policy: bool = True
-    ) -> table_ops.Exported:
+    def export_all(self, *, with_slots: bool = True, with_policy: bool = True) -> Exported:
         """The rows of all workers, on each of them. All workers must call this."""
-        if with_policy and not admission_counts.knows_keys(self.options):
-            raise self._not_sharded(
-                "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
-                "`admission` of strings, whose counts are those of one worker: use "
-                "`save_to_file_system`"
-            )
+        if with_policy:
+            self._check_counts()
         mine = self.export(with_slots=with_slots, with_policy=with_policy)
         matrices = {
             name: tf.ensure_shape(getattr(mine, name), [None, None])
@@ -369,12 +300,6 @@ class WorkerTable(Table):
         if with_policy and self._counts_keys:
             mine = mine._replace(policy=admission_counts.gathered(mine.policy, self.gather))
         return mine._replace(keys=keys, **dict(zip(matrices, rest, strict=True)))
-
-    @property
-    def _counts_keys(self) -> bool:
-        policy = self.options.policy
-        has_counts = policy is not None and policy.admission is not None
-        return has_counts and admission_counts.knows_keys(self.options)
 
     def gather(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Of each part, [n] or [n, known], the rows of all workers. All workers must call this."""
@@ -420,47 +345,12 @@ class WorkerTable(Table):
         policy: tf.Tensor,
     ) -> tf.Operation | None:
         """See `Table`."""
-        mine = self.is_mine(keys)
-        if self._counts_keys:
-            policy = admission_counts.chosen(policy, self.is_mine, self.options.key_dtype)
-
-        def own(rows: tf.Tensor) -> tf.Tensor:
-            has_rows = tf.equal(tf.shape(rows)[0], tf.shape(mine)[0])
-            return tf.cond(has_rows, lambda: tf.boolean_mask(rows, mine), lambda: rows)
-
-        return super().import_(
-            tf.boolean_mask(keys, mine), own(values), own(slots), meta, own(statistics), policy
-        )
+        saved = Exported(keys, values, slots, meta, statistics, policy)
+        return super().import_(*self._owned(saved, self.is_mine))
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         with_all = not callers.saves_a_model()
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
-
-
-def _share_of(options: TableOptions, workers: Workers, seed: int) -> TableOptions:
-    """What the table of one worker is: its part of the rows, the seed of all, a folder of its own.
-
-    Raises:
-        ValueError: The bound is less than a row for each worker.
-    """
-    initializer = dataclasses.replace(options.initializer, seed=seed)
-    policy = options.policy
-    if policy is not None and policy.max_rows is not None:
-        least, more = divmod(policy.max_rows, workers.count)
-        if least == 0:
-            raise ValueError(
-                f"`max_rows` of {options.name!r} must be at least {workers.count}, a row for each "
-                f"worker. Received: max_rows={policy.max_rows}"
-            )
-        policy = dataclasses.replace(policy, max_rows=least + (workers.rank < more))
-    storage = options.storage
-    if storage is not None and storage.path is not None:
-        path = os.path.join(storage.path, f"worker_{workers.rank}")
-        storage = dataclasses.replace(storage, path=path)
-    room = -(-options.init_size // workers.count)
-    return dataclasses.replace(
-        options, initializer=initializer, policy=policy, storage=storage, init_size=room
-    )
 
 
 def _agree(options: TableOptions, workers: Workers, sharding: WorkerSharding, number: int) -> int:

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RoutedTable`: what tables have in common whose rows are spread over processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import callers
+from tf_embed.ops import table_ops
+from tf_embed.ops.pooled_gradient import Pooling
+from tf_embed.ops.slot_ops import ExternalRule
+from tf_embed.ops.table_ops import Exported
+from tf_embed.table import admission_counts
+from tf_embed.table.table import Table
+from tf_embed.table.table_options import TableOptions
+
+
+class RoutedTable(Table):
+    """A table whose verbs bring keys together by the process that owns them."""
+
+    _advice = ""  # what else to do if something does not work with such a table
+
+    @property
+    def _where(self) -> str:
+        """Where its rows are, for messages: "on 2 servers"."""
+        raise AssertionError("Each class of such tables says where rows are.")
+
+    def __copy__(self) -> Table:
+        if callers.saves_a_model():
+            raise ValueError(
+                f"The table of {self.options.name!r} is {self._where}, and a SavedModel is of one "
+                "process: save the model as a .keras file or its weights, load them in a process "
+                "without a strategy, and export the SavedModel there."
+            )
+        return super().__copy__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
+        raise ValueError(
+            f"The table of {self.options.name!r} can't be copied: it is {self._where}."
+        )
+
+    def find_pooled(
+        self,
+        keys: tf.Tensor,
+        bags: table_ops.Bags,
+        weights: tf.Tensor | None = None,
+        *,
+        combiner: str,
+        padding: table_ops.Padding | None = None,
+        defaults: tf.Tensor | None = None,
+        token: tf.Tensor | None = None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """See `Table`. Rows of distinct keys come here and are pooled here."""
+        flat = tf.reshape(keys, [-1])
+        wide = table_ops.compute_dtype(self.options.value_dtype)
+        if isinstance(padding, int) and padding >= 2**63:
+            padding -= 2**64  # as bits
+        if padding is None:
+            rows = tf.cast(self.rows(flat, defaults, token, training=training), wide)
+        else:
+            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
+            places = tf.where(tf.not_equal(signed, tf.constant(padding, signed.dtype)))
+            some = tf.gather_nd(flat, places)
+            rows = tf.cast(self.rows(some, defaults, token, training=training), wide)
+            shape = [tf.size(flat, tf.int64), self.options.dim]
+            rows = tf.ensure_shape(tf.scatter_nd(places, rows, shape), [None, self.options.dim])
+        return Pooling(bags, weights, combiner, padding).pool(keys, rows, weights)
+
+    def find_slots(
+        self, keys: tf.Tensor, rule: ExternalRule
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """See `Table`."""
+        raise self._refused("an optimizer whose rule runs outside of the table")
+
+    def assign_slots(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        slots: tf.Tensor,
+        rule: str | ExternalRule,
+        initial_value: float = 0.0,
+    ) -> tf.Operation | None:
+        """See `Table`."""
+        raise self._refused("slots that are written from outside")
+
+    def _with_shape(self, rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(rows, keys.shape.concatenate([self.options.dim]))
+
+    def _refused(self, what: str) -> ValueError:
+        return ValueError(
+            f"The table of {self.options.name!r} is {self._where}, which does not work with "
+            f"{what}.{self._advice}"
+        )
+
+    # Saving.
+
+    @property
+    def _counts_keys(self) -> bool:
+        policy = self.options.policy
+        has_counts = policy is not None and policy.admission is not None
+        return has_counts and admission_counts.knows_keys(self.options)
+
+    def _check_counts(self) -> None:
+        """Refuses to put what waits for a row into one array if it does not tell its keys.
+
+        Raises:
+            ValueError: It does not.
+        """
+        if not admission_counts.knows_keys(self.options):
+            raise self._refused(
+                "checkpoints and files of Keras if its policy has a `BloomAdmission`, or an "
+                "`admission` of strings, whose counts are those of one process: use "
+                "`save_to_file_system`"
+            )
+
+    def _owned(self, saved: Exported, owns: Callable[[tf.Tensor], tf.Tensor]) -> Exported:
+        """The part of an export that one process owns.
+
+        Args:
+            saved: The export.
+            owns: Says of keys [n] which ones these are, bool [n].
+        """
+        mine = owns(saved.keys)
+
+        def rows(all_rows: tf.Tensor) -> tf.Tensor:
+            has_rows = tf.equal(tf.shape(all_rows)[0], tf.shape(mine)[0])
+            return tf.cond(has_rows, lambda: tf.boolean_mask(all_rows, mine), lambda: all_rows)
+
+        policy = saved.policy
+        if self._counts_keys:
+            policy = admission_counts.chosen(policy, owns, self.options.key_dtype)
+        return saved._replace(
+            keys=tf.boolean_mask(saved.keys, mine),
+            values=rows(saved.values),
+            slots=rows(saved.slots),
+            statistics=rows(saved.statistics),
+            policy=policy,
+        )
+
+
+def share_of_options(options: TableOptions, number: int, count: int, process: str) -> TableOptions:
+    """What the table of one process is: its part of the rows, a folder of its own.
+
+    Args:
+        options: What all have together.
+        number: Which of them this is.
+        count: How many there are.
+        process: What it is called, "worker" or "server".
+
+    Raises:
+        ValueError: The bound is less than a row for each of them.
+    """
+    policy = options.policy
+    if policy is not None and policy.max_rows is not None:
+        least, more = divmod(policy.max_rows, count)
+        if least == 0:
+            raise ValueError(
+                f"`max_rows` of {options.name!r} must be at least {count}, a row for each "
+                f"{process}. Received: max_rows={policy.max_rows}"
+            )
+        policy = dataclasses.replace(policy, max_rows=least + (number < more))
+    storage = options.storage
+    if storage is not None and storage.path is not None:
+        path = os.path.join(storage.path, f"{process}_{number}")
+        storage = dataclasses.replace(storage, path=path)
+    return dataclasses.replace(
+        options, policy=policy, storage=storage, init_size=-(-options.init_size // count)
+    )
