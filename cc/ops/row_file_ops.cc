@@ -71,26 +71,45 @@ REGISTER_OP("TfEmbedOpenSavedRows")
     .Output("rows: variant")
     .Output("num_blocks: int64")
     .Output("by_key: bool")
+    .Output("waiting: key_dtype")
     .Attr("folder_variable: string = ''")
     .Attr("rank: int = 0")
     .Attr("processes: int = 1")
     .Attr("whole: bool = false")
+    .Attr(kKeyDtype)
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       TF_RETURN_IF_ERROR(PlaceShape(c));
       for (int output = 0; output < 3; ++output) c->set_output(output, c->Scalar());
+      c->set_output(3, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(
 Finds what TfEmbedSaveRows wrote, reads all of it and checks every byte. Then it makes the table ready
 to take the rows. It gets the rule whose slots they have and, if it is without rows, the seed and the
-counts of admission. What is damaged or does not fit is refused before anything is changed.
+counts of admission of all files. What is damaged or does not fit is refused before anything is changed.
 
 whole: Whether all processes' rows are wanted, and not only this one's.
 rows: The files, open.
 num_blocks: How many blocks of rows they have.
 by_key: Whether the rows were saved by another number of processes than `processes`, so that this one
   must pick its own by their keys.
+waiting: The keys that wait for a row in the table since then. Filters and strings tell none.
+)doc");
+
+REGISTER_OP("TfEmbedForgetWaiting")
+    .Input("table: resource")
+    .Input("keys: key_dtype")
+    .Attr(kKeyDtype)
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(Scalars(c, 1));
+      return c->WithRank(c->input(1), 1, &unused);
+    })
+    .Doc(R"doc(
+Forgets how often keys have come that wait for a row. Filters forget nothing, and tables of strings
+know no numbers of keys that wait.
 )doc");
 
 REGISTER_OP("TfEmbedSavedKeys")

@@ -47,13 +47,21 @@ class OpenSavedRowsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     SavePlace place;
     std::shared_ptr<SavedRows> rows;
-    tf::Tensor *variant, *num_blocks, *by_key;
+    tf::Tensor *variant, *num_blocks, *by_key, *waiting;
+    std::vector<int64_t> waiting_keys;
     TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
     TF_RETURN_IF_ERROR(context->allocate_output(2, {}, &by_key));
     TF_RETURN_IF_ERROR(SavedRows::Open(place, whole_, *table, &rows));
-    TF_RETURN_IF_ERROR(Prepare(*rows, table));
+    if (output_type(3) != table->signature().key_dtype) {
+      return InvalidArgumentError("`key_dtype` must be ",
+                                  tf::DataTypeString(table->signature().key_dtype), ".");
+    }
+    TF_RETURN_IF_ERROR(Prepare(*rows, table, &waiting_keys));
+    const int64_t num_waiting = static_cast<int64_t>(waiting_keys.size());
+    TF_RETURN_IF_ERROR(context->allocate_output(3, {num_waiting}, &waiting));
+    if (num_waiting > 0) NarrowKeys(waiting_keys.data(), waiting_keys.size(), 0, waiting);
     num_blocks->scalar<int64_t>()() = static_cast<int64_t>(rows->num_blocks());
     by_key->scalar<bool>()() = rows->by_key();
     variant->scalar<tf::Variant>()() = SavedRowsVariant(std::move(rows));
@@ -61,7 +69,9 @@ class OpenSavedRowsOp : public TableOp {
   }
 
   // Makes the table one that takes the rows: their rule, and for an empty one their seed, too.
-  static absl::Status Prepare(const SavedRows& rows, TableResource* table) {
+  // `waiting` gets the keys that wait for a row since then.
+  static absl::Status Prepare(const SavedRows& rows, TableResource* table,
+                              std::vector<int64_t>* waiting) {
     const SavedRows::File* slots;
     TF_RETURN_IF_ERROR(rows.FindSlots(&slots));
     uint64_t step = 0;
@@ -74,7 +84,7 @@ class OpenSavedRowsOp : public TableOp {
     {
       PausedTables paused(table->allocator());
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
-      if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table));
+      if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table, waiting));
     }
     if (slots != nullptr) TF_RETURN_IF_ERROR(TakeRule(*slots, table));
     // No row was used at a step, or in an epoch, that is still to come.
@@ -110,10 +120,11 @@ class OpenSavedRowsOp : public TableOp {
 
   // What a table without rows goes on from: rows of absent keys are those of the saved table, and
   // keys that waited there wait here.
-  static absl::Status TakeOrigin(const SavedRows& rows, TableResource* table) {
+  static absl::Status TakeOrigin(const SavedRows& rows, TableResource* table,
+                                 std::vector<int64_t>* waiting) {
     const SavedRows::File& first = *rows.files().front();
     if (!first.has_origin()) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(TakeCounts(rows, first, table));
+    TF_RETURN_IF_ERROR(TakeCounts(rows, table, waiting));
     TF_RETURN_IF_ERROR(table->CheckMaintenance());
     for (size_t number = 0; number < table->num_shards(); ++number) {
       RowInitializer initializer = table->shard(number)->initializer();
@@ -124,15 +135,36 @@ class OpenSavedRowsOp : public TableOp {
     return absl::OkStatus();
   }
 
-  static absl::Status TakeCounts(const SavedRows& rows, const SavedRows::File& first,
-                                 TableResource* table) {
-    const SavedPolicy& policy = first.policy;
-    if (rows.num_parts() > 1 || rows.by_key() || table->admission() == nullptr ||
-        !policy.CountsFor(table->signature().policy)) {
-      return absl::OkStatus();
+  // Takes the counts of all processes whose rows these are. What is damaged, or does not fit
+  // together, is refused before the table is changed.
+  static absl::Status TakeCounts(const SavedRows& rows, TableResource* table,
+                                 std::vector<int64_t>* waiting) {
+    if (table->admission() == nullptr) return absl::OkStatus();
+    const PolicySettings& settings = table->signature().policy;
+    std::shared_ptr<Admission> all;
+    for (const auto& file : rows.files()) {
+      const std::vector<int64_t>& counts = file->policy.admission;
+      if (!file->newer.empty() || !file->policy.CountsFor(settings)) continue;
+      std::shared_ptr<Admission> one;
+      TF_RETURN_IF_ERROR(settings.NewAdmission(table->allocator(), &one));
+      TF_RETURN_IF_ERROR(file->Damaged(ToTensorFlow(one->Load(counts.data(), counts.size()))));
+      if (all == nullptr) {
+        all.swap(one);
+      } else {
+        const absl::Status merged = ToTensorFlow(all->Merge(*one));
+        if (!merged.ok()) {
+          return absl::Status(merged.code(),
+                              absl::StrCat("'", file->source->name(), "': ", merged.message()));
+        }
+      }
     }
-    return first.Damaged(
-        ToTensorFlow(table->admission()->Load(policy.admission.data(), policy.admission.size())));
+    if (all == nullptr) return absl::OkStatus();
+    std::vector<int64_t> numbers;
+    TF_RETURN_IF_ERROR(ToTensorFlow(all->Save(&numbers)));
+    TF_RETURN_IF_ERROR(ToTensorFlow(table->admission()->Load(numbers.data(), numbers.size())));
+    // Numbers of strings mean nothing to callers.
+    if (table->key_strings() == nullptr) Admission::SavedKeys(numbers, waiting);
+    return absl::OkStatus();
   }
 
   SaveAttributes attributes_;
@@ -164,6 +196,28 @@ class SavedKeysOp : public TableOp {
     for (size_t i = 0; i < block->size; ++i) {
       out[i].assign(block->key_strings[i].data(), block->key_strings[i].size());
     }
+    return absl::OkStatus();
+  }
+};
+
+class ForgetWaitingOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    const tf::Tensor& keys = context->input(1);
+    TF_RETURN_IF_ERROR(CheckRank(keys, "keys", 1));
+    if (keys.dtype() != table->signature().key_dtype) {
+      return InvalidArgumentError("`keys` must be ",
+                                  tf::DataTypeString(table->signature().key_dtype),
+                                  ". Received: ", tf::DataTypeString(keys.dtype()), ".");
+    }
+    if (table->admission() == nullptr || table->key_strings() != nullptr) return absl::OkStatus();
+    Buffer<int64_t> widened(table->allocator());
+    const int64_t* wide;
+    TF_RETURN_IF_ERROR(WidenedKeys(keys, &widened, &wide));
+    table->admission()->Forget(wide, static_cast<size_t>(keys.NumElements()));
     return absl::OkStatus();
   }
 };
@@ -260,10 +314,12 @@ class LoadSavedRowsOp : public TableOp {
 REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenSavedRows").Device(tf::DEVICE_CPU), OpenSavedRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSavedKeys").Device(tf::DEVICE_CPU), SavedKeysOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedLoadSavedRows").Device(tf::DEVICE_CPU), LoadSavedRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedForgetWaiting").Device(tf::DEVICE_CPU), ForgetWaitingOp);
 
 const OnGpu<OpenSavedRowsOp> open_saved_rows("TfEmbedOpenSavedRows",
                                              {"table", "folder", "file_name", "rows", "num_blocks",
-                                              "by_key"});
+                                              "by_key", "waiting"});
+const OnGpu<ForgetWaitingOp> forget_waiting("TfEmbedForgetWaiting", {"table", "keys"});
 const OnGpu<SavedKeysOp> saved_keys("TfEmbedSavedKeys", {"table", "rows", "block", "keys"});
 const OnGpu<LoadSavedRowsOp> load_saved_rows("TfEmbedLoadSavedRows",
                                              {"table", "rows", "block", "owners"});

@@ -23,7 +23,6 @@ absl::Status WriteRows(TableResource* table, size_t block_bytes, bool links, Pen
   TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
   RowFileHeader header;
   TF_RETURN_IF_ERROR(HeaderOf(table, &header));
-  if (save->is_part()) TF_RETURN_IF_ERROR(LeaveCountsOut(&header));
   header.has_links = links && CanLink(*table, *save);
   WholeRows rows(table->allocator());
   for (size_t number = 0; number < table->num_shards(); ++number) {

@@ -37,14 +37,6 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
   return absl::OkStatus();
 }
 
-absl::Status LeaveCountsOut(RowFileHeader* header) {
-  SavedPolicy policy;
-  TF_RETURN_IF_ERROR(SavedPolicy::Decode(header->policy.data(), header->policy.size(), &policy));
-  policy.admission.clear();
-  header->policy = policy.Encode();
-  return absl::OkStatus();
-}
-
 bool CanLink(const TableResource& table, const PendingSave& save) {
   return table.shard(0)->tiers() != nullptr && save.can_link() && table.key_strings() == nullptr &&
          table.value_strings() == nullptr;

@@ -18,8 +18,6 @@ namespace tf_embed {
 // What a table's files have in common: everything but the number of the shard. Nobody writes
 // meanwhile.
 absl::Status HeaderOf(TableResource* table, RowFileHeader* header);
-// Leaves out what a part of a save can't have: counts of admission, which are one table's.
-absl::Status LeaveCountsOut(RowFileHeader* header);
 // Whether files of a save may link others.
 bool CanLink(const TableResource& table, const PendingSave& save);
 // What a table is, as a manifest says it.

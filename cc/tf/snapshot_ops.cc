@@ -122,7 +122,6 @@ class Snapshot {
     PendingSave save(std::move(place), kind);
     RowFileHeader header = one.header;
     header.has_links = CanLink(*table, save);
-    if (save.is_part()) TF_RETURN_IF_ERROR(LeaveCountsOut(&header));
     TF_RETURN_IF_ERROR(save.Begin());
     for (size_t shard = 0; shard < table->num_shards(); ++shard) {
       ShardFile file(table, &save, block_bytes);

@@ -246,13 +246,19 @@ class RightCalls(RowCalls):
         return table, {"table": table.handle, **place}
 
     def right_open_saved_rows(self, draw: random.Random) -> Arguments:
-        _, place = self._saved(draw)
+        table, place = self._saved(draw)
         options = {"folder_variable": "", "rank": 0, "processes": 1}
+        options["key_dtype"] = tf.as_dtype(table.key_dtype)
         return {**place, **options, "whole": bool(draw.randrange(2))}
+
+    def right_forget_waiting(self, draw: random.Random) -> Arguments:
+        arguments = self._keys(draw, self._some(draw))
+        return {name: arguments[name] for name in ("table", "keys")}
 
     def _block(self, draw: random.Random) -> tuple[SomeTable, Arguments]:
         table, place = self._saved(draw)
-        rows, blocks, _ = RAW.tf_embed_open_saved_rows(**place)
+        key_dtype = tf.as_dtype(table.key_dtype)
+        rows, blocks, *_ = RAW.tf_embed_open_saved_rows(key_dtype=key_dtype, **place)
         block = tf.constant(draw.randrange(max(1, int(blocks))), tf.int64)
         return table, {"table": table.handle, "rows": rows, "block": block}
 

@@ -279,8 +279,9 @@ class Block(ExchangeCalls):
 
     def _rows_of_a_file(self, draw: random.Random) -> tf.Tensor:
         """Rows that were saved, of any table."""
-        _, place = self._saved(draw)
-        return RAW.tf_embed_open_saved_rows(**place)[0]
+        table, place = self._saved(draw)
+        key_dtype = tf.as_dtype(table.key_dtype)
+        return RAW.tf_embed_open_saved_rows(key_dtype=key_dtype, **place)[0]
 
     def _anything(self, draw: random.Random) -> Any:
         kind = draw.randrange(8)

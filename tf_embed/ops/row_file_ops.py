@@ -48,11 +48,14 @@ class SavedRows(NamedTuple):
         num_blocks: How many blocks of rows they have, int64 scalar.
         by_key: Whether another number of processes saved them, bool scalar: each then picks its
             own by their keys.
+        waiting: Keys that wait for a row in the table since then, [n]. Filters and strings tell
+            none.
     """
 
     rows: tf.Tensor
     num_blocks: tf.Tensor
     by_key: tf.Tensor
+    waiting: tf.Tensor
 
 
 def save_rows(
@@ -64,9 +67,20 @@ def save_rows(
     )
 
 
-def open_saved_rows(handle: tf.Tensor, place: Place, *, whole: bool) -> SavedRows:
+def open_saved_rows(
+    handle: tf.Tensor, place: Place, *, whole: bool, key_dtype: tf.DType
+) -> SavedRows:
     """Finds and checks saved rows, and makes the table ready for them."""
-    return SavedRows(*_raw.tf_embed_open_saved_rows(table=handle, whole=whole, **place.arguments()))
+    return SavedRows(
+        *_raw.tf_embed_open_saved_rows(
+            table=handle, whole=whole, key_dtype=key_dtype, **place.arguments()
+        )
+    )
+
+
+def forget_waiting(handle: tf.Tensor, keys: tf.Tensor) -> tf.Operation | None:
+    """Forgets how often keys [n] have come that wait for a row."""
+    return _raw.tf_embed_forget_waiting(table=handle, keys=keys)
 
 
 def saved_keys(

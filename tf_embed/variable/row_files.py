@@ -214,21 +214,26 @@ class RowFiles:
         has: Callable[[tf.Tensor], tf.Tensor] | None = None,
     ) -> tf.Operation | None:
         table = self._table
-        saved = row_file_ops.open_saved_rows(table.resource_handle, place, whole=whole)
+        key_dtype = table.options.key_dtype
+        saved = row_file_ops.open_saved_rows(
+            table.resource_handle, place, whole=whole, key_dtype=key_dtype
+        )
+        some_stay_out = has is not None or (place.processes > 1 and not whole)
+        chooses = _is_chosen_here(table) or some_stay_out
+
+        def owners_of(keys: tf.Tensor) -> tf.Tensor:
+            by_key = tf.constant(False) if whole else saved.by_key
+            owners = _owners(table, keys, by_key, place)
+            return owners if has is None else tf.where(has(keys), owners, LEFT_OUT)
 
         def load_block(block: Any) -> tf.Operation | None:
             keys = owners = None
-            chooses = _is_chosen_here(table) or (place.processes > 1 and not whole)
-            chooses |= has is not None
             if chooses or table.on_update is not None:
                 keys = row_file_ops.saved_keys(
-                    table.resource_handle, saved.rows, block, key_dtype=table.options.key_dtype
+                    table.resource_handle, saved.rows, block, key_dtype=key_dtype
                 )
             if chooses:
-                by_key = tf.constant(False) if whole else saved.by_key
-                owners = _owners(table, keys, by_key, place)
-                if has is not None:
-                    owners = tf.where(has(keys), owners, LEFT_OUT)
+                owners = owners_of(keys)
             done = row_file_ops.load_saved_rows(
                 table.resource_handle,
                 saved.rows,
@@ -242,6 +247,12 @@ class RowFiles:
                     table.on_update(keys)
             return done
 
+        forgotten = None
+        policy = table.options.policy
+        if some_stay_out and policy is not None and policy.admission is not None:
+            others = tf.equal(owners_of(saved.waiting), LEFT_OUT)
+            others_keys = tf.boolean_mask(saved.waiting, others)
+            forgotten = row_file_ops.forget_waiting(table.resource_handle, others_keys)
         if tf.executing_eagerly():
             for block in range(int(saved.num_blocks)):
                 load_block(tf.constant(block, tf.int64))
@@ -258,7 +269,7 @@ class RowFiles:
         last = tf.while_loop(
             lambda block: block < saved.num_blocks, body, [first], parallel_iterations=1
         )
-        return tf.group(last)
+        return tf.group(last) if forgotten is None else tf.group(last, forgotten)
 
 
 def _is_chosen_here(table: Table) -> bool:

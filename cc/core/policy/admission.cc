@@ -23,6 +23,12 @@ Status Damaged() {
   return Status::InvalidArgument("The saved state of an admission is damaged, or of another kind.");
 }
 
+Status OfAnotherKind() {
+  return Status::InvalidArgument(
+      "What one admission has counted can't be added to that of another kind, or to filters of "
+      "other sizes.");
+}
+
 Status NoMemory() {
   return Status::ResourceExhausted(
       [] { return "No memory to count the keys that wait for admission."; });
@@ -35,6 +41,7 @@ Status NoMemory() {
 //     void Forget(hash)            may set it to 0
 //     size_t keys() const          how many have a count, roughly
 //     size_t bytes() const; Save(numbers); Load(&at, end)
+//     bool CanMerge(other) const; Status Merge(other)     adds the counts of other keys
 template <typename Generation>
 class Waiting final : public Admission {
  public:
@@ -123,6 +130,17 @@ class Waiting final : public Admission {
     return Status();
   }
 
+  Status Merge(const Admission& other) override {
+    if (other.kind() != kind_) return OfAnotherKind();
+    const auto& added = static_cast<const Waiting&>(other);
+    std::lock_guard<OrderedMutex> lock(mutex_);
+    if (!young_->CanMerge(*added.young_) || !old_->CanMerge(*added.old_)) return OfAnotherKind();
+    TF_EMBED_RETURN_IF_ERROR(young_->Merge(*added.young_));
+    return old_->Merge(*added.old_);
+  }
+
+  Kind kind() const override { return kind_; }
+
  private:
   std::unique_ptr<Generation> New() const {
     return std::make_unique<Generation>(allocator_, options_);
@@ -191,6 +209,18 @@ class Counts {
       TF_EMBED_RETURN_IF_ERROR(Add(HashKey((*at)[0]), static_cast<uint32_t>(count)));
     }
     return keys_ == keys ? Status() : Damaged();
+  }
+
+  bool CanMerge(const Counts&) const { return true; }
+
+  Status Merge(const Counts& other) {
+    Status status;
+    for (size_t stripe = 0; stripe < StripedIndex::kStripes; ++stripe) {
+      other.index_.ForEach(stripe, [&](const Bucket&, int64_t key, uint32_t count) {
+        if (status.ok()) status = Add(HashKey(key), count);
+      });
+    }
+    return status;
   }
 
  private:
@@ -281,6 +311,17 @@ class BloomFilter {
     std::memcpy(cells_.data(), *at, bytes());
     *at += words_;
     return Status();
+  }
+
+  // Takes the higher of each two cells. No key is in both filters, so it is not counted too low.
+  void Merge(const BloomFilter& other) {
+    for (size_t cell = 0; cell < num_cells_; ++cell) {
+      const uint64_t mask = uint64_t{most()} << Shift(cell);
+      uint64_t& word = cells_[Word(cell)];
+      const uint64_t theirs = other.cells_[Word(cell)] & mask;
+      if (theirs > (word & mask)) word = (word & ~mask) | theirs;
+    }
+    keys_ += other.keys_;
   }
 
  private:
@@ -414,6 +455,22 @@ class BloomFilters {
     return Status();
   }
 
+  bool CanMerge(const BloomFilters& other) const {
+    return options_.cell_bits == other.options_.cell_bits &&
+           options_.capacity == other.options_.capacity &&
+           options_.error_rate == other.options_.error_rate;
+  }
+
+  Status Merge(const BloomFilters& other) {
+    try {
+      while (filters_.size() < other.filters_.size()) AddFilter();
+    } catch (const std::bad_alloc&) {
+      return NoMemory();
+    }
+    for (size_t i = 0; i < other.filters_.size(); ++i) filters_[i]->Merge(*other.filters_[i]);
+    return Status();
+  }
+
  private:
   double WordsOfNext() const {
     const int number = static_cast<int>(filters_.size());
@@ -438,6 +495,15 @@ class BloomFilters {
 };
 
 }  // namespace
+
+void Admission::SavedKeys(const std::vector<int64_t>& numbers, std::vector<int64_t>* keys) {
+  if (numbers.empty() || numbers[0] != static_cast<int64_t>(Kind::kCounter)) return;
+  // | kind | threshold | of each generation: keys | key, count ... |
+  for (size_t at = 2; at < numbers.size();) {
+    const size_t end = at + 1 + 2 * static_cast<size_t>(numbers[at]);
+    for (++at; at < end; at += 2) keys->push_back(numbers[at]);
+  }
+}
 
 std::shared_ptr<Admission> Admission::NewCounter(Allocator* allocator, uint32_t threshold,
                                                  size_t max_keys) {

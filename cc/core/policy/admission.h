@@ -61,6 +61,16 @@ class Admission {
   // numbers come from another kind, or where they are damaged.
   virtual Status Save(std::vector<int64_t>* numbers) const = 0;
   virtual Status Load(const int64_t* numbers, size_t count) = 0;
+
+  // Adds what `other` has counted, of other keys than this one. Refuses, and changes nothing, if
+  // that is of another kind, or has filters of other sizes. REQUIRES: no other thread uses `other`.
+  virtual Status Merge(const Admission& other) = 0;
+
+  virtual Kind kind() const = 0;
+
+  // Adds the keys in what a counter has saved to `keys`. Filters tell none. REQUIRES: Load has
+  // taken these numbers.
+  static void SavedKeys(const std::vector<int64_t>& numbers, std::vector<int64_t>* keys);
 };
 
 }  // namespace tf_embed

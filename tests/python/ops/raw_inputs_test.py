@@ -58,8 +58,9 @@ class ScalarsTest(RefusedTestCase):
         packed = RAW.tf_embed_pack_batch(**batch, **two, **size)
         apply = {"hyper": tf.constant([0.1, 0.0], tf.float64), "step": int64(1), "rule": "sgd"}
         folder = {"folder": tf.constant(self.get_temp_dir()), "file_name": "v"}
+        saved = {**folder, "key_dtype": tf.int64}
         RAW.tf_embed_save_rows(table=table.handle, **folder)
-        rows, _, _ = RAW.tf_embed_open_saved_rows(table=table.handle, **folder)
+        rows = RAW.tf_embed_open_saved_rows(table=table.handle, **saved)[0]
         block = {"table": table.handle, "rows": rows, "block": int64(0)}
         clock = {name: int64(1) for name in ("step", "milliseconds", "epoch")}
         gradients = RAW.tf_embed_row_gradients(keys=int64([1]), values=tf.ones([1, 2]))
@@ -127,8 +128,13 @@ class ScalarsTest(RefusedTestCase):
             ),
             "open_saved_rows": (
                 RAW.tf_embed_open_saved_rows,
-                {"table": table.handle, **folder},
+                {"table": table.handle, **saved},
                 ("folder", "file_name"),
+            ),
+            "forget_waiting": (
+                RAW.tf_embed_forget_waiting,
+                {"table": table.handle, "keys": int64([1])},
+                ("table",),
             ),
             "saved_keys": (
                 RAW.tf_embed_saved_keys,
@@ -315,7 +321,10 @@ class SavedRowsTest(RefusedTestCase):
         tables[0].assign(keys, [["a", "b"]] * 2 if "value_dtype" in saved else [[1.0, 2.0]] * 2)
         folder = {"folder": tf.constant(self.get_temp_dir()), "file_name": "rows"}
         RAW.tf_embed_save_rows(table=tables[0].handle, **folder)
-        rows, _, _ = RAW.tf_embed_open_saved_rows(table=tables[0].handle, **folder)
+        key_dtype = tf.as_dtype(saved.get("key_dtype", "int64"))
+        rows = RAW.tf_embed_open_saved_rows(table=tables[0].handle, key_dtype=key_dtype, **folder)[
+            0
+        ]
         words = "can't load '.*': it has key .*, and the rows in the file have key"
         self.load(tables[0], rows)
         for op in (self.read_keys, self.load):

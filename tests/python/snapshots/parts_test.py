@@ -119,30 +119,6 @@ class PartsTest(parameterized.TestCase):
             self.write(table_of(0), rank, save, count)
         self.assertEmpty(self.names())
 
-    def test_counts_of_admission_begin_again(self):
-        policy = tf_embed.TablePolicy(admission=tf_embed.CounterAdmission(3))
-        v = variable(policy=policy)
-        for _ in range(2):
-            self.use(v)
-        whole = os.path.join(self.folder, "whole")
-        v.save_to_file_system(whole, file_name_list=["rows"])
-        self.write(v, 0, count=1)
-        snapshot_ops.join_rows(self.folder, "rows", 1)
-        again, goes_on = variable(policy=policy), variable(policy=policy)
-        self.loaded(again)
-        goes_on.load_from_file_system(whole, file_name_list=["rows"])
-        for one in (again, goes_on):
-            self.use(one)
-        self.assertEqual([int(again.size()), int(goes_on.size())], [0, 1])
-
-    def use(self, v: tf_embed.Variable) -> None:
-        """Trains a key that the table does not have."""
-        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(0.1))
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf_embed.embedding_lookup(v, tf.constant([7], tf.int64)))
-        variables = v.trainable_variables
-        optimizer.apply(tape.gradient(loss, variables), variables)
-
 
 class OtherWorker:
     """The calls of two workers, of which the other one has read other files."""

@@ -140,5 +140,62 @@ TEST(Admission, SavesAndLoads) {
   }
 }
 
+TEST(Admission, WhatOwnersCountedIsMerged) {
+  constexpr size_t kOwners = 3;
+  for (const size_t max_keys : {size_t{0}, size_t{40000}}) {
+    for (const bool exact : {true, false}) {
+      const auto make = [&] {
+        return exact ? Admission::NewCounter(HostAllocator(), 4, max_keys)
+                     : Admission::NewBloom(HostAllocator(), 4, 0.001, max_keys);
+      };
+      const auto all = make();
+      std::vector<std::shared_ptr<Admission>> owners;
+      std::vector<size_t> times(300000);
+      std::mt19937_64 random(4);
+      for (size_t owner = 0; owner < kOwners; ++owner) owners.push_back(make());
+      // Unequal, so that one has more filters than the others.
+      const size_t num_keys = max_keys > 0 ? 15000 : 150000;
+      for (size_t i = 0; i < num_keys * 2; ++i) {
+        const size_t key = random() % num_keys;
+        if (times[key] == 3) continue;
+        CountOne(owners[key % 7 < 5 ? 0 : 1 + key % 7 - 5].get(), static_cast<int64_t>(key));
+        ++times[key];
+      }
+      for (const auto& owner : owners) ASSERT_TRUE(all->Merge(*owner).ok());
+      size_t early = 0;
+      for (size_t key = 0; key < num_keys; ++key) {
+        const int64_t number = static_cast<int64_t>(key);
+        bool admitted;
+        all->Peek(&number, 1, &admitted);
+        const bool expected = times[key] == 3;
+        if (exact) ASSERT_EQ(expected, admitted) << key;
+        ASSERT_TRUE(admitted || !expected) << "late";
+        early += admitted != expected ? 1 : 0;
+      }
+      EXPECT_LE(static_cast<double>(early), 0.01 * static_cast<double>(num_keys));
+      std::vector<int64_t> numbers, keys;
+      ASSERT_TRUE(all->Save(&numbers).ok());
+      Admission::SavedKeys(numbers, &keys);
+      std::set<int64_t> expected_keys;
+      for (size_t key = 0; key < num_keys && exact; ++key) {
+        if (times[key] > 0) expected_keys.insert(static_cast<int64_t>(key));
+      }
+      EXPECT_EQ(expected_keys, std::set<int64_t>(keys.begin(), keys.end()));
+    }
+  }
+}
+
+TEST(Admission, CountsOfOtherKindsAreNotMerged) {
+  const auto counter = Admission::NewCounter(HostAllocator(), 3, 0);
+  const auto bloom = Admission::NewBloom(HostAllocator(), 3, 0.01, 0);
+  const auto finer = Admission::NewBloom(HostAllocator(), 3, 0.001, 0);
+  const auto wider = Admission::NewBloom(HostAllocator(), 300, 0.01, 0);
+  for (const auto& one : {counter, bloom, finer, wider}) CountOne(one.get(), 1);
+  EXPECT_FALSE(counter->Merge(*bloom).ok());
+  for (const auto& one : {counter, finer, wider}) EXPECT_FALSE(bloom->Merge(*one).ok());
+  CountOne(bloom.get(), 1);
+  EXPECT_TRUE(CountOne(bloom.get(), 1)) << "as before";
+}
+
 }  // namespace
 }  // namespace tf_embed
