@@ -7,7 +7,8 @@ Each worker is a Python process with `TF_CONFIG` in its environment, so that
 `tf.distribute.MultiWorkerMirroredStrategy()` finds the others. Each line of its output gets a
 prefix such as `[worker 0]`. If a worker fails, the others are ended. Then the launcher exits with
 the first failing code: 128 + the signal if a signal ended the worker, and 124 after `--timeout`.
-With `--elastic` the program is started again with the workers that are left.
+With `--elastic` the program is started again with the workers that are left. With `--servers 2` the
+cluster is one of parameter servers: a chief, workers, and servers, which are started again.
 
 This module and those that it imports need nothing but the standard library. `python -m` imports the
 package above it, and so TensorFlow; `python path/to/tf_embed/distributed/run.py` starts without.
@@ -34,8 +35,17 @@ if not __package__:  # started by its path: the packages, without an __init__ th
 from tf_embed.distributed.elastic import ElasticOutcome, launch_elastic
 from tf_embed.distributed.launches import MAX_RESTARTS, MAX_TASKS, Launch, count_of
 from tf_embed.distributed.processes import TIMED_OUT, Outcome, say
+from tf_embed.distributed.server_launch import ServersOutcome, launch_with_servers
 
-__all__ = ["TIMED_OUT", "ElasticOutcome", "Outcome", "launch", "launch_elastic"]
+__all__ = [
+    "TIMED_OUT",
+    "ElasticOutcome",
+    "Outcome",
+    "ServersOutcome",
+    "launch",
+    "launch_elastic",
+    "launch_with_servers",
+]
 
 
 def launch(
@@ -124,14 +134,17 @@ def _parser() -> _Parser:
     )
     tasks, restarts = _number_from(1, MAX_TASKS), _number_from(0, MAX_RESTARTS)
     parser.add_argument("--workers", type=tasks, required=True, help="how many workers")
-    parser.add_argument("--timeout", type=_seconds, help="seconds until all workers are ended")
-    parser.add_argument("--log-dir", help="folder for a file of each worker's output")
+    parser.add_argument("--servers", type=tasks, help="how many parameter servers, beside a chief")
+    parser.add_argument("--timeout", type=_seconds, help="seconds until all processes are ended")
+    parser.add_argument("--log-dir", help="folder for a file of each process's output")
+    parser.add_argument(
+        "--max-restarts", type=restarts, help="with --servers or --elastic: failures; default 3"
+    )
     parser.add_argument(
         "--elastic", action="store_true", help="if a worker dies, start again with those left"
     )
     elastic = parser.add_argument_group("with --elastic")
     elastic.add_argument("--min-workers", type=tasks, help="how many workers at least; default 1")
-    elastic.add_argument("--max-restarts", type=restarts, help="how many failures; default 3")
     elastic.add_argument(
         "--rejoin-after", type=_seconds, help="seconds after which workers that died come back"
     )
@@ -146,16 +159,19 @@ def _run(options: argparse.Namespace) -> Outcome:
         "workers": options.workers,
         "timeout_seconds": options.timeout,
         "log_dir": options.log_dir,
+        **_given(options, _RESTARTS),
     }
+    if options.servers is not None:
+        return launch_with_servers(options.command, servers=options.servers, **common)
     if options.elastic:
         return launch_elastic(options.command, **common, **_given(options, _ELASTIC))
     return launch(options.command, **common)
 
 
 # Options of the command line, and the arguments of functions that they become.
+_RESTARTS = {"max_restarts": "max_restarts"}
 _ELASTIC = {
     "min_workers": "min_workers",
-    "max_restarts": "max_restarts",
     "rejoin_after": "rejoin_after_seconds",
     "rejoin_on": "rejoin_on",
 }
@@ -169,9 +185,13 @@ def _given(options: argparse.Namespace, names: Mapping[str, str]) -> dict[str, A
 
 def _check(parser: _Parser, options: argparse.Namespace) -> None:
     """Ends this process if options do not go together."""
+    if options.elastic and options.servers is not None:
+        parser.error("argument --elastic: does not go with --servers")
     for name in _ELASTIC:
         if getattr(options, name) is not None and not options.elastic:
             parser.error(f"argument --{name.replace('_', '-')}: needs --elastic")
+    if options.max_restarts is not None and not options.elastic and options.servers is None:
+        parser.error("argument --max-restarts: needs --elastic or --servers")
     if (options.min_workers or 1) > options.workers:
         parser.error(
             f"argument --min-workers: must be at most --workers, {options.workers}. Received: "
