@@ -100,7 +100,8 @@ class WorkersDocTest(absltest.TestCase):
             self.assertLen(found["cluster"]["worker"], len(shown["cluster"]["worker"]))
 
     def test_it_links_to_each_example(self):
-        links = re.findall(r"\(\.\./examples/distributed/([^)]*)\)", DOC)
+        both = DOC + (ROOT / "docs" / "servers.md").read_text()
+        links = re.findall(r"\(\.\./examples/distributed/([^)]*)\)", both)
         self.assertCountEqual(links, [path.name for path in EXAMPLES.iterdir() if path.is_file()])
 
     def test_the_manifest_of_kubernetes_parses(self):
