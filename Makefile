@@ -10,6 +10,7 @@ include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk
 help:
 	@echo 'make demo        train, checkpoint, export and serve a model on real flights'
 	@echo 'make demo-workers  the same by two processes, whose tables are sharded over them'
+	@echo 'make demo-servers  by workers in step, and by workers with parameter servers'
 	@echo 'make examples    the other examples; MovieLens is downloaded, or read from DATA=folder'
 	@echo 'make test-quick  the smoke tests of each room'
 	@echo 'make test        the C++ and the Python tests, on TensorFlow $(TF)'
@@ -44,6 +45,10 @@ demo: library $(VENV)/.demo
 .PHONY: demo-workers
 demo-workers: library $(VENV)/.demo
 	$(VENV)/bin/python examples/distributed/flights_workers.py
+
+.PHONY: demo-servers
+demo-servers: library $(VENV)/.demo
+	$(VENV)/bin/python examples/distributed/flights_servers.py
 
 .PHONY: examples
 examples: library $(VENV)/.demo

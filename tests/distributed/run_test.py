@@ -19,7 +19,7 @@ from collections.abc import Callable
 import pytest
 from absl.testing import absltest, parameterized
 
-from tf_embed.distributed import run
+from tf_embed.distributed import processes, run
 
 LAUNCHER = pathlib.Path(run.__file__)
 TIMEOUT = 60  # of tests that end long before
@@ -146,11 +146,11 @@ class RunTest(parameterized.TestCase):
         self.assertEqual(sorted(out.splitlines()), ["[worker 0] from 1", "[worker 1] from 0"])
 
     def test_a_reserved_port_is_given_to_no_other(self):
-        with run._reserved_ports(8) as ports:
+        with processes.reserved_ports(8) as ports:
             self.assertLen(set(ports), 8)
             with contextlib.ExitStack() as stack:
                 for _ in range(200):
-                    other = stack.enter_context(run._reserved_ports(1))
+                    other = stack.enter_context(processes.reserved_ports(1))
                     self.assertNotIn(other[0], ports)
 
     def test_a_log_has_the_whole_output_of_its_worker(self):

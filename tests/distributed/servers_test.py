@@ -102,7 +102,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             found = self.run_chief(made, "train", folder, "4", "run_id=a")
             self.assertEqual(found["steps"], 64)
             first, second = self.begun(made)
-            self.assertEqual(first["as_saved"], [])
+            self.assertEqual((first["steps"], first["as_saved"]), (0, [True, True]))
             self.assertEqual(second["steps"], 40)
             self.assertEqual(second["as_saved"], [False, False])  # servers have kept newer rows
 

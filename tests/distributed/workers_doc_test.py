@@ -75,12 +75,14 @@ class WorkersDocTest(absltest.TestCase):
         self.assertEqual(out.getvalue(), "0 None \n")
 
     def test_the_command_has_the_options_of_the_launcher(self):
-        (command,) = pieces("console")
+        command, elastic = pieces("console")
         out = io.StringIO()
         with contextlib.redirect_stdout(out), self.assertRaises(SystemExit):
             run.main(["--help"])
         options = re.findall(r"--[a-z-]+", command.partition("train.py")[0])
         self.assertCountEqual(options, ["--workers", "--timeout", "--log-dir"])
+        options += re.findall(r"--[a-z-]+", elastic.partition("train.py")[0])
+        self.assertIn("--elastic", options)
         for option in options:
             self.assertIn(option, out.getvalue())
 
@@ -98,7 +100,8 @@ class WorkersDocTest(absltest.TestCase):
             self.assertLen(found["cluster"]["worker"], len(shown["cluster"]["worker"]))
 
     def test_it_links_to_each_example(self):
-        links = re.findall(r"\(\.\./examples/distributed/([^)]*)\)", DOC)
+        both = DOC + (ROOT / "docs" / "servers.md").read_text()
+        links = re.findall(r"\(\.\./examples/distributed/([^)]*)\)", both)
         self.assertCountEqual(links, [path.name for path in EXAMPLES.iterdir() if path.is_file()])
 
     def test_the_manifest_of_kubernetes_parses(self):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tf_embed.distributed.run import _reserved_ports
+from tf_embed.distributed.processes import reserved_ports
 
 _SECONDS = 120
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def cluster(
     folder: pathlib.Path, program: str, *, workers: int = 2, servers: int = 2
 ) -> Iterator[Cluster]:
     """A cluster without a chief, which the block starts."""
-    with _reserved_ports(1 + workers + servers) as ports:
+    with reserved_ports(1 + workers + servers) as ports:
         made = Cluster(folder, program, ports, workers, servers)
         try:
             yield made

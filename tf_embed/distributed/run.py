@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches the workers of a multi-worker strategy as processes of one machine.
+"""Launches a program as the processes of a cluster, all on this machine.
 
     python -m tf_embed.distributed.run --workers 2 [--timeout SECONDS] [--log-dir DIR] train.py ...
 
@@ -7,263 +7,45 @@ Each worker is a Python process with `TF_CONFIG` in its environment, so that
 `tf.distribute.MultiWorkerMirroredStrategy()` finds the others. Each line of its output gets a
 prefix such as `[worker 0]`. If a worker fails, the others are ended. Then the launcher exits with
 the first failing code: 128 + the signal if a signal ended the worker, and 124 after `--timeout`.
+With `--elastic` the program is started again with the workers that are left. With `--servers 2` the
+cluster is one of parameter servers: a chief, workers, and servers, which are started again.
 
-How no process stays behind: each worker leads a process group, which is ended as a whole. A guard
-process reads a pipe from the launcher. The pipe ends when the launcher is killed, and then the
-guard kills the groups. A worker itself also asks the kernel to be killed when the launcher dies,
-which covers the moment before the guard knows its group.
-
-This module needs nothing but the standard library. `python -m` imports the package above it, and so
-TensorFlow; `python path/to/tf_embed/distributed/run.py` starts without.
+This module and those that it imports need nothing but the standard library. `python -m` imports the
+package above it, and so TensorFlow; `python path/to/tf_embed/distributed/run.py` starts without.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import json
 import os
 import pathlib
 import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, NoReturn
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
-MAX_WORKERS = 256
-TIMED_OUT = 124
+if not __package__:  # started by its path: the packages, without an __init__ that loads TensorFlow
+    _folder = pathlib.Path(__file__).resolve().parent
+    for _name, _path in (("tf_embed", _folder.parent), ("tf_embed.distributed", _folder)):
+        sys.modules[_name] = types.ModuleType(_name)
+        sys.modules[_name].__path__ = [str(_path)]
 
-# How often it looks for workers that ended.
-_POLL_SECONDS = 0.02
-# For output that is still in pipes when all workers have ended.
-_DRAIN_SECONDS = 5.0
+from tf_embed.distributed.elastic import ElasticOutcome, launch_elastic
+from tf_embed.distributed.launches import MAX_RESTARTS, MAX_TASKS, Launch, count_of
+from tf_embed.distributed.processes import TIMED_OUT, Outcome, say
+from tf_embed.distributed.server_launch import ServersOutcome, launch_with_servers
 
-# Becomes the program after it has asked for SIGKILL on the death of its parent: 1 is
-# PR_SET_PDEATHSIG. The request survives exec. A function between fork and exec would not be safe
-# beside other threads.
-_WORKER = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-# Reads the ids of groups, a line each. It kills them at the end of its input.
-_GUARD = """
-import os, signal, sys
-groups = []
-for line in sys.stdin:
-    if line == "done\\n":
-        os._exit(0)
-    groups.append(int(line))
-for group in groups:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except OSError:
-        pass
-"""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How the workers ended.
-
-    Attributes:
-        code: 0 if all workers exited with 0; otherwise the first failing code, 128 + the number of
-            the signal that ended the worker, or 124 after the timeout.
-        worker: The index of the first worker that failed; None if none did, or after the timeout.
-        reason: A sentence about the failure; empty if there was none.
-    """
-
-    code: int = 0
-    worker: int | None = None
-    reason: str = ""
-
-
-@contextlib.contextmanager
-def _reserved_ports(count: int) -> Iterator[list[int]]:
-    """Ports of the loopback interface that the system gives to no other process.
-
-    The sockets stay bound and do not listen. Linux lets a server with SO_REUSEADDR, as gRPC's is,
-    listen on such a port, and hands the port out for nothing else.
-    """
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            bound = stack.enter_context(socket.socket())
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(("127.0.0.1", 0))
-            ports.append(bound.getsockname()[1])
-        yield ports
-
-
-def _thread_settings(environment: Mapping[str, str], workers: int) -> dict[str, str]:
-    """An equal part of the processors for each worker, unless the user set a number of threads."""
-    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
-    if workers == 1 or any(name in environment for name in names):
-        return {}
-    return dict.fromkeys(names, str(max(1, len(os.sched_getaffinity(0)) // workers)))
-
-
-class _Worker:
-    """One worker: its process, the group that it leads, and its output."""
-
-    def __init__(self, index: int, command: Sequence[str], environment: dict[str, str]):
-        self.index = index
-        self.status: int | None = None  # as Popen.returncode
-        stub = [sys.executable, "-I", "-S", "-c", _WORKER, str(os.getpid()), *command]
-        self._process = subprocess.Popen(
-            stub,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            process_group=0,
-        )
-        self.group = self._process.pid
-
-    def outputs(self) -> list[tuple[IO[bytes], Any]]:
-        """Its pipes, each with the stream of the launcher that it goes to."""
-        assert self._process.stdout is not None and self._process.stderr is not None
-        return [(self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)]
-
-    def send(self, number: int) -> None:
-        """Sends a signal to the whole group. Does nothing if the worker has ended."""
-        if self.status is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, number)
-
-    def ended(self) -> bool:
-        """Whether it has ended. If so, the rest of its group is killed."""
-        if self.status is not None:
-            return True
-        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        if os.waitid(os.P_PID, self.group, options) is None:
-            return False
-        # Not reaped yet, so that no other group can have this number.
-        self.send(signal.SIGKILL)
-        self.status = self._process.wait()
-        return True
-
-    def failure(self) -> Outcome | None:
-        """How it failed; None if it did not."""
-        status = self.status or 0
-        if status == 0:
-            return None
-        if status > 0:
-            return Outcome(status, self.index, f"worker {self.index} exited with code {status}")
-        name = signal.Signals(-status).name if -status in set(signal.Signals) else "unnamed"
-        reason = f"worker {self.index} was ended by signal {-status} ({name})"
-        return Outcome(128 - status, self.index, reason)
-
-
-class _Group:
-    """All workers, and the guard that outlives the launcher."""
-
-    def __init__(self, grace_seconds: float):
-        self.workers: list[_Worker] = []
-        self._grace_seconds = grace_seconds
-        self._lock = threading.Lock()
-        self._readers: list[threading.Thread] = []
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def start(self, index: int, command: Sequence[str], environment: dict[str, str]) -> None:
-        worker = _Worker(index, command, environment)
-        self.workers.append(worker)
-        self._tell_guard(str(worker.group))
-
-    def read_outputs(self, logs: Sequence[IO[bytes]]) -> None:
-        """Copies the workers' output to the launcher's, and to `logs` if there are any."""
-        for worker in self.workers:
-            log = logs[worker.index] if logs else None
-            for pipe, stream in worker.outputs():
-                arguments = (pipe, stream, f"[worker {worker.index}] ", log)
-                reader = threading.Thread(target=self._copy, args=arguments, daemon=True)
-                reader.start()
-                self._readers.append(reader)
-
-    def wait(self, deadline: float) -> Outcome:
-        """Waits until all have ended, or one has failed, or time is up."""
-        while True:
-            running = self._running()
-            failures = [worker.failure() for worker in self.workers]
-            if failed := next((one for one in failures if one is not None), None):
-                return failed
-            if not running:
-                return Outcome()
-            if time.monotonic() >= deadline:
-                names = ", ".join(str(worker.index) for worker in running)
-                return Outcome(TIMED_OUT, None, f"time is up with workers still running: {names}")
-            time.sleep(_POLL_SECONDS)
-
-    def end(self, number: int = signal.SIGTERM) -> None:
-        """Ends all workers by a signal, and after the grace period by SIGKILL."""
-        try:
-            for worker in self.workers:
-                worker.send(number)
-            deadline = time.monotonic() + self._grace_seconds
-            while self._running() and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
-        finally:  # also at a second Ctrl-C
-            for worker in self.workers:
-                worker.send(signal.SIGKILL)
-            while self._running():
-                time.sleep(_POLL_SECONDS)
-
-    def close(self) -> None:
-        """Reads what is left of the output and dismisses the guard."""
-        self._tell_guard("done")
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        for reader in self._readers:
-            # A process that left its group may hold the pipe open.
-            reader.join(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(OSError):
-            assert self._guard.stdin is not None
-            self._guard.stdin.close()
-        self._guard.wait()
-
-    def _running(self) -> list[_Worker]:
-        return [worker for worker in self.workers if not worker.ended()]
-
-    def _tell_guard(self, line: str) -> None:
-        assert self._guard.stdin is not None
-        with contextlib.suppress(OSError):  # it was killed: workers still have the kernel's word
-            self._guard.stdin.write(f"{line}\n".encode())
-            self._guard.stdin.flush()
-
-    def _copy(self, pipe: IO[bytes], stream: Any, prefix: str, log: IO[bytes] | None) -> None:
-        with pipe:
-            for line in pipe:
-                if not line.endswith(b"\n"):
-                    line += b"\n"
-                with self._lock:
-                    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-                        stream.write(prefix + line.decode(errors="replace"))
-                        stream.flush()
-                    if log is not None:
-                        with contextlib.suppress(ValueError):  # closed
-                            log.write(line)
-                            log.flush()
-
-
-def _number(value: Any, argument: str, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"`{argument}` must be a number. Received: {argument}={value!r}")
-    if not least <= value < float("inf"):
-        raise ValueError(
-            f"`{argument}` must be finite and at least {least:g}. Received: {argument}={value!r}"
-        )
-    return float(value)
+__all__ = [
+    "TIMED_OUT",
+    "ElasticOutcome",
+    "Outcome",
+    "ServersOutcome",
+    "launch",
+    "launch_elastic",
+    "launch_with_servers",
+]
 
 
 def launch(
@@ -296,51 +78,15 @@ def launch(
         TypeError, ValueError: If an argument is wrong.
         KeyboardInterrupt: After it has passed Ctrl-C on, and all workers have ended.
     """
-    command = [os.fspath(part) for part in command]
-    if not command:
-        raise ValueError("`command` must name a script. Received: command=[]")
-    if not command[0].startswith("-") and not os.path.isfile(command[0]):
-        raise ValueError(f"`command` must begin with a script. Received: command={command!r}")
-    if isinstance(workers, bool) or not isinstance(workers, int):
-        raise TypeError(f"`workers` must be an int. Received: workers={workers!r}")
-    if not 1 <= workers <= MAX_WORKERS:
-        raise ValueError(f"`workers` must be from 1 to {MAX_WORKERS}. Received: workers={workers}")
-    deadline = float("inf")
-    if timeout_seconds is not None:
-        deadline = time.monotonic() + _number(timeout_seconds, "timeout_seconds", 0.001)
-    grace_seconds = _number(grace_seconds, "grace_seconds", 0)
-    base = dict(os.environ if environment is None else environment)
-    base.setdefault("PYTHONUNBUFFERED", "1")  # else the last lines of a killed worker are lost
-    base |= _thread_settings(base, workers)
-
-    with contextlib.ExitStack() as stack:
-        logs: list[IO[bytes]] = []
-        if log_dir is not None:
-            folder = pathlib.Path(log_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            for index in range(workers):
-                logs.append(stack.enter_context(open(folder / f"worker-{index}.log", "wb")))
-        ports = stack.enter_context(_reserved_ports(workers))
-        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-        group = _Group(grace_seconds)
-        stack.callback(group.close)
-        try:
-            for index in range(workers):
-                config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-                group.start(
-                    index, [sys.executable, *command], {**base, "TF_CONFIG": json.dumps(config)}
-                )
-            group.read_outputs(logs)
-            outcome = group.wait(deadline)
-            if outcome.reason:
-                print(f"[launcher] {outcome.reason}.", file=sys.stderr, flush=True)
-        except KeyboardInterrupt:
-            group.end(signal.SIGINT)
-            raise
-        except BaseException:
-            group.end()
-            raise
-        group.end()
+    count_of(workers, "workers", 1)
+    launch = Launch(command, workers, timeout_seconds, log_dir, grace_seconds, environment)
+    with launch, launch.cluster(worker=workers) as cluster:
+        for index in range(workers):
+            cluster.start("worker", index)
+        outcome = cluster.group.wait(launch.deadline)
+        assert outcome is not None  # nothing interrupts it
+        if outcome.reason:
+            say(outcome.reason)
         return outcome
 
 
@@ -361,11 +107,15 @@ def _raise_ended(number: int, frame: Any) -> NoReturn:
     raise _EndedBy(number)
 
 
-def _whole(text: str) -> int:
-    """A number of workers."""
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_WORKERS):
-        raise argparse.ArgumentTypeError(f"must be from 1 to {MAX_WORKERS}. Received: {text}")
-    return int(text)
+def _number_from(least: int, most: int) -> Callable[[str], int]:
+    """A parser of a number of tasks or restarts."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"must be from {least} to {most}. Received: {text}")
+        return int(text)
+
+    return parse
 
 
 def _seconds(text: str) -> float:
@@ -376,18 +126,77 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"must be a positive number of seconds. Received: {text}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m tf_embed.distributed.run",
-        description="Runs a Python program as the workers of a multi-worker strategy.",
+        description="Runs a Python program as the processes of a cluster on this machine.",
         allow_abbrev=False,
     )
-    parser.add_argument("--workers", type=_whole, required=True, help="how many workers")
-    parser.add_argument("--timeout", type=_seconds, help="seconds until all workers are ended")
-    parser.add_argument("--log-dir", help="folder for a file of each worker's output")
+    tasks, restarts = _number_from(1, MAX_TASKS), _number_from(0, MAX_RESTARTS)
+    parser.add_argument("--workers", type=tasks, required=True, help="how many workers")
+    parser.add_argument("--servers", type=tasks, help="how many parameter servers, beside a chief")
+    parser.add_argument("--timeout", type=_seconds, help="seconds until all processes are ended")
+    parser.add_argument("--log-dir", help="folder for a file of each process's output")
+    parser.add_argument(
+        "--max-restarts", type=restarts, help="with --servers or --elastic: failures; default 3"
+    )
+    parser.add_argument(
+        "--elastic", action="store_true", help="if a worker dies, start again with those left"
+    )
+    elastic = parser.add_argument_group("with --elastic")
+    elastic.add_argument("--min-workers", type=tasks, help="how many workers at least; default 1")
+    elastic.add_argument(
+        "--rejoin-after", type=_seconds, help="seconds after which workers that died come back"
+    )
+    elastic.add_argument("--rejoin-on", help="file or folder at whose next change they come back")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a script and its arguments")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> Outcome:
+    """Launches what the options of the command line say."""
+    common = {
+        "workers": options.workers,
+        "timeout_seconds": options.timeout,
+        "log_dir": options.log_dir,
+        **_given(options, _RESTARTS),
+    }
+    if options.servers is not None:
+        return launch_with_servers(options.command, servers=options.servers, **common)
+    if options.elastic:
+        return launch_elastic(options.command, **common, **_given(options, _ELASTIC))
+    return launch(options.command, **common)
+
+
+# Options of the command line, and the arguments of functions that they become.
+_RESTARTS = {"max_restarts": "max_restarts"}
+_ELASTIC = {
+    "min_workers": "min_workers",
+    "rejoin_after": "rejoin_after_seconds",
+    "rejoin_on": "rejoin_on",
+}
+
+
+def _given(options: argparse.Namespace, names: Mapping[str, str]) -> dict[str, Any]:
+    """Those of some options that were given, as arguments."""
+    values = {argument: getattr(options, name) for name, argument in names.items()}
+    return {argument: value for argument, value in values.items() if value is not None}
+
+
+def _check(parser: _Parser, options: argparse.Namespace) -> None:
+    """Ends this process if options do not go together."""
+    if options.elastic and options.servers is not None:
+        parser.error("argument --elastic: does not go with --servers")
+    for name in _ELASTIC:
+        if getattr(options, name) is not None and not options.elastic:
+            parser.error(f"argument --{name.replace('_', '-')}: needs --elastic")
+    if options.max_restarts is not None and not options.elastic and options.servers is None:
+        parser.error("argument --max-restarts: needs --elastic or --servers")
+    if (options.min_workers or 1) > options.workers:
+        parser.error(
+            f"argument --min-workers: must be at most --workers, {options.workers}. Received: "
+            f"{options.min_workers}"
+        )
     if not options.command:
         parser.error("the following argument is required: a script")
     if not os.path.isfile(options.command[0]):
@@ -400,20 +209,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"argument --log-dir: must be a folder. Received: {options.log_dir} "
                 f"({error.strerror})"
             )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    _check(parser, options)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_ended)
     try:
-        outcome = launch(
-            options.command,
-            workers=options.workers,
-            timeout_seconds=options.timeout,
-            log_dir=options.log_dir,
-        )
+        return _run(options).code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except _EndedBy as ended:
         return 128 + int(ended.args[0])
-    return outcome.code
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ class ParameterServerTrainer:
 
     Args:
         model: A compiled model that was made, built and compiled in the scope of the strategy.
-        checkpoint_dir: A folder that all processes see, for checkpoints of the training. Default:
-            there are none.
+        checkpoint_dir: A folder that all processes see, for checkpoints of the training. The first
+            one is made before the first step. Default: there are none.
         save_every: Steps from one checkpoint to the next, an int from 1. Default: one at the end of
             each epoch.
         keep: How many checkpoints stay, an int from 1.
@@ -280,7 +280,10 @@ class ParameterServerTrainer:
         if self._generation:
             return
         if self._checkpoints is not None:
-            self._state = self._checkpoints.restore() or self._state
+            restored = self._checkpoints.restore()
+            if restored is None:  # so that a server that dies before the next one loses nothing
+                self._checkpoints.save(self._state)
+            self._state = restored or self._state
         else:
             ServerCheckpoints.check_rows(self.model, self._servers)
         self._generation = begin_generation(self._servers)

@@ -20,7 +20,7 @@ from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
-from tf_embed.table import admission_counts
+from tf_embed.table import admission_counts, step_tokens
 from tf_embed.table.policies import MAX_ROWS
 from tf_embed.table.routed_table import RoutedTable, share_of_options
 from tf_embed.table.table import Table
@@ -180,17 +180,24 @@ class ServerTable(RoutedTable):
         routed = self._route(keys)
         sums = routed.sums(tf.cast(tf.reshape(gradients, [-1, self.options.dim]), wide))
         sums = tf.cast(sums, self._wire_type_of(wide))
+        # Each tensor is a call between processes, so all numbers of the step are one.
+        token = step_tokens.token_of_step()
+        numbers = [tf.bitcast(tf.cast(hyper, tf.float64), tf.int64), tf.reshape(step, [1]), *token]
+        sizes = [hyper.shape[0], 1, *(2 for _ in token)]
+        packed = tf.concat(numbers, 0)
 
         def apply(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
-            return part.apply(
-                some,
-                tf.cast(rows, wide),
-                rule=rule,
-                hyper=hyper,
-                step=step,
-                distinct=True,
-                stochastic_rounding=stochastic_rounding,
-            )
+            there = tf.split(packed, sizes)
+            with step_tokens.with_tokens(there[2:]):
+                return part.apply(
+                    some,
+                    tf.cast(rows, wide),
+                    rule=rule,
+                    hyper=tf.bitcast(there[0], tf.float64),
+                    step=tf.reshape(there[1], []),
+                    distinct=True,
+                    stochastic_rounding=stochastic_rounding,
+                )
 
         return self._done(apply, routed.counts, [routed.keys, sums])
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
 
 class _OfThread(threading.local):
-    token: tf.Tensor | None = None
+    tokens: Sequence[tf.Tensor] = ()
 
 
 _of_thread = _OfThread()
@@ -28,13 +28,20 @@ def with_token(token: tf.Tensor) -> Iterator[None]:
     Args:
         token: int64 [2]: the number of the step, and one below which all steps are over.
     """
-    before, _of_thread.token = _of_thread.token, token
+    with with_tokens([token]):
+        yield
+
+
+@contextlib.contextmanager
+def with_tokens(tokens: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Gives all updates of tables in the block what `token_of_step` gave, or a copy of it."""
+    before, _of_thread.tokens = _of_thread.tokens, tokens
     try:
         yield
     finally:
-        _of_thread.token = before
+        _of_thread.tokens = before
 
 
 def token_of_step() -> list[tf.Tensor]:
     """The token of the step; none outside of `with_token`."""
-    return [] if _of_thread.token is None else [_of_thread.token]
+    return list(_of_thread.tokens)

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that a launcher starts on this machine, and that end with it.
+
+How no process stays behind: each task leads a process group, which is ended as a whole. A guard
+process reads a pipe from the launcher. The pipe ends when the launcher is killed, and then the
+guard kills the groups. A task itself also asks the kernel to be killed when the launcher dies,
+which covers the moment before the guard knows its group.
+
+The launcher's modules need nothing but the standard library: see `run.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+TIMED_OUT = 124
+# How often a launcher looks for tasks that ended.
+POLL_SECONDS = 0.02
+# For output that is still in pipes when all tasks have ended.
+_DRAIN_SECONDS = 5.0
+
+# Becomes the program after it has asked for SIGKILL on the death of its parent: 1 is
+# PR_SET_PDEATHSIG. The request survives exec. A function between fork and exec would not be safe
+# beside other threads.
+_TASK = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+# Reads the ids of groups, a line each; a minus says that the group has ended. It kills the others
+# at the end of its input.
+_GUARD = """
+import os, signal, sys
+groups = set()
+for line in sys.stdin:
+    if line == "done\\n":
+        os._exit(0)
+    group = int(line)
+    groups.add(group) if group > 0 else groups.discard(-group)
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How the tasks ended.
+
+    Attributes:
+        code: 0 if all workers exited with 0; otherwise the first failing code, 128 + the number of
+            the signal that ended the worker, or 124 after the timeout.
+        worker: The index of the first worker that failed; None if none did, or after the timeout.
+        reason: A sentence about the failure; empty if there was none.
+    """
+
+    code: int = 0
+    worker: int | None = None
+    reason: str = ""
+
+
+@contextlib.contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Ports of the loopback interface that the system gives to no other process.
+
+    The sockets stay bound and do not listen. Linux lets a server with SO_REUSEADDR, as gRPC's is,
+    listen on such a port, and hands the port out for nothing else.
+    """
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            bound = stack.enter_context(socket.socket())
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(("127.0.0.1", 0))
+            ports.append(bound.getsockname()[1])
+        yield ports
+
+
+class Task:
+    """One task: its process, the group that it leads, and its output.
+
+    Attributes:
+        job: "worker", "chief" or "ps".
+        index: Its number among the tasks of the job.
+        name: Both, for messages: "worker 0".
+        group: The number of its process group.
+        status: None while it runs; then as Popen.returncode.
+    """
+
+    def __init__(
+        self, job: str, index: int, command: Sequence[str], environment: dict[str, str]
+    ) -> None:
+        self.job, self.index = job, index
+        self.name = job if job == "chief" else f"{job} {index}"
+        self.status: int | None = None
+        stub = [sys.executable, "-I", "-S", "-c", _TASK, str(os.getpid()), *command]
+        self._process = subprocess.Popen(
+            stub,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
+        self.group = self._process.pid
+
+    def outputs(self) -> list[tuple[IO[bytes], Any]]:
+        """Its pipes, each with the stream of the launcher that it goes to."""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        return [(self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)]
+
+    def send(self, number: int) -> None:
+        """Sends a signal to the whole group. Does nothing if the task has ended."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, number)
+
+    def ended(self) -> bool:
+        """Whether it has ended. If so, the rest of its group is killed."""
+        if self.status is not None:
+            return True
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        if os.waitid(os.P_PID, self.group, options) is None:
+            return False
+        # Not reaped yet, so that no other group can have this number.
+        self.send(signal.SIGKILL)
+        self.status = self._process.wait()
+        return True
+
+    def ending(self) -> str:
+        """How it ended, as a sentence without its stop."""
+        status = self.status or 0
+        if status >= 0:
+            return f"{self.name} exited with code {status}"
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else "unnamed"
+        return f"{self.name} was ended by signal {-status} ({name})"
+
+    def failure(self) -> Outcome | None:
+        """How it failed; None if it did not."""
+        status = self.status or 0
+        if status == 0:
+            return None
+        worker = self.index if self.job == "worker" else None
+        return Outcome(status if status > 0 else 128 - status, worker, self.ending())
+
+
+class Group:
+    """Tasks that run together, and the guard that outlives the launcher.
+
+    Args:
+        grace_seconds: How long a task may take to end after a signal, before SIGKILL.
+
+    Attributes:
+        tasks: Those that were started, in this order.
+    """
+
+    def __init__(self, grace_seconds: float) -> None:
+        self.tasks: list[Task] = []
+        self._grace_seconds = grace_seconds
+        self._lock = threading.Lock()
+        self._readers: list[threading.Thread] = []
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def start(
+        self,
+        job: str,
+        index: int,
+        command: Sequence[str],
+        environment: dict[str, str],
+        log: IO[bytes] | None = None,
+    ) -> Task:
+        """Starts a task, whose output is copied to the launcher's, and to `log` if it is given."""
+        task = Task(job, index, command, environment)
+        self.tasks.append(task)
+        self._tell_guard(str(task.group))
+        for pipe, stream in task.outputs():
+            arguments = (pipe, stream, f"[{task.name}] ", log)
+            reader = threading.Thread(target=self._copy, args=arguments, daemon=True)
+            reader.start()
+            self._readers.append(reader)
+        return task
+
+    def forget(self, task: Task) -> None:
+        """Takes out a task that has ended."""
+        self.tasks.remove(task)
+        self._tell_guard(str(-task.group))
+
+    def running(self) -> list[Task]:
+        """The tasks that have not ended."""
+        return [task for task in self.tasks if not task.ended()]
+
+    def wait(
+        self, deadline: float, interrupted: Callable[[], bool] = lambda: False
+    ) -> Outcome | None:
+        """Waits until all have ended, or one has failed, or time is up.
+
+        Args:
+            deadline: When time is up, by the monotonic clock.
+            interrupted: Called again and again: whether to wait no longer.
+
+        Returns:
+            The outcome; None if it was interrupted.
+        """
+        while True:
+            running = self.running()
+            failures = [task.failure() for task in self.tasks]
+            if failed := next((one for one in failures if one is not None), None):
+                return failed
+            if not running:
+                return Outcome()
+            if time.monotonic() >= deadline:
+                return self.timed_out()
+            if interrupted():
+                return None
+            time.sleep(POLL_SECONDS)
+
+    def timed_out(self) -> Outcome:
+        """What the outcome is if time is up now."""
+        names = ", ".join(task.name.removeprefix("worker ") for task in self.running())
+        return Outcome(TIMED_OUT, None, f"time is up with workers still running: {names}")
+
+    def end(self, number: int = signal.SIGTERM, tasks: Sequence[Task] | None = None) -> None:
+        """Ends tasks, all by default, by a signal, and after the grace period by SIGKILL."""
+        ends = list(self.tasks if tasks is None else tasks)
+
+        def run() -> bool:
+            return not all(task.ended() for task in ends)
+
+        try:
+            for task in ends:
+                task.send(number)
+            deadline = time.monotonic() + self._grace_seconds
+            while run() and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+        finally:  # also at a second Ctrl-C
+            for task in ends:
+                task.send(signal.SIGKILL)
+            while run():
+                time.sleep(POLL_SECONDS)
+
+    @contextlib.contextmanager
+    def ended_at_exit(self) -> Iterator[None]:
+        """Ends all tasks at the end of the block: by SIGINT after Ctrl-C, otherwise by SIGTERM."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.end(signal.SIGINT)
+            raise
+        except BaseException:
+            self.end()
+            raise
+        self.end()
+
+    def close(self) -> None:
+        """Reads what is left of the output and dismisses the guard."""
+        self._tell_guard("done")
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        for reader in self._readers:
+            # A process that left its group may hold the pipe open.
+            reader.join(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(OSError):
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+        self._guard.wait()
+
+    def _tell_guard(self, line: str) -> None:
+        assert self._guard.stdin is not None
+        with contextlib.suppress(OSError):  # it was killed: tasks still have the kernel's word
+            self._guard.stdin.write(f"{line}\n".encode())
+            self._guard.stdin.flush()
+
+    def _copy(self, pipe: IO[bytes], stream: Any, prefix: str, log: IO[bytes] | None) -> None:
+        with pipe:
+            for line in pipe:
+                if not line.endswith(b"\n"):
+                    line += b"\n"
+                with self._lock:
+                    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                        stream.write(prefix + line.decode(errors="replace"))
+                        stream.flush()
+                    if log is not None:
+                        with contextlib.suppress(ValueError):  # closed
+                            log.write(line)
+                            log.flush()
+
+
+def say(sentence: str) -> None:
+    """Prints a sentence of the launcher."""
+    print(f"[launcher] {sentence}.", file=sys.stderr, flush=True)
