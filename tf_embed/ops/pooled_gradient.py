@@ -139,7 +139,9 @@ class Pooling:
             factors = tf.where(self._is_padding(flat), tf.zeros([], rows.dtype), factors)
         shape, numbers = self._bags_of(keys)
         count = tf.reduce_prod(shape)
-        total = tf.math.unsorted_segment_sum(factors[:, tf.newaxis] * rows, numbers, count)
+        if weights is not None or self.padding is not None:
+            rows = factors[:, tf.newaxis] * rows
+        total = tf.math.unsorted_segment_sum(rows, numbers, count)
         if self.combiner == "mean":
             divisor = tf.math.unsorted_segment_sum(factors, numbers, count)
         elif self.combiner == "sqrtn":

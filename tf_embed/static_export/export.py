@@ -93,9 +93,9 @@ def export_static(
     overwrite = validation.flag(overwrite, "overwrite")
     if not tf.executing_eagerly():
         raise ValueError("`export_static` must be called in eager execution.")
-    functions = served_functions(model, input_signature)
     for table in _known_tables(model):
         _check(table)
+    functions = served_functions(model, input_signature)
     tracing = _Tracing(quantize, draws)
     with new_folder(path, overwrite) as folder:
         with substitutes.using(tracing.stand_in_of):
@@ -195,7 +195,7 @@ def _known_tables(model: Any) -> Iterator[Table]:
         for weight in model.weights:
             if isinstance(weight, Anchor):
                 yield from weight.tables
-    for one in model.submodules if isinstance(model, tf.Module) else ():
+    for one in (model, *model.submodules) if isinstance(model, tf.Module) else ():
         if isinstance(one, Variable):
             yield one.table
 
@@ -208,9 +208,9 @@ def _check(table: Table) -> None:
     """
     if isinstance(table, RoutedTable):
         raise ValueError(
-            f"The table of {table.options.name!r} is spread over processes, and a static export is "
-            "of one: save the model as a .keras file or its weights, load them in a process "
-            "without a strategy, and export there."
+            f"The table of {table.options.name!r} is spread over processes, and a static export "
+            "is of one process: save the model as a .keras file or its weights, load them in a "
+            "process without a strategy, and export there."
         )
 
 

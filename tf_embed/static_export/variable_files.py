@@ -9,7 +9,7 @@ are written again, the slices of tables beside them, and all of that is merged.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -64,10 +64,9 @@ class VariableFiles:
         num_rows, width = filling.blocks.num_rows, zeros.shape[1]
         keys = _Tensor(keys_name, [num_rows], filling.table.keys.dtype)
         rows = _Tensor(rows_name, [num_rows + 1, width], filling.table.rows.dtype)
-        self._append(rows, zeros)
+        self._append({rows: zeros})
         for of_keys, of_rows in filling.table.stored_blocks(filling.blocks):
-            self._append(keys, of_keys)
-            self._append(rows, of_rows)
+            self._append({keys: of_keys, rows: of_rows})
         for tensor in (keys, rows):
             assert tensor.written == tensor.shape[0], (tensor.name, tensor.written, tensor.shape)
             whole = tensor.whole()
@@ -84,10 +83,13 @@ class VariableFiles:
             delete_old_dirs=False,
         )
 
-    def _append(self, tensor: _Tensor, block: tf.Tensor) -> None:
-        place = tensor.next(block)
-        if place is not None:
-            self._write([tensor.name], [place], [block])
+    def _append(self, blocks: Mapping[_Tensor, tf.Tensor]) -> None:
+        """Writes the next slice of some tensors, in one file."""
+        places = {tensor: tensor.next(block) for tensor, block in blocks.items()}
+        now = {tensor: place for tensor, place in places.items() if place is not None}
+        if now:
+            names = [tensor.name for tensor in now]
+            self._write(names, list(now.values()), [blocks[tensor] for tensor in now])
 
     def _write(self, names: list[str], slices: list[str], tensors: list[tf.Tensor]) -> None:
         part = f"{self._prefix}_part_{len(self._parts)}"

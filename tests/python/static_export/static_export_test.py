@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 import unittest.mock
 from typing import Any
 
+import c_api_serve
 import keras
 import numpy as np
 import pytest
@@ -73,6 +76,23 @@ class ServingTest(StockTest):
                 self.assert_same([answers], case.answers)
         other = os.path.join(self.folder(), "again")
         self.assert_same(self.stock.call_again(path, [arrays], other), case.answers)
+
+    def test_the_c_api_serves_it(self):
+        folder = pathlib.Path(self.folder())
+        case = CASES["pooled padding"]()
+        path = self.export(case)
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            meta = tf.compat.v1.saved_model.load(session, ["serve"], path)
+            signature = meta.signature_def["serving_default"]
+            (fed,), (got,) = signature.inputs.values(), signature.outputs.values()
+            names = [one.name.partition(":")[0] for one in (fed, got)]
+        np.save(folder / "ids.npy", IDS)
+        program = pathlib.Path(c_api_serve.__file__)
+        library = pathlib.Path(tf.__file__).parent / "libtensorflow_cc.so.2"
+        files = [folder / "ids.npy", folder / "answers.npy"]
+        command = [sys.executable, program, library, path, *names, *files]
+        subprocess.run(list(map(str, command)), check=True, timeout=300)
+        self.assert_same([np.load(folder / "answers.npy")], case.answers)
 
     def test_each_function_of_a_module_keeps_its_name(self):
         class Module(tf.Module):
