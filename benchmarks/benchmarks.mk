@@ -36,3 +36,7 @@ bench-workers: library $(VENV)/.ready
 .PHONY: bench-scaling
 bench-scaling: library $(VENV)/.demo
 	$(VENV)/bin/python benchmarks/scaling.py all --write
+
+.PHONY: bench-static
+bench-static: library $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/static_export.py

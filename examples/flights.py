@@ -11,8 +11,9 @@ December, new tail numbers and flight numbers included. They differ in one thing
   tf_embed  a 64-bit fingerprint of the string, and a DynamicEmbedding that grows as ids come.
 
 Then the dynamic model goes the way of a model in production: it is checkpointed, restored into a
-fresh model, exported, and served by a second process that gets the same numbers. The program ends
-with "served == trained", or with a sentence that says what went wrong and exit status 1.
+fresh model, exported, and served by a second process that gets the same numbers, and by a third one
+that has TensorFlow alone. The program ends with "served == trained", or with a sentence that says
+what went wrong and exit status 1.
 """
 
 import functools
@@ -233,22 +234,38 @@ def require_same_rows(model: keras.Model, other: keras.Model, deed: str) -> None
 
 
 def check_serving(model: keras.Model, test: Flights, output_dir: pathlib.Path) -> None:
-    """Exports the model and has a second process answer a batch of test flights."""
+    """Exports the model and has other processes answer a batch of test flights."""
+    batch = test.where(np.arange(len(test)) >= len(test) - SERVED_FLIGHTS)
     export_dir = output_dir / "exported"
     model.export(str(export_dir), verbose=False)
-
-    questions, answers = output_dir / "questions.npz", output_dir / "answers.npy"
-    batch = test.where(np.arange(len(test)) >= len(test) - SERVED_FLIGHTS)
-    np.savez(questions, **batch.ids)
-    answers.unlink(missing_ok=True)  # never compare with the answers of an earlier run
-    server = pathlib.Path(__file__).with_name("flights_serve.py")
-    command = [sys.executable, server, export_dir, questions, answers]
-    served = subprocess.run([str(word) for word in command], check=False)
-    require(served.returncode == 0, f"the server ended with exit status {served.returncode}.")
-
-    gap = np.abs(np.load(answers)[:, 0] - predict(model, batch)).max()
+    served = serve("flights_serve.py", export_dir, batch, output_dir)
+    gap = np.abs(served - predict(model, batch)).max()
     require(gap <= PREDICTION_TOLERANCE, f"served predictions are off by up to {gap:.1e}.")
     print(f"export      {export_dir}: a second process served {len(batch):,} flights")
+
+    static_dir = output_dir / "static"
+    tf_embed.export_static(model, static_dir, overwrite=True)
+    served_without = serve("flights_serve_stock.py", static_dir, batch, output_dir)
+    gap = np.abs(served_without - served).max()
+    require(
+        gap <= PREDICTION_TOLERANCE, f"predictions without tf_embed are off by up to {gap:.1e}."
+    )
+    how = "the same numbers" if gap == 0 else f"numbers that differ by at most {gap:.1e}"
+    print(f"static      {static_dir}: a process without tf_embed served {how}")
+
+
+def serve(
+    program: str, export_dir: pathlib.Path, batch: Flights, output_dir: pathlib.Path
+) -> np.ndarray:
+    """What a server of its own process answers, `[num_flights]`."""
+    questions, answers = output_dir / "questions.npz", output_dir / "answers.npy"
+    np.savez(questions, **batch.ids)
+    answers.unlink(missing_ok=True)  # never compare with the answers of an earlier run
+    server = pathlib.Path(__file__).with_name(program)
+    command = [sys.executable, server, export_dir, questions, answers]
+    served = subprocess.run([str(word) for word in command], check=False)
+    require(served.returncode == 0, f"{program} ended with exit status {served.returncode}.")
+    return np.load(answers)[:, 0]
 
 
 # --- The program ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     RestrictPolicy              cuts a Variable down on demand; TimestampRestrictPolicy,
                                 FrequencyRestrictPolicy
     Snapshots                   saves under names, of changes too, while training goes on
+    export_static               a SavedModel that is served without tf_embed
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
     default_partition_fn        how keys are spread over shards
     distributed.Model           a Keras model for several workers; distributed.run launches them
@@ -44,6 +45,7 @@ from tf_embed import tfra as tfra  # noqa: E402
 from tf_embed._version import __version__  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.snapshots import Snapshots  # noqa: E402
+from tf_embed.static_export import export_static  # noqa: E402
 from tf_embed.table.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
 from tf_embed.table.restrict_policies import (  # noqa: E402
     FrequencyRestrictPolicy,
@@ -80,6 +82,7 @@ __all__ = [
     "embedding_lookup",
     "embedding_lookup_sparse",
     "embedding_lookup_unique",
+    "export_static",
     "safe_embedding_lookup_sparse",
     "unique_rows",
 ]

@@ -12,6 +12,7 @@ import hostile_kinds as k
 import tensorflow as tf
 from hostile_batch_cases import BATCH_CALLS
 from hostile_call import Call, variable
+from hostile_export_cases import EXPORT_CALLS
 from hostile_layer_cases import LAYER_CALLS
 from hostile_one_embedding_cases import ONE_EMBEDDING_CALLS
 from hostile_rule_cases import RULE_CALLS
@@ -520,6 +521,7 @@ CALLS: dict[str, Call] = {
     **BATCH_CALLS,
     **ONE_EMBEDDING_CALLS,
     **RULE_CALLS,
+    **EXPORT_CALLS,
     **SNAPSHOT_CALLS,
     **SOK_CALLS,
     **WRAPPER_CALLS,

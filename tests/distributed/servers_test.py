@@ -73,6 +73,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             "bags": ("table-batched", "ParameterServerStrategy"),
             "bound": ("max_rows=1",),
             "saved_model": ("SavedModel", ".keras"),
+            "static export": ("static export", ".keras"),
         }
         self.assertEqual(set(refused), set(expected))
         for what, words in expected.items():

@@ -62,6 +62,8 @@ class WorkerSavingTest(tf.test.TestCase):
         for found in results("write", 2):
             for what in ("export", "model export"):
                 self.assertIn("a SavedModel is of one process", found[what])
+            for what in ("static export", "static export of a module"):
+                self.assertIn("a static export is of one process", found[what])
 
     def test_another_number_of_processes_is_refused(self):
         for found in results("write", 2):

@@ -38,6 +38,7 @@ PYTHON_ROOMS = (
     "tfra",
     "one_embedding",
     "sok",
+    "static_export",
     "__init__",
 )
 PYTHON_LEVEL = {name: level for level, name in enumerate(PYTHON_ROOMS)}

@@ -411,6 +411,19 @@ def exported(layer: bool = False, times: int = 1) -> Callable[..., Any]:
     return run
 
 
+def exported_static(way: str, folder: pathlib.Path) -> Any:
+    model = trained(way)
+    path = str(folder / "static")
+    tf_embed.export_static(lookup_of(layer_of(model)), path)
+    loaded = tf.saved_model.load(path)
+
+    def lookup(ids: Any) -> Any:
+        flat = tf.constant(np.reshape(ids, [-1]), tf.int64)
+        return loaded.serve(flat).numpy().reshape([*np.shape(ids), 2])
+
+    return alike_lookups(model, lookup)
+
+
 def saved_model(checkpointed: bool) -> Callable[..., Any]:
     def run(way: str, folder: pathlib.Path) -> Any:
         model = trained(way)
@@ -513,6 +526,7 @@ SAVE_PATHS = (
     SavePath("`model.export`", exported(), _SERVING),
     SavePath("`model.export`, loaded twice", exported(times=2), _SERVING),
     SavePath("`model.export`, `TFSMLayer`", exported(layer=True), _SERVING),
+    SavePath("`tf_embed.export_static`", exported_static, _SERVING),
     SavePath("`tf.saved_model.save`", saved_model(checkpointed=False), _SERVING),
     SavePath("checkpoint of a loaded SavedModel", saved_model(checkpointed=True), _SERVING),
 )

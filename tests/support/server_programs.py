@@ -247,6 +247,13 @@ def refusals(strategy: Any) -> Any:
         "saved_model": message_of(
             lambda: tf.saved_model.save(tf_embed.Variable(), "/tmp/never_written")
         ),
+        "static export": message_of(
+            lambda: tf_embed.export_static(
+                tf_embed.Variable(),
+                "/tmp/never_written",
+                input_signature=[tf.TensorSpec([None], tf.int64)],
+            )
+        ),
     }
 
 

@@ -117,6 +117,17 @@ def admitting_read(strategy: Any, rank: int, folder: str) -> Any:
     return admitting(strategy, rank, folder, reads=True)
 
 
+class _Lookup(tf.Module):
+    """A module that looks up in a variable."""
+
+    def __init__(self, v: tf_embed.Variable) -> None:
+        super().__init__()
+        self.v = v
+
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.v.lookup(ids)
+
+
 def write(strategy: Any, rank: int, folder: str) -> Any:
     """Saves in all ways, and gives what the files should bring back."""
     v, optimizer = trained(strategy, rank, folder)
@@ -135,6 +146,11 @@ def write(strategy: Any, rank: int, folder: str) -> Any:
     keras_model.fit(dataset(), epochs=1, verbose=0)
     found["model, trained on"] = contents_of_model(keras_model)
     found["model export"] = said_by(keras_model.export, os.path.join(folder, f"model-{rank}"))
+    path = os.path.join(folder, f"static-{rank}")
+    found["static export"] = said_by(tf_embed.export_static, keras_model, path)
+    found["static export of a module"] = said_by(
+        tf_embed.export_static, _Lookup(v), path, input_signature=[tf.TensorSpec([None], tf.int64)]
+    )
     return found
 
 

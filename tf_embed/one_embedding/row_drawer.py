@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tf_embed.exchange.worker_sharding import LOCAL
 from tf_embed.one_embedding.initializers import Quantile, WeightInitializer
-from tf_embed.ops import table_batch_ops
 from tf_embed.table.devices import CPU
 from tf_embed.table.initializers import KeyedInitializer
+from tf_embed.table.pooled_tables import find_pooled_tables
 from tf_embed.variable.variable import Variable
 
 
@@ -134,13 +134,12 @@ class RowDrawer(KeyedInitializer):
             tf.constant(offsets) + starts[None, :] * dim,
             tf.fill(shape, tf.constant(dim, tf.int64)),
         ]
-        drawn = table_batch_ops.find_pooled_tables(
-            [one.table.resource_handle for one in self._generators],
+        drawn = find_pooled_tables(
+            [one.table for one in self._generators],
             tf.tile(keys, [num_columns]),
             tf.range(num_columns * count + 1),
             tf.reshape(tf.stack(pieces, axis=-1), [-1, 5]),
             count * dim,
-            row_dtypes=[one.value_dtype for one in self._generators],
             dims=[one.dim for one in self._generators],
             combiner="sum",
         )

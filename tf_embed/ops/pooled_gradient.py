@@ -9,11 +9,12 @@ gradients of gradients, is that of the same pooling made of TensorFlow's ops, `p
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.ops import table_ops
+from tf_embed.ops import stock_ops, table_ops
 from tf_embed.ops.lookup_gradient import gradient_of_token
 
 
@@ -108,6 +109,25 @@ class Pooling:
             pooled = self.pool(keys, rows, self.weights)
         return tape.gradient(pooled, self.weights, output_gradients=upstream)
 
+    def find_and_pool(
+        self, keys: tf.Tensor, rows_of: Callable[[tf.Tensor], tf.Tensor], dim: int
+    ) -> tf.Tensor:
+        """Pools the rows of keys, which padding has none of.
+
+        Args:
+            keys: The keys.
+            rows_of: From keys [n] to rows [n, dim], of the dtype that they are pooled in.
+            dim: Number of weights in a row.
+        """
+        flat = tf.reshape(keys, [-1])
+        if self.padding is None:
+            return self.pool(keys, rows_of(flat), self.weights)
+        places = tf.where(tf.logical_not(self._is_padding(flat)))
+        rows = tf.scatter_nd(
+            places, rows_of(tf.gather_nd(flat, places)), [tf.size(flat, tf.int64), dim]
+        )
+        return self.pool(keys, tf.ensure_shape(rows, [None, dim]), self.weights)
+
     def pool(self, keys: tf.Tensor, rows: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
         """Pools rows [number of keys, dim] by ops of TensorFlow, each of which has a gradient."""
         flat = tf.reshape(keys, [-1])
@@ -116,12 +136,12 @@ class Pooling:
         else:
             factors = tf.reshape(weights, [-1])
         if self.padding is not None:
-            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
-            is_padding = tf.equal(signed, tf.constant(self.padding, signed.dtype))
-            factors = tf.where(is_padding, tf.zeros([], rows.dtype), factors)
+            factors = tf.where(self._is_padding(flat), tf.zeros([], rows.dtype), factors)
         shape, numbers = self._bags_of(keys)
         count = tf.reduce_prod(shape)
-        total = tf.math.unsorted_segment_sum(factors[:, tf.newaxis] * rows, numbers, count)
+        if weights is not None or self.padding is not None:
+            rows = factors[:, tf.newaxis] * rows
+        total = tf.math.unsorted_segment_sum(rows, numbers, count)
         if self.combiner == "mean":
             divisor = tf.math.unsorted_segment_sum(factors, numbers, count)
         elif self.combiner == "sqrtn":
@@ -135,6 +155,11 @@ class Pooling:
             total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
         return tf.reshape(total, tf.concat([shape, tf.shape(rows, tf.int64)[1:]], 0))
 
+    def _is_padding(self, keys: tf.Tensor) -> tf.Tensor:
+        """Which keys [n] count for nothing."""
+        signed = tf.bitcast(keys, tf.int64) if keys.dtype == tf.uint64 else keys
+        return tf.equal(signed, tf.constant(self.padding, signed.dtype))
+
     def _bags_of(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The shape of the bags, and the bag of each key, both int64."""
         if not self.bags:
@@ -143,9 +168,7 @@ class Pooling:
             return shape[:-1], places // tf.maximum(shape[-1], 1)
         if len(self.bags) == 1:
             (splits,) = self.bags
-            ragged = tf.RaggedTensor.from_row_splits(tf.reshape(keys, [-1]), splits, validate=False)
-            count = tf.shape(splits, tf.int64)[:1] - 1
-            return count, tf.cast(ragged.value_rowids(), tf.int64)
+            return tf.shape(splits, tf.int64)[:1] - 1, stock_ops.bag_of_each(splits)
         indices, shape = self.bags
         strides = tf.math.cumprod(shape[:-1], exclusive=True, reverse=True)
         return shape[:-1], tf.reduce_sum(indices[:, :-1] * strides, axis=-1)

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops import stock_ops, substitutes
 from tf_embed.ops.lookup_gradient import gradient_of_token
 
 _raw = _library.load()
@@ -86,6 +87,38 @@ def find_pooled_tables(
         max_gradient=max_gradient,
         training=training,
         rows=list(rows),
+    )
+
+
+def check_bounds(
+    indices: tf.Tensor,
+    offsets: tf.Tensor,
+    num_bags: tf.Tensor,
+    *,
+    rows: Sequence[int],
+    tables: Sequence[str],
+    owner: str,
+    mode: str,
+    padding: Sequence[int],
+) -> Any:
+    """Takes indices out that are no row numbers, and mends offsets; see cc/ops/bounds_ops.cc.
+
+    Returns:
+        `checked_indices`, `checked_offsets`, `kept`, `changed` and `num_events`.
+    """
+    if substitutes.are_used():
+        return stock_ops.check_bounds(
+            indices, offsets, num_bags, rows=rows, owner=owner, mode=mode, padding=padding
+        )
+    return _raw.tf_embed_check_bounds(
+        indices=indices,
+        offsets=offsets,
+        num_bags=num_bags,
+        rows=rows,
+        tables=tables,
+        owner=owner,
+        mode=mode,
+        padding=padding,
     )
 
 

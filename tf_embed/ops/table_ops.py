@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops import stock_ops, substitutes
 
 _raw = _library.load()
 
@@ -154,6 +155,8 @@ def checked_sparse(ids: tf.SparseTensor, label: str) -> tuple[tf.Tensor, tf.Tens
     Args:
         label: What messages call them.
     """
+    if substitutes.are_used():
+        return stock_ops.checked_sparse(ids.indices, ids.values, ids.dense_shape, label)
     return _raw.tf_embed_check_sparse(ids.indices, ids.values, ids.dense_shape, label)
 
 
@@ -284,6 +287,8 @@ def unique_keys(keys: tf.Tensor, handle: tf.Tensor | None = None) -> tuple[tf.Te
     Returns:
         The distinct keys and, keys.shape, int32, where each key is among them.
     """
+    if substitutes.are_used():
+        return stock_ops.unique_keys(keys)
     with _where(handle) as tables:
         return _raw.tf_embed_unique_keys(keys=keys, tables=tables)
 
@@ -437,6 +442,18 @@ def erase(handle: tf.Tensor, keys: tf.Tensor, owners: tf.Tensor) -> tf.Operation
 def clear(handle: tf.Tensor) -> tf.Operation | None:
     """Removes every key and gives the memory back."""
     return _raw.tf_embed_clear(table=handle)
+
+
+def destroy(
+    handle: tf.Tensor, eagerly: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> None:
+    """Frees a table, wherever the last reference to it went.
+
+    Args:
+        eagerly: Makes a block one of eager execution.
+    """
+    with eagerly():
+        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
 def shrink(handle: tf.Tensor) -> tf.Operation | None:

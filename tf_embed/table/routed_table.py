@@ -57,20 +57,15 @@ class RoutedTable(Table):
         training: bool = False,
     ) -> tf.Tensor:
         """See `Table`. Rows of distinct keys come here and are pooled here."""
-        flat = tf.reshape(keys, [-1])
         wide = table_ops.compute_dtype(self.options.value_dtype)
         if isinstance(padding, int) and padding >= 2**63:
             padding -= 2**64  # as bits
-        if padding is None:
-            rows = tf.cast(self.rows(flat, defaults, token, training=training), wide)
-        else:
-            signed = tf.bitcast(flat, tf.int64) if flat.dtype == tf.uint64 else flat
-            places = tf.where(tf.not_equal(signed, tf.constant(padding, signed.dtype)))
-            some = tf.gather_nd(flat, places)
-            rows = tf.cast(self.rows(some, defaults, token, training=training), wide)
-            shape = [tf.size(flat, tf.int64), self.options.dim]
-            rows = tf.ensure_shape(tf.scatter_nd(places, rows, shape), [None, self.options.dim])
-        return Pooling(bags, weights, combiner, padding).pool(keys, rows, weights)
+
+        def rows_of(some: tf.Tensor) -> tf.Tensor:
+            return tf.cast(self.rows(some, defaults, token, training=training), wide)
+
+        pooling = Pooling(bags, weights, combiner, padding)
+        return pooling.find_and_pool(keys, rows_of, self.options.dim)
 
     def find_slots(
         self, keys: tf.Tensor, rule: ExternalRule

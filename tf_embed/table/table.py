@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import callers, validation
-from tf_embed.ops import policy_ops, slot_ops, table_ops
+from tf_embed.ops import policy_ops, slot_ops, substitutes, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
 from tf_embed.table import sharding, step_tokens
@@ -67,7 +67,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
                 self._no_rows = tf.zeros([0], options.value_dtype)
             # TensorFlow keeps, for this purpose, what brings back the eager execution of now.
             eagerly = self._destruction_context
-            freed = weakref.finalize(self, _destroy, self.resource_handle, eagerly)
+            freed = weakref.finalize(self, table_ops.destroy, self.resource_handle, eagerly)
             # Memory goes with the process, but files in a folder would stay.
             freed.atexit = bool(options.storage_attributes.get("path"))
 
@@ -150,6 +150,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         Returns:
             Rows, keys.shape + [dim], and whether each key is there, keys.shape.
         """
+        stand_in = substitutes.of(self)
+        if stand_in is not None:
+            return stand_in.find(keys, defaults)
         owners = self._owners(keys)
         if defaults is None:
             defaults = self._initial_rows(keys, owners)
@@ -196,6 +199,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
         Returns:
             A row for each bag, the shape of the bags + [dim], of `ops.compute_dtype`.
         """
+        stand_in = substitutes.of(self)
+        if stand_in is not None:
+            return stand_in.find_pooled(keys, bags, weights, combiner, padding, defaults)
         options = self.options
         owners = self._owners(keys)
         if defaults is None:
@@ -592,9 +598,3 @@ class Table(tf.saved_model.experimental.TrackableResource):
             name=options.name,
         )
         return empty if rows is None else rows
-
-
-def _destroy(handle: tf.Tensor, eagerly: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Frees a table, wherever the last reference to it went."""
-    with eagerly():
-        tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)

@@ -8,12 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import _library
 from tf_embed.exchange import strategies
+from tf_embed.ops import substitutes, table_batch_ops
 from tf_embed.tbe.inputs import Batch
 from tf_embed.tbe.types import BoundsCheckMode
-
-_raw = _library.load()
 
 
 class BoundsCheck:
@@ -47,10 +45,10 @@ class BoundsCheck:
 
     def checked(self, batch: Batch) -> Batch:
         """The batch without them. Counts the faults, if the mode says so."""
-        checked = _raw.tf_embed_check_bounds(
-            indices=batch.indices,
-            offsets=batch.offsets,
-            num_bags=batch.num_bags,
+        checked = table_batch_ops.check_bounds(
+            batch.indices,
+            batch.offsets,
+            batch.num_bags,
             rows=self._rows,
             tables=self._tables,
             owner=self._owner,
@@ -61,7 +59,8 @@ class BoundsCheck:
         if weights is not None:
             kept = checked.kept
             weights = tf.cond(checked.changed, lambda: _taken(weights, kept), lambda: weights)
-        if self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE):
+        counts = self._mode in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE)
+        if counts and not substitutes.are_used():  # what is served keeps no count
             self._count(checked.num_events)
         return Batch(checked.checked_indices, checked.checked_offsets, weights, batch.num_bags)
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_embed.ops import table_batch_ops
+from tf_embed.ops import substitutes
 from tf_embed.ops.lookup_gradient import token_of
+from tf_embed.table.pooled_tables import find_pooled_tables
 from tf_embed.tbe.batch_trainer import BatchTrainer
 from tf_embed.tbe.inputs import Batch, times_factors
 from tf_embed.tbe.tables import Member
@@ -73,15 +74,14 @@ class PooledLookup:
     def _find_stored(
         self, batch: Batch, pieces: tf.Tensor, size: tf.Tensor, training: bool
     ) -> tf.Tensor:
-        return table_batch_ops.find_pooled_tables(
-            [table.table.resource_handle for table in self._tables],
+        return find_pooled_tables(
+            [table.table for table in self._tables],
             batch.indices,
             batch.offsets,
             pieces,
             size,
             batch.weights,
             self._tokens(),
-            row_dtypes=[table.value_dtype for table in self._tables],
             dims=self._dims,
             combiner=self._combiner,
             packs=self._anchor is not None,
@@ -92,6 +92,8 @@ class PooledLookup:
 
     def _tokens(self) -> list[tf.Tensor]:
         """The tokens of the anchors, so that tapes see the lookup."""
+        if substitutes.are_used():
+            return []
         if self._anchor is not None:
             return [token_of(self._anchor.value, tf.int64)]
         return [

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.ops import stock_ops
 
 TAIL = 8  # bytes behind the codes
 _SMALLEST = float(np.finfo(np.float32).tiny)
@@ -77,10 +78,7 @@ def dequantize(rows: Any) -> tf.Tensor:
         raise ValueError(
             f"`rows` must have at least {TAIL + 1} bytes each. Received: shape={rows.shape}"
         )
-    codes = tf.cast(tf.bitcast(rows[..., :-TAIL], tf.uint8), tf.float32)
-    scale = tf.bitcast(rows[..., -TAIL : -TAIL // 2], tf.float32)
-    bias = tf.bitcast(rows[..., -TAIL // 2 :], tf.float32)
-    return codes * scale[..., tf.newaxis] + bias[..., tf.newaxis]
+    return stock_ops.dequantized(rows)
 
 
 def _check_axis(rows: tf.Tensor) -> None:

@@ -8,7 +8,12 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import lookup_gradient, pooled_gradient, table_ops  # noqa: F401  registers gradients
+from tf_embed.ops import (
+    lookup_gradient,
+    pooled_gradient,  # noqa: F401  registers gradients
+    substitutes,
+    table_ops,
+)
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.variable import Variable
@@ -246,7 +251,7 @@ def clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
 def token_of(table: Table, anchor: Anchor | None) -> tf.Tensor | None:
     """What a lookup takes so that a tape sees it; None where nothing can be trained."""
     # A frozen table's too: the step that is traced now may run when it is frozen no longer.
-    if anchor is None or not anchor.is_on_tapes:
+    if anchor is None or not anchor.is_on_tapes or substitutes.are_used():
         return None
     options = table.options
     return lookup_gradient.token_of(anchor.value, options.key_dtype, dtype=options.value_dtype)

@@ -8,7 +8,6 @@ import pathlib
 import tempfile
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rows of a table as of one moment, block by block."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from tf_embed.ops import row_file_ops
+from tf_embed.saving import row_streams
+from tf_embed.saving.row_streams import RowReader
+from tf_embed.table.table import Table
+
+# Of the rows that are in memory a second time.
+BLOCK_BYTES = 2**26
+_FILE_NAME = "rows"
+_BUFFER_BYTES = 2**22
+
+
+@dataclasses.dataclass(frozen=True)
+class RowBlocks:
+    """The rows of a table.
+
+    Attributes:
+        num_rows: How many there are.
+        read: Reads the keys [n] and rows [n, dim] of one block after the other.
+    """
+
+    num_rows: int
+    read: Callable[[], Iterator[tuple[tf.Tensor, tf.Tensor]]]
+
+    def __iter__(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        return self.read()
+
+
+@contextlib.contextmanager
+def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
+    """Gives the rows of a table while the block lasts.
+
+    A table with rows in lower tiers may not fit in memory, so it is saved to files first. A table
+    in memory is copied there. So is one in tiers with string keys or integer weights, for which
+    there are no files that are read without a table.
+
+    Args:
+        table: The table.
+        folder: A folder of this machine, for such files.
+    """
+    options = table.options
+    has_files = (
+        options.has_tiers
+        and options.key_dtype in row_streams.KEY_DTYPES
+        and options.value_dtype in row_streams.VALUE_DTYPES
+    )
+    if has_files:
+        with tempfile.TemporaryDirectory(dir=folder) as saved:
+            yield _of_files(table, saved)
+    else:
+        yield _of_copy(table)
+
+
+def _of_copy(table: Table) -> RowBlocks:
+    exported = table.export(with_slots=False, with_policy=False)
+    with tf.device("/CPU:0"):
+        keys, rows = tf.identity(exported.keys), tf.identity(exported.values)
+    num_rows = int(tf.size(keys))
+    length = max(1, BLOCK_BYTES // (table.options.dim * max(1, rows.dtype.size)))
+
+    def read() -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        for begin in range(0, num_rows, length):
+            yield keys[begin : begin + length], rows[begin : begin + length]
+
+    return RowBlocks(num_rows, read)
+
+
+def _of_files(table: Table, folder: str) -> RowBlocks:
+    place = row_file_ops.Place(
+        folder=tf.constant(folder),
+        folder_variable="",
+        file_name=_FILE_NAME,
+        rank=0,
+        processes=1,
+    )
+    row_file_ops.save_rows(table.resource_handle, place, buffer_bytes=_BUFFER_BYTES)
+    reader = RowReader(os.fspath(folder), _FILE_NAME)
+
+    def read() -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        with tf.device("/CPU:0"):
+            for keys, rows, _ in reader.blocks():
+                yield tf.constant(keys), tf.constant(rows)
+        reader.close()
+
+    return RowBlocks(reader.num_rows, read)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`StockTable`: a table's lookups by TensorFlow's ops, on rows in a variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tf_embed.ops.pooled_gradient import Pooling
+from tf_embed.ops.table_ops import Bags, Padding, compute_dtype
+from tf_embed.static_export.initial_rows import random_rows
+from tf_embed.static_export.key_index import KeyIndex, stored_dtype, stored_keys
+from tf_embed.static_export.quantization import format_of
+from tf_embed.static_export.row_blocks import RowBlocks
+from tf_embed.table.initializers import rows_of_new_keys
+from tf_embed.table.table import Table
+
+
+class StockTable(tf.Module):
+    """Stands in for a table, see `substitutes`, and is what a SavedModel has of it.
+
+    The variables are empty: they get their values in the files of the SavedModel, block by block.
+
+    Args:
+        table: The table.
+        quantize: None, "float16" or "int8"; see `quantization`.
+        draws: Whether keys that have no row get their initial one; otherwise zeros.
+
+    Attributes:
+        keys: The keys [n].
+        rows: A row of zeros, and behind it the rows of the keys, [n + 1, width].
+    """
+
+    def __init__(self, table: Table, *, quantize: str | None, draws: bool) -> None:
+        super().__init__()
+        options = table.options
+        self._options = options
+        self._initializer = options.initializer
+        self._draws = draws
+        self._format = format_of(options.value_dtype, options.dim, options.name, quantize)
+        with tf.init_scope(), tf.device("/CPU:0"):
+            self.keys = _empty(stored_dtype(options.key_dtype), [None])
+            self.rows = _empty(self._format.dtype, [None, self._format.width])
+            self.index = KeyIndex(self.keys)
+
+    def find(
+        self, keys: tf.Tensor, defaults: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `substitutes.StandIn`."""
+        numbers = self.index.numbers_of(stored_keys(keys))
+        rows = self._format.restored(tf.gather(self.rows, numbers))
+        exists = numbers > 0
+        if defaults is not None:
+            return tf.where(exists[..., tf.newaxis], rows, defaults), exists
+        return self._with_initial_rows(keys, rows, exists), exists
+
+    def find_pooled(
+        self,
+        keys: tf.Tensor,
+        bags: Bags,
+        weights: tf.Tensor | None,
+        combiner: str,
+        padding: Padding | None,
+        defaults: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """See `substitutes.StandIn`."""
+        options = self._options
+        if isinstance(padding, int) and padding >= 2**63:
+            padding -= 2**64  # as bits
+
+        def rows_of(some: tf.Tensor) -> tf.Tensor:
+            return tf.cast(self.find(some, defaults)[0], compute_dtype(options.value_dtype))
+
+        pooled = Pooling(bags, weights, combiner, padding).find_and_pool(keys, rows_of, options.dim)
+        if not bags:
+            return tf.ensure_shape(pooled, keys.shape[:-1].concatenate([options.dim]))
+        rank = 1 if len(bags) == 1 else (bags[1].shape[0] or 2) - 1
+        return tf.ensure_shape(pooled, [None] * rank + [options.dim])
+
+    def stored_blocks(self, blocks: RowBlocks) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """The keys [n] and rows [n, width] of each block, as `keys` and `rows` have them."""
+        for keys, rows in blocks:
+            yield stored_keys(keys), self._format.stored(rows)
+
+    @property
+    def row_of_zeros(self) -> tf.Tensor:
+        """The first of `rows`, [1, width]."""
+        zeros = tf.zeros([1, self._options.dim], self._options.value_dtype)
+        return self._format.stored(zeros)
+
+    @property
+    def _is_of_zeros(self) -> bool:
+        """Whether initial rows are zeros, or empty strings, as the first of `rows` is."""
+        initializer = self._initializer
+        zeros = initializer.kind == "constant" and initializer.values == (0.0,)
+        return zeros and not (initializer.is_of_python or initializer.strings)
+
+    def _with_initial_rows(self, keys: tf.Tensor, rows: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
+        """Rows, with initial ones of the keys that have none."""
+        options, initializer = self._options, self._initializer
+        if not self._draws or self._is_of_zeros:
+            return rows
+        is_there = exists[..., tf.newaxis]
+        if initializer.strings:
+            return tf.where(is_there, rows, tf.constant(initializer.strings))
+        if initializer.is_of_python:
+            drawn = rows_of_new_keys(
+                initializer,
+                keys,
+                exists,
+                dim=options.dim,
+                value_dtype=options.value_dtype,
+                name=options.name,
+            )
+            return rows if drawn is None else tf.where(is_there, rows, drawn)
+        if initializer.kind in ("constant", "row"):
+            row = tf.constant(initializer.values, tf.float64)
+            if options.value_dtype in (tf.float16, tf.bfloat16):
+                row = tf.cast(row, tf.float32)  # rounded twice, as the table does
+            return tf.where(is_there, rows, tf.cast(row, options.value_dtype))
+        return tf.cond(
+            tf.reduce_all(exists), lambda: rows, lambda: self._with_drawn(keys, rows, exists)
+        )
+
+    def _with_drawn(self, keys: tf.Tensor, rows: tf.Tensor, exists: tf.Tensor) -> tf.Tensor:
+        """Rows, with random ones of the keys that have none."""
+        options = self._options
+        absent = tf.where(tf.logical_not(exists))
+        drawn = random_rows(
+            self._initializer,
+            stored_keys(tf.gather_nd(keys, absent)),
+            dim=options.dim,
+            value_dtype=options.value_dtype,
+        )
+        return tf.tensor_scatter_nd_update(rows, absent, drawn)
+
+
+def _empty(dtype: tf.DType, shape: list[int | None]) -> tf.Variable:
+    """A variable of any number of rows that has none yet."""
+    value = tf.zeros([0, *shape[1:]], dtype)
+    return tf.Variable(value, shape=shape, trainable=False)
