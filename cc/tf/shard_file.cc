@@ -37,6 +37,8 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
   return absl::OkStatus();
 }
 
+void LeaveSlotsOut(RowFileHeader* header) { header->meta.rule = RuleSlots(); }
+
 absl::Status LeaveCountsOut(RowFileHeader* header) {
   SavedPolicy policy;
   TF_RETURN_IF_ERROR(SavedPolicy::Decode(header->policy.data(), header->policy.size(), &policy));

@@ -18,6 +18,8 @@ namespace tf_embed {
 // What a table's files have in common: everything but the number of the shard. Nobody writes
 // meanwhile.
 absl::Status HeaderOf(TableResource* table, RowFileHeader* header);
+// Leaves the slots out of files: rows are saved as if the table had no rule.
+void LeaveSlotsOut(RowFileHeader* header);
 // Leaves out what a part of a save can't have: counts of admission, which are one table's.
 absl::Status LeaveCountsOut(RowFileHeader* header);
 // Whether files of a save may link others.
