@@ -32,6 +32,12 @@ bench-tiers: bench-environments
 bench-workers: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/workers.py
 
+# FOLDER is on the disk by which rows go from training to serving.
+.PHONY: bench-freshness
+bench-freshness: library $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/freshness.py $(if $(FOLDER),"$(FOLDER)")
+	$(VENV)/bin/python benchmarks/freshness.py --every=0.2 --poll=0.02 $(if $(FOLDER),"$(FOLDER)")
+
 # matplotlib draws the picture.
 .PHONY: bench-scaling
 bench-scaling: library $(VENV)/.demo

@@ -31,6 +31,7 @@ campaigns: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/stress.py --seconds=1800
 	$(VENV)/bin/python tests/campaigns/kill_tiers.py --kills=100
 	$(VENV)/bin/python tests/campaigns/kill_snapshots.py --kills=200
+	$(VENV)/bin/python tests/campaigns/kill_publications.py --kills=1000
 	$(VENV)/bin/python tests/campaigns/flip_snapshots.py --flips=1000
 	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
 	$(VENV)/bin/python tests/campaigns/hostile_calls.py

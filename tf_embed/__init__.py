@@ -10,7 +10,8 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     unique_rows                 the rows of distinct ids, each once
     layers.DynamicEmbedding     a table, as a Keras layer
     callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar;
-                                callbacks.Snapshot, which saves them every some batches
+                                callbacks.Snapshot, which saves them every some batches;
+                                callbacks.Publish, which publishes a model every some seconds
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowwiseAdagrad   an optimizer that Keras lacks
     TablePolicy                 admission, eviction and expiry; CounterAdmission, BloomAdmission
@@ -18,6 +19,7 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
                                 FrequencyRestrictPolicy
     Snapshots                   saves under names, of changes too, while training goes on
     export_static               a SavedModel that is served without tf_embed
+    serving.Follower            a served model that follows one in training; serving.Publisher
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
     default_partition_fn        how keys are spread over shards
     distributed.Model           a Keras model for several workers; distributed.run launches them
@@ -39,6 +41,7 @@ from tf_embed import distributed as distributed  # noqa: E402
 from tf_embed import layers as layers  # noqa: E402
 from tf_embed import one_embedding as one_embedding  # noqa: E402
 from tf_embed import optimizers as optimizers  # noqa: E402
+from tf_embed import serving as serving  # noqa: E402
 from tf_embed import sok as sok  # noqa: E402
 from tf_embed import tbe as tbe  # noqa: E402
 from tf_embed import tfra as tfra  # noqa: E402

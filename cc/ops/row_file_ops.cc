@@ -31,6 +31,7 @@ REGISTER_OP("TfEmbedSaveRows")
     .Attr("rank: int = 0")
     .Attr("processes: int = 1")
     .Attr("buffer_bytes: int >= 1 = 4194304")
+    .Attr("with_slots: bool = true")
     .Attr("links: bool = false")
     .SetIsStateful()
     .SetShapeFn(PlaceShape)
@@ -43,6 +44,7 @@ file_name: What the files are named after.
 folder_variable: An environment variable; if it is set when the op runs, it is the folder.
 rank: Which process this is, of `processes`. Each saves its own rows.
 buffer_bytes: How long a block of rows in a file is, about.
+with_slots: Whether the optimizer slots of rows are written. Without them nothing is linked.
 links: Whether files of a table over disk are linked, where that is possible, instead of copied.
 )doc");
 
@@ -54,6 +56,7 @@ REGISTER_OP("TfEmbedSaveRowsPart")
     .Input("rank: int64")
     .Input("processes: int64")
     .Attr("buffer_bytes: int >= 1 = 4194304")
+    .Attr("with_slots: bool = true")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) { return Scalars(c, 6); })
     .Doc(R"doc(
@@ -62,6 +65,7 @@ each. TfEmbedJoinRows makes one save of the parts.
 
 save: The number that the save is to have, the same for all processes, other than 0.
 rank: Which process this is, of `processes`.
+with_slots: Whether the optimizer slots of rows are written.
 )doc");
 
 REGISTER_OP("TfEmbedOpenSavedRows")

@@ -51,6 +51,7 @@ REGISTER_OP("TfEmbedWriteSnapshot")
     .Input("since_name: string")
     .Output("save: int64")
     .Attr("buffer_bytes: int >= 1 = 4194304")
+    .Attr("with_slots: bool = true")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
@@ -60,6 +61,7 @@ number: Which of the tables, from 0. Each is written once.
 folder: Where the files are put. It is made.
 file_name: What the files are named after.
 since_name: The name of the folder, beside this one, that has the save which these are changes of.
+with_slots: Whether the optimizer slots of rows are written. Without them nothing is linked.
 save: The number of this save.
 )doc");
 
@@ -74,6 +76,7 @@ REGISTER_OP("TfEmbedWriteSnapshotPart")
     .Input("processes: int64")
     .Output("written: int64")
     .Attr("buffer_bytes: int >= 1 = 4194304")
+    .Attr("with_slots: bool = true")
     .SetIsStateful()
     .SetShapeFn(AllScalars)
     .Doc(R"doc(
@@ -110,6 +113,18 @@ REGISTER_OP("TfEmbedNoteSnapshot")
     .Doc(R"doc(
 Says that a table has just the rows of a save, so that snapshots can have what changed since then. Does
 nothing for a table that does not keep track of changes.
+
+save: The number of the save.
+)doc");
+
+REGISTER_OP("TfEmbedDropSnapshot")
+    .Input("table: resource")
+    .Input("save: int64")
+    .SetIsStateful()
+    .SetShapeFn(AllScalars)
+    .Doc(R"doc(
+Says that no snapshot will have what changed since a save. Keys that left before all others that the
+table knows are forgotten. Does nothing for a table that does not know it.
 
 save: The number of the save.
 )doc");

@@ -2,7 +2,6 @@
 // The ops that bring saved rows back: OpenSavedRows finds and checks them and makes the table
 // ready, SavedKeys tells whose rows a block has, for who must choose, and LoadSavedRows takes them
 // in.
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -21,11 +20,6 @@ namespace tf = ::tensorflow;
 
 bool HasSlots(const SavedRows::File& file) {
   return file.reader.header().meta.rule.slots_per_row() > 0;
-}
-
-// Whether rows of a file know all that the table keeps of their use.
-bool HasAllStatistics(const SavedRows::File& file, const TableResource& table) {
-  return (table.statistics().OfUse().bits() & ~file.reader.header().statistics.bits()) == 0;
 }
 
 // Reads the inputs `rows` and `block` of an op. The rows may have been opened for another table, so
@@ -74,12 +68,6 @@ class OpenSavedRowsOp : public TableOp {
                               std::vector<int64_t>* waiting) {
     const SavedRows::File* slots;
     TF_RETURN_IF_ERROR(rows.FindSlots(&slots));
-    uint64_t step = 0;
-    uint64_t epoch = 0;
-    for (const auto& file : rows.files()) {
-      step = std::max(step, file->policy.step);
-      epoch = std::max(epoch, file->policy.epoch);
-    }
     if (slots != nullptr) TF_RETURN_IF_ERROR(CheckRule(*slots, *table));
     {
       PausedTables paused(table->allocator());
@@ -87,15 +75,7 @@ class OpenSavedRowsOp : public TableOp {
       if (table->size() == 0) TF_RETURN_IF_ERROR(TakeOrigin(rows, table, waiting));
     }
     if (slots != nullptr) TF_RETURN_IF_ERROR(TakeRule(*slots, table));
-    // No row was used at a step, or in an epoch, that is still to come.
-    if (step > table->clock()->step()) table->clock()->SetStep(step);
-    if (epoch > table->clock()->epoch()) table->clock()->SetEpoch(epoch);
-    // Rows whose use begins now are of one step, which is over. Blocks come newest save first.
-    for (size_t block = 0; block < rows.num_blocks(); ++block) {
-      if (HasAllStatistics(rows.FileOf(block), *table)) continue;
-      table->clock()->BeginStep();
-      break;
-    }
+    rows.SetClockOf(table);
     return absl::OkStatus();
   }
 
@@ -245,7 +225,7 @@ class LoadSavedRowsOp : public TableOp {
     const RowFileHeader& header = file.reader.header();
     ExecContext exec = ThreadPoolOf(context, table);
     exec.restoring = true;
-    if (!HasAllStatistics(file, *table)) exec.now = table->clock()->LastStep();
+    if (!file.HasAllStatistics(*table)) exec.now = table->clock()->LastStep();
 
     // There may be more rows than the bound until the statistics say which of them leave: nobody
     // saves or exports the table meanwhile.

@@ -16,18 +16,31 @@ namespace {
 
 namespace tf = ::tensorflow;
 
+// What is saved, and how.
+struct Wanted {
+  int64_t buffer_bytes = 0;
+  bool with_slots = true;
+  bool links = false;
+
+  absl::Status Read(tf::OpKernelConstruction* construction) {
+    TF_RETURN_IF_ERROR(construction->GetAttr("buffer_bytes", &buffer_bytes));
+    return construction->GetAttr("with_slots", &with_slots);
+  }
+};
+
 // Writers wait until this is over, and go on while disks take in what was written.
-absl::Status WriteRows(TableResource* table, size_t block_bytes, bool links, PendingSave* save) {
+absl::Status WriteRows(TableResource* table, const Wanted& wanted, PendingSave* save) {
   StringKeyScope string_scope(table, KeyUse::kRead);
   PausedTables paused(table->allocator());
   TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
   RowFileHeader header;
   TF_RETURN_IF_ERROR(HeaderOf(table, &header));
-  header.has_links = links && CanLink(*table, *save);
+  header.has_links = wanted.links && wanted.with_slots && CanLink(*table, *save);
+  if (!wanted.with_slots) LeaveSlotsOut(&header);
   WholeRows rows(table->allocator());
   for (size_t number = 0; number < table->num_shards(); ++number) {
     Table* const shard = table->shard(number);
-    ShardFile file(table, save, block_bytes);
+    ShardFile file(table, save, static_cast<size_t>(wanted.buffer_bytes));
     TF_RETURN_IF_ERROR(file.Begin(header, number));
     LinkedRows linked(table->allocator());
     if (header.has_links) {
@@ -44,13 +57,13 @@ absl::Status WriteRows(TableResource* table, size_t block_bytes, bool links, Pen
   return absl::OkStatus();
 }
 
-absl::Status Save(TableResource* table, SavePlace place, size_t block_bytes, bool links) {
+absl::Status Save(TableResource* table, SavePlace place, const Wanted& wanted) {
   TF_RETURN_IF_ERROR(table->CheckMaintenance());
   // One after the other, or one would remove what the other has half written.
   std::lock_guard<OrderedMutex> turn(*table->save_mutex());
   PendingSave save(std::move(place), KindOf(*table));
   TF_RETURN_IF_ERROR(save.Begin());
-  TF_RETURN_IF_ERROR(WriteRows(table, block_bytes, links, &save));
+  TF_RETURN_IF_ERROR(WriteRows(table, wanted, &save));
   return save.Commit();
 }
 
@@ -58,26 +71,25 @@ class SaveRowsOp : public TableOp {
  public:
   explicit SaveRowsOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
-    OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("links", &links_));
+    OP_REQUIRES_OK(construction, wanted_.Read(construction));
+    OP_REQUIRES_OK(construction, construction->GetAttr("links", &wanted_.links));
   }
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     SavePlace place;
     TF_RETURN_IF_ERROR(attributes_.PlaceOf(context, &place));
-    return Save(table, std::move(place), static_cast<size_t>(buffer_bytes_), links_);
+    return Save(table, std::move(place), wanted_);
   }
 
   SaveAttributes attributes_;
-  int64_t buffer_bytes_ = 0;
-  bool links_ = false;
+  Wanted wanted_;
 };
 
 class SaveRowsPartOp : public TableOp {
  public:
   explicit SaveRowsPartOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
+    OP_REQUIRES_OK(construction, wanted_.Read(construction));
   }
 
  private:
@@ -85,10 +97,10 @@ class SaveRowsPartOp : public TableOp {
     SavePlace place;
     TF_RETURN_IF_ERROR(ReadPlace(context, 1, &place));
     TF_RETURN_IF_ERROR(ReadPart(context, 3, &place));
-    return Save(table, std::move(place), static_cast<size_t>(buffer_bytes_), /*links=*/false);
+    return Save(table, std::move(place), wanted_);
   }
 
-  int64_t buffer_bytes_ = 0;
+  Wanted wanted_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedSaveRows").Device(tf::DEVICE_CPU), SaveRowsOp);

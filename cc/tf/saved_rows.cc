@@ -269,16 +269,25 @@ absl::Status SavedRows::File::CheckFits(const TableResource& table) const {
   return CheckKind(table, source->name(), header.key_type, header.value_type, header.meta.dim);
 }
 
+bool SavedRows::File::HasAllStatistics(const TableResource& table) const {
+  return (table.statistics().OfUse().bits() & ~reader.header().statistics.bits()) == 0;
+}
+
 absl::Status SavedRows::Open(const SavePlace& place, bool whole, const TableResource& table,
                              std::shared_ptr<SavedRows>* rows) {
-  return Open(place, whole, table.allocator(), &table, rows);
+  return Open(place, whole, /*alone=*/false, table.allocator(), &table, rows);
+}
+
+absl::Status SavedRows::OpenAlone(const SavePlace& place, const TableResource& table,
+                                  std::shared_ptr<SavedRows>* rows) {
+  return Open(place, /*whole=*/true, /*alone=*/true, table.allocator(), &table, rows);
 }
 
 absl::Status SavedRows::Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows) {
-  return Open(place, whole, HostAllocator(), nullptr, rows);
+  return Open(place, whole, /*alone=*/false, HostAllocator(), nullptr, rows);
 }
 
-absl::Status SavedRows::Open(const SavePlace& place, bool whole, Allocator* allocator,
+absl::Status SavedRows::Open(const SavePlace& place, bool whole, bool alone, Allocator* allocator,
                              const TableResource* table, std::shared_ptr<SavedRows>* rows) {
   absl::Status status;
   std::vector<uint64_t> saves, last_saves;
@@ -289,7 +298,7 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, Allocator* allo
     saves.clear();
     for (const RowManifest& part : parts) saves.push_back(part.save);
     for (size_t i = 0; status.ok() && i < parts.size(); ++i) {
-      status = (*rows)->OpenPart(place, parts[i], table);
+      status = (*rows)->OpenPart(place, parts[i], alone, table);
     }
     // What is missing of a save that is still the last one will not come.
     if (!absl::IsNotFound(status) || (tries > 0 && saves == last_saves)) break;
@@ -298,7 +307,7 @@ absl::Status SavedRows::Open(const SavePlace& place, bool whole, Allocator* allo
   return status;
 }
 
-absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& manifest,
+absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& manifest, bool alone,
                                  const TableResource* table) {
   ++num_parts_;
   RowManifest save = manifest;
@@ -307,7 +316,7 @@ absl::Status SavedRows::OpenPart(const SavePlace& place, const RowManifest& mani
   for (;;) {
     const size_t first = files_.size();
     TF_RETURN_IF_ERROR(OpenSave(Folder(path), save, table, newer));
-    if (save.since == 0) return absl::OkStatus();
+    if (save.since == 0 || alone) return absl::OkStatus();
     newer.emplace_back();
     TF_RETURN_IF_ERROR(KeysOf(first, &newer.back()));
     const uint64_t since = save.since;
@@ -417,6 +426,24 @@ absl::Status SavedRows::ReadNewest(size_t block, RowBlock* rows) const {
   }
   if (count < rows->size) rows->Keep(file.reader.header(), places.data(), count);
   return absl::OkStatus();
+}
+
+void SavedRows::SetClockOf(TableResource* table) const {
+  uint64_t step = 0;
+  uint64_t epoch = 0;
+  for (const auto& file : files_) {
+    step = std::max(step, file->policy.step);
+    epoch = std::max(epoch, file->policy.epoch);
+  }
+  // No row was used at a step, or in an epoch, that is still to come.
+  if (step > table->clock()->step()) table->clock()->SetStep(step);
+  if (epoch > table->clock()->epoch()) table->clock()->SetEpoch(epoch);
+  // Rows whose use begins now are of one step, which is over. Blocks come newest save first.
+  for (size_t block = 0; block < num_blocks(); ++block) {
+    if (FileOf(block).HasAllStatistics(*table)) continue;
+    table->clock()->BeginStep();
+    break;
+  }
 }
 
 absl::Status SavedRows::CountRows(uint64_t* count) const {

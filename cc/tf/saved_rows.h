@@ -92,11 +92,16 @@ class SavedRows {
     absl::Status Damaged(const absl::Status& status) const;
     // Refuses a table whose rows are of other types, or of another dim.
     absl::Status CheckFits(const TableResource& table) const;
+    // Whether rows know all that the table keeps of their use.
+    bool HasAllStatistics(const TableResource& table) const;
   };
 
   // Finds the save in a folder and reads all of it. `whole`: all ranks' rows are wanted.
   static absl::Status Open(const SavePlace& place, bool whole, const TableResource& table,
                            std::shared_ptr<SavedRows>* rows);
+  // As the first, but a save of changes comes without what it is changes of.
+  static absl::Status OpenAlone(const SavePlace& place, const TableResource& table,
+                                std::shared_ptr<SavedRows>* rows);
   // As above, for no table in particular; all rows are of the same types and dim.
   static absl::Status Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows);
 
@@ -107,6 +112,8 @@ class SavedRows {
   size_t num_parts() const { return num_parts_; }
   size_t num_blocks() const { return blocks_.size(); }
   const File& FileOf(size_t block) const { return *files_[blocks_[block].first]; }
+  // Sets a table's clock for rows that it is about to take.
+  void SetClockOf(TableResource* table) const;
   // Of all blocks. Reads the older saves of a chain once more.
   absl::Status CountRows(uint64_t* count) const;
   // The first file of rows with slots; null if there is none. Rows of other files have none, and
@@ -118,11 +125,11 @@ class SavedRows {
  private:
   explicit SavedRows(Allocator* allocator) : allocator_(allocator) {}
 
-  // Without a table, rows of any kind.
-  static absl::Status Open(const SavePlace& place, bool whole, Allocator* allocator,
+  // Without a table, rows of any kind. `alone`: without what they are changes of.
+  static absl::Status Open(const SavePlace& place, bool whole, bool alone, Allocator* allocator,
                            const TableResource* table, std::shared_ptr<SavedRows>* rows);
-  // Opens the part of a process, with all that it is changes of.
-  absl::Status OpenPart(const SavePlace& place, const RowManifest& manifest,
+  // Opens the part of a process, with all that it is changes of unless it is wanted `alone`.
+  absl::Status OpenPart(const SavePlace& place, const RowManifest& manifest, bool alone,
                         const TableResource* table);
   absl::Status OpenSave(const Folder& folder, const RowManifest& manifest,
                         const TableResource* table,

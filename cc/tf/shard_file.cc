@@ -37,6 +37,8 @@ absl::Status HeaderOf(TableResource* table, RowFileHeader* header) {
   return absl::OkStatus();
 }
 
+void LeaveSlotsOut(RowFileHeader* header) { header->meta.rule = RuleSlots(); }
+
 bool CanLink(const TableResource& table, const PendingSave& save) {
   return table.shard(0)->tiers() != nullptr && save.can_link() && table.key_strings() == nullptr &&
          table.value_strings() == nullptr;

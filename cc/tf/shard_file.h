@@ -18,6 +18,8 @@ namespace tf_embed {
 // What a table's files have in common: everything but the number of the shard. Nobody writes
 // meanwhile.
 absl::Status HeaderOf(TableResource* table, RowFileHeader* header);
+// Leaves the slots out of files: rows are saved as if the table had no rule.
+void LeaveSlotsOut(RowFileHeader* header);
 // Whether files of a save may link others.
 bool CanLink(const TableResource& table, const PendingSave& save);
 // What a table is, as a manifest says it.

@@ -35,6 +35,11 @@ class Snapshot {
  public:
   static constexpr char kTypeName[] = "tf_embed::Snapshot";
   using TablePointer = tf::core::RefCountPtr<TableResource>;
+  // Of the files.
+  struct Form {
+    size_t block_bytes;
+    bool with_slots;
+  };
 
   ~Snapshot() {
     for (const One& one : tables_) End(one, 0);
@@ -70,7 +75,7 @@ class Snapshot {
     return absl::OkStatus();
   }
 
-  absl::Status Write(int64_t number, SavePlace place, std::string since_name, size_t block_bytes,
+  absl::Status Write(int64_t number, SavePlace place, std::string since_name, const Form& form,
                      uint64_t* save) {
     One* one;
     {
@@ -87,8 +92,7 @@ class Snapshot {
       }
       one->written = true;
     }
-    const absl::Status status =
-        WriteOne(*one, std::move(place), std::move(since_name), block_bytes, save);
+    const absl::Status status = WriteOne(*one, std::move(place), std::move(since_name), form, save);
     End(*one, status.ok() ? *save : 0);
     one->begun = 0;
     return status;
@@ -112,7 +116,7 @@ class Snapshot {
   }
 
   static absl::Status WriteOne(const One& one, SavePlace place, std::string since_name,
-                               size_t block_bytes, uint64_t* number) {
+                               const Form& form, uint64_t* number) {
     TableResource* const table = one.table.get();
     // Nobody clears or replaces the table meanwhile.
     std::lock_guard<OrderedMutex> turn(*table->save_mutex());
@@ -121,10 +125,11 @@ class Snapshot {
     kind.since_name = std::move(since_name);
     PendingSave save(std::move(place), kind);
     RowFileHeader header = one.header;
-    header.has_links = CanLink(*table, save);
+    header.has_links = form.with_slots && CanLink(*table, save);
+    if (!form.with_slots) LeaveSlotsOut(&header);
     TF_RETURN_IF_ERROR(save.Begin());
     for (size_t shard = 0; shard < table->num_shards(); ++shard) {
-      ShardFile file(table, &save, block_bytes);
+      ShardFile file(table, &save, form.block_bytes);
       TF_RETURN_IF_ERROR(file.Begin(header, shard));
       LinkedRows linked(table->allocator());
       if (header.has_links) {
@@ -207,6 +212,7 @@ class WriteSnapshotOp : public tf::OpKernel {
  public:
   explicit WriteSnapshotOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("buffer_bytes", &buffer_bytes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("with_slots", &with_slots_));
   }
 
   void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
@@ -228,12 +234,13 @@ class WriteSnapshotOp : public tf::OpKernel {
     tf::Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &output));
     TF_RETURN_IF_ERROR(snapshot->Write(number, std::move(place), std::string(since_name),
-                                       static_cast<size_t>(buffer_bytes_), &save));
+                                       {static_cast<size_t>(buffer_bytes_), with_slots_}, &save));
     output->scalar<int64_t>()() = static_cast<int64_t>(save);
     return absl::OkStatus();
   }
 
   int64_t buffer_bytes_ = 0;
+  bool with_slots_ = true;
 };
 
 class NoteSnapshotOp : public TableOp {
@@ -249,6 +256,22 @@ class NoteSnapshotOp : public TableOp {
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     for (size_t number = 0; number < table->num_shards(); ++number) {
       table->shard(number)->maintenance()->changes()->NoteLoaded(static_cast<uint64_t>(save));
+    }
+    return absl::OkStatus();
+  }
+};
+
+class DropSnapshotOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    int64_t save;
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(1), "save", &save));
+    if (!CheckTracked(*table).ok()) return absl::OkStatus();
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      table->shard(number)->maintenance()->changes()->Drop(static_cast<uint64_t>(save));
     }
     return absl::OkStatus();
   }
@@ -402,6 +425,7 @@ REGISTER_KERNEL_BUILDER(Name("TfEmbedWriteSnapshot").Device(tf::DEVICE_CPU), Wri
 REGISTER_KERNEL_BUILDER(Name("TfEmbedWriteSnapshotPart").Device(tf::DEVICE_CPU), WriteSnapshotOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedJoinRows").Device(tf::DEVICE_CPU), JoinRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedNoteSnapshot").Device(tf::DEVICE_CPU), NoteSnapshotOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedDropSnapshot").Device(tf::DEVICE_CPU), DropSnapshotOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedFoldRows").Device(tf::DEVICE_CPU), FoldRowsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPutFile").Device(tf::DEVICE_CPU), PutFileOp);
 

@@ -16,6 +16,7 @@ from hostile_export_cases import EXPORT_CALLS
 from hostile_layer_cases import LAYER_CALLS
 from hostile_one_embedding_cases import ONE_EMBEDDING_CALLS
 from hostile_rule_cases import RULE_CALLS
+from hostile_serving_cases import SERVING_CALLS
 from hostile_snapshot_cases import SNAPSHOT_CALLS
 from hostile_sok_cases import SOK_CALLS
 from hostile_wrapper_cases import WRAPPER_CALLS
@@ -36,6 +37,7 @@ EXEMPT = {
         "Keras and optimizers call them"
     ),
     r"\w*RestrictPolicy(\.apply_update)?": "a variable makes it, and calls it with tensors",
+    r"serving\.Publication": "Follower makes it",
     r"TablePolicy\.scores": "a table calls it, with tensors",
     r"(tbe|tfra)\.\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
         "an enum, which Python makes; what takes one has cases"
@@ -522,6 +524,7 @@ CALLS: dict[str, Call] = {
     **ONE_EMBEDDING_CALLS,
     **RULE_CALLS,
     **EXPORT_CALLS,
+    **SERVING_CALLS,
     **SNAPSHOT_CALLS,
     **SOK_CALLS,
     **WRAPPER_CALLS,

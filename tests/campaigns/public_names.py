@@ -26,7 +26,7 @@ HOOKS = {
 
 PACKAGES = (
     *("callbacks", "distributed", "layers", "one_embedding", "optimizers"),
-    *("sok", "tbe", "tfra"),
+    *("serving", "sok", "tbe", "tfra"),
 )
 
 

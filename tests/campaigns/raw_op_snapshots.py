@@ -80,6 +80,7 @@ class SnapshotCalls(RightCalls):
             **self._place("two"),
             "since_name": since_name,
             "buffer_bytes": draw_one(draw, (1, 100, 4096)),
+            "with_slots": bool(draw.randrange(2)),
         }
 
     def right_write_snapshot_part(self, draw: random.Random) -> Arguments:
@@ -97,6 +98,7 @@ class SnapshotCalls(RightCalls):
             "file_name": "rows",
             **self._part(draw, draw.randint(1, 3)),
             "buffer_bytes": draw_one(draw, (1, 100, 4096)),
+            "with_slots": bool(draw.randrange(2)),
         }
 
     def right_join_rows(self, draw: random.Random) -> Arguments:
@@ -110,6 +112,31 @@ class SnapshotCalls(RightCalls):
     def right_note_snapshot(self, draw: random.Random) -> Arguments:
         save = tf.constant(draw.randrange(-9, 9), tf.int64)
         return {"table": self._some(draw).handle, "save": save}
+
+    def right_drop_snapshot(self, draw: random.Random) -> Arguments:
+        table = draw_one(draw, self.tracked)
+        return {"table": table.handle, "save": self._written(draw, table)}
+
+    def _published(self, draw: random.Random) -> tuple[SomeTable, Arguments]:
+        """A table, and a save of it or of the changes since another one."""
+        table = draw_one(draw, self.tracked)
+        save, name = self._written(draw, table), "one"
+        if draw.randrange(2):
+            self._change(draw, table)
+            begun = RAW.tf_embed_begin_snapshot(tables=[table.handle], since=save[tf.newaxis])
+            name, zero = "two", tf.constant(0, tf.int64)
+            place = {**self._place("two"), "since_name": "one"}
+            save = RAW.tf_embed_write_snapshot(snapshot=begun, number=zero, **place)
+        place = {"folder": self._folder(name), "file_name": "rows"}
+        return table, {"table": table.handle, **place, "save": save}
+
+    def right_open_published_rows(self, draw: random.Random) -> Arguments:
+        return self._published(draw)[1]
+
+    def right_begin_published_rows(self, draw: random.Random) -> Arguments:
+        table, place = self._published(draw)
+        rows, _ = RAW.tf_embed_open_published_rows(**place)
+        return {"table": table.handle, "rows": rows, "key_dtype": tf.as_dtype(table.key_dtype)}
 
     def right_fold_rows(self, draw: random.Random) -> Arguments:
         write = self.right_write_snapshot(draw)

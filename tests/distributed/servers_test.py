@@ -63,7 +63,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.pop("clear"), 0)
         self.assertEqual(set(found), {"upsert", "accum", "remove", "export", "stats"})
         self.assertAllEqual(list(found.values()), [True] * len(found))
-        self.assertLen(saves, 5)
+        self.assertLen(saves, 7)
         self.assertEqual([what for what, is_same in saves.items() if not is_same], [])
         expected = {
             "local": ("distribution", "local"),
@@ -72,6 +72,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             "average": ("gradient_accumulation_steps=2",),
             "bags": ("table-batched", "ParameterServerStrategy"),
             "bound": ("max_rows=1",),
+            "follower": ("`model`", "'there'", "tables of this process"),
             "saved_model": ("SavedModel", ".keras"),
             "static export": ("static export", ".keras"),
         }

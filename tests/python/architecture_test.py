@@ -32,6 +32,7 @@ PYTHON_ROOMS = (
     "optimizers",
     "layers",
     "snapshots",
+    "serving",
     "callbacks",
     "distributed",
     "tbe",

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_embed
+from tf_embed.serving import Follower, Publisher
 
 DIM = 4
 _SEED = keras.initializers.RandomUniform(seed=3)
@@ -114,6 +115,18 @@ def saves(strategy: Any, folder: str) -> Any:
     checkpoint = tf.train.Checkpoint(table=there).save(os.path.join(folder, "checkpoint"))
     tf.train.Checkpoint(table=again).restore(checkpoint).assert_consumed()
     same("checkpoint", again, changed)
+    there.upsert(keys, rows)
+    publisher = Publisher(there, os.path.join(folder, "published"))
+    follower = Follower(here, publisher.path)
+    publisher.publish()
+    follower.update()
+    there.upsert(keys[:100], changed[:100])
+    there.remove([10**6])
+    publisher.publish(wait=False)
+    publisher.wait()
+    follower.update()
+    found["changes"] = (follower.version, follower.publication.rows) == (2, 100)
+    same("publication", here, tf.concat([changed[:100], rows[100:]], 0))
     return found
 
 
@@ -244,6 +257,7 @@ def refusals(strategy: Any) -> Any:
         "average": message_of(layer(keras.optimizers.SGD(gradient_accumulation_steps=2))),
         "bags": message_of(lambda: bags([(10, DIM)], optimizer="EXACT_SGD").build(None)),
         "bound": message_of(lambda: tf_embed.Variable(policy=tf_embed.TablePolicy(max_rows=1))),
+        "follower": message_of(lambda: Follower(tf_embed.Variable(name="there"), "nowhere")),
         "saved_model": message_of(
             lambda: tf.saved_model.save(tf_embed.Variable(), "/tmp/never_written")
         ),

@@ -59,11 +59,20 @@ class SavedRows(NamedTuple):
 
 
 def save_rows(
-    handle: tf.Tensor, place: Place, *, buffer_bytes: int, links: bool = False
+    handle: tf.Tensor,
+    place: Place,
+    *,
+    buffer_bytes: int,
+    links: bool = False,
+    with_slots: bool = True,
 ) -> tf.Operation | None:
     """Writes all rows, as they are at one moment; files of a table over disk may be linked."""
     return _raw.tf_embed_save_rows(
-        table=handle, buffer_bytes=buffer_bytes, links=links, **place.arguments()
+        table=handle,
+        buffer_bytes=buffer_bytes,
+        links=links,
+        with_slots=with_slots,
+        **place.arguments(),
     )
 
 

@@ -51,6 +51,8 @@ def write_snapshot(
     file_name: str,
     since_name: str,
     part: Part | None = None,
+    *,
+    with_slots: bool = True,
 ) -> int:
     """Writes one of the tables of a snapshot to files; the number of the save.
 
@@ -61,6 +63,7 @@ def write_snapshot(
         file_name: What they are named after.
         since_name: The name of the folder beside it that these are changes of; "" if it has all.
         part: Which part of the save this is. None: it is the whole one.
+        with_slots: Whether the optimizer slots of rows are written.
     """
     with tf.device("/CPU:0"):
         arguments = {
@@ -69,6 +72,7 @@ def write_snapshot(
             "folder": folder,
             "file_name": file_name,
             "since_name": since_name,
+            "with_slots": with_slots,
         }
         if part is None:
             return int(_raw.tf_embed_write_snapshot(**arguments))
@@ -76,13 +80,24 @@ def write_snapshot(
 
 
 def save_part(
-    handle: tf.Tensor, folder: str, file_name: str, part: Part, *, buffer_bytes: int
+    handle: tf.Tensor,
+    folder: str,
+    file_name: str,
+    part: Part,
+    *,
+    buffer_bytes: int,
+    with_slots: bool = True,
 ) -> None:
     """Writes all rows of a table, as they are now, as a part of a save."""
     with tf.device("/CPU:0"):
         arguments = part.arguments()
     _raw.tf_embed_save_rows_part(
-        table=handle, folder=folder, file_name=file_name, buffer_bytes=buffer_bytes, **arguments
+        table=handle,
+        folder=folder,
+        file_name=file_name,
+        buffer_bytes=buffer_bytes,
+        with_slots=with_slots,
+        **arguments,
     )
 
 
@@ -100,6 +115,13 @@ def note_snapshot(handle: tf.Tensor, save: int) -> None:
     signed = save - 2**64 if save >= 2**63 else save
     with tf.device("/CPU:0"):
         _raw.tf_embed_note_snapshot(table=handle, save=tf.constant(signed, tf.int64))
+
+
+def drop_snapshot(handle: tf.Tensor, save: int) -> None:
+    """Says that no snapshot will have what changed since a save, by its number."""
+    signed = save - 2**64 if save >= 2**63 else save
+    with tf.device("/CPU:0"):
+        _raw.tf_embed_drop_snapshot(table=handle, save=tf.constant(signed, tf.int64))
 
 
 def fold_rows(folder: str, file_name: str, to_folder: str, to_file_name: str) -> int:

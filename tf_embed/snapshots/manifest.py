@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
-import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.ops import snapshot_ops
+from tf_embed.snapshots import checked_json
 
 FILE = "snapshot.json"
 ASIDE = f"{FILE}.aside"  # while it is written
 
-_FORMAT = 1
 _MAX_TRIES = 100
 _SAVE = re.compile(r"^save ([0-9a-f]{16})$", re.MULTILINE)
 _ROWS = re.compile(r"^file \S+ (\d+) (\d+) [0-9a-f]{8}$", re.MULTILINE)
@@ -87,10 +83,10 @@ def exists(folder: str) -> bool:
 
 def write(folder: str, info: SnapshotInfo) -> None:
     """Makes the folder a snapshot, whose files are there; in place of an earlier one."""
-    body = {"format": _FORMAT, **dataclasses.asdict(info)}
+    body = dataclasses.asdict(info)
     if info.keys is None:
         del body["keys"]
-    snapshot_ops.put_file(folder, FILE, _text_of({**body, "checksum": _checksum(body)}))
+    checked_json.write(folder, FILE, body)
 
 
 def read(folder: str) -> SnapshotInfo:
@@ -101,21 +97,9 @@ def read(folder: str) -> SnapshotInfo:
         tf.errors.NotFoundError: If there is none.
     """
     path = os.path.join(folder, FILE)
-    with tf.io.gfile.GFile(path, "rb") as file:
-        text = file.read()
-    try:
-        body = json.loads(text)
-        checksum = body.pop("checksum")
-        if body.pop("format") != _FORMAT or checksum != _checksum({"format": _FORMAT, **body}):
-            raise ValueError
-        if _text_of({"format": _FORMAT, **body, "checksum": checksum}).encode() != text:
-            raise ValueError
+    with checked_json.reading(path) as body:
         tables = tuple(TableFiles(**table) for table in body.pop("tables"))
         info = SnapshotInfo(**body, tables=tables)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise tf.errors.DataLossError(
-            None, None, f"'{path}' is damaged, or of another format."
-        ) from error
     # A folder that was renamed is a snapshot of its new name.
     return dataclasses.replace(info, name=os.path.basename(folder))
 
@@ -184,11 +168,3 @@ def all_in(path: str) -> Sequence[SnapshotInfo]:
         if names_in(path) == names:
             break
     return found
-
-
-def _text_of(body: dict[str, Any]) -> str:
-    return json.dumps(body, indent=1, sort_keys=True) + "\n"
-
-
-def _checksum(body: dict[str, Any]) -> int:
-    return zlib.crc32(_text_of(body).encode())

@@ -130,6 +130,8 @@ class Snapshots:
 
         calls.run(check)
         self._be_alone()
+        for table in tables_in(self._sources):
+            table.wait_until_written()  # others may save it too
         writers: list[Writer] = []
 
         def begin() -> Any:

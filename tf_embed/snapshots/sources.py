@@ -16,18 +16,18 @@ from tf_embed.variable.variable import Variable
 Source: TypeAlias = "Variable | keras.layers.Layer"
 
 
-def sources_of(tables: Any) -> list[Source]:
-    """The argument `tables` as a list.
+def sources_of(tables: Any, argument: str = "tables") -> list[Source]:
+    """An argument that has tables as a list.
 
     Raises:
         TypeError: If an item is neither a Variable nor a layer.
     """
     kinds = (Variable, keras.layers.Layer)
-    items = [tables] if isinstance(tables, kinds) else validation.items_of(tables, "tables")
+    items = [tables] if isinstance(tables, kinds) else validation.items_of(tables, argument)
     for item in items:
         if not isinstance(item, kinds):
             raise TypeError(
-                "`tables` must be tf_embed.Variables or layers. Received: tables="
+                f"`{argument}` must be tf_embed.Variables or layers. Received: {argument}="
                 f"{validation.shown(tables)}"
             )
     return items

@@ -36,6 +36,7 @@ class Writer:
         tables: The tables.
         keys: What the keys are made of, see `SnapshotInfo`.
         calls: The processes that write it.
+        with_slots: Whether it has the optimizer slots of rows.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class Writer:
         tables: Sequence[Table],
         keys: str | None,
         calls: JointCalls,
+        *,
+        with_slots: bool = True,
     ) -> None:
         self._folder = folder
         self._name = name
@@ -53,6 +56,7 @@ class Writer:
         self._tables = list(tables)
         self._keys = keys
         self._calls = calls
+        self._with_slots = with_slots
         # By the number of a process: the tables with the rows that it writes.
         if calls.count == 1:
             parts = [table.parts for table in tables]
@@ -157,7 +161,9 @@ class Writer:
         part = self._part(rank, place)
         begun = self._begun.get(rank)
         if begun is not None:
-            snapshot_ops.write_snapshot(begun, place, self._folder, file_name, since, part)
+            snapshot_ops.write_snapshot(
+                begun, place, self._folder, file_name, since, part, with_slots=self._with_slots
+            )
         elif part is not None:
             snapshot_ops.save_part(
                 table.resource_handle,
@@ -165,9 +171,20 @@ class Writer:
                 file_name,
                 part,
                 buffer_bytes=DEFAULT_BUFFER_BYTES,
+                with_slots=self._with_slots,
             )
         else:
-            _save_rows(table, self._folder, file_name)
+            self._save_rows(table, file_name)
+
+    def _save_rows(self, table: Table, file_name: str) -> None:
+        place = row_file_ops.Place(tf.constant(self._folder), "", file_name, rank=0, processes=1)
+        row_file_ops.save_rows(
+            table.resource_handle,
+            place,
+            buffer_bytes=DEFAULT_BUFFER_BYTES,
+            links=self._with_slots,
+            with_slots=self._with_slots,
+        )
 
     def _part(self, rank: int, place: int) -> snapshot_ops.Part | None:
         if self._count == 1:
@@ -207,13 +224,6 @@ def _drop_frames(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
-
-
-def _save_rows(table: Table, folder: str, file_name: str) -> None:
-    place = row_file_ops.Place(tf.constant(folder), "", file_name, rank=0, processes=1)
-    row_file_ops.save_rows(
-        table.resource_handle, place, buffer_bytes=DEFAULT_BUFFER_BYTES, links=True
-    )
 
 
 def _signed(save: int) -> int:

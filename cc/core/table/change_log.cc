@@ -7,6 +7,14 @@
 #include <utility>
 
 namespace tf_embed {
+namespace {
+
+bool IsOlder(const std::pair<const uint64_t, uint32_t>& one,
+             const std::pair<const uint64_t, uint32_t>& other) {
+  return one.second < other.second;
+}
+
+}  // namespace
 
 bool ChangeLog::AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_statistics,
                         Allocator* allocator) {
@@ -123,16 +131,28 @@ void ChangeLog::AddMark(uint64_t save, uint32_t period) {
   } catch (const std::bad_alloc&) {
     return;  // a later snapshot must be a whole one
   }
-  const auto older = [](const auto& one, const auto& other) { return one.second < other.second; };
   if (marks_.size() > kMaxMarks) {
-    marks_.erase(std::min_element(marks_.begin(), marks_.end(), older));
+    marks_.erase(std::min_element(marks_.begin(), marks_.end(), IsOlder));
   }
-  // Keys that left before the oldest mark are in no snapshot to come.
-  const uint32_t oldest = std::min_element(marks_.begin(), marks_.end(), older)->second;
+  DropLeft();
+}
+
+void ChangeLog::DropLeft() {
+  uint32_t oldest = period() - 1;
+  // One of changes that is under way has yet to tell which keys left.
+  if (const uint32_t since = since_.load(std::memory_order_relaxed); since != 0) oldest = since;
+  if (!marks_.empty()) {
+    oldest = std::min(oldest, std::min_element(marks_.begin(), marks_.end(), IsOlder)->second);
+  }
   while (!left_.empty() && left_.begin()->first <= oldest) {
     num_left_ -= left_.begin()->second.size();
     left_.erase(left_.begin());
   }
+}
+
+void ChangeLog::Drop(uint64_t save) {
+  const std::lock_guard<OrderedMutex> lock(mutex_);
+  if (marks_.erase(save) > 0) DropLeft();
 }
 
 void ChangeLog::End(uint64_t save) {

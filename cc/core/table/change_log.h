@@ -84,6 +84,8 @@ class ChangeLog {
   void End(uint64_t save);
   // The table holds just what the snapshot `save` has, and nobody writes.
   void NoteLoaded(uint64_t save);
+  // No snapshot will begin after `save`.
+  void Drop(uint64_t save);
 
  private:
   static constexpr size_t kTogether = 256;  // rows
@@ -91,6 +93,8 @@ class ChangeLog {
   bool AddRoom(size_t weight_bytes, size_t slot_bytes, size_t num_statistics, Allocator* allocator);
   void ForgetPeriods();
   void AddMark(uint64_t save, uint32_t period);
+  // Keys that left before the oldest mark are in no snapshot to come.
+  void DropLeft();
 
   const std::string table_;  // for messages
   const size_t max_left_;

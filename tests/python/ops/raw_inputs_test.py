@@ -7,6 +7,7 @@ with too many elements or axes. tests/campaigns/raw_ops.py tries such calls at r
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from absl.testing import parameterized
 from ops_test import NO_OWNERS, RawTable
 
 from tf_embed import _library
+from tf_embed.snapshots import manifest
 
 RAW = _library.load()
 NOT_SCALARS: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (0, 3), (1, 1))
@@ -61,6 +63,10 @@ class ScalarsTest(RefusedTestCase):
         saved = {**folder, "key_dtype": tf.int64}
         RAW.tf_embed_save_rows(table=table.handle, **folder)
         rows = RAW.tf_embed_open_saved_rows(table=table.handle, **saved)[0]
+        published = {**folder, "folder": tf.constant(tempfile.mkdtemp(dir=self.get_temp_dir()))}
+        RAW.tf_embed_save_rows(table=table.handle, **published)
+        number = manifest.files_of(published["folder"].numpy().decode(), "v", "v").save
+        save = tf.bitcast(tf.constant(number, tf.uint64), tf.int64)
         block = {"table": table.handle, "rows": rows, "block": int64(0)}
         clock = {name: int64(1) for name in ("step", "milliseconds", "epoch")}
         gradients = RAW.tf_embed_row_gradients(keys=int64([1]), values=tf.ones([1, 2]))
@@ -135,6 +141,21 @@ class ScalarsTest(RefusedTestCase):
                 RAW.tf_embed_forget_waiting,
                 {"table": table.handle, "keys": int64([1])},
                 ("table",),
+            ),
+            "open_published_rows": (
+                RAW.tf_embed_open_published_rows,
+                {"table": table.handle, **published, "save": save},
+                ("file_name", "save"),
+            ),
+            "begin_published_rows": (
+                RAW.tf_embed_begin_published_rows,
+                {"table": table.handle, "rows": rows, "key_dtype": tf.int64},
+                ("table", "rows"),
+            ),
+            "drop_snapshot": (
+                RAW.tf_embed_drop_snapshot,
+                {"table": table.handle, "save": int64(1)},
+                ("table", "save"),
             ),
             "saved_keys": (
                 RAW.tf_embed_saved_keys,

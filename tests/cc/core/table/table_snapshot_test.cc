@@ -89,6 +89,7 @@ class Snapshot {
   }
 
   const Content& rows() const { return rows_; }
+  const std::set<int64_t>& left() const { return left_; }
   // What a table is that had `base` and got these changes.
   Content Over(Content base) const {
     for (const int64_t key : left_) base.erase(key);
@@ -270,6 +271,39 @@ TEST_P(TableSnapshots, GoOnFromALoadedOne) {
   Snapshot snapshot(subject.table.get(), 77);
   snapshot.Finish(78);
   EXPECT_EQ(3u, snapshot.rows().size());
+}
+
+TEST_P(TableSnapshots, ForgetWhatIsDropped) {
+  Subject subject(GetParam(), Tracked());
+  ChangeLog* const changes = Snapshot::ChangesOf(subject.table.get());
+  subject.Upsert(KeysFrom(0, 30));
+  Snapshot(subject.table.get()).Finish(1);
+  Subject::ExpectOk(subject.table->Erase(ExecContext::Serial(), Batch(KeysFrom(0, 3))));
+  Snapshot second(subject.table.get(), 1);
+  changes->Drop(1);  // what is under way still has to tell the keys that left
+  Subject::ExpectOk(subject.table->Erase(ExecContext::Serial(), Batch(KeysFrom(3, 2))));
+  second.Finish(2);
+  EXPECT_EQ(3u, second.left().size());
+  EXPECT_EQ(StatusCode::kFailedPrecondition, changes->Begin(1).code());
+  changes->Drop(1);
+  Snapshot third(subject.table.get(), 2);
+  third.Finish(3);
+  EXPECT_EQ(2u, third.left().size());
+  changes->Drop(2);
+  changes->Drop(3);
+  EXPECT_EQ(StatusCode::kFailedPrecondition, changes->Begin(3).code());
+}
+
+TEST_P(TableSnapshots, RememberKeysThatLeftAsLongAsOthersNeedThem) {
+  ChangeLog few("table", 10);
+  ASSERT_TRUE(few.Begin(0).ok());
+  few.End(1);
+  for (uint64_t save = 2; save < 30; ++save) {
+    few.NoteLeft(7);
+    ASSERT_TRUE(few.Begin(save - 1).ok()) << save;
+    few.End(save);
+    few.Drop(save - 1);
+  }
 }
 
 TEST_P(TableSnapshots, WithoutMemoryFailAndTheTableGoesOn) {

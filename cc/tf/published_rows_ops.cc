@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops by which a table follows another one. OpenPublishedRows reads and checks files beside
+// whoever looks rows up. BeginPublishedRows says which keys leave. Rows then come by LoadSavedRows.
+//
+// Readers go on meanwhile, and each row that they get is the old or the new one: a row that stays
+// is never removed and put back.
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "cc/core/batch/key_set.h"
+#include "cc/tf/on_gpu.h"
+#include "cc/tf/op_inputs.h"
+#include "cc/tf/saved_rows.h"
+#include "cc/tf/string_key_scope.h"
+#include "cc/tf/table_op.h"
+#include "cc/tf/whole_table.h"
+
+namespace tf_embed {
+namespace {
+
+namespace tf = ::tensorflow;
+
+constexpr size_t kRowsAtOnce = size_t{1} << 14;
+
+class OpenPublishedRowsOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    SavePlace place;
+    int64_t save;
+    std::shared_ptr<SavedRows> rows;
+    tf::Tensor *variant, *num_blocks;
+    TF_RETURN_IF_ERROR(ReadPlace(context, 1, &place));
+    TF_RETURN_IF_ERROR(ReadScalar(context->input(3), "save", &save));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &variant));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {}, &num_blocks));
+    TF_RETURN_IF_ERROR(SavedRows::OpenAlone(place, *table, &rows));
+    for (const auto& file : rows->files()) {
+      if (file->reader.header().save == static_cast<uint64_t>(save)) continue;
+      return absl::DataLossError(
+          absl::StrCat("'", file->source->name(), "' is of another save than was published."));
+    }
+    num_blocks->scalar<int64_t>()() = static_cast<int64_t>(rows->num_blocks());
+    variant->scalar<tf::Variant>()() = SavedRowsVariant(std::move(rows));
+    return absl::OkStatus();
+  }
+};
+
+class BeginPublishedRowsOp : public TableOp {
+ public:
+  using TableOp::TableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    try {
+      return Begin(context, table);
+    } catch (const std::bad_alloc&) {
+      return ResourceExhaustedError("No memory for the keys that leave table '", table->name(),
+                                    "'.");
+    }
+  }
+
+  static absl::Status Begin(tf::OpKernelContext* context, TableResource* table) {
+    SavedRows* const rows = SavedRowsVariant::In(context->input(1));
+    if (rows == nullptr || rows->files().empty()) {
+      return InvalidArgumentError("`rows` must be the open files of saved rows.");
+    }
+    if (context->expected_output_dtype(0) != table->signature().key_dtype) {
+      return InvalidArgumentError("`keys` must be ",
+                                  tf::DataTypeString(table->signature().key_dtype), ".");
+    }
+    for (const auto& file : rows->files()) TF_RETURN_IF_ERROR(file->CheckFits(*table));
+    TF_RETURN_IF_ERROR(table->CheckMaintenance());
+    const ExecContext exec = ThreadPoolOf(context, table);
+    // The numbers of strings stay what they are until the keys are strings again.
+    StringKeyScope string_scope(table, KeyUse::kRead);
+    std::vector<int64_t> left;
+    if (rows->files().front()->reader.header().has_changes) {
+      TF_RETURN_IF_ERROR(KeysThatLeft(*rows, &left));
+    } else {
+      TF_RETURN_IF_ERROR(KeysNotIn(exec, rows, *table, &string_scope, &left));
+    }
+    tf::Tensor* keys;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {static_cast<int64_t>(left.size())}, &keys));
+    if (table->key_strings() != nullptr) {
+      WriteStrings(exec, *table->key_strings(), left.data(), left.size(), 0, keys);
+    } else {
+      NarrowKeys(left.data(), left.size(), 0, keys);
+    }
+    TF_RETURN_IF_ERROR(TakeSeed(*rows, table));
+    rows->SetClockOf(table);
+    return absl::OkStatus();
+  }
+
+  // Of a save of changes. A key that left and came back has a row there.
+  static absl::Status KeysThatLeft(const SavedRows& rows, std::vector<int64_t>* left) {
+    KeySet present;
+    RowBlock block(HostAllocator());
+    for (const auto& file : rows.files()) {
+      const RowFileReader& reader = file->reader;
+      for (size_t number = 0; number < reader.num_blocks(); ++number) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(reader.ReadBlock(number, &block)));
+        if (reader.HasLeft(number)) {
+          left->insert(left->end(), block.keys, block.keys + block.size);
+        } else {
+          TF_RETURN_IF_ERROR(ToTensorFlow(present.Add(block.keys, block.size)));
+        }
+      }
+    }
+    TF_RETURN_IF_ERROR(ToTensorFlow(present.Build()));
+    std::sort(left->begin(), left->end());
+    left->erase(std::unique(left->begin(), left->end()), left->end());
+    const auto is_back = [&](int64_t key) { return present.Has(key); };
+    left->erase(std::remove_if(left->begin(), left->end(), is_back), left->end());
+    return absl::OkStatus();
+  }
+
+  // The keys in a table that a save of all rows does not have.
+  static absl::Status KeysNotIn(const ExecContext& exec, SavedRows* rows,
+                                const TableResource& table, StringKeyScope* string_scope,
+                                std::vector<int64_t>* left) {
+    if (table.size() == 0) return absl::OkStatus();
+    KeySet saved;
+    Buffer<int64_t> numbers(table.allocator());
+    for (size_t number = 0; number < rows->num_blocks(); ++number) {
+      std::shared_ptr<const RowBlock> block;
+      TF_RETURN_IF_ERROR(rows->ReadBlock(number, &block));
+      const int64_t* keys = block->keys;
+      if (keys == nullptr) {
+        TF_RETURN_IF_ERROR(string_scope->Keys(exec, block->key_strings, &numbers));
+        keys = numbers.data();
+      }
+      TF_RETURN_IF_ERROR(ToTensorFlow(saved.Add(keys, block->size)));
+    }
+    TF_RETURN_IF_ERROR(ToTensorFlow(saved.Build()));
+    PausedTables paused(table.allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(table, &paused));
+    WholeRows present(table.allocator());
+    for (size_t number = 0; number < table.num_shards(); ++number) {
+      for (ExportCursor cursor; !cursor.done;) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            table.shard(number)->maintenance()->ExportBatch(kRowsAtOnce, &cursor, &present)));
+        for (size_t i = 0; i < present.size; ++i) {
+          if (!saved.Has(present.keys[i])) left->push_back(present.keys[i]);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Rows of absent keys are those of the saved table from now on.
+  static absl::Status TakeSeed(const SavedRows& rows, TableResource* table) {
+    const SavedRows::File& first = *rows.files().front();
+    if (!first.has_origin()) return absl::OkStatus();
+    const TableMeta& meta = first.reader.header().meta;
+    PausedTables paused(table->allocator());
+    TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      RowInitializer initializer = table->shard(number)->initializer();
+      if (initializer.seed == meta.seed && initializer.table_id == meta.table_id) continue;
+      initializer.seed = meta.seed;
+      initializer.table_id = meta.table_id;
+      table->shard(number)->maintenance()->SetInitializer(initializer);
+    }
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfEmbedOpenPublishedRows").Device(tf::DEVICE_CPU),
+                        OpenPublishedRowsOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedBeginPublishedRows").Device(tf::DEVICE_CPU),
+                        BeginPublishedRowsOp);
+
+const OnGpu<OpenPublishedRowsOp> open_published_rows("TfEmbedOpenPublishedRows",
+                                                     {"table", "folder", "file_name", "save",
+                                                      "rows", "num_blocks"});
+const OnGpu<BeginPublishedRowsOp> begin_published_rows("TfEmbedBeginPublishedRows",
+                                                       {"table", "rows", "keys"});
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishers and followers that are killed serve no wrong row, and what is planted is found."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "kill_publications.py"
+
+
+def kill_publications(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(PROGRAM), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=3600)
+
+
+def test_a_few_kills_of_either_side_serve_no_wrong_row():
+    done = kill_publications("--kills=8", "--seed=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 of" in done.stdout and "0 failures" in done.stdout
+    assert "updated" in done.stdout and "settled" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_thousand_kills_of_either_side_serve_no_wrong_row():
+    done = kill_publications("--kills=1000", "--seed=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 failures" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("plant", "report"),
+    [
+        ("step", "keys too many"),
+        ("damage", "it failed: DataLossError"),
+        ("row", "keys too many"),
+        ("torn", "a lookup got rows that nothing wrote"),
+    ],
+)
+@pytest.mark.sampled
+def test_what_is_planted_is_found(plant: str, report: str):
+    done = kill_publications("--kills=10", f"--plant={plant}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert report in done.stdout

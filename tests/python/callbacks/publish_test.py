@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `callbacks.Publish`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+from published_tables import TRACKED, answers, model_of
+
+import tf_embed
+from tf_embed.serving import Follower, Publisher, publication
+
+
+class PublishTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.model = model_of(TRACKED)
+
+    def fit(self, trained, **options) -> None:
+        draw = np.random.default_rng(1)
+        ids = [draw.integers(0, 200, [64, 2]) for _ in trained.inputs]
+        callback = tf_embed.callbacks.Publish(self.path, **options)
+        trained.fit(ids, np.ones([64, 1]), batch_size=8, verbose=0, callbacks=[callback])
+
+    @parameterized.parameters(True, False)
+    def test_a_follower_answers_as_the_model_after_training(self, tracked):
+        model = self.model if tracked else model_of()
+        self.fit(model, every_seconds=1e-9)
+        versions = publication.versions_in(self.path)
+        self.assertEqual(versions, list(range(1, 9)))
+        since = [publication.read(self.path, version).since for version in versions]
+        self.assertEqual(since, [None, *range(1, 8)] if tracked else [None] * 8)
+        served = model_of()
+        Follower(served, self.path).update()
+        self.assertAllEqual(answers(served), answers(model))
+
+    def test_it_waits_between_publications_and_publishes_the_end(self):
+        self.fit(self.model, every_seconds=1000)
+        self.assertEqual(publication.versions_in(self.path), [1, 2])
+        self.fit(self.model, every_seconds=1000, keep=1)  # another publisher, with all rows
+        self.assertEqual(publication.versions_in(self.path), [3, 4])
+        served = model_of()
+        Follower(served, self.path).update()
+        self.assertAllEqual(answers(served), answers(self.model))
+
+    def test_a_part_of_a_model_can_be_published(self):
+        self.fit(self.model, model=self.model.get_layer("a"))
+        served = model_of()
+        Follower(served.get_layer("a"), self.path).update()
+        rows = [len(served.get_layer(name).variable.export()[0]) for name in ("a", "b")]
+        self.assertGreater(rows[0], 0)
+        self.assertEqual(rows[1], 0)
+
+    def test_an_error_ends_the_training(self):
+        full = tf.errors.ResourceExhaustedError(None, None, "the disk is full")
+        with (
+            mock.patch.object(publication, "write", side_effect=full),
+            self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "the disk is full"),
+        ):
+            self.fit(self.model, every_seconds=1e-9)
+        self.assertFalse(any(map(publication.exists, [self.path] * 9, range(9))))
+        self.assertNotEmpty(os.listdir(self.path))
+        Publisher(self.model, self.path, keep=1).publish()
+        self.assertLen(os.listdir(self.path), 1)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Publish`: publishes a model while it is trained."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import keras
+
+from tf_embed import validation
+from tf_embed.serving import Publisher
+from tf_embed.snapshots.sources import sources_of, tables_in
+
+_MOST_SECONDS = 1e6
+
+
+class Publish(keras.callbacks.Callback):
+    """Publishes a model every some seconds, between two batches, and when training ends.
+
+    A `tf_embed.serving.Follower` of the same model takes it in another process. Of tables with
+    `TablePolicy(track_changes=True)` a thread writes what changed, while training goes on. An error
+    ends the training at the next publication.
+
+    Args:
+        path: A folder, or a path of any file system that TensorFlow knows.
+        every_seconds: How long it takes at least from one publication to the next, a number above
+            0. If it takes longer to write one, the next batch waits for it.
+        keep: See `tf_embed.serving.Publisher`.
+        whole_every: See `tf_embed.serving.Publisher`.
+        model: What to publish: a `tf_embed.Variable`, a layer, a model, or a list of these.
+            Default: the model that is trained.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If a number is out of range, or `path` or `model` is empty.
+
+    Example:
+        >>> import keras, numpy as np, tempfile, tf_embed
+        >>> policy = tf_embed.TablePolicy(track_changes=True)
+        >>> def new_model():
+        ...     layer = tf_embed.layers.DynamicEmbedding(2, optimizer="adam", policy=policy)
+        ...     return keras.Sequential([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
+        >>> model, served = new_model(), new_model()
+        >>> model.compile("sgd", "mse")
+        >>> publish = tf_embed.callbacks.Publish(tempfile.mkdtemp(), every_seconds=2.0)
+        >>> x, y = np.array([[1], [2]]), np.array([0.0, 1.0])
+        >>> history = model.fit(x, y, callbacks=[publish], verbose=0)
+        >>> served.build((None, 1))
+        >>> tf_embed.serving.Follower(served, publish.path).update()
+        True
+        >>> bool((served.predict(x, verbose=0) == model.predict(x, verbose=0)).all())
+        True
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        every_seconds: float = 10.0,
+        *,
+        keep: int = 16,
+        whole_every: int = 256,
+        model: Any = None,
+    ) -> None:
+        super().__init__()
+        self.path = validation.path_of(path, "path")
+        self._seconds = validation.positive_number(
+            every_seconds, "every_seconds", most=_MOST_SECONDS
+        )
+        self._keep = validation.positive_int(keep, "keep")
+        self._whole_every = validation.positive_int(whole_every, "whole_every")
+        self._given = None if model is None else sources_of(model, "model")
+        if self._given is not None and not self._given:
+            raise ValueError(
+                "`model` must have a Variable or a layer. Received: "
+                f"model={validation.shown(model)}"
+            )
+        self._publisher: Publisher | None = None
+        self._next = 0.0
+        self._changed = False  # since the last publication
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Makes a publisher, whose first publication has all rows."""
+        self._publisher = Publisher(
+            self._sources(), self.path, keep=self._keep, whole_every=self._whole_every
+        )
+        self._next = time.monotonic()
+        self._changed = False
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Publishes if it is time."""
+        self._changed = True
+        if time.monotonic() >= self._next:
+            self._publish()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Publishes what was trained since, and waits until it is there."""
+        assert self._publisher is not None
+        if self._changed:
+            self._publish()
+        self._publisher.wait()
+
+    def _sources(self) -> Any:
+        return self._given if self._given is not None else [self.model]
+
+    def _publish(self) -> None:
+        assert self._publisher is not None
+        tables = tables_in(self._sources())
+        self._publisher.publish(wait=not all(table.options.tracks_changes for table in tables))
+        self._next = time.monotonic() + self._seconds
+        self._changed = False

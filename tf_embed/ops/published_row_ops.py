@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops by which a table follows another one, typed. Inputs as in `row_file_ops.py`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_embed import _library
+
+_raw = _library.load()
+
+
+class PublishedRows(NamedTuple):
+    """Files of one save, open, every byte of them checked.
+
+    Attributes:
+        rows: The files, a variant scalar, as `row_file_ops.load_saved_rows` takes them.
+        num_blocks: How many blocks of rows they have, int64 scalar.
+    """
+
+    rows: tf.Tensor
+    num_blocks: tf.Tensor
+
+
+def open_published_rows(handle: tf.Tensor, folder: str, file_name: str, save: int) -> PublishedRows:
+    """Finds and checks a save, without what it is changes of. The table is not changed.
+
+    Args:
+        folder: Where its files are.
+        file_name: What they are named after.
+        save: The number of the save.
+    """
+    signed = save - 2**64 if save >= 2**63 else save
+    return PublishedRows(
+        *_raw.tf_embed_open_published_rows(
+            table=handle, folder=folder, file_name=file_name, save=tf.constant(signed, tf.int64)
+        )
+    )
+
+
+def begin_published_rows(handle: tf.Tensor, rows: tf.Tensor, *, key_dtype: tf.DType) -> tf.Tensor:
+    """Makes a table ready to take a save; the keys [n] that are to be removed."""
+    return _raw.tf_embed_begin_published_rows(table=handle, rows=rows, key_dtype=key_dtype)

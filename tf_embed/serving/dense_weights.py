@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of a model that are in no table: how they are published, and taken over."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_embed.ops import snapshot_ops
+from tf_embed.serving.publication import WEIGHTS, Weight, WeightsFile
+from tf_embed.snapshots.sources import Source
+from tf_embed.variable.anchor import Anchor
+
+
+def weights_of(sources: Iterable[Source]) -> list[Any]:
+    """The dense weights of layers and models, each once."""
+    found: dict[int, Any] = {}
+    for source in sources:
+        if isinstance(source, keras.layers.Layer):
+            dense = [one for one in source.weights if not isinstance(one, Anchor)]
+            found.update((id(one), one) for one in dense)
+    return list(found.values())
+
+
+def descriptions(variables: Sequence[Any]) -> tuple[Weight, ...]:
+    """What the weights are."""
+    return tuple(
+        Weight(one.name, tuple(one.shape), keras.backend.standardize_dtype(one.dtype))
+        for one in variables
+    )
+
+
+def values_of(variables: Sequence[Any]) -> list[np.ndarray]:
+    """The values of now, in arrays of their own."""
+    return [np.array(keras.ops.convert_to_numpy(one.value)) for one in variables]
+
+
+def write(folder: str, weights: tuple[Weight, ...], values: Sequence[np.ndarray]) -> WeightsFile:
+    """Writes values to a file, if there are any."""
+    contents = b"".join(one.tobytes() for one in values)
+    if weights:
+        snapshot_ops.put_file(folder, WEIGHTS, contents)
+    return WeightsFile(len(contents), zlib.crc32(contents), weights)
+
+
+def read(folder: str, saved: WeightsFile) -> list[np.ndarray]:
+    """Reads values, and checks every byte of them.
+
+    Raises:
+        tf.errors.DataLossError: If the file is damaged.
+        tf.errors.NotFoundError: If there is none.
+    """
+    if not saved.weights:
+        return []
+    path = os.path.join(folder, WEIGHTS)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        contents = file.read()
+    if len(contents) != saved.bytes or zlib.crc32(contents) != saved.checksum:
+        raise tf.errors.DataLossError(
+            None, None, f"'{path}' is damaged: it is not what was published."
+        )
+    values, begin = [], 0
+    for weight in saved.weights:
+        dtype = np.dtype(tf.as_dtype(weight.dtype).as_numpy_dtype)
+        count = int(np.prod(weight.shape, dtype=np.int64))
+        value = np.frombuffer(contents, dtype, count, begin).reshape(weight.shape)
+        values.append(value)
+        begin += value.nbytes
+    return values

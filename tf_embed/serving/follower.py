@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Follower`: keeps a model as it was when it was last published."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import validation
+from tf_embed.serving import dense_weights, publication
+from tf_embed.serving.followed_table import FollowedTable
+from tf_embed.serving.publication import Publication
+from tf_embed.serving.reading_lock import ReadingLock
+from tf_embed.snapshots.sources import Source, sources_of, tables_in
+from tf_embed.table.server_table import ServerTable
+from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
+
+_MOST_SECONDS = 1e6
+_FILE_ERRORS = (tf.errors.OpError, OSError)  # that may be over when they are tried again
+
+
+class Follower:
+    """Keeps the rows and dense weights of a model as they were when they were last published.
+
+    A `Publisher` of the same model publishes, in another process. Everything that was published is
+    checked before the first row changes, so what is damaged, or not whole yet, changes nothing.
+    Lookups go on meanwhile, and each row that they get is the one before or the one after. Within
+    `reading()` all of them, and the dense weights, are of one version.
+
+    Rows that have left the published tables leave these, and their memory is given back. Nothing
+    else may write to the tables. They need no optimizer and no policy. Rows that they have before
+    the first publication leave.
+
+    Args:
+        model: A `tf_embed.Variable`, a built layer or model, or a list of these, as the Publisher
+            has them: the same tables and dense weights in the same order.
+        path: Where the Publisher publishes. It need not be there yet.
+
+    Attributes:
+        path: That path.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If `path` is empty, or the model has no tables, or tables on servers or sharded
+            over workers.
+
+    Example:
+        >>> import tempfile, tf_embed
+        >>> from tf_embed.serving import Follower, Publisher
+        >>> trained, served = tf_embed.Variable(dim=1), tf_embed.Variable(dim=1)
+        >>> publisher = Publisher(trained, tempfile.mkdtemp())
+        >>> with Follower(served, publisher.path).follow(every_seconds=0.1) as follower:
+        ...     trained.upsert([7], [[1.5]])
+        ...     version = publisher.publish()
+        ...     follower.wait_for(version)
+        ...     served.lookup([7]).numpy().tolist()
+        [[1.5]]
+    """
+
+    def __init__(self, model: Any, path: str | os.PathLike[str]) -> None:
+        self.path = validation.path_of(path, "path")
+        self._sources: list[Source] = sources_of(model, "model")
+        tables = tables_in(self._sources)
+        _check_tables(tables)
+        self._tables = [FollowedTable(table) for table in tables]
+        self._lock = ReadingLock()
+        self._updating = threading.Lock()
+        self._known: dict[int, Publication] = {}
+        # The run and version whose rows are loaded; None: rows may be of several runs.
+        self._rows_of: tuple[str, int] | None = None
+        self._served: Publication | None = None
+        self._changed = threading.Condition()  # what is served, or the thread's state
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._failure: Exception | None = None  # that has ended the thread, until it is told
+
+    # What is served.
+
+    @property
+    def publication(self) -> Publication | None:
+        """What all rows are at least at; None before the first one."""
+        return self._served
+
+    @property
+    def version(self) -> int:
+        """The version that all rows are at least at; 0 before the first one."""
+        return 0 if self._served is None else self._served.version
+
+    @property
+    def lag(self) -> float:
+        """Seconds since the moment whose rows are served; infinite before the first one."""
+        return float("inf") if self._served is None else max(0.0, time.time() - self._served.time)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the last update could not take the newest version; None if it could."""
+        return self._error
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Keeps updates out of a block, so that all that it reads is of one version.
+
+        Blocks of several threads run together. An update waits for those that run, and others wait
+        for it. It takes as long as the rows that changed take to be written.
+
+        Returns:
+            A context manager.
+        """
+        return self._lock.reading()
+
+    # Updates.
+
+    def update(self) -> bool:
+        """Takes what was published since.
+
+        Returns:
+            Whether there was something.
+
+        Raises:
+            ValueError: If another model was published there, or a table has no room for all rows.
+            RuntimeError: If this is called in a graph, or within `reading`.
+            tf.errors.OpError: If the newest version can't be taken, because files are damaged or
+                can't be read. Rows are then of the last version that could be taken. It may be
+                tried again.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "`Follower.update` runs in eager execution. Received: a call in a graph"
+            )
+        with self._updating:
+            before = self._served
+            try:
+                self._update()
+            except Exception as error:
+                self._error = error
+                raise
+            self._error = None
+            return self._served is not before
+
+    def follow(self, every_seconds: float = 1.0) -> Follower:
+        """Takes what is published from now on, by a thread.
+
+        The first update is over when this returns. If an update fails because files are damaged or
+        can't be read, that is logged, `error` has it, and the next one tries again. Any other error
+        ends the thread, and is raised by `stop`, by `wait_for` and by the end of a `with` block.
+
+        Args:
+            every_seconds: How long to wait between two looks at `path`, a number above 0.
+
+        Returns:
+            This object, for a `with` block that ends with `stop`.
+
+        Raises:
+            TypeError: If `every_seconds` is not a number.
+            ValueError: If it is out of range, or another model was published there.
+            RuntimeError: If it follows already.
+        """
+        seconds = validation.positive_number(every_seconds, "every_seconds", most=_MOST_SECONDS)
+        if self._thread is not None:
+            raise RuntimeError(
+                f"`follow` must be called once before `stop`. Received: a second call, for "
+                f"{self.path!r}"
+            )
+        self._try_update()
+        self._stop.clear()
+        self._thread = threading.Thread(
+            target=self._run, args=[seconds], name=f"follower of {self.path}", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def wait_for(self, version: int = 1, timeout_seconds: float = 60.0) -> None:
+        """Waits until a version, or a later one, is served by the thread of `follow`.
+
+        Args:
+            version: What `Publisher.publish` gave, an int from 1.
+            timeout_seconds: How long to wait, a number above 0.
+
+        Raises:
+            TypeError: If an argument is of a wrong type.
+            ValueError: If an argument is out of range.
+            tf.errors.DeadlineExceededError: If it takes longer.
+            Exception: What has ended the thread.
+        """
+        version = validation.positive_int(version, "version")
+        seconds = validation.positive_number(timeout_seconds, "timeout_seconds", most=_MOST_SECONDS)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.version >= version or self._failure is not None, seconds
+            )
+        if self.version >= version:
+            return
+        self._raise_failure()
+        raise tf.errors.DeadlineExceededError(
+            None,
+            None,
+            f"`version` {version} of {self.path!r} was not served within {seconds} s. Received: "
+            f"version {self.version}",
+        ) from self._error
+
+    def stop(self) -> None:
+        """Ends the thread of `follow`, after the update that it may be at. Rows stay.
+
+        Raises:
+            Exception: What has ended the thread before.
+        """
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._raise_failure()
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        except Exception:
+            if error is None:
+                raise
+            logging.exception("The follower of %r had ended.", self.path)
+
+    # Parts of these.
+
+    def _run(self, seconds: float) -> None:
+        while not self._stop.wait(seconds):
+            try:
+                self._try_update()
+            except Exception as error:
+                logging.exception("The follower of %r ends.", self.path)
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                return
+
+    def _try_update(self) -> None:
+        before = str(self._error)
+        try:
+            self.update()
+        except _FILE_ERRORS as error:
+            if str(error) != before:  # once, however often it is tried
+                logging.warning("The follower of %r tries again: %s", self.path, error)
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _update(self) -> None:
+        failed: dict[int, Exception] = {}
+        while True:
+            newest = self._look(failed)
+            found = [one for version, one in self._known.items() if version not in failed]
+            run, version = (None, 0) if self._rows_of is None else self._rows_of
+            route = publication.route(found, run, version)
+            if not route:
+                break
+            try:
+                self._take(route)
+            except _FILE_ERRORS as error:
+                failed.update((one.version, error) for one in route if self._blames(one, error))
+        newer = [error for version, error in failed.items() if version > self.version]
+        if newer and newest > self.version:
+            raise newer[-1]
+
+    def _look(self, failed: dict[int, Exception]) -> int:
+        """Finds out what is published; the newest version."""
+        present = publication.versions_in(self.path)
+        self._known = {one: self._known[one] for one in present if one in self._known}
+        for version in present:
+            if version in self._known or version in failed or version < self._oldest_useful():
+                continue
+            if not publication.exists(self.path, version):
+                continue
+            try:
+                self._known[version] = publication.read(self.path, version)
+            except tf.errors.NotFoundError:
+                pass  # it was removed just now
+            except _FILE_ERRORS as error:
+                failed[version] = error
+        return max([0, *self._known, *failed])
+
+    def _oldest_useful(self) -> int:
+        return 0 if self._rows_of is None else self._rows_of[1]
+
+    def _blames(self, one: Publication, error: Exception) -> bool:
+        """Whether a publication is not to be tried again in this update."""
+        is_there = publication.exists(self.path, one.version)
+        if not is_there:
+            self._known.pop(one.version, None)
+        return is_there or not isinstance(error, tf.errors.NotFoundError)
+
+    def _take(self, route: Sequence[Publication]) -> None:
+        """Loads publications, the last of which has dense weights, as one."""
+        last = route[-1]
+        dense = dense_weights.weights_of(self._sources)
+        for one in route:
+            self._check_model(one, dense)
+        opened = [
+            [
+                table.open(self._folder(one), files)
+                for table, files in zip(self._tables, one.tables, strict=True)
+            ]
+            for one in route
+        ]
+        assert last.weights is not None
+        values = dense_weights.read(self._folder(last), last.weights)
+        with self._lock.updating():
+            if route[0].since is None:
+                self._rows_of = None  # until all rows are there
+            for of_tables in opened:
+                for table, rows in zip(self._tables, of_tables, strict=True):
+                    table.take(rows)
+            for variable, value in zip(dense, values, strict=True):
+                variable.assign(value)
+            self._rows_of = (last.run, last.version)
+        with self._changed:
+            self._served = last
+            self._changed.notify_all()
+
+    def _folder(self, one: Publication) -> str:
+        return os.path.join(self.path, publication.folder_name(one.version))
+
+    def _check_model(self, one: Publication, dense: Sequence[Any]) -> None:
+        """Refuses a publication of another model."""
+        names = [followed.table.options.name for followed in self._tables]
+        kinds = [followed.table.options.kind for followed in self._tables]
+        theirs = [files.table for files in one.tables]
+        if list(one.kinds) != kinds or not _are_alike(names, theirs):
+            raise ValueError(
+                f"`model` must have the tables that are published in {self._folder(one)!r}: "
+                f"{_listed(theirs, one.kinds)}. Received: {_listed(names, kinds)}"
+            )
+        if one.weights is None:
+            return
+        weights = dense_weights.descriptions(dense)
+        if weights != one.weights.weights:
+            pairs = zip([*weights, None], [*one.weights.weights, None], strict=False)
+            mine, its = next(pair for pair in pairs if pair[0] != pair[1])
+            raise ValueError(
+                f"`model` must have the dense weights that are published in "
+                f"{self._folder(one)!r}, {len(one.weights.weights)} of which this is the first "
+                f"that differs: {its}. Received: {len(weights)} weights, and {mine} there"
+            )
+
+
+def _check_tables(tables: Sequence[Table]) -> None:
+    if not tables:
+        raise ValueError(
+            "`model` must have a table. Received: variables and layers without any; layers have "
+            "theirs once they are built"
+        )
+    for table in tables:
+        if isinstance(table, (ServerTable, WorkerTable)):
+            raise ValueError(
+                "`model` must have tables of this process alone: make it without a strategy. "
+                f"Received: {table.options.name!r}, which other processes have as well"
+            )
+
+
+def _are_alike(names: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether tables may be the same ones. Keras numbers names that it chose itself."""
+    if list(names) == list(theirs):
+        return True
+    if sorted(names) == sorted(theirs):
+        return False  # in another order
+    return [_without_number(one) for one in names] == [_without_number(one) for one in theirs]
+
+
+def _without_number(name: str) -> str:
+    stem, _, number = name.rpartition("_")
+    return stem if number.isdigit() else name
+
+
+def _listed(names: Sequence[str], kinds: Sequence[str]) -> str:
+    return "; ".join(f"{name!r} ({kind})" for name, kind in zip(names, kinds, strict=True))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Publication`: what is known of a publication, and the file that makes a folder one.
+
+The file is written last, so a folder without it is no publication, or none yet. It names the files
+of rows of each table and the file of dense weights, with the numbers and checksums that these must
+have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from tf_embed.snapshots import checked_json, files, manifest
+from tf_embed.snapshots.manifest import TableFiles
+
+FILE = "publication.json"
+WEIGHTS = "weights"
+
+_PREFIX = "publication-"
+_FOLDER = re.compile(rf"{_PREFIX}(\d{{10,}})")
+_ASIDE = ".aside"
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A dense weight of a model.
+
+    Attributes:
+        name: Its name in its layer.
+        shape: Its shape.
+        dtype: The name of its dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsFile:
+    """The dense weights of a publication.
+
+    Attributes:
+        bytes: Size of their file.
+        checksum: The CRC-32 of its bytes.
+        weights: What is in it, in the order of the model.
+    """
+
+    bytes: int
+    checksum: int
+    weights: tuple[Weight, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Publication:
+    """What is known of a publication without reading its rows.
+
+    Attributes:
+        version: Its number. Later ones have higher numbers.
+        since: The version that it has the changes since; None: it has all rows. Whatever has the
+            rows of that version, or of a later one of the same `run`, has those of this one once
+            the changes are made.
+        run: What the publications of one `Publisher` have in common.
+        time: The moment whose rows it has, in seconds since 1970.
+        tables: A `TableFiles` for each table.
+        kinds: For each table what its rows are.
+        weights: The dense weights; None: it has none, and needs the next changes.
+    """
+
+    version: int
+    since: int | None
+    run: str
+    time: float
+    tables: tuple[TableFiles, ...]
+    kinds: tuple[str, ...]
+    weights: WeightsFile | None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in its files; of changes, those that changed."""
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files."""
+        weights = 0 if self.weights is None else self.weights.bytes
+        return sum(table.bytes for table in self.tables) + weights
+
+
+def folder_name(version: int) -> str:
+    """The folder of a publication."""
+    return f"{_PREFIX}{version:010d}"
+
+
+def version_of(name: str) -> int | None:
+    """The version whose folder has that name; None: it is no publication's."""
+    found = _FOLDER.fullmatch(name)
+    return int(found.group(1)) if found else None
+
+
+def versions_in(path: str) -> list[int]:
+    """The versions of which there is a folder, complete or not, in their order."""
+    found = map(version_of, manifest.names_in(path))
+    return sorted(version for version in found if version is not None)
+
+
+def exists(path: str, version: int) -> bool:
+    """Whether a publication is there as a whole."""
+    return bool(tf.io.gfile.exists(os.path.join(path, folder_name(version), FILE)))
+
+
+def write(path: str, publication: Publication) -> None:
+    """Makes a folder a publication, whose files are there."""
+    folder = os.path.join(path, folder_name(publication.version))
+    checked_json.write(folder, FILE, dataclasses.asdict(publication))
+
+
+def read(path: str, version: int) -> Publication:
+    """Reads what a publication is.
+
+    Raises:
+        tf.errors.DataLossError: If the file is damaged.
+        tf.errors.NotFoundError: If there is none.
+    """
+    file = os.path.join(path, folder_name(version), FILE)
+    with checked_json.reading(file) as body:
+        weights = body.pop("weights")
+        if weights is not None:
+            found = [
+                Weight(**{**one, "shape": tuple(one["shape"])}) for one in weights.pop("weights")
+            ]
+            weights = WeightsFile(**weights, weights=tuple(found))
+        tables = tuple(TableFiles(**table) for table in body.pop("tables"))
+        kinds = tuple(body.pop("kinds"))
+        publication = Publication(**body, tables=tables, kinds=kinds, weights=weights)
+        if publication.version != version or len(kinds) != len(tables):
+            raise ValueError
+    return publication
+
+
+def remove(path: str, version: int) -> None:
+    """Removes a publication, or what a crash has left of one: first what makes it one."""
+    folder = os.path.join(path, folder_name(version))
+    names = [FILE, f"{FILE}{_ASIDE}", WEIGHTS, f"{WEIGHTS}{_ASIDE}"]
+    present = set(manifest.names_in(folder))
+    for name in names:
+        if name in present:
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(os.path.join(folder, name))
+    files.remove(folder)
+
+
+def route(
+    publications: Iterable[Publication], run: str | None, version: int
+) -> tuple[Publication, ...]:
+    """What to load next to come closer to the newest version.
+
+    Args:
+        publications: Those that can be loaded.
+        run: Of the version that is loaded; None: none is.
+        version: The version that is loaded, or was.
+
+    Returns:
+        Changes, or all rows, or all rows and changes that must follow them. None if nothing newer
+        can be reached.
+    """
+    found = list(publications)
+    if run is not None and (changes := _furthest(found, run, version)):
+        return (changes,)
+    routes: list[tuple[int, tuple[Publication, ...]]] = []
+    for whole in found:
+        if whole.since is not None:
+            continue
+        changes = _furthest(found, whole.run, whole.version)
+        if whole.weights is not None:
+            routes.append((changes.version if changes else whole.version, (whole,)))
+        elif changes:
+            routes.append((changes.version, (whole, changes)))
+    newer = [one for one in routes if run is None or one[0] > version]
+    return max(newer, key=lambda one: (one[1][0].version, one[0]), default=(0, ()))[1]
+
+
+def _furthest(found: Iterable[Publication], run: str, version: int) -> Publication | None:
+    """The last publication whose changes lead on from a version."""
+    after = [
+        one
+        for one in found
+        if one.run == run
+        and one.weights is not None
+        and one.since is not None
+        and one.since <= version < one.version
+    ]
+    return max(after, key=lambda one: one.version, default=None)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Publisher`: publishes what a training process has learned."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed import validation
+from tf_embed.exchange.joint_calls import OneProcess
+from tf_embed.ops import snapshot_ops
+from tf_embed.serving import dense_weights, publication
+from tf_embed.serving.publication import Publication, WeightsFile
+from tf_embed.snapshots.manifest import SnapshotInfo
+from tf_embed.snapshots.sources import Source, sources_of, tables_in
+from tf_embed.snapshots.writing import Writer
+from tf_embed.table.table import Table
+from tf_embed.table.worker_table import WorkerTable
+
+
+class Publisher:
+    """Publishes the rows and dense weights of a model, for processes that serve it.
+
+    A publication has the rows of all tables at one moment, without optimizer slots, and the dense
+    weights of that moment. It is there when it is whole: a crash, or a full disk, leaves those that
+    were there before. The first one of a Publisher has all rows, and later ones have what changed.
+    Tables need `TablePolicy(track_changes=True)` for that; otherwise each publication has all rows.
+
+    After `whole_every` publications of changes, one more is written with all rows, for followers
+    that start later, and older ones are removed. A follower that follows takes the changes alone.
+
+    One process at a time publishes in a folder, and one thread.
+
+    Args:
+        model: A `tf_embed.Variable`, a layer, a model, or a list of these. Their order counts for
+            the follower, which has the same ones.
+        path: A folder, or a path of any file system that TensorFlow knows. It is made.
+        keep: How many of the newest publications stay, besides those that a follower needs that
+            starts now; an int from 1. Followers that are further behind take all rows again.
+        whole_every: After how many publications of changes all rows are written; an int from 1.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If `path` is empty, a number is out of range, or tables are sharded over
+            workers.
+
+    Example:
+        >>> import tempfile, tf_embed
+        >>> from tf_embed.serving import Follower, Publisher
+        >>> policy = tf_embed.TablePolicy(track_changes=True)
+        >>> trained, served = tf_embed.Variable(dim=1, policy=policy), tf_embed.Variable(dim=1)
+        >>> publisher = Publisher(trained, tempfile.mkdtemp())
+        >>> follower = Follower(served, publisher.path)
+        >>> trained.upsert([1, 2], [[1.0], [2.0]])
+        >>> publisher.publish()
+        1
+        >>> follower.update()
+        True
+        >>> served.lookup([2]).numpy().tolist()
+        [[2.0]]
+    """
+
+    def __init__(
+        self, model: Any, path: str | os.PathLike[str], *, keep: int = 16, whole_every: int = 256
+    ) -> None:
+        self.path = validation.path_of(path, "path")
+        self._sources: list[Source] = sources_of(model, "model")
+        self._keep = validation.positive_int(keep, "keep")
+        self._whole_every = validation.positive_int(whole_every, "whole_every")
+        self._run = secrets.token_hex(8)
+        self._last: tuple[int, SnapshotInfo] | None = None  # that was published
+        self._changes = 0  # publications of changes since all rows were written
+        self._known: dict[int, Publication] = {}  # in the folder
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        _check_places(tables_in(self._sources))
+
+    def publish(self, *, whole: bool = False, wait: bool = True) -> int:
+        """Publishes the rows and dense weights as they are now.
+
+        Waits for the publication before this one.
+
+        Args:
+            whole: Whether it has all rows, also if it could have what changed. Followers take all
+                of them.
+            wait: Whether it is there when this returns. False: a thread writes it, and an error is
+                raised by the next `publish`, or by `wait`. Rows are those of now in both cases.
+                Tables that do not keep track of changes need True.
+
+        Returns:
+            The version. Versions rise, and may leave numbers out.
+
+        Raises:
+            TypeError: If an argument is no bool.
+            ValueError: If the model has no table, or a table does not keep track of changes but
+                must.
+            RuntimeError: If this is called in a graph.
+            tf.errors.OpError: If it can't be written, or the one before could not be.
+        """
+        validation.flag(whole, "whole")
+        validation.flag(wait, "wait")
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "`Publisher.publish` runs in eager execution. Received: a call in a graph"
+            )
+        self.wait()
+        tables = self._tables()
+        tracked = all(table.options.tracks_changes for table in tables)
+        if not tracked and not wait:
+            first = next(one for one in tables if not one.options.tracks_changes)
+            raise ValueError(
+                "`wait` must be True if a table does not keep track of changes: give the policy of "
+                f"{first.options.name!r} track_changes=True. Received: wait={wait}"
+            )
+        for table in tables:
+            table.wait_until_written()  # a snapshot of it may be under way
+        version = self._next_version()
+        last = self._last
+        if last is not None and len(last[1].tables) != len(tables):
+            last = None  # the model has got more
+        writer, since = self._begin(version, tables, tracked, None if whole else last)
+        dense = dense_weights.weights_of(self._sources)
+        weights, values = dense_weights.descriptions(dense), dense_weights.values_of(dense)
+
+        def write() -> None:
+            info = writer.write()
+            folder = self._folder(version)
+            self._commit(version, since, info, tables, dense_weights.write(folder, weights, values))
+            if last is not None:
+                _drop(tables, last[1])
+            self._last = (version, info)
+            self._changes = 0 if since is None else self._changes + 1
+            if self._changes >= self._whole_every:
+                self._write_all_rows(version + 1, tables)
+            self._tidy()
+
+        if wait:
+            write()
+            return version
+        self._thread = threading.Thread(
+            target=self._run_writer, args=[write], name=f"publication {version}"
+        )
+        self._thread.start()
+        for table in tables:
+            table.wait_until_written = self._thread.join
+        return version
+
+    def wait(self) -> None:
+        """Waits until the last publication is there.
+
+        Raises:
+            tf.errors.OpError: If it could not be written. It is told once.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if error is None:
+                raise
+            logging.exception("The last publication in %r could not be written.", self.path)
+
+    # Parts of these.
+
+    def _tables(self) -> list[Table]:
+        tables = tables_in(self._sources)
+        if not tables:
+            raise ValueError(
+                "`model` must have a table. Received: variables and layers without any; layers "
+                "have theirs once they are built"
+            )
+        _check_places(tables)
+        return tables
+
+    def _folder(self, version: int) -> str:
+        return os.path.join(self.path, publication.folder_name(version))
+
+    def _next_version(self) -> int:
+        return 1 + max([0, *publication.versions_in(self.path)])
+
+    def _begin(
+        self,
+        version: int,
+        tables: Sequence[Table],
+        tracked: bool,
+        last: tuple[int, SnapshotInfo] | None,
+    ) -> tuple[Writer, int | None]:
+        """Holds the moment of a publication; and the version that it has the changes since."""
+        if tracked and last is not None:
+            since, base = last
+            try:
+                return self._begin_since(version, tables, base), since
+            except tf.errors.FailedPreconditionError as error:
+                logging.info("Publication %d has all rows: %s", version, error.message)
+        return self._begin_since(version, tables, None, tracked=tracked), None
+
+    def _begin_since(
+        self,
+        version: int,
+        tables: Sequence[Table],
+        base: SnapshotInfo | None,
+        *,
+        tracked: bool = True,
+    ) -> Writer:
+        name = publication.folder_name(version)
+        writer = Writer(
+            self._folder(version), name, base, tables, None, OneProcess(), with_slots=False
+        )
+        writer.agree([writer.begin(tracked)])
+        return writer
+
+    def _commit(
+        self,
+        version: int,
+        since: int | None,
+        info: SnapshotInfo,
+        tables: Sequence[Table],
+        weights: WeightsFile | None,
+    ) -> None:
+        """Makes files a publication."""
+        kinds = tuple(table.options.kind for table in tables)
+        made = Publication(version, since, self._run, info.time, tuple(info.tables), kinds, weights)
+        publication.write(self.path, made)
+        logging.info(
+            "Publication %d in %r: %d rows of %d tables%s.",
+            version,
+            self.path,
+            made.rows,
+            len(tables),
+            "" if since is None else f" since {since}",
+        )
+
+    def _write_all_rows(self, version: int, tables: Sequence[Table]) -> None:
+        """Writes all rows for followers that start later. They need the next changes, too."""
+        writer = self._begin_since(version, tables, None)
+        info = writer.write()
+        _drop(tables, info)
+        self._commit(version, None, info, tables, None)
+        self._changes = 0
+
+    def _tidy(self) -> None:
+        """Removes publications that no follower needs, and what a crash has left."""
+        present = publication.versions_in(self.path)
+        self._known = {one: self._known[one] for one in present if one in self._known}
+        for version in present:
+            if version in self._known or not publication.exists(self.path, version):
+                continue
+            try:
+                self._known[version] = publication.read(self.path, version)
+            except tf.errors.OpError as error:  # of no use to a follower, either
+                logging.warning("Publication %d is left out: %s", version, error.message)
+        start = publication.route(self._known.values(), None, 0)
+        if not start:
+            return
+        newest = sorted(self._known)[-self._keep :]
+        for version in present:
+            if version < start[0].version and version not in newest:
+                publication.remove(self.path, version)
+                self._known.pop(version, None)
+
+    def _run_writer(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except BaseException as error:
+            self._error = error
+
+
+def _drop(tables: Sequence[Table], info: SnapshotInfo) -> None:
+    """Says that nothing more will be published since a moment. Tables know of 64 at most."""
+    for table, saved in zip(tables, info.tables, strict=True):
+        for part in table.parts:
+            if table.options.tracks_changes:
+                with tf.device(part.options.device):
+                    snapshot_ops.drop_snapshot(part.resource_handle, saved.save)
+
+
+def _check_places(tables: Sequence[Table]) -> None:
+    """Refuses tables that can't be published."""
+    for table in tables:
+        if isinstance(table, WorkerTable):
+            raise ValueError(
+                "`model` must have no tables that are sharded over workers: save them by "
+                f"tf_embed.Snapshots. Received: {table.options.name!r}, which is sharded over "
+                f"{table.workers.count} workers"
+            )

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ReadingLock`: readers together, or one update alone."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+
+class ReadingLock:
+    """A fair shared/exclusive lock: later readers cannot starve an update that waits.
+
+    A thread that reads already may enter once more.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._waiting = 0  # updates
+        self._updates = False
+        self._mine = threading.local()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keeps updates out of a block."""
+        depth = getattr(self._mine, "depth", 0)
+        with self._changed:
+            self._changed.wait_for(lambda: depth or not (self._updates or self._waiting))
+            self._readers += 1
+        self._mine.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._mine.depth = depth
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def updating(self) -> Iterator[None]:
+        """Keeps readers and other updates out of a block.
+
+        Raises:
+            RuntimeError: If this thread reads.
+        """
+        if getattr(self._mine, "depth", 0):
+            raise RuntimeError(
+                "`update` must not be called within `reading`, which keeps updates out. Received: "
+                "a call of the same thread"
+            )
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not (self._updates or self._readers))
+            self._waiting -= 1
+            self._updates = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._updates = False
+                self._changed.notify_all()
