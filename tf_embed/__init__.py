@@ -18,6 +18,7 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
                                 FrequencyRestrictPolicy
     Snapshots                   saves under names, of changes too, while training goes on
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
+    RedisServer                 for a Storage: a server whose rows several processes share
     default_partition_fn        how keys are spread over shards
     distributed.Model           a Keras model for several workers; distributed.run launches them
 
@@ -45,6 +46,7 @@ from tf_embed._version import __version__  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.snapshots import Snapshots  # noqa: E402
 from tf_embed.table.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
+from tf_embed.table.redis_server import RedisServer  # noqa: E402
 from tf_embed.table.restrict_policies import (  # noqa: E402
     FrequencyRestrictPolicy,
     RestrictPolicy,
@@ -69,6 +71,7 @@ __all__ = [
     "CounterAdmission",
     "DynamicEmbeddingOptimizer",
     "FrequencyRestrictPolicy",
+    "RedisServer",
     "RestrictPolicy",
     "Snapshots",
     "Storage",
