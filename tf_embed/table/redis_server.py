@@ -113,6 +113,8 @@ class RedisServer(Config):
         for name in ("username", "password", "password_env", "table"):
             if getattr(self, name) is not None:
                 self._check_name(name)
+        wanted = "a name or an address, not a URL: connections have no TLS"
+        self._check("host", wanted, "://" not in self.host)
         self._check("model", "a name without a colon", ":" not in self.model)
         self._check("database", "0 in a cluster", not self.cluster or self.database == 0)
         has_one = self.password is None or self.password_env is None

@@ -310,6 +310,7 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
         ({"port": "6379"}, TypeError, "`port` must be an int"),
         ({"host": ""}, ValueError, "`host` must be"),
         ({"host": 3}, TypeError, "`host` must be a str"),
+        ({"host": "rediss://10.0.0.7"}, ValueError, "`host` must be .*no TLS"),
         ({"model": "a:b"}, ValueError, "`model` must be a name without a colon"),
         ({"table": "{x}"}, ValueError, "`table` must be"),
         ({"password": "a\nb"}, ValueError, "password=3 characters$"),
