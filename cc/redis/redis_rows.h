@@ -105,8 +105,9 @@ class RedisRows {
   std::string RowName(size_t slice, int64_t key) const;
   Status CheckValue(int64_t key, std::string_view value) const;
   Status Unexpected(const char* command) const;
-  // Calls visit(names) for the names of some rows that expire, of all tables' that are like them.
+  // Adds the names of some rows that expire. Some may come twice.
   Status ScanNames(size_t most, Scan* scan, std::vector<std::string>* names) const;
+  // The key in a name. False: it is not of a row of this table.
   bool KeyOfName(std::string_view name, int64_t* key) const;
   bool expires() const { return options_.ttl_milliseconds > 0; }
 

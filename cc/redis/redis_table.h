@@ -134,7 +134,6 @@ class RedisTable final : public Table, public TableMaintenance {
   // Runs a verb that writes. If `expected` is given and the table has another rule, it is refused.
   Status Write(const ExecContext& context, const KeyBatch& batch, const RuleSlots* expected,
                const Verb& verb) const;
-  Status Failure() const;
 
   const TableOptions options_;
   const std::unique_ptr<RedisRows> rows_;

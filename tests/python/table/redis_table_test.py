@@ -17,6 +17,7 @@ from redis_servers import RedisProcess
 
 import tf_embed
 from tf_embed import tfra as de
+from tf_embed.ops import table_ops
 
 _server: RedisProcess
 
@@ -324,6 +325,33 @@ class RefusedTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_bad_argument_of_a_server_gets_one_clear_error(self, arguments, error, message):
         with self.assertRaisesRegex(error, message):
             tf_embed.RedisServer(**arguments)
+
+    @parameterized.parameters(
+        ("nothing", "Received: a line of 'nothing'"),
+        ("host=a\nport=x", "Received: a line of 'port'"),
+        ("host=a\nport=-1", "Received: a line of 'port'"),
+        ("host=a\nport=99999999999", "Received: a line of 'port'"),
+        ("password=sesame", "Received: 15 bytes without one"),
+        ("host=a\nprefix=b\nport=0", "Received: port=0"),
+        ("host=a", "`prefix` .*Received: prefix=''"),
+        ("host=a\nprefix=b\nslices=0", "Received: slices=0"),
+    )
+    def test_settings_that_no_caller_of_ours_gives_are_refused_by_name(self, redis, words):
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, words):
+            table_ops.create_table(
+                shared_name=None,
+                key_dtype=tf.int64,
+                value_dtype=tf.float32,
+                dim=1,
+                num_shards=1,
+                init_size=0,
+                label="items",
+                initializer="constant",
+                initializer_values=[0.0],
+                seed=1,
+                table_id=1,
+                storage={"redis": redis},
+            )
 
     @parameterized.parameters({"path": "/tmp/rows"}, {"gpu_bytes": 3}, {"host_bytes": 5})
     def test_a_storage_has_no_tiers_beside_a_server(self, **arguments):
