@@ -170,7 +170,6 @@ CREATOR = kind(
     {
         "class": lambda: tfra.HkvHashTableCreator,
         "KVCreator()": lambda: tfra.KVCreator(),
-        "Redis": lambda: tfra.RedisTableCreator(),
         "config": lambda: tfra.HkvHashTableConfig(),
     },
 )
