@@ -85,5 +85,5 @@ cuda cuda-benchmark cuda-library cuda-test:
 clean:
 	-$(BAZEL) clean
 	rm -rf build dist *.egg-info .bazelrc.generated .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f tf_embed/_tf_embed.so tf_embed/_tf_embed.json
+	rm -f tf_embed/_tf_embed.so tf_embed/_tf_embed.json tf_embed/libtf_embed_redis.so
 	find tf_embed tests examples -name __pycache__ -prune -exec rm -rf {} +

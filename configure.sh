@@ -13,6 +13,8 @@
 #            BAZEL   Bazel or Bazelisk (else: bazel, else bazelisk)
 #            CC      the C++ compiler (else: gcc, else clang)
 #            NVCC    CUDA's compiler, 12 or 13 (else: nvcc, else /usr/local/cuda/bin/nvcc)
+#            HIREDIS a folder with include/hiredis and lib/libhiredis.a, for tables in Redis; ""
+#                    for none (else: /usr, if it is there)
 #            TF_EMBED_CUDA   1: as --cuda; 0: as --cpu, for pip and make; an option counts first
 #            TF_EMBED_CACHE  folder of the build cache (else: tf_embed in the user's cache folder)
 set -euo pipefail
@@ -143,6 +145,23 @@ if [[ $cuda != no ]]; then
   fi
 fi
 
+# hiredis: for tables in Redis -----------------------------------------------------------------------
+
+# HIREDIS: a folder with include/hiredis and lib/libhiredis.a; "" for none. Else the system's.
+hiredis=
+hiredis_headers=
+if [[ -n ${HIREDIS-/usr} ]]; then
+  folder=${HIREDIS-/usr}
+  for archive in "$folder/lib/libhiredis.a" "$folder"/lib/*-linux-gnu/libhiredis.a "$folder/lib64/libhiredis.a"; do
+    if [[ -e $archive && -e $folder/include/hiredis/hiredis.h ]]; then
+      hiredis=$archive hiredis_headers=$folder/include/hiredis
+      break
+    fi
+  done
+  [[ -n $hiredis || -z ${HIREDIS-} ]] ||
+    die "There is no hiredis in $folder: HIREDIS must be a folder with include/hiredis and lib/libhiredis.a, or empty."
+fi
+
 # Bazel --------------------------------------------------------------------------------------------
 
 bazel=$(found "${BAZEL:-bazel}" ${BAZEL:-bazelisk}) ||
@@ -189,7 +208,9 @@ build --repo_env=TF_EMBED_TENSORFLOW_VERSION=$tensorflow_version
 build --repo_env=TF_EMBED_NVCC=$nvcc
 build --repo_env=TF_EMBED_NVCC_VERSION=$nvcc_version
 build --repo_env=TF_EMBED_CUDART=$cudart
+build --repo_env=TF_EMBED_HIREDIS=$hiredis
+build --repo_env=TF_EMBED_HIREDIS_HEADERS=$hiredis_headers
 $bazel_lines
 EOF
 cmp -s "$scratch/bazelrc" "$output" || cp "$scratch/bazelrc" "$output"
-echo "TensorFlow $tensorflow_version, $("$compiler" -dumpversion | sed "s|^|$(basename "$compiler") |"), Bazel ${bazel_version/no_version/of Debian}, $devices"
+echo "TensorFlow $tensorflow_version, $("$compiler" -dumpversion | sed "s|^|$(basename "$compiler") |"), Bazel ${bazel_version/no_version/of Debian}${hiredis:+, hiredis}, $devices"

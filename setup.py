@@ -30,6 +30,8 @@ except ImportError:  # setuptools before 70.1
 
 ROOT = pathlib.Path(__file__).resolve().parent
 LIBRARY = "_tf_embed.so"
+REDIS_LIBRARY = "libtf_embed_redis.so"  # where there is hiredis to build it with
+REDIS_TARGET = f"//cc/redis/client:{REDIS_LIBRARY}"
 
 _TENSORFLOW_VERSION = """
 import importlib.metadata, importlib.util
@@ -73,6 +75,14 @@ def bazel(rc: pathlib.Path, *arguments: str, **options) -> subprocess.CompletedP
     return done
 
 
+def put(library: pathlib.Path, folder: pathlib.Path) -> None:
+    """Renames a copy into place: a process that has the old library open keeps it."""
+    fresh = folder / f"{library.name}.new"
+    shutil.copyfile(library, fresh)
+    fresh.chmod(0o755)
+    fresh.replace(folder / library.name)
+
+
 def build_library(folder: pathlib.Path) -> None:
     """Builds the library for this Python's TensorFlow and puts it into `folder`."""
     tensorflow = tensorflow_version()
@@ -85,15 +95,16 @@ def build_library(folder: pathlib.Path) -> None:
     configure = [ROOT / "configure.sh", f"--output={rc}"]
     if subprocess.run(configure, env=environment()).returncode:
         raise SystemExit(1)
-    bazel(rc, "build", f"//:{LIBRARY}")
+    has_hiredis = re.search("TF_EMBED_HIREDIS=.", rc.read_text()) is not None
+    bazel(rc, "build", f"//:{LIBRARY}", *([REDIS_TARGET] if has_hiredis else []))
     built = bazel(rc, "info", "bazel-bin", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-    # Renamed into place: a process that has the old library open keeps it.
+    outputs = pathlib.Path(built.stdout.strip())
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f"{LIBRARY}.new"
-    shutil.copyfile(pathlib.Path(built.stdout.strip()) / LIBRARY, fresh)
-    fresh.chmod(0o755)
-    fresh.replace(folder / LIBRARY)
+    put(outputs / LIBRARY, folder)
+    if has_hiredis:
+        put(outputs / "cc" / "redis" / "client" / REDIS_LIBRARY, folder)
+    else:
+        (folder / REDIS_LIBRARY).unlink(missing_ok=True)
     cuda = b".nv_fatbin" in (folder / LIBRARY).read_bytes()  # the section of what nvcc compiled
     built_for = {"tensorflow_version": tensorflow, "cuda": cuda}
     (folder / "_tf_embed.json").write_text(json.dumps(built_for) + "\n")

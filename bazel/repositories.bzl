@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow and CUDA as they are installed, and GoogleTest's sources as the system has them."""
+"""TensorFlow, CUDA and hiredis as they are installed, and GoogleTest's sources as the system has them."""
 
 _TENSORFLOW_BUILD = """
 # TensorFlow {version}
@@ -92,6 +92,42 @@ cuda_repository = repository_rule(
         "TF_EMBED_CUDART",
         "TF_EMBED_NVCC",
         "TF_EMBED_NVCC_VERSION",
+    ],
+    local = True,
+)
+
+# Linked statically, so that the library that has it needs no package where it runs.
+_HIREDIS_BUILD = """
+cc_import(
+    name = "hiredis_static",
+    static_library = "libhiredis.a",
+)
+
+cc_library(
+    name = "hiredis",
+    hdrs = glob(["include/hiredis/*.h"]),
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+    deps = [":hiredis_static"],
+)
+"""
+
+def _hiredis_repository(repository_ctx):
+    headers = repository_ctx.os.environ.get("TF_EMBED_HIREDIS_HEADERS")
+    repository_ctx.file("found.bzl", "HAS_HIREDIS = %s\n" % bool(headers))
+    if not headers:
+        repository_ctx.file("BUILD", "")
+        return
+    repository_ctx.symlink(headers, "include/hiredis")
+    repository_ctx.symlink(repository_ctx.os.environ["TF_EMBED_HIREDIS"], "libhiredis.a")
+    repository_ctx.file("BUILD", _HIREDIS_BUILD)
+
+# Empty where configure.sh found no hiredis.
+hiredis_repository = repository_rule(
+    implementation = _hiredis_repository,
+    environ = [
+        "TF_EMBED_HIREDIS",
+        "TF_EMBED_HIREDIS_HEADERS",
     ],
     local = True,
 )

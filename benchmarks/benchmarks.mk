@@ -28,6 +28,10 @@ bench-tbe: bench-environments
 bench-tiers: bench-environments
 	.venv/bench216/bin/python benchmarks/run.py --sections=tiers $(if $(FOLDER),--folder="$(FOLDER)")
 
+.PHONY: bench-redis
+bench-redis: library $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/redis_tables.py
+
 .PHONY: bench-workers
 bench-workers: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/workers.py

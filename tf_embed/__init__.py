@@ -21,6 +21,7 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     export_static               a SavedModel that is served without tf_embed
     serving.Follower            a served model that follows one in training; serving.Publisher
     Storage                     the tiers of a table: GPU, host memory, disk; and their bounds
+    RedisServer                 for a Storage: a server whose rows several processes share
     default_partition_fn        how keys are spread over shards
     distributed.Model           a Keras model for several workers; distributed.run launches them
 
@@ -50,6 +51,7 @@ from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.snapshots import Snapshots  # noqa: E402
 from tf_embed.static_export import export_static  # noqa: E402
 from tf_embed.table.policies import BloomAdmission, CounterAdmission, TablePolicy  # noqa: E402
+from tf_embed.table.redis_server import RedisServer  # noqa: E402
 from tf_embed.table.restrict_policies import (  # noqa: E402
     FrequencyRestrictPolicy,
     RestrictPolicy,
@@ -74,6 +76,7 @@ __all__ = [
     "CounterAdmission",
     "DynamicEmbeddingOptimizer",
     "FrequencyRestrictPolicy",
+    "RedisServer",
     "RestrictPolicy",
     "Snapshots",
     "Storage",

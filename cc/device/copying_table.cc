@@ -285,8 +285,9 @@ class CopyingTable final : public Table,
                                   const RowInitializer& initializer) const override {
     return NewCopyingTable(table_->maintenance()->NewEmpty(init_size, initializer), memory_);
   }
-  void TakeContent(const ExecContext& context, Table* other) override {
-    table_->maintenance()->TakeContent(context, static_cast<CopyingTable*>(other)->table_.get());
+  Status TakeContent(const ExecContext& context, Table* other) override {
+    return table_->maintenance()->TakeContent(context,
+                                              static_cast<CopyingTable*>(other)->table_.get());
   }
 
  private:

@@ -354,12 +354,13 @@ std::unique_ptr<Table> DeviceTableImpl<Device>::NewEmpty(size_t init_size,
 }
 
 template <class Device>
-void DeviceTableImpl<Device>::TakeContent(const ExecContext& context, Table* other) {
+Status DeviceTableImpl<Device>::TakeContent(const ExecContext& context, Table* other) {
   auto* const from = static_cast<DeviceTableImpl*>(other);
   const Writing writing(this, context);
   from->order_.BeginWrite(context);
   content_ = std::move(from->content_);
   from->order_.EndWrite(context);
+  return Status();
 }
 
 }  // namespace tf_embed

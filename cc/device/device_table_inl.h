@@ -138,7 +138,7 @@ class DeviceTableImpl final : public DeviceTable,
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   using TableMaintenance::TakeContent;
-  void TakeContent(const ExecContext& context, Table* other) override;
+  Status TakeContent(const ExecContext& context, Table* other) override;
 
  private:
   using Content = DeviceContent<Device>;

@@ -56,7 +56,7 @@ bool WantsAll(const KeyGroup&) { return true; }
 
 }  // namespace
 
-HostTable::HostTable(const TableOptions& options)
+HostTable::HostTable(const TableOptions& options, const RuleSlots& rule)
     : options_(options),
       loops_(LoopsOf(options.instruction_set)),
       planner_(options_.policy, options.allocator, &planned_) {
@@ -66,13 +66,13 @@ HostTable::HostTable(const TableOptions& options)
     changes_ =
         options.changes != nullptr ? options.changes : std::make_shared<ChangeLog>(options.name);
   }
-  content_.reset(new Content(options.allocator, options.init_size, LayoutOf(RuleSlots()),
-                             options.initializer, RuleSlots()));
+  content_.reset(
+      new Content(options.allocator, options.init_size, LayoutOf(rule), options.initializer, rule));
 }
 
-std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options) {
+std::unique_ptr<HostTable> HostTable::Create(const TableOptions& options, const RuleSlots& rule) {
   try {
-    return std::unique_ptr<HostTable>(new HostTable(options));
+    return std::unique_ptr<HostTable>(new HostTable(options, rule));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }

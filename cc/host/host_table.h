@@ -46,7 +46,11 @@ class HostTable final : public Table,
                         public TableCache {
  public:
   // Returns nullptr without memory for an empty table.
-  static std::unique_ptr<HostTable> Create(const TableOptions& options);
+  static std::unique_ptr<HostTable> Create(const TableOptions& options) {
+    return Create(options, RuleSlots());
+  }
+  // One whose rows have the slots of a rule.
+  static std::unique_ptr<HostTable> Create(const TableOptions& options, const RuleSlots& rule);
 
   const TableOptions& options() const override { return options_; }
   RowInitializer initializer() const override;
@@ -109,7 +113,7 @@ class HostTable final : public Table,
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   using TableMaintenance::TakeContent;
-  void TakeContent(const ExecContext& context, Table* other) override;
+  Status TakeContent(const ExecContext& context, Table* other) override;
 
  private:
   using Shared = std::shared_lock<FairSharedMutex>;
@@ -234,7 +238,7 @@ class HostTable final : public Table,
     Buffer<char> initial_slots;  // the slots of a new row, as they lie in it
   };
 
-  explicit HostTable(const TableOptions& options);  // may throw std::bad_alloc
+  HostTable(const TableOptions& options, const RuleSlots& rule);  // may throw std::bad_alloc
 
   // What snapshots go by, in host_table_snapshot.cc. They do nothing in a table without a
   // ChangeLog.

@@ -209,18 +209,19 @@ std::unique_ptr<Table> HostTable::NewEmpty(size_t init_size,
     options.changes = nullptr;
     options.policy = RowPolicy();
     options.policy.statistics = options_.policy.statistics;
-    return std::unique_ptr<HostTable>(new HostTable(options));
+    return std::unique_ptr<HostTable>(new HostTable(options, RuleSlots()));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
 }
 
-void HostTable::TakeContent(const ExecContext& context, Table* other) {
+Status HostTable::TakeContent(const ExecContext& context, Table* other) {
   std::unique_ptr<Content> content;  // the old one in the end, freed when others are in again
   const ReplaceLocks replacing(locks_, context);
   planner_.Forget();
   if (changes_ != nullptr) changes_->Forget("took other rows over");
   content = std::exchange(content_, std::move(static_cast<HostTable*>(other)->content_));
+  return Status();
 }
 
 TableStats HostTable::Stats() const {

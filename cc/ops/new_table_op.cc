@@ -47,6 +47,7 @@ REGISTER_OP("TfEmbedNewTable")
     .Input("path: string")
     .Input("disk_bytes: int64")
     .Input("keep_leftovers: bool")
+    .Input("redis: string")
     .Output("table: resource")
     .Attr(tf_embed::kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
@@ -60,5 +61,6 @@ Creates a table with each call. TfEmbedTable has a name for it instead, by which
 
 initializer_values: The numbers of that attribute of TfEmbedTable. The other inputs are as its
   attributes of the same names.
+redis: Where the table is in Redis, a line `name=value` for each field; empty if it is not there.
 table: The handle.
 )doc");

@@ -17,6 +17,7 @@
 #include "cc/host/host_table.h"
 #include "cc/memory/host_store.h"
 #include "cc/memory/host_tier.h"
+#include "cc/redis/redis_table.h"
 #include "cc/stores/device_tiers.h"
 #include "cc/tiered/tiered_table.h"
 
@@ -206,9 +207,17 @@ Status NewTieredStore(const TableOptions& options, const StorageOptions& storage
   return Status();
 }
 
+Status NewRedisStore(const TableOptions& options, const RedisOptions& redis, Store* store) {
+  std::unique_ptr<RedisTable> table;
+  TF_EMBED_RETURN_IF_ERROR(RedisTable::Open(options, redis, &table));
+  store->table = std::move(table);
+  return Status();
+}
+
 }  // namespace
 
 Status NewStore(const TableOptions& options, const StorageOptions& storage, Store* store) {
+  if (!storage.redis.host.empty()) return NewRedisStore(options, storage.redis, store);
   if (storage.tiers.any()) return NewTieredStore(options, storage, store);
   if (storage.on_device) return NewDeviceStore(options, storage.device, store);
   return NewHostStore(options, store);

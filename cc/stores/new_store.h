@@ -12,6 +12,7 @@
 #include "cc/core/table/table.h"
 #include "cc/device/copying_table.h"
 #include "cc/device/device_table.h"
+#include "cc/redis/redis_options.h"
 
 namespace tf_embed {
 
@@ -34,6 +35,7 @@ struct StorageOptions {
   bool on_device = false;  // on a GPU, with these options; else in host memory
   DeviceOptions device;    // of a table over several tiers, the number counts
   LowerTierOptions tiers;
+  RedisOptions redis;  // with a host: rows are there, and nowhere else
 };
 
 struct Store {

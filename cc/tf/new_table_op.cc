@@ -41,6 +41,9 @@ class NewTableOp : public tf::OpKernel {
     OP_REQUIRES_OK(context, signature.policy.Read(settings, signature.num_shards));
     OP_REQUIRES_OK(context, ReadOptions(context, settings, &options));
     OP_REQUIRES_OK(context, storage.Read(settings));
+    std::string redis;
+    OP_REQUIRES_OK(context, settings.Get("redis", &redis));
+    OP_REQUIRES_OK(context, storage.ReadRedis(redis));
     TableResource* resource;
     OP_REQUIRES_OK(context, TableResource::Create(signature, options, storage, gpu_, &resource));
     tf::ResourceMgr* const manager = context->resource_manager();
@@ -100,6 +103,7 @@ const OnGpu<NewTableOp> on_gpu("TfEmbedNewTable", {"label",
                                                    "path",
                                                    "disk_bytes",
                                                    "keep_leftovers",
+                                                   "redis",
                                                    "table"});
 
 }  // namespace

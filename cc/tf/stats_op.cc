@@ -19,6 +19,8 @@ class StatsOp : public TableOp {
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TableStats stats;
     for (size_t number = 0; number < table->num_shards(); ++number) {
+      size_t count;  // tells if the rows are out of reach
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Count(&count)));
       stats.Add(table->shard(number)->Stats());
     }
     // What all shards share.

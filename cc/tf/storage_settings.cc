@@ -2,7 +2,12 @@
 #include "cc/tf/storage_settings.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "cc/tf/settings.h"
 #include "cc/tf/table_resource.h"
 
@@ -19,11 +24,68 @@ absl::Status StorageSettings::Read(const Settings& settings) {
   return settings.Get("keep_leftovers", &keep_leftovers);
 }
 
+absl::Status StorageSettings::ReadRedis(const std::string& text) {
+  const std::map<std::string, std::string*> texts = {{"host", &redis.host},
+                                                     {"username", &redis.username},
+                                                     {"password", &redis.password},
+                                                     {"prefix", &redis.prefix}};
+  int64_t cluster = 0, slices = redis.slices, keys_per_command = redis.keys_per_command;
+  int64_t port = redis.port, database = redis.database;
+  int64_t connect_timeout_ms = redis.connect_timeout_ms, timeout_ms = redis.timeout_ms;
+  int64_t max_connections = redis.max_connections;
+  const std::map<std::string, int64_t*> numbers = {{"port", &port},
+                                                   {"database", &database},
+                                                   {"cluster", &cluster},
+                                                   {"connect_timeout_ms", &connect_timeout_ms},
+                                                   {"timeout_ms", &timeout_ms},
+                                                   {"max_connections", &max_connections},
+                                                   {"slices", &slices},
+                                                   {"keys_per_command", &keys_per_command}};
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> field = absl::StrSplit(line, absl::MaxSplits('=', 1));
+    if (const auto found = texts.find(field.first); found != texts.end()) {
+      *found->second = field.second;
+      continue;
+    }
+    const auto found = numbers.find(field.first);
+    int64_t number;
+    if (found == numbers.end() || !absl::SimpleAtoi(field.second, &number) || number < 0 ||
+        number > INT32_MAX) {
+      // Not the value: it may be a password.
+      return InvalidArgumentError("`redis` must have lines of known fields and their values. ",
+                                  "Received: a line of '", field.first, "'.");
+    }
+    *found->second = number;
+  }
+  if (!text.empty() && redis.host.empty()) {
+    return InvalidArgumentError("`redis` must be empty, or name a host. Received: ", text.size(),
+                                " bytes without one.");
+  }
+  redis.port = static_cast<int32_t>(port);
+  redis.database = static_cast<int32_t>(database);
+  redis.is_cluster = cluster != 0;
+  redis.connect_timeout_ms = static_cast<int32_t>(connect_timeout_ms);
+  redis.timeout_ms = static_cast<int32_t>(timeout_ms);
+  redis.max_connections = static_cast<int32_t>(max_connections);
+  redis.slices = static_cast<uint32_t>(slices);
+  redis.keys_per_command = static_cast<uint32_t>(keys_per_command);
+  return absl::OkStatus();
+}
+
 absl::Status StorageSettings::ForShard(const std::string& table, int64_t shard, int64_t num_shards,
                                        int gpu, StorageOptions* options) const {
   const auto part = [num_shards](int64_t bytes) {
     return bytes < 0 ? UINT64_MAX : static_cast<uint64_t>(bytes / num_shards);
   };
+  options->redis = redis;
+  if (!redis.host.empty()) {
+    if (gpu < 0 && num_shards == 1 && path.empty()) return absl::OkStatus();
+    return InvalidArgumentError("Table '", table,
+                                "' is in Redis, and must be on a CPU, in one shard, without a "
+                                "`path`. Received: ",
+                                gpu < 0 ? "a CPU" : "a GPU", ", ", num_shards, " shards, path='",
+                                path, "'.");
+  }
   options->on_device = gpu >= 0;
   options->device.device = gpu;
   options->device.max_bytes = part(gpu_total_bytes);

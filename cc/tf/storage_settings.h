@@ -23,8 +23,13 @@ struct StorageSettings {
   std::string path;  // "": no rows on disk
   int64_t disk_bytes = -1;
   bool keep_leftovers = false;
+  RedisOptions redis;  // without a host: not in Redis
 
   absl::Status Read(const Settings& settings);
+  // Reads "host=127.0.0.1\nport=6379\n...", with a line for each field that has no default; "" for
+  // a table that is not in Redis. It is an input of TfEmbedNewTable and no attribute, so no graph
+  // has a password.
+  absl::Status ReadRedis(const std::string& text);
 
   // Whether a table has a cache and other tiers below it.
   bool HasTiers(int gpu) const { return !path.empty() || (gpu >= 0 && gpu_cache); }

@@ -182,6 +182,9 @@ absl::Status ToTensorFlow(const Status& status) {
       return absl::DataLossError(status.message());
     case StatusCode::kUnavailable:
       return absl::UnavailableError(status.message());
+    case StatusCode::kAborted:
+      // In a function TensorFlow would tell of an unavailable server as of an internal error.
+      return absl::AbortedError(status.message());
   }
   return absl::OkStatus();
 }
@@ -250,6 +253,11 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
                                   ". Received: init_size=", options.init_size, " in each of ",
                                   signature.num_shards, " shards.");
   }
+  if (!storage.redis.host.empty() && has_strings) {
+    return InvalidArgumentError("Table '", options.name,
+                                "' is in Redis, and can't have string keys or values: their "
+                                "dictionary is in one process. Hash string keys to integers.");
+  }
   tf::core::RefCountPtr<TableResource> created(new TableResource(signature, gpu));
   const PolicySettings& policy = signature.policy;
   std::shared_ptr<Admission> admission;
@@ -274,7 +282,8 @@ absl::Status TableResource::Create(const Signature& signature, const TableOption
       TF_RETURN_IF_ERROR(WithMemoryAdvice(status));
       created->device_shards_.push_back(store.on_device);
       created->own_device_shards_.push_back(std::move(store.own_on_device));
-    } else if (absl::IsResourceExhausted(status) && storage.path.empty()) {
+    } else if (absl::IsResourceExhausted(status) && storage.path.empty() &&
+               storage.redis.host.empty()) {
       return ResourceExhaustedError("No memory for an empty table '", options.name, "'.");
     }
     TF_RETURN_IF_ERROR(status);

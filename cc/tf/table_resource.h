@@ -112,6 +112,8 @@ class TableResource : public tensorflow::ResourceBase {
                       std::unique_ptr<StringKeys>* value_strings);
 
   size_t num_shards() const { return shards_.size(); }
+  // Whether other processes change rows too (Table::is_shared).
+  bool is_shared() const { return shards_.front()->is_shared(); }
   // Refuse a table whose store can't be exported, shrunk or given another rule, or whose rows have
   // no statistics; after them the maintenance(), or the eviction(), of no shard is null.
   absl::Status CheckMaintenance() const;

@@ -74,8 +74,14 @@ class SizeOp : public TableOp {
                                   " shards. Received: index=", shard, ".");
     }
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &size));
-    size->scalar<int64_t>()() = static_cast<int64_t>(
-        shard < 0 ? table->size() : table->shard(static_cast<size_t>(shard))->size());
+    size_t sum = 0;
+    for (size_t number = 0; number < table->num_shards(); ++number) {
+      size_t count;
+      if (shard >= 0 && number != static_cast<size_t>(shard)) continue;
+      TF_RETURN_IF_ERROR(ToTensorFlow(table->shard(number)->Count(&count)));
+      sum += count;
+    }
+    size->scalar<int64_t>()() = static_cast<int64_t>(sum);
     return absl::OkStatus();
   }
 };
@@ -106,7 +112,11 @@ class ExportOp : public TableOp {
     TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
     TableMeta meta;
     TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, &meta));
-    const int64_t size = static_cast<int64_t>(table->size());
+    // Of a shared table nobody knows the number of rows before they have come.
+    std::vector<WholeRows> shared;
+    if (table->is_shared()) TF_RETURN_IF_ERROR(ReadShared(table, &meta, &shared));
+    int64_t size = static_cast<int64_t>(table->is_shared() ? 0 : table->size());
+    for (const WholeRows& rows : shared) size += static_cast<int64_t>(rows.size);
     tf::Tensor *keys, *values, *slots, *numbers;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &keys));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {size, table->signature().dim}, &values));
@@ -127,7 +137,13 @@ class ExportOp : public TableOp {
     WholeRows rows(table->allocator());
     const size_t slot_bytes = slots_per_row * SlotSize(meta.value_type);
     size_t done = 0;
-    for (size_t number = 0; number < table->num_shards(); ++number) {
+    for (const WholeRows& part : shared) {
+      NarrowKeys(part.keys.data(), part.size, done, keys);
+      CopyRows(part.weights.data(), part.size, table->row_bytes(), done, values);
+      CopyRows(part.slots.data(), part.size, slot_bytes, done, slots);
+      done += part.size;
+    }
+    for (size_t number = 0; number < table->num_shards() && !table->is_shared(); ++number) {
       for (ExportCursor cursor; !cursor.done; done += rows.size) {
         TF_RETURN_IF_ERROR(ToTensorFlow(
             table->shard(number)->maintenance()->ExportBatch(kExportRows, &cursor, &rows)));
@@ -147,6 +163,21 @@ class ExportOp : public TableOp {
         rows.KeepStatistics(table->statistics().size(), words);
         CopyRows(rows.statistics.data(), rows.size, words * sizeof(uint64_t), done, statistics);
       }
+    }
+    return absl::OkStatus();
+  }
+
+  // All rows of a shared table, which has no strings and no statistics, and the rule of their
+  // slots.
+  absl::Status ReadShared(TableResource* table, TableMeta* meta,
+                          std::vector<WholeRows>* parts) const {
+    TableMaintenance* const maintenance = table->shard(0)->maintenance();
+    for (ExportCursor cursor; !cursor.done;) {
+      parts->emplace_back(table->allocator());
+      TF_RETURN_IF_ERROR(
+          ToTensorFlow(maintenance->ExportBatch(kExportRows, &cursor, &parts->back())));
+      // The first part has read which rule it is.
+      if (parts->size() == 1) TF_RETURN_IF_ERROR(MetaOf(*table, with_slots_, meta));
     }
     return absl::OkStatus();
   }
@@ -239,7 +270,8 @@ class ImportOp : public TableOp {
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
     TF_RETURN_IF_ERROR(table->CheckMaintenance());
-    // Everything is put together aside; the table takes it over when nothing can fail any more.
+    // Everything is put together aside; the table takes it over when nothing in this process can
+    // fail any more.
     std::unique_ptr<StringKeys> key_strings, value_strings;
     TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_keys(), &key_strings));
     TF_RETURN_IF_ERROR(NewDictionary(*table, table->has_string_values(), &value_strings));
@@ -285,8 +317,9 @@ class ImportOp : public TableOp {
                                                 fresh.back()->size(), " keys."));
       }
       if (policy.statistics.size() > 0) {
-        TF_RETURN_IF_ERROR(table->CheckEviction());
-        TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->eviction()->AssignStatistics(
+        TableEviction* eviction;
+        TF_RETURN_IF_ERROR(ToTensorFlow(fresh.back()->GetEviction(&eviction)));
+        TF_RETURN_IF_ERROR(ToTensorFlow(eviction->AssignStatistics(
             exec, batch, policy.statistics, static_cast<const uint64_t*>(statistics.data()))));
       }
     }
@@ -304,7 +337,8 @@ class ImportOp : public TableOp {
       TF_RETURN_IF_ERROR(PauseWriters(*table, &paused));
       const ExecContext holding = ExecContext::Serial().Holding(Held::kPaused);
       for (size_t number = 0; number < table->num_shards(); ++number) {
-        table->shard(number)->maintenance()->TakeContent(holding, fresh[number].get());
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            table->shard(number)->maintenance()->TakeContent(holding, fresh[number].get())));
       }
     }
     table->ReplaceStrings(&key_strings, &value_strings);

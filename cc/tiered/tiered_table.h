@@ -124,7 +124,7 @@ class TieredTable final : public Table,
   std::unique_ptr<Table> NewEmpty(size_t init_size,
                                   const RowInitializer& initializer) const override;
   using TableMaintenance::TakeContent;
-  void TakeContent(const ExecContext& context, Table* other) override;
+  Status TakeContent(const ExecContext& context, Table* other) override;
 
   Status FindStatistics(const ExecContext& context, const KeyBatch& batch, uint64_t* statistics,
                         bool* exists) const override;

@@ -158,16 +158,18 @@ std::unique_ptr<Table> TieredTable::NewEmpty(size_t init_size,
   }
 }
 
-void TieredTable::TakeContent(const ExecContext& context, Table* other) {
+Status TieredTable::TakeContent(const ExecContext& context, Table* other) {
   TieredTable* const from = static_cast<TieredTable*>(other);
   const ReplaceLocks replacing(locks_, context);
   victims_.Forget();
   planner_.Forget();
   next_tick_ = 0;
-  cache_->maintenance()->TakeContent(context.Holding(Held::kPaused), from->cache_.get());
+  TF_EMBED_RETURN_IF_ERROR(
+      cache_->maintenance()->TakeContent(context.Holding(Held::kPaused), from->cache_.get()));
   store_.swap(from->store_);
   rule_ = from->rule_;
   capacity_ = from->capacity_.load();
+  return Status();
 }
 
 void TieredTable::DropOutgrown() const {

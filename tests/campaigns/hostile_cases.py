@@ -39,6 +39,7 @@ EXEMPT = {
     r"\w*RestrictPolicy(\.apply_update)?": "a variable makes it, and calls it with tensors",
     r"serving\.Publication": "Follower makes it",
     r"TablePolicy\.scores": "a table calls it, with tensors",
+    r"RedisServer\.settings": "a table calls it, with its name",
     r"(tbe|tfra)\.\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
         "an enum, which Python makes; what takes one has cases"
     ),
@@ -449,6 +450,27 @@ CALLS: dict[str, Call] = {
         lambda: {"strategy": tf.distribute.get_strategy()},
         {"strategy": k.OBJECT},
     ),
+    "RedisServer": Call(
+        lambda: te.RedisServer,
+        dict,
+        {
+            "host": k.REDIS_NAME,
+            "port": k.POSITIVE_INT,
+            "username": k.REDIS_NAME.optional(),
+            "password": k.kind({"printable": "'x', long", "none": "None"}),
+            "password_env": k.REDIS_NAME.optional(),
+            "database": k.NOT_NEGATIVE,
+            "cluster": k.FLAG,
+            "connect_timeout_seconds": k.REDIS_SECONDS,
+            "timeout_seconds": k.REDIS_SECONDS,
+            "max_connections": k.POSITIVE_INT,
+            "model": k.REDIS_NAME,
+            "table": k.REDIS_NAME.optional(),
+            "slices": k.POSITIVE_INT,
+            "keys_per_command": k.POSITIVE_INT,
+            "restore": k.OBJECT,
+        },
+    ),
     "Storage": Call(
         lambda: te.Storage,
         lambda: {"gpu_total_bytes": 2**20},
@@ -460,6 +482,7 @@ CALLS: dict[str, Call] = {
             "path": k.PATH_OF_STORAGE,
             "disk_bytes": k.NONE,
             "keep_leftovers": k.FALSE,
+            "redis": k.NONE,
         },
         lambda storage: _use_variable(te.Variable(dim=2, storage=storage)),
         says=("host_bytes",),
@@ -498,8 +521,12 @@ CALLS: dict[str, Call] = {
     "tfra.RedisTableConfig": Call(
         lambda: te.tfra.RedisTableConfig,
         dict,
-        {"redis_config_abs_dir": k.STORED, "redis_config_abs_dir_env": k.STORED},
+        {
+            "redis_config_abs_dir": k.ANY_STRING.optional(),
+            "redis_config_abs_dir_env": k.ANY_STRING.optional(),
+        },
     ),
+    "tfra.RedisTableConfig.server": Call(lambda: te.tfra.RedisTableConfig().server, dict, {}),
     "tfra.KVCreator": Call(
         lambda: te.tfra.KVCreator, dict, {"config": k.STORED, "saver": k.OBJECT.optional()}
     ),

@@ -158,13 +158,18 @@ DISTRIBUTION = kind(
         "'Sharded'": lambda: "Sharded",
     },
 )
+REDIS_NAME = kind({STRING: "'x'"}, {"two words": lambda: "a b", "braces": lambda: "{a}"})
+REDIS_SECONDS = kind({"seconds": "3, 1.5"})
+REDIS = kind(
+    {DEFAULT: "None", "a config of all defaults": "{}"},
+    {"class RedisServer": lambda: tf_embed.RedisServer},
+)
 STORAGE = kind({DEFAULT: "None"}, {"class Storage": lambda: tf_embed.Storage})
 CREATOR = kind(
     {DEFAULT: "None"},
     {
         "class": lambda: tfra.HkvHashTableCreator,
         "KVCreator()": lambda: tfra.KVCreator(),
-        "Redis": lambda: tfra.RedisTableCreator(),
         "config": lambda: tfra.HkvHashTableConfig(),
     },
 )

@@ -225,7 +225,7 @@ class RowCalls:
         attributes = ("key_dtype", "value_dtype", "dim", "num_shards", "initializer")
         inputs = {
             name: tf.constant(value, tf.int64 if type(value) is int else None)
-            for name, value in arguments.items()
+            for name, value in {**arguments, "redis": ""}.items()
             if name not in attributes
         }
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import pathlib
 import re
 import tempfile
@@ -30,6 +31,17 @@ NAMES = """
     math data_flow shadow_ops DEResourceVariable
     KVCreator FileSystemSaver ragged_embedding_ops warm_start WarmStartHook patch_on_tf
     patch_on_tf_save_restore create_slots
+"""
+# What TFRA's file for a RedisTable has.
+REDIS_FIELDS = """
+    redis_connection_mode redis_master_name redis_host_ip redis_host_port redis_user redis_password
+    redis_db redis_read_access_slave redis_connect_keep_alive redis_connect_timeout
+    redis_socket_timeout redis_conn_pool_size redis_wait_timeout redis_connection_lifetime
+    redis_sentinel_user redis_sentinel_password redis_sentinel_connect_timeout
+    redis_sentinel_socket_timeout storage_slice_import storage_slice using_hash_storage_slice
+    keys_sending_size using_md5_prefix_name redis_hash_tags_hypodispersion model_tag_import
+    redis_hash_tags_import model_tag_runtime redis_hash_tags_runtime expire_model_tag_in_seconds
+    table_store_mode model_lib_abs_dir
 """
 METHODS = """
     upsert lookup accum remove clear size export export_keys_and_scores restrict
@@ -61,6 +73,24 @@ def is_there(name: str) -> bool:
     return found is not None
 
 
+def config(**fields: Any) -> tf_embed.RedisServer:
+    """The server of a file of TFRA with these fields."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(fields, file)
+        file.flush()
+        return tfra.RedisTableConfig(file.name).server()
+
+
+def refused(**fields: Any) -> None:
+    """Fails unless a file with these fields is refused, by a sentence with the first one's name."""
+    try:
+        config(**fields)
+    except ValueError as error:
+        assert f"`{next(iter(fields))}`" in str(error), error
+    else:
+        raise AssertionError(f"{fields} is not refused")
+
+
 def names_for(folder: str) -> dict[str, Any]:
     """What the code of the second column may use."""
     v = tf_embed.Variable(dim=2, name="v", restrict_policy=tf_embed.FrequencyRestrictPolicy)
@@ -79,6 +109,8 @@ def names_for(folder: str) -> dict[str, Any]:
         "ragged": tf.RaggedTensor.from_sparse(ids),
         "optimizer": tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam()),
         "folder": folder,
+        "config": config,
+        "refused": refused,
     }
 
 
@@ -112,6 +144,27 @@ class MigrationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty({f"de.{name}" for name in NAMES.split()} - said)
         self.assertEmpty(set(METHODS.split()) - said)
 
+    def test_every_field_of_a_table_in_redis_has_a_line(self):
+        said = {name for theirs, _, _ in ROWS for name in code_in(theirs)}
+        self.assertEmpty(set(REDIS_FIELDS.split()) - said)
+
+    def test_a_field_of_a_table_in_redis_that_is_taken_changes_the_server(self):
+        lines = [ours for _, ours, differs in ROWS if "`config(" in ours]
+        taken = [line for line in lines if ")." in line]
+        self.assertLen(taken, 12)
+        for line in taken:
+            (code,) = code_in(line)
+            argument = code.rpartition(".")[2]
+            value = eval(code, {"config": config})
+            self.assertNotEqual(value, getattr(tf_embed.RedisServer(), argument), line)
+        for line in set(lines) - set(taken):
+            (code,) = code_in(line)
+            self.assertEqual(eval(code, {"config": config}), tf_embed.RedisServer(), line)
+
+    def test_a_field_of_a_table_in_redis_that_is_unknown_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "must have these fields: .*Received: redis_hosts"):
+            config(redis_hosts=["10.0.0.7"])
+
     def test_the_code_in_it_runs(self):
         blocks = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
         self.assertLen(blocks, 2)
@@ -138,10 +191,6 @@ class MigrationTest(tf.test.TestCase, parameterized.TestCase):
         self.assertFalse(hasattr(shadow, name))
         self.assertEqual(shadow.value.shape, (0, 2))
         self.assertIn(f"`{name}`", DOC.read_text())
-
-    def test_what_the_creator_of_redis_is_refused_with_is_one_sentence(self):
-        with self.assertRaisesRegex(ValueError, "Redis"):
-            tf_embed.Variable(kv_creator=tfra.RedisTableCreator())
 
 
 # Those which the second column replaces by something else.

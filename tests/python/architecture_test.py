@@ -64,9 +64,11 @@ CC_ROOMS = {
     "disk": ("cc/core/", "cc/disk/", "linux/io_uring.h"),
     "memory": ("cc/core/", "cc/memory/"),
     "tiered": ("cc/core/", "cc/tiered/"),
+    "redis/client": ("cc/redis/client/", "hiredis/"),
+    "redis": ("cc/core/", "cc/host/", "cc/redis/"),
     "stores": (
-        *("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/memory/", "cc/stores/"),
-        "cc/tiered/",
+        *("cc/core/", "cc/device/", "cc/disk/", "cc/host/", "cc/memory/", "cc/redis/"),
+        *("cc/stores/", "cc/tiered/"),
     ),
     # Of the core, the lists of names.
     "ops": (
@@ -74,7 +76,8 @@ CC_ROOMS = {
         *("cc/core/rules/", "cc/core/table/table_stats.h", "cc/ops/", "tensorflow/"),
     ),
     "tf": (
-        *("absl/", "cc/core/", "cc/device/", "cc/ops/key_types.h", "cc/stores/", "cc/tf/"),
+        *("absl/", "cc/core/", "cc/device/", "cc/ops/key_types.h", "cc/redis/redis_options.h"),
+        *("cc/stores/", "cc/tf/"),
         *("tensorflow/", "tsl/", "xla/"),
     ),
 }
@@ -82,11 +85,15 @@ STANDARD_HEADER = re.compile(r"[a-z_0-9]+")
 SYSTEM_HEADERS = {
     *(
         "dirent.h",
+        "dlfcn.h",
         "elf.h",
         "fcntl.h",
         "immintrin.h",
         "link.h",
+        "poll.h",
+        "pthread.h",
         "sched.h",
+        "signal.h",
         "stddef.h",
         "stdint.h",
         "unistd.h",

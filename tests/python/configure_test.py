@@ -25,7 +25,7 @@ esac
 """
 
 
-class CudaTest(parameterized.TestCase):
+class ConfigureTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -46,7 +46,7 @@ class CudaTest(parameterized.TestCase):
         return self.program("nvcc", text)
 
     def configure(self, *options: str, **variables: object) -> tuple[str, dict[str, str]]:
-        """What it says last, and what it tells Bazel of CUDA: nothing where it fails."""
+        """What it says last, and what it tells Bazel of libraries: nothing where it fails."""
         output = self.folder / "bazelrc"
         output.unlink(missing_ok=True)
         keep = {name: os.environ[name] for name in ("CC", "HOME") if name in os.environ}
@@ -55,6 +55,7 @@ class CudaTest(parameterized.TestCase):
             "PYTHON": sys.executable,
             "BAZEL": self.folder / "bin" / "bazel",
             "TF_EMBED_CACHE": self.folder / "cache",
+            "HIREDIS": "",
         } | variables
         done = subprocess.run(
             [ROOT / "configure.sh", f"--output={output}", *options],
@@ -78,6 +79,8 @@ class CudaTest(parameterized.TestCase):
             "TF_EMBED_NVCC": str(nvcc),
             "TF_EMBED_NVCC_VERSION": version,
             "TF_EMBED_CUDART": str(self.cudart) if nvcc else "",
+            "TF_EMBED_HIREDIS": "",
+            "TF_EMBED_HIREDIS_HEADERS": "",
         }
 
     @parameterized.parameters([[]], [["--cuda"]])
@@ -105,6 +108,22 @@ class CudaTest(parameterized.TestCase):
             said, told = self.configure(*options, **variables)
             self.assertEndsWith(said, ", CPU")
             self.assertEqual(told, self.told())
+
+    def test_hiredis_is_the_one_of_the_folder_that_is_named(self):
+        headers = self.folder / "include" / "hiredis"
+        headers.mkdir(parents=True)
+        (headers / "hiredis.h").touch()
+        archive = self.folder / "lib" / "libhiredis.a"
+        archive.touch()
+        said, told = self.configure("--cpu", HIREDIS=self.folder)
+        self.assertEndsWith(said, ", hiredis, CPU")
+        self.assertEqual(told["TF_EMBED_HIREDIS"], str(archive))
+        self.assertEqual(told["TF_EMBED_HIREDIS_HEADERS"], str(headers))
+
+    def test_hiredis_that_is_named_must_be_there(self):
+        said, told = self.configure("--cpu", HIREDIS="/nowhere")
+        self.assertRegex(said, "^configure.sh: There is no hiredis in /nowhere: HIREDIS must be")
+        self.assertEmpty(told)
 
     def test_one_that_is_named_must_be_there(self):
         for options, variables in (([], {}), (["--cuda"], {}), ([], {"TF_EMBED_CUDA": 1})):

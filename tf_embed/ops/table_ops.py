@@ -106,6 +106,8 @@ def create_table(
             **{name: _input_of(setting) for name, setting in settings.items()},
             **attributes,
         )
+    # A SavedModel has the rows in memory, and needs no server.
+    settings.pop("redis")
     return _raw.tf_embed_table(
         shared_name=shared_name,
         initializer_values=decimal_numbers(initializer_values),
@@ -136,6 +138,7 @@ _NO_STORAGE = {
     "path": "",
     "disk_bytes": -1,
     "keep_leftovers": False,
+    "redis": "",
 }
 
 

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tf_embed import callers
 from tf_embed.ops.table_ops import Exported
+from tf_embed.table import shared_rows
 from tf_embed.table.table import Table
 
 _ROWS = Exported._fields
@@ -128,8 +129,9 @@ def import_all(
             whole, lengths = (arrays.pop(prefix + one) for one in _STRING_KEYS)
             strings = _strings_of(whole, lengths, table.options.name)
             arrays[prefix + "keys"] = strings
-        table.import_(
-            **{one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
+        shared_rows.restore(
+            table,
+            {one: _tensor_of(arrays.pop(prefix + one), table.options, one) for one in _ROWS},
         )
 
 

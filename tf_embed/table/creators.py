@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `Variable(kv_creator=...)` takes: TFRA's words for the store of a table, and its eviction.
 
-There is one store, on the CPU and on a GPU, and it keeps to every strategy. So a creator says what
-a `TablePolicy`, a `Storage` and `init_size` say as well.
+There is one store in memory, on the CPU and on a GPU, and it keeps to every strategy. So a creator
+says what a `TablePolicy`, a `Storage` and `init_size` say as well.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tensorflow as tf
 from tf_embed import validation
 from tf_embed.configs import KerasConfig
 from tf_embed.table.policies import MAX_ROWS, TablePolicy
+from tf_embed.table.redis_config import RedisTableConfig
 from tf_embed.table.storage import Storage
 
 
@@ -202,20 +203,6 @@ class HkvHashTableConfig(KerasConfig):
 
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
-class RedisTableConfig(KerasConfig):
-    """Where TFRA finds a Redis service. No table of tf_embed is there.
-
-    Args:
-        redis_config_abs_dir: Path of a JSON file.
-        redis_config_abs_dir_env: Name of an environment variable that has the path.
-    """
-
-    redis_config_abs_dir: str | None = None
-    redis_config_abs_dir_env: str | None = None
-
-
-@keras.saving.register_keras_serializable(package="tf_embed.tfra")
-@dataclasses.dataclass(frozen=True)
 class KVCreator(KerasConfig):
     """Says what the table of a variable is; see its subclasses, of which a variable takes one.
 
@@ -318,15 +305,24 @@ class HkvHashTableCreator(KVCreator):
 @keras.saving.register_keras_serializable(package="tf_embed.tfra")
 @dataclasses.dataclass(frozen=True)
 class RedisTableCreator(KVCreator):
-    """A table in Redis, which TFRA has and tf_embed has not: a variable refuses it.
+    """A table on a Redis server, which several processes share: see `tf_embed.RedisServer`.
 
     Args:
-        config: A `RedisTableConfig`, or None.
+        config: A `RedisTableConfig`. Default: a server on this machine at port 6379.
         saver: A `FileSystemSaver`, or None.
 
     Raises:
         TypeError: An argument of a wrong type.
     """
+
+    @property
+    def storage(self) -> Storage:
+        """The server.
+
+        Raises:
+            ValueError: If the config can't be read, or has a field that is refused.
+        """
+        return Storage(redis=(self.config or RedisTableConfig()).server())
 
     @classmethod
     def _config_class(cls) -> type:
@@ -342,20 +338,15 @@ def policy_of(kv_creator: Any, policy: Any) -> Any:
 
     Raises:
         TypeError: `kv_creator` is no creator of a table.
-        ValueError: It is one of Redis, or there is a policy beside one that has its own.
+        ValueError: There is a policy beside one that has its own.
     """
     if kv_creator is None:
         return policy
-    if isinstance(kv_creator, RedisTableCreator):
-        raise ValueError(
-            "Tables in Redis are not supported: leave `kv_creator` out, for a table in this "
-            f"process, or take a tf_embed.tfra.HkvHashTableCreator. Received: "
-            f"kv_creator={validation.shown(kv_creator)}"
-        )
-    if not isinstance(kv_creator, (CuckooHashTableCreator, HkvHashTableCreator)):
+    known = (CuckooHashTableCreator, HkvHashTableCreator, RedisTableCreator)
+    if not isinstance(kv_creator, known):
         raise TypeError(
-            "`kv_creator` must be a tf_embed.tfra.CuckooHashTableCreator or HkvHashTableCreator. "
-            f"Received: kv_creator={validation.shown(kv_creator)}"
+            "`kv_creator` must be a tf_embed.tfra.CuckooHashTableCreator, HkvHashTableCreator or "
+            f"RedisTableCreator. Received: kv_creator={validation.shown(kv_creator)}"
         )
     if kv_creator.policy is None:
         return policy

@@ -11,6 +11,7 @@ from tf_embed import validation
 from tf_embed.exchange.servers import servers_of_scope
 from tf_embed.exchange.worker_sharding import WorkerSharding
 from tf_embed.exchange.workers import workers_of_scope
+from tf_embed.table.policies import TablePolicy
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -32,6 +33,9 @@ def new_table(
     Raises:
         ValueError: If a sharded table can't have it.
     """
+    if options.redis is not None:
+        _check_redis(options, sharding, restrict_policy)
+        return Table(options)
     servers = servers_of_scope()
     if servers is not None:
         if sharding is None:
@@ -48,6 +52,39 @@ def new_table(
     local = 'distribution="local" gives each worker a table of its own. '
     _check_supported(options, sharding, restrict_policy, "sharded over workers", local)
     return WorkerTable(options, workers, sharding)
+
+
+def _check_redis(
+    options: TableOptions, sharding: WorkerSharding | None, restrict_policy: Any
+) -> None:
+    """Refuses what a table in Redis can't have.
+
+    Raises:
+        ValueError: It has it. Named.
+    """
+    policy = options.policy or TablePolicy(eviction=None)
+    workers = None if sharding is None else workers_of_scope(sharding)
+    refused = {
+        "key_dtype=string": options.key_dtype == tf.string,
+        "value_dtype=string": options.value_dtype == tf.string,
+        f"{options.num_shards} devices": options.num_shards > 1,
+        f"devices=[{options.device!r}]": options.is_on_gpu,
+        f"restrict_policy={validation.shown(restrict_policy)}": restrict_policy is not None,
+        f"max_rows={policy.max_rows}": policy.max_rows is not None,
+        f"admission={policy.admission}": policy.admission is not None,
+        "log_evicted=True": bool(policy.log_evicted),
+        "track_changes=True": bool(policy.track_changes),
+        "score_fn": policy.score_fn is not None,
+        "a ParameterServerStrategy": servers_of_scope() is not None,
+        'several workers and distribution other than "local"': workers is not None,
+    }
+    for what, has_it in refused.items():
+        if has_it:
+            raise ValueError(
+                f"The table of {options.name!r} is in Redis, and can't have this: it takes integer "
+                "keys, one device (a CPU), and of a policy `ttl_seconds` alone; all workers share "
+                f"it. Received: {what}"
+            )
 
 
 def _check_supported(

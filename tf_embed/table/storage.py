@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Storage`: the memories and the disk that hold the rows of a table, and their bounds."""
+"""`Storage`: the memories, the disk or the server that hold the rows of a table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import keras
 
 from tf_embed import validation
 from tf_embed.configs import Config, as_bool
+from tf_embed.table.redis_server import RedisServer
 
 _NO_BOUND = -1  # as the op that makes a table takes None
 
@@ -50,6 +51,8 @@ class Storage(Config):
     variable together, divided evenly. A row is its weights, its optimizer slots, and 8 bytes for
     each statistic that is kept of it.
 
+    A table with `redis` has all rows on a Redis server, which several processes share.
+
     A `TablePolicy` goes by the rows of all tiers. The statistics of rows on disk are in memory, 8
     bytes for each, and are not part of `host_bytes`.
 
@@ -81,10 +84,12 @@ class Storage(Config):
             system has.
         keep_leftovers: Whether files that a dead process left in the table's folder are kept, under
             another name. Default: False, they are deleted.
+        redis: A `RedisServer` that has all rows. The other arguments must be left out then.
+            Default: None, no server.
 
     Raises:
-        TypeError: If a number of bytes is not an int, `path` is not a path, or `gpu_cache` or
-            `keep_leftovers` is not a bool.
+        TypeError: If a number of bytes is not an int, `path` is not a path, `gpu_cache` or
+            `keep_leftovers` is not a bool, or `redis` is not a RedisServer.
         ValueError: If an argument is out of range, there is no room for any row, or an argument
             needs another one.
 
@@ -106,6 +111,7 @@ class Storage(Config):
     path: str | os.PathLike[str] | None = None
     disk_bytes: int | None = None
     keep_leftovers: bool = False
+    redis: RedisServer | None = None
 
     def __post_init__(self) -> None:
         leasts = {"gpu_bytes": 0, "gpu_total_bytes": 1, "host_bytes": 0, "disk_bytes": 1}
@@ -119,6 +125,12 @@ class Storage(Config):
             self._check("path", "a folder of this machine, not a URL", "://" not in str(self.path))
         self._take(as_bool, "gpu_cache")
         self._take(as_bool, "keep_leftovers")
+        self._take_config("redis", RedisServer)
+        if self.redis is not None:
+            for field in dataclasses.fields(self):
+                is_left_out = field.name == "redis" or getattr(self, field.name) == field.default
+                wanted = f"{field.default} with `redis`: all rows are on the server"
+                self._check(field.name, wanted, is_left_out)
         has_size = not self.gpu_cache or self.gpu_bytes is not None
         self._check("gpu_cache", "False without `gpu_bytes`, the bytes of the cache", has_size)
         if self.path is None:
@@ -159,7 +171,7 @@ class Storage(Config):
         return self.path is not None
 
     def attributes(self) -> dict[str, Any]:
-        """The storage as the op that makes a table takes it."""
+        """The storage as the op that makes a table takes it, without `redis`."""
         has_host = self.path is not None or self.bounds_gpu
         bounds: dict[str, Any] = {
             "gpu_total_bytes": self.gpu_total_bytes,

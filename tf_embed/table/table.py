@@ -28,7 +28,7 @@ from tf_embed import callers, validation
 from tf_embed.ops import policy_ops, slot_ops, substitutes, table_ops
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.table_ops import Exported
-from tf_embed.table import sharding, step_tokens
+from tf_embed.table import sharding, shared_rows, step_tokens
 from tf_embed.table.initializers import rows_of_new_keys
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
@@ -108,6 +108,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Table:
         """A table of its own with the same rows, slots and seed."""
+        shared_rows.check_copy(self.options)
         copied = memo[id(self)] = Table(self.options)
         copied._rule = self._rule
         copied.on_update = copy.deepcopy(self.on_update, memo)
@@ -533,7 +534,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self.export_all(with_slots=with_all, with_policy=with_all)._asdict()
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
-        return self.import_(**restored_tensors)
+        return shared_rows.restore(self, restored_tensors)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         children = dict(super()._trackable_children(save_type, **kwargs))

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_embed.table import sharding
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.policies import CHANGE_BIT, STATISTICS, TablePolicy
+from tf_embed.table.redis_server import RedisServer
 from tf_embed.table.storage import Storage
 
 
@@ -55,10 +56,17 @@ class TableOptions:
     @property
     def statistics(self) -> frozenset[str]:
         """What is kept of the use of each row."""
+        if self.redis is not None:  # the server drops rows that are not used
+            return frozenset(self.wanted_statistics)
         kept = {*self.wanted_statistics, *(self.policy.kept if self.policy else ())}
         # By the last step a key counts once a step, and rows of the present one stay.
         by_steps = "count" in kept or self.evicts_by_bytes
         return frozenset({*kept, "last_step"} if by_steps else kept)
+
+    @property
+    def redis(self) -> RedisServer | None:
+        """The server that has the rows; None if they are in this process."""
+        return None if self.storage is None else self.storage.redis
 
     @property
     def tracks_changes(self) -> bool:
@@ -91,14 +99,18 @@ class TableOptions:
     @property
     def notes_uses(self) -> bool:
         """Whether a lookup in training does more than read: it is kept, or brings rows up."""
-        return self.has_tiers or bool(self.statistics)
+        expires_in_redis = self.redis is not None and self.policy is not None
+        return self.has_tiers or bool(self.statistics) or expires_in_redis
 
     @property
     def storage_attributes(self) -> dict[str, Any]:
         """The storage as the op that makes a table takes it."""
         if self.storage is None:
             return {}
-        return {**self.storage.attributes(), "evict_by_bytes": self.evicts_by_bytes}
+        attributes = {**self.storage.attributes(), "evict_by_bytes": self.evicts_by_bytes}
+        if self.redis is not None:
+            attributes["redis"] = self.redis.settings(self.name)
+        return attributes
 
     @property
     def policy_attributes(self) -> dict[str, Any]:

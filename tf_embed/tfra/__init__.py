@@ -9,7 +9,7 @@ de`. docs/migrating_from_tfra.md goes through every name.
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     CuckooHashTableCreator      tables in memory, with CuckooHashTableConfig; FileSystemSaver
     HkvHashTableCreator         tables with eviction, with HkvHashTableConfig, HkvEvictStrategy
-    RedisTableCreator           read, and refused: there is no Redis backend yet
+    RedisTableCreator           tables on a Redis server, with RedisTableConfig
     RestrictPolicy              and TimestampRestrictPolicy, FrequencyRestrictPolicy
     keras                       layers, models and callbacks
     shadow_ops, ragged_embedding_ops, math, data_flow, ModelMode
@@ -25,9 +25,9 @@ from tf_embed.table.creators import (
     HkvHashTableConfig,
     HkvHashTableCreator,
     KVCreator,
-    RedisTableConfig,
     RedisTableCreator,
 )
+from tf_embed.table.redis_config import RedisTableConfig
 from tf_embed.table.restrict_policies import (
     FrequencyRestrictPolicy,
     RestrictPolicy,

@@ -27,7 +27,7 @@ class TierReport:
     """One tier of a table.
 
     Attributes:
-        name: "gpu", "host" or "disk".
+        name: "gpu", "host", "disk" or "redis".
         bound_bytes: The most bytes that the tier may hold; None: no bound.
         capacity_rows: How many rows fit within the bound, for all shards together; None: no bound.
             Of the disk, about so many: compaction of files needs a part of the bound.
@@ -207,7 +207,8 @@ def _tiers(
             tiers.append(tier("disk", storage.disk_bytes, stats["disk_rows"], stats["disk_bytes"]))
         return tuple(tiers)
     if not options.is_on_gpu:
-        return (tier("host", None, stats["rows"], payload),)
+        name = "host" if options.redis is None else "redis"
+        return (tier(name, None, stats["rows"], payload),)
     bounds = {"gpu_bytes": None, "host_bytes": 0} if storage is None else storage.attributes()
     unbounded = {name: None if bound == -1 else bound for name, bound in bounds.items()}
     # Freed places count among the pinned bytes, so this is an upper limit.

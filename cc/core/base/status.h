@@ -17,6 +17,7 @@ enum class StatusCode {
   kResourceExhausted,
   kDataLoss,     // a file is damaged
   kUnavailable,  // a file can't be read or written
+  kAborted,      // a server was lost; the same may succeed later
 };
 
 class Status {
@@ -33,6 +34,9 @@ class Status {
   }
   static Status Unavailable(std::string message) {
     return Status(StatusCode::kUnavailable, std::move(message));
+  }
+  static Status Aborted(std::string message) {
+    return Status(StatusCode::kAborted, std::move(message));
   }
 
   // `describe` returns the message. Where even that finds no memory the code alone is kept.

@@ -76,6 +76,8 @@ struct ExportCursor {
   bool done = false;
   // What ExportLinks had: rows of these files are left out. For ExportBatch, while nobody writes.
   const LinkedRows* linked = nullptr;
+  // Whatever else the table keeps of the export.
+  std::shared_ptr<void> kept = nullptr;
 };
 
 class RankList;
@@ -133,9 +135,10 @@ class TableMaintenance {
   virtual std::unique_ptr<Table> NewEmpty(size_t init_size,
                                           const RowInitializer& initializer) const = 0;
 
-  // Takes the whole content of `other`, made by NewEmpty, at one moment. Can't fail.
-  virtual void TakeContent(const ExecContext& context, Table* other) = 0;
-  void TakeContent(Table* other) { TakeContent(ExecContext::Serial(), other); }
+  // Takes the whole content of `other`, made by NewEmpty, at one moment. Fails only in a table
+  // whose rows are on a server, which may have some of them then.
+  virtual Status TakeContent(const ExecContext& context, Table* other) = 0;
+  Status TakeContent(Table* other) { return TakeContent(ExecContext::Serial(), other); }
 };
 
 // What eviction needs of a store: statistics, ranks, expiry.
@@ -192,6 +195,16 @@ class Table {
   // Number of keys. While others write, the parts of a table are counted one by one: a row that
   // left a bounded table may be counted beside the one that came for it.
   virtual size_t size() const = 0;
+
+  // The same number, and an error if the rows are out of reach; size() is then an earlier number.
+  virtual Status Count(size_t* count) const {
+    *count = size();
+    return Status();
+  }
+
+  // Whether other processes change rows too. Nothing that the caller holds keeps them out, so a
+  // number of rows may be another one a moment later.
+  virtual bool is_shared() const { return false; }
 
   // The rule whose slots rows have.
   virtual RuleSlots rule() const = 0;

@@ -139,7 +139,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
         (
             lambda: variable(kv_creator=de.RedisTableCreator(de.RedisTableConfig("/a.json"))),
             ValueError,
-            "Tables in Redis are not supported",
+            "`redis_config_abs_dir` must be the path of a JSON file.*/a.json",
         ),
         (
             lambda: variable(tf_embed.TablePolicy(), kv_creator=hkv()),

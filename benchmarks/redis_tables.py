@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups and training steps a second of a table in Redis, beside one in memory.
+
+    redis_tables.py [--dim=64] [--keys=200000] [--seconds=2]
+
+The server is one that this program starts on a free port of this machine, so nothing is waited for
+but the server and the copies through the loopback device. Steps are Adam's. Batches are of distinct
+keys that have rows; calls are of a `tf.function`, of tables in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from redis_servers import RedisProcess  # noqa: E402
+
+import tf_embed  # noqa: E402
+
+BATCHES = (1, 16, 256, 4096, 65536)
+# As `apply` takes it: learning rate, weight decay, beta_1, beta_2, epsilon.
+ADAM = (0.001, 0.0, 0.9, 0.999, 1e-7)
+ROWS_A_CALL = 50_000
+
+
+def rows_a_second(call: Callable[[tf.Tensor], object], batches: list, seconds: float) -> float:
+    """Rows that calls with batches in turn reach in a second.
+
+    Args:
+        call: What is timed.
+        batches: Keys of each call.
+        seconds: How long to go on, at least.
+    """
+    call(batches[0])
+    done, number, begin = 0, 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - begin) < seconds:
+        batch = batches[number % len(batches)]
+        call(batch)
+        done, number = done + int(batch.shape[0]), number + 1
+    return done / elapsed
+
+
+def calls_of(variable: tf_embed.Variable) -> dict[str, Callable[[tf.Tensor], object]]:
+    """The calls that are timed, by name."""
+
+    @tf.function(reduce_retracing=True)
+    def lookup(keys: tf.Tensor) -> tf.Tensor:
+        return variable.lookup(keys)
+
+    @tf.function(reduce_retracing=True)
+    def step(keys: tf.Tensor) -> tf.Tensor:
+        gradients = tf.ones([tf.shape(keys)[0], variable.dim])
+        hyper, number = tf.constant(ADAM, tf.float64), tf.constant(1, tf.int64)
+        variable.table.apply(keys, gradients, rule="adam", hyper=hyper, step=number)
+        return keys[0]
+
+    return {"lookup": lookup, "step": step}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--keys", type=int, default=200_000)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    options = parser.parse_args()
+    server = RedisProcess()
+    try:
+        storages = {"memory": None, "Redis": server.storage()}
+        variables = {
+            name: tf_embed.Variable(dim=options.dim, storage=storage)
+            for name, storage in storages.items()
+        }
+        calls = {name: calls_of(v) for name, v in variables.items()}
+        for one in calls.values():
+            for first in range(0, options.keys, ROWS_A_CALL):
+                one["step"](tf.range(first, min(first + ROWS_A_CALL, options.keys), dtype=tf.int64))
+        a, b, c = os.getloadavg()
+        print(f"{datetime.date.today()}, {os.cpu_count()} cores, load {a:.1f} {b:.1f} {c:.1f}")
+        print(f"{options.keys} rows of dim {options.dim}, thousand rows a second")
+        print(
+            "| batch | lookup, memory | Redis | Adam step, memory | Redis |\n|---|---|---|---|---|"
+        )
+        random = np.random.default_rng(1)
+        for size in (size for size in BATCHES if size <= options.keys):
+            draws = [random.choice(options.keys, size, replace=False) for _ in range(8)]
+            batches = [tf.constant(draw, tf.int64) for draw in draws]
+            figures = [
+                rows_a_second(calls[name][verb], batches, options.seconds) / 1000
+                for verb in ("lookup", "step")
+                for name in storages
+            ]
+            print("| " + " | ".join([f"{size:,}", *(f"{x:,.1f}" for x in figures)]) + " |")
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    main()

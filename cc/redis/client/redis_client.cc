@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cc/redis/client/redis_client.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/redis/client/cluster.h"
+#include "cc/redis/client/connection.h"
+#include "cc/redis/client/pool.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using tf_embed::redis::Address;
+using tf_embed::redis::Connection;
+using tf_embed::redis::Failure;
+using tf_embed::redis::ParseRedirection;
+using tf_embed::redis::Pool;
+using tf_embed::redis::Reply;
+using tf_embed::redis::Settings;
+using tf_embed::redis::SlotMap;
+using tf_embed::redis::SlotOf;
+using tf_embed::redis::TextOf;
+
+// What is sent to a server before replies are read: the server keeps replies in its memory
+// meanwhile.
+constexpr size_t kWindowCommands = 64;
+constexpr size_t kWindowBytes = size_t{1} << 22;
+
+// Writing to a closed connection must be an error, not the end of the process.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoSigpipe() {
+    const timespec now{};
+    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_, before_;
+  bool was_pending_;
+};
+
+// A command without a reply yet.
+struct Pending {
+  size_t index;
+  int server;
+  bool asking;  // its slot is on the way to that server
+};
+
+// The replies of one command as the caller takes them.
+class ReplyView {
+ public:
+  const TfEmbedRedisReply* Of(const redisReply& reply) {
+    whole_ = Shallow(reply);
+    elements_.clear();
+    inner_.clear();
+    for (size_t i = 0; i < reply.elements; ++i) inner_.emplace_back();
+    for (size_t i = 0; i < reply.elements; ++i) {
+      const redisReply& element = *reply.element[i];
+      elements_.push_back(Shallow(element));
+      for (size_t j = 0; j < element.elements; ++j) {
+        inner_[i].push_back(Shallow(*element.element[j]));  // no reply is deeper
+      }
+      elements_.back().elements = inner_[i].data();
+      elements_.back().num_elements = inner_[i].size();
+    }
+    whole_.elements = elements_.data();
+    whole_.num_elements = elements_.size();
+    return &whole_;
+  }
+
+ private:
+  static TfEmbedRedisReply Shallow(const redisReply& reply) {
+    TfEmbedRedisReply view{};
+    view.integer = reply.integer;
+    view.bytes = {reply.str, reply.str == nullptr ? 0 : static_cast<size_t>(reply.len)};
+    switch (reply.type) {
+      case REDIS_REPLY_INTEGER:
+        view.type = TF_EMBED_REDIS_INTEGER;
+        break;
+      case REDIS_REPLY_STRING:
+      case REDIS_REPLY_STATUS:
+        view.type = TF_EMBED_REDIS_BYTES;
+        break;
+      case REDIS_REPLY_ERROR:
+        view.type = TF_EMBED_REDIS_ERROR;
+        break;
+      case REDIS_REPLY_ARRAY:
+        view.type = TF_EMBED_REDIS_ARRAY;
+        break;
+      default:
+        view.type = TF_EMBED_REDIS_NIL;
+    }
+    return view;
+  }
+
+  TfEmbedRedisReply whole_;
+  std::vector<TfEmbedRedisReply> elements_;
+  std::vector<std::vector<TfEmbedRedisReply>> inner_;
+};
+
+bool StartsWith(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
+
+size_t BytesOf(const TfEmbedRedisCommand& command) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < command.num_parts; ++i) bytes += command.parts[i].size;
+  return bytes;
+}
+
+}  // namespace
+
+struct TfEmbedRedisClient {
+ public:
+  explicit TfEmbedRedisClient(const TfEmbedRedisServer& server)
+      : settings_(server), slots_(settings_.address) {}
+
+  Failure Open() {
+    if (settings_.is_cluster) return LearnSlots();
+    std::vector<Pool::Lease> leases;
+    return PoolOf(0)->Take(&leases);
+  }
+
+  Failure Run(const TfEmbedRedisCommand* commands, size_t count, void* receiver,
+              TfEmbedRedisReceive receive) {
+    std::vector<Pending> pending(count);
+    for (size_t i = 0; i < count; ++i) pending[i] = {i, ServerOf(commands[i].slot), false};
+    const Call call{commands, receiver, receive};
+    const auto deadline = Clock::now() + std::chrono::milliseconds(settings_.timeout_ms);
+    for (int broken = 0; !pending.empty();) {
+      Round round;
+      Failure failure = RunRound(call, pending, &round);
+      if (!failure.ok()) {
+        // A connection may have broken long ago. A new one that breaks at once is another matter.
+        if (failure.timed_out || failure.code != TF_EMBED_REDIS_LOST || ++broken > 1) {
+          return failure;
+        }
+        if (settings_.is_cluster) {
+          if (Failure unknown = LearnSlots(); !unknown.ok()) return unknown;
+        }
+      }
+      if (round.must_wait) {
+        if (Clock::now() >= deadline) return round.not_ready;
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      if (settings_.is_cluster && (round.must_wait || !failure.ok())) {
+        for (Pending& one : round.again) {
+          if (!one.asking) one.server = ServerOf(commands[one.index].slot);
+        }
+      }
+      pending = std::move(round.again);
+    }
+    return {};
+  }
+
+  size_t NumServers() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return slots_.with_slots().size();
+  }
+
+ private:
+  struct Call {
+    const TfEmbedRedisCommand* commands;
+    void* receiver;
+    TfEmbedRedisReceive receive;
+  };
+
+  // What is left after all pending commands were sent once.
+  struct Round {
+    std::vector<Pending> again;
+    bool must_wait = false;
+    Failure not_ready;  // why
+  };
+
+  // The commands for one server, on their way.
+  struct Channel {
+    Pool* pool;
+    std::vector<Pending> commands;
+    size_t sent = 0, received = 0;
+  };
+
+  Pool* PoolOf(int server) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    while (static_cast<int>(pools_.size()) <= server) {
+      const int number = static_cast<int>(pools_.size());
+      pools_.push_back(std::make_unique<Pool>(settings_, slots_.address(number)));
+    }
+    return pools_[server].get();
+  }
+
+  int ServerOf(int32_t slot) {
+    if (!settings_.is_cluster) return 0;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (slot >= 0) return slots_.ServerOf(slot);
+    const std::vector<int>& all = slots_.with_slots();
+    return all[std::min<size_t>(static_cast<size_t>(~slot), all.size() - 1)];
+  }
+
+  // Asks the servers that are known, one after the other, which has which slots.
+  Failure LearnSlots() {
+    Failure first;
+    int count;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      count = slots_.num_addresses();
+    }
+    for (int server = 0; server < count; ++server) {
+      std::vector<Pool::Lease> leases;
+      Reply reply;
+      Pool* const pool = PoolOf(server);
+      Failure failure = pool->Take(&leases);
+      if (failure.ok()) {
+        failure = leases[0]->Ask({"CLUSTER", "SLOTS"}, &reply);
+        if (!failure.ok()) leases[0].Break();
+      }
+      if (failure.ok()) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (slots_.Update(*reply, pool->address())) return {};
+        failure = {TF_EMBED_REDIS_REFUSED,
+                   "The Redis server at " + pool->address().ToString() +
+                       " knows of no cluster with slots" +
+                       (reply->type == REDIS_REPLY_ERROR ? ": " + TextOf(*reply) + "." : "."),
+                   false};
+      }
+      if (first.ok()) first = failure;
+    }
+    return first;
+  }
+
+  // Sends each command once. Servers work at the same time, each on a window of its commands. After
+  // a failure, `again` has all commands without a reply.
+  Failure RunRound(const Call& call, const std::vector<Pending>& pending, Round* round) {
+    std::map<int, Channel> channels;
+    for (const Pending& one : pending) channels[one.server].commands.push_back(one);
+    Failure failure;
+    std::vector<Pool::Lease> leases;  // in the order of servers, so that no two callers wait
+    for (auto& [server, channel] : channels) {
+      channel.pool = PoolOf(server);
+      failure = channel.pool->Take(&leases);
+      if (!failure.ok()) break;
+    }
+    for (bool all_sent = false; failure.ok() && !all_sent;) {
+      all_sent = true;
+      size_t i = 0;
+      for (auto& [server, channel] : channels) {
+        Connection* const connection = leases[i++].operator->();
+        if (Failure one = Send(call, connection, &channel); !one.ok()) failure = one;
+      }
+      i = 0;
+      for (auto& [server, channel] : channels) {
+        Connection* const connection = leases[i++].operator->();
+        if (Failure one = Receive(call, connection, &channel, round); !one.ok()) failure = one;
+        all_sent = all_sent && channel.sent == channel.commands.size();
+      }
+    }
+    if (failure.ok()) return failure;
+    for (auto& [server, channel] : channels) {
+      round->again.insert(round->again.end(), channel.commands.begin() + channel.received,
+                          channel.commands.end());
+    }
+    for (Pool::Lease& lease : leases) lease.Break();
+    return failure;
+  }
+
+  static Failure Send(const Call& call, Connection* connection, Channel* channel) {
+    static const TfEmbedRedisBytes kAsking{"ASKING", 6};
+    if (channel->sent == channel->commands.size()) return {};
+    size_t bytes = 0;
+    for (size_t count = 0; channel->sent < channel->commands.size() && count < kWindowCommands &&
+                           bytes < kWindowBytes;
+         ++count) {
+      const Pending& one = channel->commands[channel->sent++];
+      if (one.asking) connection->Append({&kAsking, 1, 0});
+      connection->Append(call.commands[one.index]);
+      bytes += BytesOf(call.commands[one.index]);
+    }
+    return connection->Flush();
+  }
+
+  Failure Receive(const Call& call, Connection* connection, Channel* channel, Round* round) {
+    ReplyView view;
+    Reply reply;
+    for (; channel->received < channel->sent; ++channel->received) {
+      const Pending& one = channel->commands[channel->received];
+      if (one.asking) {
+        if (Failure failure = connection->Receive(&reply); !failure.ok()) return failure;
+      }
+      if (Failure failure = connection->Receive(&reply); !failure.ok()) return failure;
+      if (reply->type == REDIS_REPLY_ERROR && IsForLater(*reply, one, channel, round)) continue;
+      call.receive(call.receiver, one.index, view.Of(*reply));
+    }
+    return {};
+  }
+
+  // Whether an error only says that the command must be sent again, perhaps elsewhere.
+  bool IsForLater(const redisReply& reply, const Pending& one, Channel* channel, Round* round) {
+    const std::string text = TextOf(reply);
+    Pending again{one.index, one.server, false};
+    const bool moved = StartsWith(text, "MOVED "), ask = StartsWith(text, "ASK ");
+    if (settings_.is_cluster && (moved || ask)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      int slot;
+      Address address;
+      if (!ParseRedirection(text, channel->pool->address(), &slot, &address)) return false;
+      if (moved) slots_.Move(slot, address);
+      again.server = slots_.NumberOf(address);
+      again.asking = ask;
+    } else if (StartsWith(text, "TRYAGAIN ") || StartsWith(text, "CLUSTERDOWN ") ||
+               StartsWith(text, "LOADING ") || StartsWith(text, "MASTERDOWN ")) {
+      round->must_wait = true;
+      round->not_ready = {
+          TF_EMBED_REDIS_LOST,
+          "The Redis server at " + channel->pool->address().ToString() + " is not ready: " + text,
+          true};
+    } else {
+      return false;
+    }
+    round->again.push_back(again);
+    return true;
+  }
+
+  const Settings settings_;
+  std::mutex mutex_;
+  SlotMap slots_;                             // under the mutex
+  std::vector<std::unique_ptr<Pool>> pools_;  // by number of a server; under the mutex
+};
+
+namespace {
+
+// Tells what went wrong, an exception included.
+template <typename Action>
+TfEmbedRedisCode Guarded(char* error, const Action& act) {
+  const NoSigpipe no_sigpipe;
+  const auto tell = [error](TfEmbedRedisCode code, const char* message) {
+    std::strncpy(error, message, TF_EMBED_REDIS_MAX_ERROR - 1);
+    error[TF_EMBED_REDIS_MAX_ERROR - 1] = '\0';
+    return code;
+  };
+  try {
+    const Failure failure = act();
+    return failure.ok() ? TF_EMBED_REDIS_OK : tell(failure.code, failure.message.c_str());
+  } catch (const std::exception& thrown) {
+    return tell(TF_EMBED_REDIS_REFUSED, thrown.what());
+  }
+}
+
+TfEmbedRedisCode Open(const TfEmbedRedisServer* server, TfEmbedRedisClient** client, char* error) {
+  return Guarded(error, [&] {
+    auto made = std::make_unique<TfEmbedRedisClient>(*server);
+    Failure failure = made->Open();
+    if (failure.ok()) *client = made.release();
+    return failure;
+  });
+}
+
+void Close(TfEmbedRedisClient* client) { delete client; }
+
+TfEmbedRedisCode Run(TfEmbedRedisClient* client, const TfEmbedRedisCommand* commands, size_t count,
+                     void* receiver, TfEmbedRedisReceive receive, char* error) {
+  return Guarded(error, [&] { return client->Run(commands, count, receiver, receive); });
+}
+
+size_t NumServers(TfEmbedRedisClient* client) { return client->NumServers(); }
+
+int32_t Slot(const char* key, size_t size) { return SlotOf(key, size); }
+
+}  // namespace
+
+const TfEmbedRedisApi* TfEmbedRedisGetApi(void) {
+  static const TfEmbedRedisApi api = {TF_EMBED_REDIS_VERSION, Open, Close, Run, NumServers, Slot};
+  return &api;
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// A table over a cluster of three servers, and slots that move between them.
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "cc/redis/redis_table.h"
+#include "tests/cc/redis/redis_process.h"
+#include "tests/cc/support/checked_table.h"
+
+namespace tf_embed {
+namespace {
+
+constexpr int kServers = 3;
+constexpr int kSlots = 16384;
+
+// Three servers, each with a third of the slots.
+class RedisCluster : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < kServers; ++i) {
+      bus_ports_.push_back(std::to_string(FreePort()));
+      servers_.push_back(std::make_unique<RedisProcess>(std::vector<std::string>{
+          "--cluster-enabled", "yes", "--cluster-port", bus_ports_[i], "--cluster-config-file",
+          "nodes-" + bus_ports_[i] + ".conf", "--cluster-node-timeout", "3000"}));
+      ASSERT_TRUE(RedisServer::Open("test", servers_[i]->Options(), &alone_[i]).ok());
+      Ask(i, {"CLUSTER", "ADDSLOTSRANGE", std::to_string(i * kSlots / kServers),
+              std::to_string((i + 1) * kSlots / kServers - 1)});
+    }
+    for (int i = 1; i < kServers; ++i) {
+      Ask(0, {"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers_[i]->port()), bus_ports_[i]});
+    }
+    for (int i = 0; i < kServers; ++i) {
+      for (int tries = 0; tries < 2000; ++tries) {
+        const std::string info = Ask(i, {"CLUSTER", "INFO"});
+        if (info.find("cluster_state:ok") != std::string::npos &&
+            info.find("cluster_known_nodes:3") != std::string::npos) {
+          break;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
+
+  // A command to one server, and its answer if that is text.
+  std::string Ask(int server, const std::vector<std::string>& words) {
+    RedisCommands commands;
+    commands.Begin(0);
+    for (const std::string& word : words) commands.Add(word);
+    std::string answer;
+    const Status status =
+        alone_[server]->Run(commands, [&](size_t, const TfEmbedRedisReply& reply) {
+          if (reply.type == TF_EMBED_REDIS_BYTES) answer = ViewOf(reply.bytes);
+          if (reply.type == TF_EMBED_REDIS_INTEGER) answer = std::to_string(reply.integer);
+          return Status();
+        });
+    EXPECT_TRUE(status.ok()) << status.message();
+    return answer;
+  }
+
+  RedisOptions Options(uint32_t slices) const {
+    RedisOptions redis = servers_[1]->Options();
+    redis.is_cluster = true;
+    redis.slices = slices;
+    redis.keys_per_command = 50;
+    return redis;
+  }
+
+  std::vector<std::unique_ptr<RedisProcess>> servers_;
+  std::vector<std::string> bus_ports_;
+  std::unique_ptr<RedisServer> alone_[kServers];
+};
+
+TEST_F(RedisCluster, SlicesAreSpreadAndRowsAreThoseOfTheOracle) {
+  for (const uint64_t ttl_milliseconds : {0, 1000000}) {
+    TableKind kind;
+    kind.name = "Cluster";
+    kind.create = [&](const TableOptions& given) -> std::unique_ptr<Table> {
+      TableOptions options = given;
+      options.policy.ttl_milliseconds = ttl_milliseconds;
+      return OpenTable(options, Options(12));
+    };
+    CheckedTable<float> both(kind, 3);
+    const auto some = [&] { return Batch(RandomKeys(400, -300, 300, &both.random)); };
+    for (int step = 0; step < 3; ++step) {
+      both.InsertOrAssign(some());
+      both.Apply(some(), MakeRule(RuleKind::kAdam, 3));
+      both.Find(some());
+      both.FindSlots(some());
+      both.FindOrInsert(some());
+      both.Erase(some());
+      both.ExpectSame();
+    }
+    both.Clear();
+    both.ExpectSame();
+  }
+  // The rows of the second table, before they were cleared, were on all servers.
+  const auto table = OpenTable(TableOptions(), Options(12));
+  const std::vector<float> rows(600, 1.0f);
+  ASSERT_TRUE(
+      table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 600)), rows.data(), {}).ok());
+  for (int i = 0; i < kServers; ++i) EXPECT_GT(std::stoi(Ask(i, {"DBSIZE"})), 0);
+}
+
+TEST_F(RedisCluster, SlotsAreThoseOfTheServer) {
+  for (const std::string key : {"123456789", "foo", "{user:7}.rows", "a{}b", "a{x", "{a}{b}", ""}) {
+    EXPECT_EQ(std::stoi(Ask(0, {"CLUSTER", "KEYSLOT", key})), alone_[0]->SlotOf(key)) << key;
+  }
+}
+
+TEST_F(RedisCluster, ASlotThatMovesIsFollowed) {
+  const RedisOptions redis = Options(1);
+  const auto table = OpenTable(TableOptions(), redis);
+  const float one = 1, two = 2;
+  const ExecContext serial = ExecContext::Serial();
+  ASSERT_TRUE(table->InsertOrAssign(serial, Batch{5}, &one, {}).ok());
+  const std::string name = "{" + redis.prefix + ":0}";
+  const int slot = alone_[0]->SlotOf(name);
+  const int from = std::min(slot / (kSlots / kServers), kServers - 1);
+  const int to = (from + 1) % kServers;
+  const std::string number = std::to_string(slot);
+  const std::string from_id = Ask(from, {"CLUSTER", "MYID"}), to_id = Ask(to, {"CLUSTER", "MYID"});
+  Ask(to, {"CLUSTER", "SETSLOT", number, "IMPORTING", from_id});
+  Ask(from, {"CLUSTER", "SETSLOT", number, "MIGRATING", to_id});
+  Ask(from, {"MIGRATE", "127.0.0.1", std::to_string(servers_[to]->port()), name, "0", "5000"});
+  // The key is there, the slot is not yet: the old server says ASK.
+  float found = 0;
+  Status status = table->Find(serial, Batch{5}, DefaultRows(), &found, nullptr, {});
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(1, found);
+  for (const int server : {to, from}) Ask(server, {"CLUSTER", "SETSLOT", number, "NODE", to_id});
+  // Now it says MOVED.
+  ASSERT_TRUE(table->InsertOrAssign(serial, Batch{5, 6}, std::vector<float>{2, 2}.data(), {}).ok());
+  EXPECT_TRUE(table->Find(serial, Batch{6}, DefaultRows(), &found, nullptr, {}).ok());
+  EXPECT_EQ(two, found);
+  EXPECT_EQ(2u, table->size());
+}
+
+TEST_F(RedisCluster, ALostServerIsAnErrorThatNamesIt) {
+  const auto table = OpenTable(TableOptions(), Options(12));
+  servers_[2]->Kill();
+  const std::vector<float> rows(600, 1.0f);
+  const Status status =
+      table->InsertOrAssign(ExecContext::Serial(), Batch(KeysFrom(0, 600)), rows.data(), {});
+  EXPECT_EQ(StatusCode::kAborted, status.code());
+  EXPECT_NE(std::string::npos, status.message().find(std::to_string(servers_[2]->port())))
+      << status.message();
+}
+
+TEST(RedisClusterAlone, AServerWithoutAClusterIsRefused) {
+  RedisProcess server;
+  RedisOptions redis = server.Options();
+  redis.is_cluster = true;
+  std::unique_ptr<RedisTable> table;
+  const Status status = RedisTable::Open(TableOptions(), redis, &table);
+  EXPECT_EQ(StatusCode::kFailedPrecondition, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("knows of no cluster")) << status.message();
+}
+
+}  // namespace
+}  // namespace tf_embed

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables in Redis that several processes have, and servers that are lost.
+#include "cc/redis/redis_table.h"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "tests/cc/redis/redis_process.h"
+#include "tests/cc/support/test_tables.h"
+
+namespace tf_embed {
+namespace {
+
+const ExecContext kSerial = ExecContext::Serial();
+
+TableOptions Options(size_t dim = 2) {
+  TableOptions options;
+  options.name = "items";
+  options.dim = dim;
+  return options;
+}
+
+RedisProcess& Server() {
+  static RedisProcess* const server = new RedisProcess;  // ends with the process
+  return *server;
+}
+
+std::vector<float> RowOf(const Table& table, int64_t key) {
+  std::vector<float> row(table.options().dim);
+  const Status status = table.Find(kSerial, Batch{key}, DefaultRows(), row.data(), nullptr, {});
+  EXPECT_TRUE(status.ok()) << status.message();
+  return row;
+}
+
+Status Put(Table* table, int64_t key, float value) {
+  const std::vector<float> row(table->options().dim, value);
+  return table->InsertOrAssign(kSerial, Batch{key}, row.data(), {});
+}
+
+std::vector<float> SlotsOf(const Table& table, const RuleSlots& rule, int64_t key) {
+  std::vector<float> row(table.options().dim), slots(rule.slots_per_row());
+  const Status status =
+      table.Find(kSerial, Batch{key}, DefaultRows(), row.data(), nullptr, {&rule, slots.data()});
+  EXPECT_TRUE(status.ok()) << status.message();
+  return slots;
+}
+
+// Opens a table that is expected not to be there.
+Status Refusal(const RedisOptions& redis, const TableOptions& options = Options()) {
+  std::unique_ptr<RedisTable> table;
+  return RedisTable::Open(options, redis, &table);
+}
+
+void ExpectSays(const Status& status, StatusCode code, const std::string& words) {
+  EXPECT_EQ(code, status.code());
+  EXPECT_NE(std::string::npos, status.message().find(words)) << status.message();
+}
+
+TEST(RedisTable, RacingWritersLoseNoUpdate) {
+  constexpr int kWriters = 4, kSteps = 60, kKeys = 20;
+  const RedisOptions redis = Server().Options();
+  Rule sgd = MakeRule(RuleKind::kSgd, 2);
+  sgd.learning_rate = 1.0;
+  InThreads(kWriters, [&](size_t writer) {
+    const auto table = OpenTable(Options(), redis);  // with connections of its own
+    Random random(writer);
+    for (int step = 0; step < kSteps; ++step) {
+      // Each key once, and one of them twice.
+      std::vector<int64_t> keys = KeysFrom(0, kKeys);
+      keys.push_back(static_cast<int64_t>(writer));
+      const std::vector<float> gradients(keys.size() * 2, -1.0f);
+      const Status status =
+          table->Apply(kSerial, Batch(keys), gradients.data(), DataType::kFloat, sgd);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+  });
+  const auto table = OpenTable(Options(), redis);
+  for (int64_t key = 0; key < kKeys; ++key) {
+    const float sum = kWriters * kSteps + (key < kWriters ? kSteps : 0);
+    EXPECT_EQ((std::vector<float>{sum, sum}), RowOf(*table, key)) << key;
+  }
+}
+
+TEST(RedisTable, RacingInsertersAgreeOnOneRow) {
+  const RedisOptions redis = Server().Options();
+  std::vector<float> seen[4];
+  InThreads(4, [&](size_t i) {
+    TableOptions options = Options(1);
+    options.initializer = UniformInitializer(i);  // each would insert another row
+    const auto table = OpenTable(options, redis);
+    seen[i].resize(100);
+    ASSERT_TRUE(
+        table
+            ->FindOrInsert(kSerial, Batch(KeysFrom(0, 100)), DefaultRows(), seen[i].data(), nullptr)
+            .ok());
+  });
+  for (int i = 1; i < 4; ++i) EXPECT_EQ(seen[0], seen[i]);
+}
+
+TEST(RedisTable, OneConnectionServesManyThreads) {
+  RedisOptions redis = Server().Options();
+  redis.max_connections = 1;
+  const auto table = OpenTable(Options(1), redis);
+  InThreads(6, [&](size_t i) {
+    for (int n = 0; n < 30; ++n) {
+      EXPECT_TRUE(Put(table.get(), static_cast<int64_t>(i), static_cast<float>(n)).ok());
+      EXPECT_EQ(static_cast<float>(n), RowOf(*table, static_cast<int64_t>(i))[0]);
+    }
+  });
+}
+
+TEST(RedisTable, AnotherRuleOfAnotherProcessReplacesSlotsForGood) {
+  const RedisOptions redis = Server().Options();
+  const auto one = OpenTable(Options(1), redis), other = OpenTable(Options(1), redis);
+  const RuleSlots momentum = FusedSlots(RuleKind::kMomentum, 1, 0.5);
+  const RuleSlots adagrad = FusedSlots(RuleKind::kAdagrad, 1, 0.25);
+  const float row[] = {1}, slots[] = {9};
+  ASSERT_TRUE(one->SetRule(momentum).ok());
+  ASSERT_TRUE(one->InsertOrAssign(kSerial, Batch{7}, row, {&momentum, slots}).ok());
+  EXPECT_EQ(std::vector<float>{9}, SlotsOf(*other, momentum, 7));
+  ASSERT_TRUE(other->SetRule(adagrad).ok());
+  // The first table hears of it by its next verb on slots.
+  std::vector<float> found(1);
+  ExpectSays(
+      one->Find(kSerial, Batch{7}, DefaultRows(), found.data(), nullptr, {&momentum, found.data()}),
+      StatusCode::kFailedPrecondition, "The optimizer of table 'items' was changed");
+  EXPECT_EQ(std::vector<float>{0.25}, SlotsOf(*one, adagrad, 7));
+  ASSERT_TRUE(one->SetRule(momentum).ok());
+  EXPECT_EQ(std::vector<float>{0.5}, SlotsOf(*other, momentum, 7)) << "not 9, which it had before";
+  EXPECT_EQ(std::vector<float>{1}, RowOf(*other, 7));
+}
+
+TEST(RedisTable, AWriteThatIsSentTwiceIsNotLost) {
+  std::unique_ptr<RedisRows> rows;
+  ASSERT_TRUE(RedisRows::Open("items", Server().Options(), &rows).ok());
+  const auto value = [&] {
+    const RedisRowHeader header{rows->NewStamp(), 1, 0};
+    return std::string(reinterpret_cast<const char*>(&header), sizeof(header));
+  };
+  const std::string first = value(), second = value(), third = value();
+  uint64_t stamp;
+  std::memcpy(&stamp, first.data(), sizeof(stamp));
+  std::vector<uint32_t> lost;
+  for (int sent = 0; sent < 2; ++sent) {
+    ASSERT_TRUE(rows->Exchange({{5, 0, first}, {6, 0, first}}, &lost).ok());
+    EXPECT_TRUE(lost.empty());
+  }
+  for (int sent = 0; sent < 2; ++sent) {
+    ASSERT_TRUE(rows->Exchange({{5, stamp, second}}, &lost).ok());
+    EXPECT_TRUE(lost.empty());
+  }
+  ASSERT_TRUE(
+      rows->Exchange({{5, stamp, third}, {6, stamp, third}, {7, stamp, third}}, &lost).ok());
+  EXPECT_EQ((std::vector<uint32_t>{0, 2}), lost) << "another write came first; no row";
+}
+
+TEST(RedisTable, ALostServerIsAnErrorAndComesBack) {
+  RedisProcess server;
+  RedisOptions redis = server.Options();
+  const auto table = OpenTable(Options(1), redis);
+  ASSERT_TRUE(Put(table.get(), 1, 1).ok());
+  const std::string address = "127.0.0.1:" + std::to_string(server.port());
+  server.Kill();
+  float row;
+  size_t count;
+  const auto check = [&](const Status& status) {
+    ExpectSays(status, StatusCode::kAborted, "Table 'items' is in Redis");
+    ExpectSays(status, StatusCode::kAborted, address);
+  };
+  check(table->Find(kSerial, Batch{1}, DefaultRows(), &row, nullptr, {}));
+  check(Put(table.get(), 1, 2));
+  check(table->Count(&count));
+  check(table->Clear());
+  check(table->Erase(kSerial, Batch{1}));
+  check(Refusal(redis));
+  EXPECT_EQ(0u, table->size());
+  server.Restart();
+  EXPECT_TRUE(Put(table.get(), 2, 3).ok());
+  EXPECT_EQ(std::vector<float>{3}, RowOf(*table, 2));
+  EXPECT_EQ(1u, table->size());
+}
+
+TEST(RedisTable, AServerThatDiesUnderManyCommandsIsAnError) {
+  RedisProcess server;
+  const auto table = OpenTable(Options(64), server.Options());
+  std::thread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    server.Kill();
+  });
+  Status status;
+  const std::vector<float> rows(2000 * 64, 1.0f);
+  for (int64_t first = 0; status.ok(); first += 2000) {
+    status = table->InsertOrAssign(kSerial, Batch(KeysFrom(first, 2000)), rows.data(), {});
+  }
+  killer.join();
+  ExpectSays(status, StatusCode::kAborted, std::to_string(server.port()));
+}
+
+TEST(RedisTable, ASilentServerIsAnErrorWithinTheTimeout) {
+  RedisProcess server;
+  RedisOptions redis = server.Options();
+  redis.timeout_ms = 200;
+  const auto table = OpenTable(Options(1), redis);
+  server.Pause(true);
+  ExpectSays(Put(table.get(), 1, 1), StatusCode::kAborted, "it did not answer within 200 ms");
+  server.Pause(false);
+  EXPECT_TRUE(Put(table.get(), 1, 1).ok());
+}
+
+TEST(RedisTable, PasswordsAndUsersAreAskedFor) {
+  RedisProcess server({"--requirepass", "sesame", "--user", "reader", "on", ">open", "~*", "+@read",
+                       "+@connection", "+eval"});
+  RedisOptions redis = server.Options();
+  ExpectSays(Refusal(redis), StatusCode::kFailedPrecondition, "NOAUTH");
+  redis.password = "wrong";
+  const Status wrong = Refusal(redis);
+  ExpectSays(wrong, StatusCode::kFailedPrecondition, "refuses AUTH: WRONGPASS");
+  redis.password = "sesame";
+  const auto table = OpenTable(Options(1), redis);
+  ASSERT_TRUE(Put(table.get(), 1, 4).ok());
+  redis.username = "reader";
+  redis.password = "open";
+  const auto reader = OpenTable(Options(1), redis);
+  EXPECT_EQ(std::vector<float>{4}, RowOf(*reader, 1));
+  ExpectSays(Put(reader.get(), 1, 5), StatusCode::kFailedPrecondition, "refuses a command");
+  EXPECT_EQ(std::vector<float>{4}, RowOf(*table, 1));
+}
+
+TEST(RedisTable, DatabasesAreApart) {
+  RedisOptions redis = Server().Options();
+  const auto first = OpenTable(Options(1), redis);
+  redis.database = 3;
+  const auto third = OpenTable(Options(1), redis);
+  ASSERT_TRUE(Put(first.get(), 1, 1).ok());
+  EXPECT_EQ(0u, third->size());
+  redis.database = 99;
+  ExpectSays(Refusal(redis), StatusCode::kFailedPrecondition, "refuses SELECT");
+}
+
+TEST(RedisTable, WithoutTheLibraryTheErrorSaysWhatToInstall) {
+  RedisOptions redis = Server().Options();
+  redis.library = "/nowhere/libtf_embed_redis.so";
+  ExpectSays(Refusal(redis), StatusCode::kFailedPrecondition, "install libhiredis-dev");
+  redis.library = "libm.so.6";
+  ExpectSays(Refusal(redis), StatusCode::kFailedPrecondition, "of another version");
+}
+
+TEST(RedisTable, WhatItCanNotDoIsRefusedByName) {
+  const auto check = [](const char* name, const auto& change) {
+    TableOptions options = Options();
+    RedisOptions redis = Server().Options();
+    change(&options, &redis);
+    ExpectSays(Refusal(redis, options), StatusCode::kInvalidArgument, name);
+  };
+  check("`max_rows`", [](auto* options, auto*) { options->policy.max_rows = 3; });
+  check("`track_changes`", [](auto* options, auto*) {
+    options->policy.statistics = StatisticSet().With(Statistic::kChange);
+  });
+  check("statistics", [](auto* options, auto*) {
+    options->policy.statistics = StatisticSet().With(Statistic::kCount);
+  });
+  check("`port`", [](auto*, auto* redis) { redis->port = 0; });
+  check("`slices`", [](auto*, auto* redis) { redis->slices = 0; });
+  check("`keys_per_command`", [](auto*, auto* redis) { redis->keys_per_command = 0; });
+  check("`timeout_ms`", [](auto*, auto* redis) { redis->timeout_ms = 0; });
+  check("`prefix`", [](auto*, auto* redis) { redis->prefix = "{x}"; });
+  check("`database`", [](auto*, auto* redis) {
+    redis->is_cluster = true;
+    redis->database = 1;
+  });
+}
+
+TEST(RedisTable, APassOverAllRowsIsThatOfATableInMemory) {
+  // Decay of all rows, with the step's own keys and without.
+  Rule rule = Rule::Of<RowwiseAdagradGlobalRule>(
+      2, {1e-7, 0.3, static_cast<double>(DecayMode::kDecoupledGlobal), 0.0, 2.0, 0.0}, 0.05);
+  TableOptions options = Options();
+  options.initializer = UniformInitializer();
+  const auto table = OpenTable(options, Server().Options());
+  const auto in_memory = HostTable::Create(options);
+  Random random(1);
+  for (int64_t step = 1; step <= 4; ++step) {
+    rule.step = step;
+    const Batch batch = RandomKeys(50, 0, 60, &random);
+    const std::vector<float> gradients = RandomValues<float>(100, &random);
+    for (Table* const each :
+         {static_cast<Table*>(table.get()), static_cast<Table*>(in_memory.get())}) {
+      ASSERT_TRUE(each->Apply(kSerial, batch, gradients.data(), DataType::kFloat, rule).ok());
+      ASSERT_TRUE(each->FinishStep(kSerial, rule).ok());
+    }
+  }
+  for (int64_t key = 0; key <= 60; ++key) {
+    ExpectSameBits(RowOf(*in_memory, key), RowOf(*table, key), "row");
+  }
+  for (size_t slot = 0; slot < rule.slots.slots_per_row(); ++slot) {
+    EXPECT_EQ(in_memory->LargestSlot(kSerial, rule.slots, slot),
+              table->LargestSlot(kSerial, rule.slots, slot));
+  }
+}
+
+TEST(RedisTable, NarrowSlotsAreRounded) {
+  const auto table = OpenTable(Options(1), Server().Options());
+  RuleSlots rule = FusedSlots(RuleKind::kMomentum, 1);
+  ASSERT_TRUE(table->SetRule(rule).ok());
+  const float row[] = {1}, slots[] = {1.0001f};
+  ASSERT_TRUE(table->InsertOrAssign(kSerial, Batch{7}, row, {&rule, slots}).ok());
+  EXPECT_EQ(std::vector<float>{1.0001f}, SlotsOf(*table, rule, 7));
+  ASSERT_TRUE(table->SetRule(Stored(rule, {SlotType::kBFloat16})).ok());
+  EXPECT_EQ(std::vector<float>{1.0f}, SlotsOf(*table, rule, 7));
+}
+
+}  // namespace
+}  // namespace tf_embed

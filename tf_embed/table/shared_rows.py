@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is different for a table whose rows other processes have too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_embed.table.table_options import TableOptions
+
+
+def check_copy(options: TableOptions) -> None:
+    """Refuses a copy of a table.
+
+    Raises:
+        ValueError: If it would have the same rows.
+    """
+    if options.redis is not None:
+        raise ValueError(
+            f"The table of {options.name!r} is in Redis and can't be copied: a copy would have the "
+            "same rows. Make another variable with another `table` of its RedisServer."
+        )
+
+
+def restore(table: Any, saved: dict[str, tf.Tensor]) -> Any:
+    """Replaces the rows of a table by saved ones, unless its server says that it keeps them.
+
+    Args:
+        table: A `Table`.
+        saved: What its `import_` takes.
+    """
+    redis = table.options.redis
+    # In a graph this is the table of a SavedModel, which is in memory.
+    if redis is not None and redis.restore == "if_empty" and tf.executing_eagerly():
+        rows = int(table.size())
+        if rows:
+            logging.warning(
+                "%r keeps its %d rows in Redis: the %d saved ones are not restored. Say "
+                'RedisServer(restore="always") to replace them.',
+                table.options.name,
+                rows,
+                saved["keys"].shape[0],
+            )
+            return None
+    return table.import_(**saved)
