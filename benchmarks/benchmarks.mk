@@ -32,6 +32,10 @@ bench-tiers: bench-environments
 bench-workers: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/workers.py
 
+.PHONY: bench-servers
+bench-servers: library $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/servers.py
+
 # matplotlib draws the picture.
 .PHONY: bench-scaling
 bench-scaling: library $(VENV)/.demo
