@@ -21,7 +21,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Debian's Bazel, unless there is another one already.
 BAZEL_PACKAGES := bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
 OTHER_BAZEL = $(if $(wildcard /usr/share/bazel/A-server.jar),,$(filter /%,$(BAZEL)))
-PACKAGES = g++ libgtest-dev libhiredis-dev python3 python3-venv redis-server $(if $(OTHER_BAZEL),,$(BAZEL_PACKAGES))
+PACKAGES = g++ libgtest-dev libhiredis-dev python3 python3-venv $(if $(OTHER_BAZEL),,$(BAZEL_PACKAGES))
 
 # $(call packages,NAMES): installs what Debian's dpkg does not have. Elsewhere configure.sh says
 # what is missing.

@@ -42,6 +42,10 @@ bench-freshness: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/freshness.py $(if $(FOLDER),"$(FOLDER)")
 	$(VENV)/bin/python benchmarks/freshness.py --every=0.2 --poll=0.02 $(if $(FOLDER),"$(FOLDER)")
 
+.PHONY: bench-servers
+bench-servers: library $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/servers.py
+
 # matplotlib draws the picture.
 .PHONY: bench-scaling
 bench-scaling: library $(VENV)/.demo

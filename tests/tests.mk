@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, by tier, and what stands beside them. The Makefile includes this.
 
+# A server that tests start themselves.
+.PHONY: test-system
+test-system: | system
+	$(call packages,redis-server)
+
 .PHONY: test-quick
-test-quick: library $(VENV)/.ready
+test-quick: test-system library $(VENV)/.ready
 	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m "smoke and not slow"
 
 .PHONY: test
-test: configured library $(VENV)/.ready
+test: test-system configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/...
 	$(VENV)/bin/pytest $(PYTEST_ARGS)
 	$(MAKE) test-gpu test-locks
@@ -15,7 +20,7 @@ test: configured library $(VENV)/.ready
 # the options of the other compiler.
 LOCKS := build/locks
 .PHONY: test-locks
-test-locks: configured $(VENV)/.ready
+test-locks: test-system configured $(VENV)/.ready
 	$(BAZEL) test --config=locks //tests/cc/...
 	@mkdir -p $(LOCKS)
 	@PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(LOCKS)/bazelrc
@@ -46,7 +51,7 @@ parity-workers: library $(VENV)/.demo
 	$(VENV)/bin/python tests/campaigns/worker_kills.py --kills=10
 
 .PHONY: test-slow
-test-slow: library $(VENV)/.ready
+test-slow: test-system library $(VENV)/.ready
 	$(VENV)/bin/pytest $(PYTEST_WORKERS) -m slow
 
 # Tables on what TensorFlow takes for a GPU and is the host: tests/cc/gpu/fake_gpu_plugin.cc. The files after

@@ -590,12 +590,6 @@ class Table(tf.saved_model.experimental.TrackableResource):
         _, exists = table_ops.find(self.resource_handle, keys, owners, empty, None, dim=options.dim)
         if padding is not None:
             exists = tf.logical_or(exists, tf.equal(keys, tf.constant(padding, keys.dtype)))
-        rows = rows_of_new_keys(
-            options.initializer,
-            keys,
-            exists,
-            dim=options.dim,
-            value_dtype=options.value_dtype,
-            name=options.name,
-        )
+        kind = {"dim": options.dim, "value_dtype": options.value_dtype, "name": options.name}
+        rows = rows_of_new_keys(options.initializer, keys, exists, **kind)
         return empty if rows is None else rows
