@@ -9,7 +9,7 @@ the last one comes to the end. Then the loss of every step, all rows with their 
 the dense weights with theirs are compared. That is done in two ways:
 
   loop  one's own loop and a tf.train.CheckpointManager; the model's optimizer trains the tables;
-  fit   model.fit and keras.callbacks.BackupAndRestore; each table has an optimizer of its own.
+  fit   model.fit and tf_embed.callbacks.BackupAndRestore; each table has an optimizer of its own.
 
 Three things make it exact. A checkpoint holds all that training changes, the number of the step
 included. A batch is a function of that number. And a new row is a function of its id: it is drawn
@@ -95,7 +95,7 @@ def train_in_loop(model: keras.Model, folder: pathlib.Path, report: Report) -> N
 
 def train_by_fit(model: keras.Model, folder: pathlib.Path, report: Report) -> None:
     """An epoch is what lies between two backups."""
-    backup = WholeBackup(folder)
+    backup = Backup(folder / "backup", delete_checkpoint=False)
 
     def batches() -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
         # Not from `iterations`: a step may count itself before it has fetched its batch.
@@ -117,32 +117,18 @@ def train_by_fit(model: keras.Model, folder: pathlib.Path, report: Report) -> No
     )
 
 
-class WholeBackup(keras.callbacks.BackupAndRestore):
-    """BackupAndRestore that survives being killed while it saves.
-
-    Keras writes a backup over the one before; a kill then leaves neither. So each finished backup
-    is packed into one file, which gets its name when it is whole, and only that is restored.
+class Backup(tf_embed.callbacks.BackupAndRestore):
+    """Backups that survive being killed while they are written, and the step that they lead to.
 
     Attributes:
         first_step: the step with which training goes on, once it has begun.
     """
 
-    def __init__(self, folder: pathlib.Path):
-        super().__init__(str(folder / "backup"))
-        self._whole, self._unfinished = folder / "whole.zip", folder / "unfinished.zip"
-        self.first_step = 0
+    first_step = 0
 
     def on_train_begin(self, logs=None):
-        shutil.rmtree(self.backup_dir, ignore_errors=True)
-        if self._whole.exists():
-            shutil.unpack_archive(self._whole, self.backup_dir)
         super().on_train_begin(logs)
         self.first_step = int(self.model.optimizer.iterations)
-
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        shutil.make_archive(str(self._unfinished.with_suffix("")), "zip", self.backup_dir)
-        self._unfinished.replace(self._whole)
 
 
 def state_of(model: keras.Model) -> dict[str, np.ndarray]:

@@ -11,7 +11,8 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     layers.DynamicEmbedding     a table, as a Keras layer
     callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar;
                                 callbacks.Snapshot, which saves them every some batches;
-                                callbacks.Publish, which publishes a model every some seconds
+                                callbacks.Publish, which publishes a model every some seconds;
+                                callbacks.BackupAndRestore, whose backups survive a kill
     DynamicEmbeddingOptimizer   lets a Keras optimizer train tables
     optimizers.RowwiseAdagrad   an optimizer that Keras lacks
     TablePolicy                 admission, eviction and expiry; CounterAdmission, BloomAdmission

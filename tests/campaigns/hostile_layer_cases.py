@@ -78,6 +78,15 @@ def _prefetch(kind: Any, **options: Any) -> Call:
 
 
 LAYER_CALLS: dict[str, Call] = {
+    "callbacks.BackupAndRestore": Call(
+        lambda: te.callbacks.BackupAndRestore,
+        lambda: {"backup_dir": "x"},
+        {
+            "backup_dir": k.FOLDER,
+            "save_freq": k.kind({k.RANGE: "3, 2**63-1"}),
+            "delete_checkpoint": k.FLAG,
+        },
+    ),
     "callbacks.TableMetrics": Call(
         lambda: te.callbacks.TableMetrics,
         dict,

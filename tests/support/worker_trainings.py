@@ -86,7 +86,7 @@ def one_link(
     training = Training(setup, strategy, model)
     found: dict[str, Any] = {}
     if way == "backup":
-        backup = keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)
+        backup = tf_embed.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)
         begun = AfterRestore(training)
         found["losses"] = training.fit(end, backup, begun)
         found["loaded"] = begun.state
@@ -144,7 +144,7 @@ def resumed(strategy: Any, rank: int, folder: str) -> Any:
     begun = training.step_number()
     try:
         if setup.way == "fit":
-            backup = keras.callbacks.BackupAndRestore(home / "backup")
+            backup = tf_embed.callbacks.BackupAndRestore(home / "backup")
             losses = training.fit(setup.epochs, backup, progress)
             begun = (min(losses, default=setup.epochs)) * setup.epoch_steps
         else:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`BackupAndRestore`: Keras's callback, whose backups survive a kill at any moment."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_embed import validation
+
+_CURRENT = "current"  # has the name of the folder of the newest whole backup
+_BACKUP = re.compile(r"backup-(\d+)")
+_UNFINISHED = re.compile(r"unfinished-[0-9a-f]{8}")
+
+
+class BackupAndRestore(keras.callbacks.BackupAndRestore):
+    """Keras's `BackupAndRestore`, whose backups are whole or not there.
+
+    Keras writes the weights over those of the backup before, and then the number of the epoch. A
+    process that is killed between the two trains an epoch twice, and one that is killed while it
+    writes leaves no backup. Here each backup is written aside. A file of one line then names it,
+    and the one before is removed. So training that is killed goes on at an epoch that has ended,
+    with the weights, rows and optimizer states of its end.
+
+    As with Keras, the model must be built before `fit`, and training goes on at the beginning of an
+    epoch. With a number for `save_freq`, the batches of that epoch which were trained before the
+    backup are trained again. With several workers, all pass the same folder, which all can read.
+    Backups that Keras's own callback wrote are not read. Files are not synchronized to the disk,
+    so a machine that loses its power may lose the newest backup.
+
+    Args:
+        backup_dir: The folder for backups of this training, on any file system that TensorFlow
+            knows. Renaming a file there must replace the one of that name.
+        save_freq: "epoch" for a backup at the end of each epoch, or a number of batches, an int
+            from 1.
+        delete_checkpoint: Whether backups are removed when training has ended.
+
+    Raises:
+        TypeError: If an argument is of a wrong type.
+        ValueError: If `backup_dir` is empty, or `save_freq` is out of range.
+        FileNotFoundError: When training begins, if the backup that was named last is not there.
+
+    Example:
+        >>> import keras, numpy as np, tempfile, tf_embed
+        >>> model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> backup = tf_embed.callbacks.BackupAndRestore(
+        ...     tempfile.mkdtemp(), delete_checkpoint=False)
+        >>> x, y = np.ones([4, 1]), np.ones([4])
+        >>> len(model.fit(x, y, epochs=2, callbacks=[backup], verbose=0).epoch)
+        2
+        >>> model.fit(x, y, epochs=3, callbacks=[backup], verbose=0).epoch
+        [2]
+    """
+
+    def __init__(
+        self,
+        backup_dir: str | os.PathLike[str],
+        save_freq: str | int = "epoch",
+        delete_checkpoint: bool = True,
+    ) -> None:
+        self._folder = validation.path_of(backup_dir, "backup_dir")
+        if save_freq != "epoch":
+            save_freq = validation.positive_int(save_freq, "save_freq")
+        delete_checkpoint = validation.flag(delete_checkpoint, "delete_checkpoint")
+        aside = os.path.join(self._folder, f"unfinished-{secrets.token_hex(4)}")
+        super().__init__(aside, save_freq=save_freq, delete_checkpoint=delete_checkpoint)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restores the newest backup, if there is one."""
+        if tf.io.gfile.isdir(self.backup_dir):  # of a training that failed while it saved
+            tf.io.gfile.rmtree(self.backup_dir)
+        name = self._current()
+        if name is None:
+            return
+        path = os.path.join(self._folder, name)
+        if not tf.io.gfile.isdir(path):
+            raise FileNotFoundError(
+                f"The newest backup in {self._folder!r} is {name!r}, which is not there."
+            )
+        backup = keras.callbacks.BackupAndRestore(path)
+        backup.set_model(self.model)
+        backup.on_train_begin(logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Saves if it is time."""
+        super().on_train_batch_end(batch, logs)
+        self._commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Saves if it is time."""
+        super().on_epoch_end(epoch, logs)
+        self._commit()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Removes the backups, unless they are to stay."""
+        if not self.delete_checkpoint:
+            return
+        current = os.path.join(self._folder, _CURRENT)
+        if tf.io.gfile.exists(current):
+            tf.io.gfile.remove(current)
+        self._remove_except(None)
+        if tf.io.gfile.isdir(self._folder) and not self._names():
+            tf.io.gfile.rmtree(self._folder)
+
+    def _commit(self) -> None:
+        """Makes what Keras has just written the newest backup, if it has written one."""
+        if not tf.io.gfile.isdir(self.backup_dir):
+            return
+        numbers = [int(found[1]) for one in self._names() if (found := _BACKUP.fullmatch(one))]
+        name = f"backup-{max(numbers, default=0) + 1:06}"
+        tf.io.gfile.rename(self.backup_dir, os.path.join(self._folder, name))
+        path = os.path.join(self._folder, _CURRENT)
+        with tf.io.gfile.GFile(f"{path}.new", "w") as file:
+            file.write(f"{name}\n")
+        tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+        self._remove_except(name)
+
+    def _current(self) -> str | None:
+        path = os.path.join(self._folder, _CURRENT)
+        if not tf.io.gfile.exists(path):
+            return None
+        with tf.io.gfile.GFile(path) as file:
+            return file.read().strip()
+
+    def _names(self) -> list[str]:
+        if not tf.io.gfile.isdir(self._folder):
+            return []
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(self._folder)]
+
+    def _remove_except(self, kept: str | None) -> None:
+        for name in self._names():
+            is_ours = _BACKUP.fullmatch(name) or _UNFINISHED.fullmatch(name)
+            if is_ours and name != kept:
+                tf.io.gfile.rmtree(os.path.join(self._folder, name))
