@@ -48,7 +48,7 @@ def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
 
     Args:
         table: The table.
-        folder: A folder of this machine, for such files.
+        folder: A folder for such files; if it is not of this machine, a temporary one is used.
     """
     options = table.options
     has_files = (
@@ -57,7 +57,8 @@ def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
         and options.value_dtype in row_streams.VALUE_DTYPES
     )
     if has_files:
-        with tempfile.TemporaryDirectory(dir=folder) as saved:
+        local = folder if os.path.isdir(folder) else None
+        with tempfile.TemporaryDirectory(dir=local) as saved:
             yield _of_files(table, saved)
     else:
         yield _of_copy(table)
