@@ -5,7 +5,8 @@
 
 The server is one that this program starts on a free port of this machine, so nothing is waited for
 but the server and the copies through the loopback device. Steps are Adam's. Batches are of distinct
-keys that have rows; calls are of a `tf.function`, of tables in turn.
+keys that have rows; calls are of a `tf.function`, of tables in turn. Beside the rates there is the
+processor time of a row, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -34,21 +36,48 @@ ADAM = (0.001, 0.0, 0.9, 0.999, 1e-7)
 ROWS_A_CALL = 50_000
 
 
-def rows_a_second(call: Callable[[tf.Tensor], object], batches: list, seconds: float) -> float:
-    """Rows that calls with batches in turn reach in a second.
+class Rate(NamedTuple):
+    """What calls with batches in turn reach.
+
+    Attributes:
+        rows_a_second: Rows in a second.
+        client_us: Microseconds of this process's time for a row, in all its threads.
+        server_us: The same of the server.
+    """
+
+    rows_a_second: float
+    client_us: float
+    server_us: float
+
+
+def server_seconds(server: RedisProcess) -> float:
+    """Processor time that a server has used."""
+    lines = [line.partition(":") for line in server.command("INFO", "cpu").splitlines()]
+    used = {name: value for name, _, value in lines}
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
+def rate_of(
+    call: Callable[[tf.Tensor], object], batches: list, seconds: float, server: RedisProcess
+) -> Rate:
+    """Times calls.
 
     Args:
         call: What is timed.
         batches: Keys of each call.
         seconds: How long to go on, at least.
+        server: The server, whether the calls need it or not.
     """
     call(batches[0])
+    before, of_client = server_seconds(server), time.process_time()
     done, number, begin = 0, 0, time.perf_counter()
     while (elapsed := time.perf_counter() - begin) < seconds:
         batch = batches[number % len(batches)]
         call(batch)
         done, number = done + int(batch.shape[0]), number + 1
-    return done / elapsed
+    of_client = time.process_time() - of_client
+    of_server = server_seconds(server) - before
+    return Rate(done / elapsed, 1e6 * of_client / done, 1e6 * of_server / done)
 
 
 def calls_of(variable: tf_embed.Variable) -> dict[str, Callable[[tf.Tensor], object]]:
@@ -87,20 +116,22 @@ def main() -> None:
                 one["step"](tf.range(first, min(first + ROWS_A_CALL, options.keys), dtype=tf.int64))
         a, b, c = os.getloadavg()
         print(f"{datetime.date.today()}, {os.cpu_count()} cores, load {a:.1f} {b:.1f} {c:.1f}")
-        print(f"{options.keys} rows of dim {options.dim}, thousand rows a second")
-        print(
-            "| batch | lookup, memory | Redis | Adam step, memory | Redis |\n|---|---|---|---|---|"
-        )
+        print(f"{options.keys} rows of dim {options.dim}")
+        print("| batch | verb | memory, 1,000 rows/s | Redis | memory, us a row | Redis | server |")
+        print("|---|---|---|---|---|---|---|")
         random = np.random.default_rng(1)
         for size in (size for size in BATCHES if size <= options.keys):
             draws = [random.choice(options.keys, size, replace=False) for _ in range(8)]
             batches = [tf.constant(draw, tf.int64) for draw in draws]
-            figures = [
-                rows_a_second(calls[name][verb], batches, options.seconds) / 1000
-                for verb in ("lookup", "step")
-                for name in storages
-            ]
-            print("| " + " | ".join([f"{size:,}", *(f"{x:,.1f}" for x in figures)]) + " |")
+            for verb in ("lookup", "step"):
+                memory, redis = (
+                    rate_of(calls[name][verb], batches, options.seconds, server)
+                    for name in storages
+                )
+                rates = [f"{one.rows_a_second / 1000:,.1f}" for one in (memory, redis)]
+                times = [memory.client_us, redis.client_us, redis.server_us]
+                cells = [f"{size:,}", verb, *rates, *(f"{one:.2f}" for one in times)]
+                print("| " + " | ".join(cells) + " |", flush=True)
     finally:
         server.close()
 
