@@ -51,6 +51,7 @@ STEP = 4096
 LOOKUP = 1024
 PROBE = -1  # the key that all steps train
 _START_SECONDS = 600.0
+_WARM = 3  # steps and publications before
 
 
 def train(arguments: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
@@ -67,20 +68,27 @@ def train(arguments: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
     batches = [np.append(draw.integers(0, rows, STEP), PROBE) for _ in range(64)]
     gradients = tf.constant(np.append(draw.normal(size=[STEP, dim]), -np.ones([1, dim]), axis=0))
     gradients = tf.cast(gradients, tf.float32)
+
+    def step(number: int) -> None:
+        slices = tf.IndexedSlices(gradients, tf.constant(batches[number % 64]))
+        optimizer.apply([slices], [variable.anchor])
+
     publisher = Publisher(variable, folder / "published")
-    publisher.publish()
+    for number in range(_WARM):
+        step(number)
+        publisher.publish(wait=False)
+    publisher.wait()
     server = subprocess.Popen(
         [sys.executable, __file__, *sys.argv[1:], f"--serve={folder}"], stdin=subprocess.DEVNULL
     )
     try:
         _wait_for(folder / "ready", server)
         watch = machine.LoadWatch([os.getpid(), server.pid])
-        applied, begun = [], []
+        applied, begun = [float("nan")] * _WARM, []
         begin = time.monotonic()
         next_time = begin + arguments.every
         while time.monotonic() - begin < arguments.seconds:
-            slices = tf.IndexedSlices(gradients, tf.constant(batches[len(applied) % 64]))
-            optimizer.apply([slices], [variable.anchor])
+            step(len(applied))
             applied.append(time.monotonic())
             if applied[-1] >= next_time:
                 publisher.publish(wait=False)
@@ -104,7 +112,7 @@ def train(arguments: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
         "steps": len(seconds),
         "publications": len(begun),
         "publish_seconds": float(np.median(begun)),
-        "steps_a_second": len(applied) / elapsed,
+        "steps_a_second": len(seconds) / elapsed,
         **served,
         "other_cores": load.others,
     }
@@ -117,7 +125,7 @@ def _freshness(applied: list[float], answers: list[list[float]]) -> np.ndarray:
         applied: When each step was applied.
         answers: When an answer was the first one of so many steps: pairs of time and steps.
     """
-    found, done = [], 0
+    found, done = [], _WARM
     for when, steps in answers:
         found += [when - one for one in applied[done : int(steps)]]
         done = max(done, int(steps))
@@ -154,7 +162,8 @@ def serve(arguments: argparse.Namespace, folder: pathlib.Path) -> None:
 
     thread = threading.Thread(target=follow)
     thread.start()
-    answers, last, lookups, stop = [], 0.0, 0, folder / "stop"
+    last = float(variable.lookup(keys[0])[-1, 0])
+    answers, lookups, stop = [], 0, folder / "stop"
     (folder / "ready").touch()
     begin = time.monotonic()
     wanted = float("inf")
