@@ -21,7 +21,7 @@ import tf_embed
 from tf_embed.ops import table_ops
 
 ROOT = pathlib.Path(__file__).parents[2]
-_SECONDS = 60
+_SECONDS = 120
 _LOST_SERVER = 75
 
 
@@ -95,6 +95,31 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
             made.start("worker", 1)
             self.assertEqual(made.wait("chief", 0), 0, made.log("chief", 0))
             self.assertEqual(made.result(), {"exact": True, "steps": 150})
+
+    def test_workers_train_batches_of_their_own_at_least_once(self) -> None:
+        with self.cluster() as made:
+            found = self.run_chief(made, "own_batches", str(self.folder), "50")
+            (no_steps, no_dataset, no_batch) = found.pop("refused")
+            self.assertStartsWith(no_steps, "ValueError: `steps_per_epoch`")
+            must_give = "`x(worker, workers)` must give a"
+            self.assertStartsWith(no_dataset, f"TypeError: {must_give} tf.data.Dataset")
+            self.assertStartsWith(no_batch, f"ValueError: {must_give} dataset with a batch")
+            trained = found.pop("trained")
+            self.assertEqual(found, {"size": 2, "steps": 100, "epochs": 2})
+            self.assertEqual(sum(trained), 100)
+            self.assertGreater(min(trained[:2]), 0)
+            told = self.folder / "begun"
+            told.unlink()
+            made.start_chief("own_batches", str(self.folder), "75", "slow")
+            wait_for(told)
+            made.kill("worker", 1)
+            time.sleep(1.0)
+            made.start("worker", 1)
+            self.assertEqual(made.wait("chief", 0), 0, made.log("chief", 0))
+            found = made.result()
+            self.assertEqual((found["size"], found["steps"]), (2, 150))
+            self.assertGreaterEqual(sum(found["trained"]), 150)
+            self.assertLess(sum(found["trained"]), 160)
 
     def test_training_goes_on_after_the_chief_and_a_server_were_killed(self) -> None:
         folder = str(self.folder)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tf_embed.distributed.processes import reserved_ports
 
-_SECONDS = 120
+_SECONDS = 300  # far more than any program takes
 _ROOT = pathlib.Path(__file__).parents[2]
 
 

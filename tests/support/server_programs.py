@@ -174,6 +174,56 @@ def sums(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
     return {"exact": bool((rows == expected[:, None]).all()), "steps": trainer.steps}
 
 
+def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
+    """Each worker reads batches of its own number, so a row says how many it has trained.
+
+    Args:
+        strategy: The strategy.
+        folder: Where a file says that training has begun.
+        steps: Of an epoch; there are two.
+        killed: Not empty: waits a little at each step, so that something can happen.
+    """
+    with strategy.scope():
+        model = _sum_model()
+    trainer = tf_embed.distributed.ParameterServerTrainer(model)
+
+    def dataset_of(worker: tf.Tensor, workers: int) -> tf.data.Dataset:
+        batch = (tf.fill([8, 3], worker), tf.zeros([8]))
+        return tf.data.Dataset.from_tensors(batch).repeat(3)  # it begins again at its end
+
+    def message_of(*arguments: Any, **options: Any) -> str:
+        try:
+            trainer.fit(*arguments, **options, verbose=0)
+        except (TypeError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    class Tell(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if killed:
+                time.sleep(0.02)
+            if batch == 20:
+                pathlib.Path(folder, "begun").touch()
+
+    refused = [
+        message_of(dataset_of),
+        message_of(lambda worker, workers: worker, steps_per_epoch=1),
+        message_of(lambda worker, workers: dataset_of(worker, workers).take(0), steps_per_epoch=1),
+    ]
+    history = trainer.fit(
+        dataset_of, epochs=2, steps_per_epoch=int(steps), callbacks=[Tell()], verbose=0
+    )
+    table = model.get_layer("items").variable
+    trained = [-int(one) // 24 for one in table.lookup(np.arange(3)).numpy()[:, 0]]
+    return {
+        "refused": refused,
+        "trained": trained,
+        "size": int(table.size()),
+        "steps": trainer.steps,
+        "epochs": len(history.history["loss"]),
+    }
+
+
 def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
     """Trains a model with dense variables; goes on where the last chief was.
 

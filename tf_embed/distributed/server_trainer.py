@@ -27,6 +27,7 @@ from tf_embed.distributed.server_checkpoints import (
     begin_generation,
 )
 from tf_embed.distributed.servers import ServerLostError
+from tf_embed.distributed.worker_datasets import DatasetFunction, WorkerDatasets
 from tf_embed.exchange.servers import servers_of
 from tf_embed.table import step_tokens
 
@@ -146,6 +147,7 @@ class ParameterServerTrainer:
         self._save_every = save_every
         self._state = TrainingState()
         self._step_function: Any = None
+        self._own_step_function: Any = None
         self._test_function: Any = None
         self._generation = 0
         self._checkpoints: ServerCheckpoints | None = None
@@ -160,7 +162,7 @@ class ParameterServerTrainer:
 
     def fit(
         self,
-        x: tf.data.Dataset,
+        x: tf.data.Dataset | DatasetFunction,
         *,
         epochs: int = 1,
         steps_per_epoch: int | None = None,
@@ -171,14 +173,23 @@ class ParameterServerTrainer:
     ) -> keras.callbacks.History:
         """Trains the model, from the newest checkpoint on if there is one.
 
-        The chief reads the dataset and hands each batch to a worker, so each is trained once an
-        epoch, in about this order. Callbacks run on the chief. Those that are called after a batch
-        are called when the result of that batch has come, while workers are at later ones.
+        The chief reads a dataset and hands each batch to a worker, so each is trained once an
+        epoch, in about this order. If `x` is a function, each worker reads a dataset of its own,
+        and each of its batches is trained at least once: a step that a worker has not ended is made
+        again with a batch of another one, and a worker that is started again, or a new chief,
+        begins with the first batch.
+
+        Callbacks run on the chief. Those that are called after a batch are called when the result
+        of that batch has come, while workers are at later ones.
 
         Args:
-            x: A dataset of batches, as (x, y) or (x, y, sample_weight).
+            x: A dataset of batches, as (x, y) or (x, y, sample_weight). Or a function of the number
+                of the worker, an int64 scalar tensor, and of how many workers there are, an int,
+                which gives the dataset of that worker. It is traced on the chief and runs on each
+                worker. The dataset begins again at its end.
             epochs: The number of the last epoch, an int from 1; those of earlier chiefs count.
-            steps_per_epoch: Batches of an epoch. Default: all of the dataset, which then must end.
+            steps_per_epoch: Batches of an epoch, of all workers together. Default: all of the
+                dataset, which then must end. A function needs it.
             validation_data: A dataset that is evaluated after each epoch.
             validation_steps: How many of its batches. Default: all.
             callbacks: Keras callbacks.
@@ -191,9 +202,15 @@ class ParameterServerTrainer:
             ServerLostError: A server has died.
             RuntimeError: A server has lost rows and there is no checkpoint with them.
             TypeError: An argument has a wrong type.
-            ValueError: An argument is out of range, or the dataset has no batch.
+            ValueError: An argument is out of range, or a dataset has no batch.
         """
-        _check_dataset(x, "x")
+        if not callable(x):
+            _check_dataset(x, "x")
+        elif steps_per_epoch is None:
+            raise ValueError(
+                "`steps_per_epoch` must be given if `x` is a function. Received: "
+                "steps_per_epoch=None"
+            )
         validation.positive_int(epochs, "epochs")
         if steps_per_epoch is not None:
             validation.positive_int(steps_per_epoch, "steps_per_epoch")
@@ -201,8 +218,11 @@ class ParameterServerTrainer:
             _check_dataset(validation_data, "validation_data")
         if validation_steps is not None:
             validation.positive_int(validation_steps, "validation_steps")
-        self._prepare(x)
+        own = None
         with _server_errors():
+            if callable(x):
+                own = WorkerDatasets(x, self._coordinator, self._servers.num_workers)
+            self._prepare(x if own is None else own)
             self._begin()
         model, state = self.model, self._state
         called = keras.callbacks.CallbackList(
@@ -217,10 +237,16 @@ class ParameterServerTrainer:
         model.stop_training = False
         called.on_train_begin()
         with _server_errors():
-            batches = _Batches(x, steps_per_epoch, state.steps_of_epoch)
+            done = state.steps_of_epoch
+            batches: _Batches | _OwnBatches
+            if own is not None:
+                assert steps_per_epoch is not None  # as checked above
+                batches = _OwnBatches(own, steps_per_epoch, done)
+            else:
+                batches = _Batches(x, steps_per_epoch, done)
             while state.epoch < epochs and not model.stop_training:
                 called.on_epoch_begin(state.epoch)
-                logs = self._train_epoch(batches.of_epoch(), called)
+                logs = self._train_epoch(batches.of_epoch(), called, own is not None)
                 if validation_data is not None:
                     results = self._evaluate(validation_data, validation_steps)
                     logs.update({f"val_{name}": value for name, value in results.items()})
@@ -256,11 +282,14 @@ class ParameterServerTrainer:
 
     # Parts of these.
 
-    def _prepare(self, x: tf.data.Dataset) -> None:
+    def _prepare(self, x: tf.data.Dataset | WorkerDatasets) -> None:
         """Builds the model, its optimizer and its metrics, by the first batch, on the chief."""
         if self._step_function is not None:
             return
-        batch = next(iter(x.take(1)), None)
+        if isinstance(x, WorkerDatasets):
+            batch = x.first_batch()
+        else:
+            batch = next(iter(x.take(1)), None)
         if batch is None:
             raise ValueError("`x` must have a batch. Received: a dataset without any")
         model = self.model
@@ -273,6 +302,7 @@ class ParameterServerTrainer:
                 model.optimizer.build(model.trainable_variables)
         model.reset_metrics()
         self._step_function = tf.function(self._train_step)
+        self._own_step_function = tf.function(self._train_own_step)
         self._test_function = tf.function(self._test_step)
 
     def _begin(self) -> None:
@@ -288,13 +318,17 @@ class ParameterServerTrainer:
             ServerCheckpoints.check_rows(self.model, self._servers)
         self._generation = begin_generation(self._servers)
 
-    def _train_step(self, batch: Any, token: tf.Tensor) -> Any:
+    def _train_own_step(self, iterator: Any) -> Any:
+        # Without a token: if it is made again, it has another batch, which all servers must apply.
+        return self._train_step(next(iterator), [])
+
+    def _train_step(self, batch: Any, token: Any) -> Any:
         model = self.model
 
-        def replica(batch: Any, token: tf.Tensor) -> Any:
+        def replica(batch: Any, token: Any) -> Any:
             features, target, weight = keras.utils.unpack_x_y_sample_weight(batch)
             variables = model.trainable_variables
-            with step_tokens.with_token(token):
+            with step_tokens.with_tokens(token):
                 with tf.GradientTape() as tape:
                     predicted = model(features, training=True)
                     loss = model.compute_loss(features, target, predicted, weight, training=True)
@@ -327,7 +361,16 @@ class ParameterServerTrainer:
     def _metric_variables(self) -> list[keras.Variable]:
         return [one for metric in self.model.metrics for one in metric.variables]
 
-    def _train_epoch(self, batches: Iterable[Any], called: keras.callbacks.CallbackList) -> Any:
+    def _train_epoch(
+        self, batches: Iterable[Any], called: keras.callbacks.CallbackList, own: bool
+    ) -> Any:
+        """The results of an epoch.
+
+        Args:
+            batches: Of each step its batch, or what workers read theirs from.
+            called: The callbacks.
+            own: Whether workers read batches.
+        """
         state, totals = self._state, _Totals()
         pending: collections.deque[tuple[int, Any]] = collections.deque()
         logs: dict[str, float] = {}
@@ -343,9 +386,12 @@ class ParameterServerTrainer:
             while len(pending) >= self._most_pending:
                 finish_one()
             called.on_train_batch_begin(first + number)
-            oldest = state.steps - len(pending)
-            token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
-            result = self._coordinator.schedule(self._step_function, args=(batch, token))
+            if own:
+                result = self._coordinator.schedule(self._own_step_function, args=(batch,))
+            else:
+                oldest = state.steps - len(pending)
+                token = tf.constant([self._token(state.steps), self._token(oldest)], tf.int64)
+                result = self._coordinator.schedule(self._step_function, args=(batch, [token]))
             pending.append((number, result))
             state.steps += 1
             state.steps_of_epoch += 1
@@ -449,6 +495,27 @@ class _Batches:
                 return batch
             self._iterator, done = None, 0
         raise ValueError("`x` must have a batch. Received: a dataset without any")
+
+
+class _OwnBatches:
+    """Stands for batches that workers read: one epoch after another.
+
+    Args:
+        datasets: Those of the workers.
+        steps: Batches of an epoch.
+        done: How many of the first epoch are done.
+    """
+
+    def __init__(self, datasets: WorkerDatasets, steps: int, done: int) -> None:
+        self._iterator = datasets.iterator()
+        self._steps = steps
+        self._done = done
+
+    def of_epoch(self) -> Iterator[Any]:
+        """An argument for each step of the next epoch that is still to be made."""
+        done, self._done = self._done, 0
+        for _ in range(self._steps - done):
+            yield self._iterator
 
 
 def _check_dataset(dataset: Any, argument: str) -> None:

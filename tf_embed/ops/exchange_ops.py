@@ -227,6 +227,11 @@ def _parts(parts: Sequence[Part]) -> dict[str, Any]:
     }
 
 
+def number_of_task() -> tf.Tensor:
+    """The number of the device's process among the tasks of its job, an int64 scalar."""
+    return _raw.tf_embed_task()
+
+
 def build_of_library() -> tf.Tensor:
     """What tells the build of the op library in the device's process from others; a string."""
     return _raw.tf_embed_build()

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which process of a cluster an op runs in.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace tf_embed {
+
+REGISTER_OP("TfEmbedTask")
+    .Output("task: int64")
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .SetIsStateful()
+    .Doc(R"doc(
+Gives the number that the process of the device has among the tasks of its job.
+
+task: The number, from 0; 0 in a process without a cluster.
+)doc");
+
+}  // namespace tf_embed

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`WorkerDatasets`: datasets that workers of a cluster with parameter servers read themselves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_embed import validation
+from tf_embed.ops import exchange_ops
+
+DatasetFunction = Callable[[tf.Tensor, int], tf.data.Dataset]
+
+
+class WorkerDatasets:
+    """A dataset on each worker, which begins again at its end.
+
+    Args:
+        dataset_fn: Called with the number of the worker, an int64 scalar tensor, and how many
+            workers there are; gives the worker's dataset of batches. It is traced once.
+        coordinator: The coordinator of the workers.
+        num_workers: How many workers there are.
+
+    Raises:
+        TypeError: The function gives no dataset.
+    """
+
+    def __init__(self, dataset_fn: DatasetFunction, coordinator: Any, num_workers: int) -> None:
+        self._coordinator = coordinator
+
+        traced = tf.function(dataset_fn)
+
+        def made() -> tf.data.Dataset:
+            dataset = traced(exchange_ops.number_of_task(), num_workers)
+            if not isinstance(dataset, tf.data.Dataset):
+                raise TypeError(
+                    "`x(worker, workers)` must give a tf.data.Dataset. Received: "
+                    f"{validation.shown(dataset)}"
+                )
+            return dataset.repeat()
+
+        self._made = tf.function(made, autograph=False)
+        self._made.get_concrete_function()  # what is wrong with it is said now
+
+    def first_batch(self) -> Any:
+        """A batch of a worker, which its own iterator gives too.
+
+        Raises:
+            ValueError: There is none.
+        """
+        read = tf.function(lambda iterator: next(iterator), autograph=False)
+        try:
+            return self._coordinator.schedule(read, args=(self.iterator(),)).get()
+        except tf.errors.OutOfRangeError as error:
+            with contextlib.suppress(tf.errors.OutOfRangeError):
+                self._coordinator.join()  # which otherwise raises it in the next call
+            raise ValueError(
+                "`x(worker, workers)` must give a dataset with a batch. Received: one without any"
+            ) from error
+
+    def iterator(self) -> Any:
+        """An argument of steps: on each worker a new iterator over its dataset."""
+        return iter(self._coordinator.create_per_worker_dataset(self._made))
