@@ -118,9 +118,9 @@ class ServerTable(RoutedTable):
 
         rows, exists = self._joined(find, routed.counts, [routed.keys])
         rows = tf.ensure_shape(tf.cast(rows, options.value_dtype), [None, options.dim])
-        if token is not None:
-            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
-        rows, exists = routed.of_batch(rows), routed.of_batch(exists)
+        with tf.device("/CPU:0"):
+            rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
+        exists = routed.of_batch(exists)
         if defaults is not None:
             rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
         return self._with_shape(rows, keys), exists
@@ -174,6 +174,7 @@ class ServerTable(RoutedTable):
         step: tf.Tensor,
         distinct: bool = False,
         stochastic_rounding: bool = False,
+        trained: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """See `Table`. One op on each server, which a step with a token runs once."""
         wide = table_ops.compute_dtype(self.options.value_dtype)
@@ -190,6 +191,7 @@ class ServerTable(RoutedTable):
                 step=step,
                 distinct=True,
                 stochastic_rounding=stochastic_rounding,
+                trained=trained,
             )
 
         return self._done(apply, routed.counts, [routed.keys, sums])
