@@ -3,10 +3,10 @@
 
     python tests/campaigns/worker_kills.py [--kills=10] [--seed=1] [--workers 2 4] [--ways fit loop]
 
-Workers train real flights: by `fit` with tf_embed's BackupAndRestore, or by a custom loop that saves a
-checkpoint every ten steps. One of them, drawn at random, is killed by SIGKILL at a random moment of
-a random step, of a save, or of its start. All restart and go on. The kills are dealt out over the
-ways and the numbers of workers. It is a finding
+Workers train real flights: by `fit` with tf_embed's BackupAndRestore, or by a custom loop that
+saves a checkpoint every ten steps. One of them, drawn at random, is killed by SIGKILL at a random
+moment of a random step, of a save, or of its start. All restart and go on. The kills are dealt out
+over the ways and the numbers of workers. It is a finding
 
 - if the other workers have not ended ten seconds after a kill (`--patience`). That leaves a worker
   the time to say that another was lost, and the launcher the time to end it;

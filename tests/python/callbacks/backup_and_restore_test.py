@@ -12,6 +12,7 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_embed
@@ -88,9 +89,9 @@ class BackupAndRestoreTest(parameterized.TestCase):
     )
     def test_a_kill_at_any_write_leaves_a_whole_backup(self, function, call, done):
         name = f"tensorflow.io.gfile.{function}"
-        with mock.patch(name, self.killing(function, call, done)):
-            with self.assertRaises(Killed):
-                fit(compiled(), self.callback(delete_checkpoint=False), Stop(EPOCHS - 1))
+        killing = mock.patch(name, self.killing(function, call, done))
+        with killing, self.assertRaises(Killed):
+            fit(compiled(), self.callback(delete_checkpoint=False), Stop(EPOCHS - 1))
         self.goes_on()
 
     @parameterized.parameters("latest.weights.h5", "training_metadata.json", "current.new")
@@ -112,8 +113,6 @@ class BackupAndRestoreTest(parameterized.TestCase):
 
     def killing(self, function: str, call: int, done: bool) -> Any:
         """Kills at a call of a function, before or after it has done its work."""
-        import tensorflow as tf
-
         real, calls = getattr(tf.io.gfile, function), [0]
 
         def killed(*args: Any, **options: Any) -> None:
