@@ -37,8 +37,6 @@ class TableGradient:
         trainer = self.trainer
         if not self.is_own and trainer.needs_every_step and not trainer.changes_every_row:
             step()
-        elif trainer.can_be_told:
-            step(self.anchor.is_trained)
         else:
             self.anchor.unless_frozen(step)
 
@@ -47,15 +45,13 @@ class TableGradient:
         keys, values = self.trainer.sums(self.keys, self.values, scale)
         return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
 
-    def _train(
-        self, keys: tf.Tensor, values: tf.Tensor, scale: Any, trained: tf.Tensor | None = None
-    ) -> None:
+    def _train(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
         if self.is_summed:
-            self.trainer.train_sums(keys, values, trained)
+            self.trainer.train_sums(keys, values)
         else:
-            self.trainer.train(keys, values, scale, trained)
+            self.trainer.train(keys, values, scale)
         if self.is_own:
-            self.trainer.advance(trained)
+            self.trainer.advance()
 
 
 def train_all(tables: list[TableGradient], scale: Any) -> None:

@@ -90,27 +90,17 @@ class ScalarsTest(RefusedTestCase):
                 },
                 ("step",),
             ),
-            "unless_frozen": (
-                RAW.tf_embed_unless_frozen,
-                {
-                    "keys": int64([1]),
-                    "gradients": tf.ones([1, 2]),
-                    "trained": tf.constant(True),
-                },
-                ("trained",),
-            ),
             "apply": (
-                lambda trained, **rest: RAW.tf_embed_apply(trained=[trained], **rest),
+                RAW.tf_embed_apply,
                 {
                     **keys,
                     "gradients": tf.ones([1, 2]),
                     "scores": [],
                     "token": [],
-                    "trained": tf.constant(True),
                     "dim": 2,
                     **apply,
                 },
-                ("table", "step", "trained"),
+                ("table", "step"),
             ),
             "size": (
                 RAW.tf_embed_size,
