@@ -331,6 +331,7 @@ class Follower:
             self._rows_of = (last.run, last.version)
         with self._changed:
             self._served = last
+            self._error = None
             self._changed.notify_all()
 
     def _folder(self, one: Publication) -> str:
