@@ -58,11 +58,8 @@ def _ids_of_layers(
     A layer that is called several times, or whose ids come from within another model, is left out.
     """
     layers, ids = [], []
-    if not getattr(model, "inputs", None):  # of functional and sequential models
-        return None
-    # In the form in which a batch has them: a dict of a batch may have others beside them.
-    inputs = model.inputs if isinstance(model, keras.Sequential) else model.input
-    for layer in model.layers:
+    inputs = getattr(model, "inputs", None)  # of functional and sequential models
+    for layer in model.layers if inputs else ():
         if not isinstance(layer, LayerWithTables) or not layer.built:
             continue
         if not any(isinstance(table, WorkerTable) for table in layer.looked_up_tables):
