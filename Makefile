@@ -29,12 +29,9 @@ help:
 	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
 	@echo 'make bench-tiers tables larger than memory; FOLDER=folder is on the disk to measure'
 	@echo 'make bench-workers tables on 1, 2 and 4 workers of this machine'
-<<<<<<< HEAD
 	@echo 'make bench-static size and latency of models that are served without tf_embed'
 	@echo 'make bench-freshness how soon a serving process answers with what was trained'
-=======
 	@echo 'make bench-servers tables on two parameter servers of this machine'
->>>>>>> servers
 	@echo 'make bench-scaling a model of up to 1,024 workers; rewrites the tables of docs/scaling.md'
 	@echo 'make tables      the tables of docs/: what works, tried'
 	@echo 'make cuda        compile the GPU table with nvcc, for sm_80, sm_90 and PTX; needs no GPU'

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training that changes its number of workers: 4, then 2, then 3, then one process that serves it.
 
-    python tests/campaigns/worker_chain.py [--workers 4 2 3] [--epoch-steps=25]
+    python tests/campaigns/worker_chain.py [--workers 4 2 3] [--epoch-steps=25] [--data=made]
 
-Each link of the chain loads what the link before has saved, trains an epoch of real flights, and
-saves. The last one runs in this process, without a strategy. The ways of saving are
+Each link of the chain loads what the link before has saved, trains an epoch of flights, real or
+made, and saves. The last one runs in this process, without a strategy. The ways of saving are
 
     rows        row files of the tables, and a tf.train.Checkpoint of dense weights and optimizer,
     checkpoint  a tf.train.Checkpoint of all, both in a custom loop;
@@ -128,6 +128,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 2, 3])
     parser.add_argument("--epoch-steps", type=int, default=25)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--data", choices=worker_models.FLIGHTS_DATA, default="flights")
     parser.add_argument("--saves", nargs="+", choices=SAVES, default=list(SAVES))
     arguments = parser.parse_args()
     begin = time.monotonic()
@@ -135,7 +136,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         data = folder / "flights.npz"
-        worker_models.save_flights(data, arguments.batch * arguments.epoch_steps)
+        worker_models.FLIGHTS_DATA[arguments.data](data, arguments.batch * arguments.epoch_steps)
         unbroken: dict[str, Any] = {}
         for save in arguments.saves:
             setup = Setup(

@@ -3,10 +3,10 @@
 
     python tests/campaigns/worker_kills.py [--kills=10] [--seed=1] [--workers 2 4] [--ways fit loop]
 
-Workers train real flights: by `fit` with tf_embed's BackupAndRestore, or by a custom loop that
-saves a checkpoint every ten steps. One of them, drawn at random, is killed by SIGKILL at a random
-moment of a random step, of a save, or of its start. All restart and go on. The kills are dealt out
-over the ways and the numbers of workers. It is a finding
+Workers train flights, real ones or made ones (`--data=made`): by `fit` with tf_embed's
+BackupAndRestore, or by a custom loop that saves a checkpoint every ten steps. One of them, drawn at
+random, is killed by SIGKILL at a random moment of a random step, of a save, or of its start. All
+restart and go on. The kills are dealt out over the ways and the numbers of workers. It is a finding
 
 - if the other workers have not ended ten seconds after a kill (`--patience`). That leaves a worker
   the time to say that another was lost, and the launcher the time to end it;
@@ -181,6 +181,7 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", default=worker_models.WAYS)
     parser.add_argument("--patience", type=float, default=10, help="seconds from a kill to the end")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--data", choices=worker_models.FLIGHTS_DATA, default="flights")
     arguments = parser.parse_args()
     begin = time.monotonic()
     series = [(way, workers) for workers in arguments.workers for way in arguments.ways]
@@ -188,7 +189,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         data = folder / "flights.npz"
-        worker_models.save_flights(data, arguments.batch * worker_trainings.SAVE_STEPS)
+        worker_models.FLIGHTS_DATA[arguments.data](
+            data, arguments.batch * worker_trainings.SAVE_STEPS
+        )
         unbroken: dict[str, Any] = {}
         for place, (way, workers) in enumerate(series):
             steps = worker_trainings.SAVE_STEPS

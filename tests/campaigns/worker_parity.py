@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same model of real data on 1, 2 and 4 workers: the same losses and the same rows.
 
-    python tests/campaigns/worker_parity.py [--movielens=FOLDER] [--workers 2 4] [--steps=100]
+    python tests/campaigns/worker_parity.py [--movielens=FOLDER] [--workers 2 4] [--data=made]
 
-Trains flights of 2013, and ratings of MovieLens 100K if there is a folder with u.data, by `fit` and
-by a custom loop, with Adam and with row-wise Adagrad. The expected losses and rows are those of one
-process without a strategy, which is this one. Tables have
+Trains flights of 2013, or made ones of the same columns (`--data=made`), and ratings of MovieLens
+100K if there is a folder with u.data, by `fit` and by a custom loop, with Adam and with row-wise
+Adagrad. The expected losses and rows are those of one process without a strategy, which is this
+one. Tables have
 
     none    no bound,
     wide    a bound that no table reaches,
@@ -107,6 +108,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--data", choices=worker_models.FLIGHTS_DATA, default="flights")
     parser.add_argument("--ways", nargs="+", default=worker_models.WAYS)
     parser.add_argument("--optimizers", nargs="+", default=worker_models.OPTIMIZERS)
     parser.add_argument("--bounds", nargs="+", default=list(worker_models.BOUNDS))
@@ -117,7 +119,7 @@ def main() -> int:
         folder = pathlib.Path(name)
         rows = arguments.batch * arguments.steps // EPOCHS
         data = [folder / "flights.npz"]
-        worker_models.save_flights(data[0], rows)
+        worker_models.FLIGHTS_DATA[arguments.data](data[0], rows)
         if arguments.movielens is None:
             print("movielens is left out: --movielens was not given")
         else:
