@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import pathlib
@@ -12,9 +10,7 @@ import pickle
 import re
 import signal
 import subprocess
-import sys
 import tempfile
-import textwrap
 from typing import Any
 
 import elastic_training
@@ -22,12 +18,11 @@ import pytest
 import tensorflow as tf
 import worker_models
 from absl.testing import absltest, parameterized
+from launched_scripts import TIMEOUT, LauncherTestCase, printed_by
 
 from tf_embed.distributed import run
 
-LAUNCHER = pathlib.Path(run.__file__)
 ROOT = pathlib.Path(__file__).parents[2]
-TIMEOUT = 60  # of tests that end long before
 
 # `once(name)` is true for the first process that asks.
 OPENING = """
@@ -48,23 +43,14 @@ print("begun", workers, os.getpid(), flush=True)
 """
 
 
-class ElasticTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def script(self, body: str) -> str:
-        path = self.folder / "script.py"
-        path.write_text(OPENING + textwrap.dedent(body))
-        return str(path)
+class ElasticTest(LauncherTestCase):
+    opening = OPENING
 
     def launch(self, script: str, *arguments: str, workers: int = 3, **options: Any) -> Any:
         """The outcome, and what the launcher printed to its two streams."""
-        out, err = io.StringIO(), io.StringIO()
         options = {"timeout_seconds": TIMEOUT, "grace_seconds": 1, **options}
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            outcome = run.launch_elastic([script, *arguments], workers=workers, **options)
-        return outcome, out.getvalue(), err.getvalue()
+        command = [script, *arguments]
+        return printed_by(lambda: run.launch_elastic(command, workers=workers, **options))
 
     @pytest.mark.smoke
     def test_the_workers_that_are_left_start_again(self):
@@ -165,14 +151,8 @@ class ElasticTest(parameterized.TestCase):
 
     def started(self, body: str, *options: str) -> subprocess.Popen:
         """The command line, started."""
-        command = [sys.executable, str(LAUNCHER), "--workers", "3", "--timeout", str(TIMEOUT)]
-        launcher = subprocess.Popen(
-            [*command, "--elastic", *options, self.script(body)], stdout=subprocess.PIPE, text=True
-        )
-        self.addCleanup(launcher.stdout.close)
-        self.addCleanup(launcher.wait)
-        self.addCleanup(launcher.kill)
-        return launcher
+        limits = ["--workers", "3", "--timeout", str(TIMEOUT)]
+        return self.command(*limits, "--elastic", *options, self.script(body))
 
     def line(self, launcher: subprocess.Popen, words: str) -> int:
         """The number after some words, in the next line of output that has them."""
@@ -200,12 +180,7 @@ class ElasticTest(parameterized.TestCase):
         ("--rejoin-on", ["--rejoin-on", "x"]),
     )
     def test_a_bad_argument_is_one_sentence_that_names_it(self, name, arguments):
-        err = io.StringIO()
-        with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as raised:
-            run.main(["--workers", "3", *arguments, __file__])
-        self.assertEqual(raised.exception.code, 2)
-        self.assertEqual(err.getvalue().count("\n"), 1, err.getvalue())
-        self.assertIn(name, err.getvalue())
+        self.assert_refused(name, ["--workers", "3", *arguments, __file__])
 
     @parameterized.parameters(
         (TypeError, {"min_workers": 1.0}, "`min_workers`"),
@@ -225,9 +200,8 @@ class TrainingTest(absltest.TestCase):
     def test_three_then_two_then_three_workers_come_to_the_end_of_one_process(self):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            outcome = run.launch_elastic(
+        outcome, out, err = printed_by(
+            lambda: run.launch_elastic(
                 [elastic_training.__file__, str(folder)],
                 workers=3,
                 rejoin_on=folder / elastic_training.CHECKPOINTS / "checkpoint",
@@ -235,8 +209,9 @@ class TrainingTest(absltest.TestCase):
                 grace_seconds=1,
                 environment=environment,
             )
-        self.assertEqual((outcome.code, outcome.sizes), (0, (3, 2, 3)), err.getvalue()[-5000:])
-        found = [json.loads(line) for line in re.findall(r"\{.*\}", out.getvalue())]
+        )
+        self.assertEqual((outcome.code, outcome.sizes), (0, (3, 2, 3)), err[-5000:])
+        found = [json.loads(line) for line in re.findall(r"\{.*\}", out)]
         self.assertLen(found, 3)
         # The smaller cluster has gone on, and the larger one has gone on from there.
         self.assertGreater(found[0]["began"], elastic_training.KILLED_STEP)

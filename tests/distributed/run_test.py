@@ -4,25 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
-import tempfile
-import textwrap
 import time
 from collections.abc import Callable
 
 import pytest
 from absl.testing import absltest, parameterized
+from launched_scripts import TIMEOUT, LauncherTestCase, printed_by
 
 from tf_embed.distributed import processes, run
 
 LAUNCHER = pathlib.Path(run.__file__)
-TIMEOUT = 60  # of tests that end long before
 
 # Each script begins with it.
 OPENING = """
@@ -63,38 +60,19 @@ def eventually(condition: Callable[[], object]) -> bool:
     return True
 
 
-class RunTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def script(self, body: str) -> str:
-        path = self.folder / "script.py"
-        path.write_text(OPENING + textwrap.dedent(body))
-        return str(path)
+class RunTest(LauncherTestCase):
+    opening = OPENING
 
     def launch(self, body: str, *arguments: str, workers: int = 2, **options):
         """The outcome, and what the launcher printed to its two streams."""
-        out, err = io.StringIO(), io.StringIO()
         options = {"timeout_seconds": TIMEOUT, **options}
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            outcome = run.launch([self.script(body), *arguments], workers=workers, **options)
-        return outcome, out.getvalue(), err.getvalue()
+        command = [self.script(body), *arguments]
+        return printed_by(lambda: run.launch(command, workers=workers, **options))
 
     def started(self, body: str, *options: str) -> subprocess.Popen:
         """The command line, started. `body` prints when the test may go on."""
-        command = [sys.executable, str(LAUNCHER), "--workers", "2", "--timeout", str(TIMEOUT)]
-        launcher = subprocess.Popen(
-            [*command, *options, self.script(body)],
-            stdout=subprocess.PIPE,
-            text=True,
-            # A shell without job control lets what it starts by `&` ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        self.addCleanup(launcher.stdout.close)
-        self.addCleanup(launcher.wait)
-        self.addCleanup(launcher.kill)
-        return launcher
+        limits = ["--workers", "2", "--timeout", str(TIMEOUT)]
+        return self.command(*limits, *options, self.script(body))
 
     def numbers(self, launcher: subprocess.Popen, word: str, count: int) -> list[int]:
         """The numbers after `word` in the next `count` lines of output that have it."""
@@ -287,13 +265,7 @@ class RunTest(parameterized.TestCase):
         ("script", ["--workers", "2", "no_such_script.py"]),
     )
     def test_a_bad_argument_is_one_sentence_that_names_it(self, name, arguments):
-        err = io.StringIO()
-        with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as raised:
-            run.main(arguments)
-        self.assertEqual(raised.exception.code, 2)
-        self.assertEqual(err.getvalue().count("\n"), 1, err.getvalue())
-        self.assertEndsWith(err.getvalue(), ".\n")
-        self.assertIn(name, err.getvalue())
+        self.assert_refused(name, arguments)
 
     @parameterized.parameters(
         (TypeError, {"workers": 2.0}, "`workers`"),

@@ -3,29 +3,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import pathlib
 import re
 import signal
 import subprocess
-import sys
-import tempfile
-import textwrap
 from typing import Any
 from unittest import mock
 
 import pytest
 import server_programs
 from absl.testing import absltest, parameterized
+from launched_scripts import TIMEOUT, LauncherTestCase, printed_by
 
 from tf_embed.distributed import run, server_launch, servers
 
-LAUNCHER = pathlib.Path(run.__file__)
 ROOT = pathlib.Path(__file__).parents[2]
-TIMEOUT = 60  # of tests that end long before
 
 # Workers and servers serve until they are ended. The chief goes on with the test's code.
 # `died(job, index)` waits until a task has killed itself because the chief asked for it.
@@ -54,23 +48,14 @@ while job != "chief":
 """
 
 
-class ServerLaunchTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def script(self, body: str) -> str:
-        path = self.folder / "script.py"
-        path.write_text(OPENING + textwrap.dedent(body))
-        return str(path)
+class ServerLaunchTest(LauncherTestCase):
+    opening = OPENING
 
     def launch(self, body: str, **options: Any) -> Any:
         """The outcome, and what the launcher printed to its two streams."""
-        out, err = io.StringIO(), io.StringIO()
         options = {"workers": 2, "servers": 2, "timeout_seconds": TIMEOUT, **options}
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            outcome = run.launch_with_servers([self.script(body)], **options)
-        return outcome, out.getvalue(), err.getvalue()
+        command = [self.script(body)]
+        return printed_by(lambda: run.launch_with_servers(command, **options))
 
     def test_the_code_of_a_lost_server_is_that_of_the_chief(self):
         self.assertEqual(server_launch.LOST_SERVER, servers.LOST_SERVER_EXIT_CODE)
@@ -173,19 +158,8 @@ class ServerLaunchTest(parameterized.TestCase):
 
     def started(self, script: str, *arguments: str, **options: Any) -> subprocess.Popen:
         """The command line, started, for two workers and two servers."""
-        command = [sys.executable, str(LAUNCHER), "--workers", "2", "--servers", "2"]
-        launcher = subprocess.Popen(
-            [*command, "--timeout", "300", script, *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-            # A shell without job control lets what it starts by `&` ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            **options,
-        )
-        self.addCleanup(launcher.stdout.close)
-        self.addCleanup(launcher.wait)
-        self.addCleanup(launcher.kill)
-        return launcher
+        limits = ["--workers", "2", "--servers", "2", "--timeout", "300"]
+        return self.command(*limits, script, *arguments, **options)
 
     @parameterized.parameters(signal.SIGINT, signal.SIGTERM)
     def test_a_signal_ends_all(self, number):
@@ -206,12 +180,7 @@ class ServerLaunchTest(parameterized.TestCase):
         ("--max-restarts", ["--servers", "1", "--max-restarts", "x"]),
     )
     def test_a_bad_argument_is_one_sentence_that_names_it(self, name, arguments):
-        err = io.StringIO()
-        with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as raised:
-            run.main(["--workers", "3", *arguments, __file__])
-        self.assertEqual(raised.exception.code, 2)
-        self.assertEqual(err.getvalue().count("\n"), 1, err.getvalue())
-        self.assertIn(name, err.getvalue())
+        self.assert_refused(name, ["--workers", "3", *arguments, __file__])
 
     @parameterized.parameters(
         (TypeError, {"servers": 1.0}, "`servers`"),
