@@ -11,7 +11,7 @@ import keras
 
 from tf_embed import validation
 from tf_embed.serving import Publisher
-from tf_embed.snapshots.sources import sources_of, tables_in
+from tf_embed.snapshots.sources import chosen_sources, tables_in
 
 _MOST_SECONDS = 1e6
 
@@ -70,12 +70,7 @@ class Publish(keras.callbacks.Callback):
         )
         self._keep = validation.positive_int(keep, "keep")
         self._whole_every = validation.positive_int(whole_every, "whole_every")
-        self._given = None if model is None else sources_of(model, "model")
-        if self._given is not None and not self._given:
-            raise ValueError(
-                "`model` must have a Variable or a layer. Received: "
-                f"model={validation.shown(model)}"
-            )
+        self._given = chosen_sources(model, "model")
         self._publisher: Publisher | None = None
         self._next = 0.0
         self._changed = False  # since the last publication

@@ -13,7 +13,7 @@ from absl import logging
 
 from tf_embed import validation
 from tf_embed.snapshots import Snapshots
-from tf_embed.snapshots.sources import sources_of, tables_in
+from tf_embed.snapshots.sources import chosen_sources, tables_in
 
 _NAME = re.compile(r"snapshot-(\d+)")
 
@@ -69,12 +69,7 @@ class Snapshot(keras.callbacks.Callback):
         self._every = validation.positive_int(every_n_batches, "every_n_batches")
         self._keep = None if keep is None else validation.positive_int(keep, "keep")
         self._whole_every = validation.positive_int(whole_every, "whole_every")
-        self._given = None if tables is None else sources_of(tables)
-        if self._given is not None and not self._given:
-            raise ValueError(
-                "`tables` must have a Variable or a layer. Received: "
-                f"tables={validation.shown(tables)}"
-            )
+        self._given = chosen_sources(tables, "tables")
         self._snapshots: Snapshots | None = None
         self._seen = 0  # batches since the last snapshot
         self._saved = 0  # snapshots of this training

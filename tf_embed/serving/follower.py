@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +18,7 @@ from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.followed_table import FollowedTable
 from tf_embed.serving.publication import Publication
 from tf_embed.serving.reading_lock import ReadingLock
+from tf_embed.serving.with_block import WithBlock
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.table.server_table import ServerTable
 from tf_embed.table.table import Table
@@ -28,7 +28,7 @@ _MOST_SECONDS = 1e6
 _FILE_ERRORS = (tf.errors.OpError, OSError)  # that may be over when they are tried again
 
 
-class Follower:
+class Follower(WithBlock):
     """Keeps the rows and dense weights of a model as they were when they were last published.
 
     A `Publisher` of the same model publishes, in another process. Everything that was published is
@@ -219,23 +219,10 @@ class Follower:
             self._thread = None
         self._raise_failure()
 
-    def __enter__(self) -> Follower:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.stop()
-        except Exception:
-            if error is None:
-                raise
-            logging.exception("The follower of %r had ended.", self.path)
-
     # Parts of these.
+
+    def _end(self) -> None:
+        self.stop()
 
     def _run(self, seconds: float) -> None:
         while not self._stop.wait(seconds):

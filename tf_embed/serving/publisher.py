@@ -7,7 +7,6 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +17,7 @@ from tf_embed.exchange.joint_calls import OneProcess
 from tf_embed.ops import snapshot_ops
 from tf_embed.serving import dense_weights, publication
 from tf_embed.serving.publication import Publication, WeightsFile
+from tf_embed.serving.with_block import WithBlock
 from tf_embed.snapshots.manifest import SnapshotInfo
 from tf_embed.snapshots.sources import Source, sources_of, tables_in
 from tf_embed.snapshots.writing import Writer
@@ -25,7 +25,7 @@ from tf_embed.table.table import Table
 from tf_embed.table.worker_table import WorkerTable
 
 
-class Publisher:
+class Publisher(WithBlock):
     """Publishes the rows and dense weights of a model, for processes that serve it.
 
     A publication has the rows of all tables at one moment, without optimizer slots, and the dense
@@ -165,23 +165,10 @@ class Publisher:
         if error is not None:
             raise error
 
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.wait()
-        except Exception:
-            if error is None:
-                raise
-            logging.exception("The last publication in %r could not be written.", self.path)
-
     # Parts of these.
+
+    def _end(self) -> None:
+        self.wait()
 
     def _tables(self) -> list[Table]:
         tables = tables_in(self._sources)

@@ -33,6 +33,23 @@ def sources_of(tables: Any, argument: str = "tables") -> list[Source]:
     return items
 
 
+def chosen_sources(given: Any, argument: str) -> list[Source] | None:
+    """An optional argument that has tables as a list; None if it is None.
+
+    Raises:
+        TypeError: If an item is neither a Variable nor a layer.
+        ValueError: If there is none.
+    """
+    if given is None:
+        return None
+    if sources := sources_of(given, argument):
+        return sources
+    raise ValueError(
+        f"`{argument}` must have a Variable or a layer. Received: {argument}="
+        f"{validation.shown(given)}"
+    )
+
+
 def tables_in(sources: Iterable[Source]) -> list[Table]:
     """The tables of variables, and of layers those among their weights, each once."""
     found: dict[int, Table] = {}
