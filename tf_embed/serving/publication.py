@@ -167,7 +167,7 @@ def route(
         version: The version that is loaded, or was.
 
     Returns:
-        Changes, or all rows, or all rows and changes that must follow them. None if nothing newer
+        Changes, or all rows, or all rows and changes that must follow them. Empty if nothing newer
         can be reached.
     """
     found = list(publications)
