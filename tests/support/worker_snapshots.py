@@ -218,10 +218,10 @@ def faults(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 def fails_at_second_table(here: bool) -> Iterator[None]:
     write_rows = snapshot_ops.write_snapshot
 
-    def write(*args: Any) -> int:
+    def write(*args: Any, **options: Any) -> int:
         if here and args[1] == 1:
             raise tf.errors.ResourceExhaustedError(None, None, "The disk is full.")
-        return write_rows(*args)
+        return write_rows(*args, **options)
 
     with mock.patch.object(snapshot_ops, "write_snapshot", write):
         yield
@@ -270,9 +270,9 @@ def busy(snapshots: tf_embed.Snapshots, rank: int, found: dict[str, Any]) -> Non
     """A second snapshot while a first one is written, which is over on one worker only."""
     write_rows, goes_on = snapshot_ops.write_snapshot, threading.Event()
 
-    def write(*args: Any) -> int:
+    def write(*args: Any, **options: Any) -> int:
         goes_on.wait()
-        return write_rows(*args)
+        return write_rows(*args, **options)
 
     with mock.patch.object(snapshot_ops, "write_snapshot", write if rank else write_rows):
         snapshots.save("slow", wait=False)
@@ -343,10 +343,10 @@ def killed(strategy: Any, rank: int, folder: str, victim: int = 1) -> Any:
     train(strategy, tables, 4, 4)
     write_rows = snapshot_ops.write_snapshot
 
-    def write(*args: Any) -> int:
+    def write(*args: Any, **options: Any) -> int:
         if rank == victim and args[1] == 1:  # its first table is written
             os.kill(os.getpid(), signal.SIGKILL)
-        return write_rows(*args)
+        return write_rows(*args, **options)
 
     with mock.patch.object(snapshot_ops, "write_snapshot", write):
         return said_by(snapshots.save, "before" if victim else "after")

@@ -65,7 +65,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         delete_checkpoint: bool = True,
     ) -> None:
         self._folder = validation.path_of(backup_dir, "backup_dir")
-        if save_freq != "epoch":
+        if not isinstance(save_freq, str) or save_freq != "epoch":
             save_freq = validation.positive_int(save_freq, "save_freq")
         delete_checkpoint = validation.flag(delete_checkpoint, "delete_checkpoint")
         aside = os.path.join(self._folder, f"unfinished-{secrets.token_hex(4)}")
