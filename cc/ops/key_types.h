@@ -20,6 +20,13 @@ inline constexpr char kKeyDtype[] = "key_dtype: {"
 #undef TF_EMBED_KEY
         "string}";
 
+// The same of keys of several tables.
+inline constexpr char kKeyDtypes[] = "key_dtypes: list({"
+#define TF_EMBED_KEY(type, dtype, name, stored) name ", "
+    TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)
+#undef TF_EMBED_KEY
+        "string}) >= 1";
+
 inline constexpr const char* kKeyTypeNames[] = {
 #define TF_EMBED_KEY(type, dtype, name, stored) name,
     TF_EMBED_INTEGER_KEYS(TF_EMBED_KEY)

@@ -291,9 +291,11 @@ REGISTER_OP("TfEmbedApply")
     .Input("step: int64")
     .Input("scores: num_scores * int64")
     .Input("token: num_tokens * int64")
+    .Input("trained: num_trained * bool")
     .Attr(kKeyDtype)
     .Attr("num_scores: int >= 0 = 0")
     .Attr("num_tokens: int >= 0 = 0")
+    .Attr("num_trained: int >= 0 = 0")
     .Attr("gradient_dtype: {float, half, bfloat16, double}")
     .Attr("dim: int >= 1")
     .Attr(absl::StrCat("rule: {", QuotedRuleNames(), "}"))
@@ -325,6 +327,7 @@ stochastic_rounding: Rounds float16 and bfloat16 weights up or down by chance, s
   the column. Nothing to tables of other types.
 token: None, or one of two numbers: that of a step, which the table applies once, however often it
   comes; and one below which all steps are over, so that the table need not keep them in mind.
+trained: None, or whether there is a step at all, a scalar.
 )doc"));
 
 REGISTER_OP("TfEmbedFindSlots")

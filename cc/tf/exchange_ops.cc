@@ -490,23 +490,10 @@ class UnpackMessagesOp final : public ExchangeOp {
   std::vector<int64_t> widths_;
 };
 
-class ExchangedRowsOp final : public ExchangeOp {
- public:
-  using ExchangeOp::ExchangeOp;
-  bool IsExpensive() override { return false; }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    context->set_output(0, context->input(2));
-    return absl::OkStatus();
-  }
-};
-
 REGISTER_KERNEL_BUILDER(Name("TfEmbedMessageWords").Device(tf::DEVICE_CPU), MessageWordsOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPlanExchange").Device(tf::DEVICE_CPU), PlanExchangeOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedPackMessages").Device(tf::DEVICE_CPU), PackMessagesOp);
 REGISTER_KERNEL_BUILDER(Name("TfEmbedUnpackMessages").Device(tf::DEVICE_CPU), UnpackMessagesOp);
-REGISTER_KERNEL_BUILDER(Name("TfEmbedExchangedRows").Device(tf::DEVICE_CPU), ExchangedRowsOp);
 
 }  // namespace
 }  // namespace tf_embed

@@ -43,10 +43,8 @@ absl::Status CheckListLengths(tf::OpKernelConstruction* construction) {
     int64_t most;
   };
   constexpr Lengths kLists[] = {
-      {"num_bags", "bags", 2},
-      {"num_scores", "scores", 1},
-      {"num_tokens", "token", 1},
-      {"num_weights", "weights", 1},
+      {"num_bags", "bags", 2},    {"num_noted", "noted", 1},     {"num_scores", "scores", 1},
+      {"num_tokens", "token", 1}, {"num_trained", "trained", 1}, {"num_weights", "weights", 1},
   };
   for (const Lengths& list : kLists) {
     if (!construction->HasAttr(list.attribute)) continue;

@@ -1,101 +1,223 @@
 // SPDX-License-Identifier: Apache-2.0
-// RouteKeys, which brings the keys of a batch together by the worker that owns them.
+// RouteKeys and RouteGradients, which bring the keys of batches together by the worker that owns
+// them.
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cc/core/exchange/key_route.h"
 #include "cc/tf/exchange_op.h"
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/pooling_inputs.h"
 
 namespace tf_embed {
 namespace {
 
 namespace tf = ::tensorflow;
 
-class RouteKeysOp final : public ExchangeOp {
+// The keys of one table.
+class TableRoute {
  public:
-  explicit RouteKeysOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
-    std::string rule;
-    OP_REQUIRES_OK(construction,
-                   ReadNumber(construction, "num_workers", 1, kMostWorkers, &num_workers_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("owner_rule", &rule));
-    rule_ = rule == "hash" ? OwnerRule::kHash : OwnerRule::kRemainder;
-  }
+  TableRoute()
+      : widened_(HostAllocator()), owners_of_strings_(HostAllocator()), route_(HostAllocator()) {}
 
- private:
-  absl::Status Run(tf::OpKernelContext* context) override {
-    const tf::Tensor& tensor = context->input(0);
-    const tf::Tensor& owners = context->input(1);
-    const size_t size = static_cast<size_t>(tensor.NumElements());
-    const size_t num_workers = static_cast<size_t>(num_workers_);
+  // `keys` and `owners` outlive this.
+  absl::Status Build(const ExecContext& exec, const tf::Tensor& keys, const tf::Tensor& owners,
+                     OwnerRule rule, int64_t num_workers) {
+    keys_ = &keys;
+    const size_t size = static_cast<size_t>(keys.NumElements());
     TF_RETURN_IF_ERROR(CheckRank(owners, "owners", 1));
-    if (owners.NumElements() != 0 && owners.NumElements() != tensor.NumElements()) {
+    if (owners.NumElements() != 0 && owners.NumElements() != keys.NumElements()) {
       return InvalidArgumentError("`owners` must have one worker for each key. Received: ",
                                   owners.NumElements(), " for ", size, " keys.");
     }
-    const bool is_string = tensor.dtype() == tf::DT_STRING;
-    if (is_string && rule_ == OwnerRule::kRemainder && owners.NumElements() == 0) {
-      return InvalidArgumentError("`owner_rule` must be hash for keys that are strings.");
+    if (is_string() && rule == OwnerRule::kRemainder && owners.NumElements() == 0) {
+      return InvalidArgumentError("`owner_rules` must be hash for keys that are strings.");
     }
-    const ExecContext exec = ThreadPoolOf(context);
-    Buffer<int64_t> widened(HostAllocator());
-    Buffer<int32_t> owners_of_strings(HostAllocator());
-    const int64_t* keys;
+    const int64_t* wide;
     const int32_t* chosen = owners.NumElements() == 0 ? nullptr : owners.flat<int32_t>().data();
-    if (is_string) {
-      const StringBatch strings = StringsOf(tensor);
-      TF_RETURN_IF_ERROR(ToTensorFlow(widened.Resize(size)));
-      TF_RETURN_IF_ERROR(
-          ToTensorFlow(NumberDistinctStrings(exec, strings, HostAllocator(), widened.data())));
-      keys = widened.data();
-      if (chosen == nullptr) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(owners_of_strings.Resize(size)));
-        for (size_t i = 0; i < size; ++i) {
-          owners_of_strings[i] =
-              static_cast<int32_t>(OwnerByHash(HashString(strings[i], 0), num_workers));
-        }
-        chosen = owners_of_strings.data();
-      }
+    if (is_string()) {
+      TF_RETURN_IF_ERROR(NumberStrings(exec, static_cast<size_t>(num_workers), &chosen));
+      wide = widened_.data();
     } else {
-      TF_RETURN_IF_ERROR(WidenedKeys(tensor, &widened, &keys));
+      TF_RETURN_IF_ERROR(WidenedKeys(keys, &widened_, &wide));
     }
-    const bool is_unsigned = tensor.dtype() == tf::DT_UINT64 || tensor.dtype() == tf::DT_UINT32;
-    KeyRoute route(HostAllocator());
-    TF_RETURN_IF_ERROR(
-        ToTensorFlow(route.Build(exec, keys, size, chosen, rule_, is_unsigned, num_workers)));
+    const bool is_unsigned = keys.dtype() == tf::DT_UINT64 || keys.dtype() == tf::DT_UINT32;
+    return ToTensorFlow(route_.Build(exec, wide, size, chosen, rule, is_unsigned,
+                                     static_cast<size_t>(num_workers)));
+  }
 
+  int64_t size() const { return static_cast<int64_t>(route_.size()); }
+  const int32_t* counts() const { return route_.counts(); }
+
+  absl::Status GiveKeys(tf::OpKernelContext* context, int output) const {
     tf::Tensor* routed;
-    tf::Tensor* places;
-    tf::Tensor* counts;
-    const int64_t num_routed = static_cast<int64_t>(route.size());
-    TF_RETURN_IF_ERROR(context->allocate_output(0, {num_routed}, &routed));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, tensor.shape(), &places));
-    TF_RETURN_IF_ERROR(context->allocate_output(2, {num_workers_}, &counts));
-    if (tensor.dtype() == tf::DT_INT64 || tensor.dtype() == tf::DT_UINT64) {
-      route.WriteKeys(static_cast<int64_t*>(routed->data()));
-    } else {
-      Buffer<int64_t> wide(HostAllocator());
-      TF_RETURN_IF_ERROR(ToTensorFlow(wide.Resize(route.size())));
-      route.WriteKeys(wide.data());
-      if (is_string) {
-        const tf::tstring* const from = tensor.flat<tf::tstring>().data();
-        tf::tstring* const to = routed->flat<tf::tstring>().data();
-        for (size_t i = 0; i < route.size(); ++i) to[i] = from[wide[i]];
-      } else {
-        NarrowKeys(wide.data(), route.size(), 0, routed);
-      }
+    TF_RETURN_IF_ERROR(context->allocate_output(output, {size()}, &routed));
+    if (keys_->dtype() == tf::DT_INT64 || keys_->dtype() == tf::DT_UINT64) {
+      route_.WriteKeys(static_cast<int64_t*>(routed->data()));
+      return absl::OkStatus();
     }
-    route.WritePlaces(exec, places->flat<int32_t>().data());
-    std::copy_n(route.counts(), num_workers, counts->flat<int32_t>().data());
+    Buffer<int64_t> wide(HostAllocator());
+    TF_RETURN_IF_ERROR(ToTensorFlow(wide.Resize(route_.size())));
+    route_.WriteKeys(wide.data());
+    if (is_string()) {
+      const tf::tstring* const from = keys_->flat<tf::tstring>().data();
+      tf::tstring* const to = routed->flat<tf::tstring>().data();
+      for (size_t i = 0; i < route_.size(); ++i) to[i] = from[wide[i]];
+    } else {
+      NarrowKeys(wide.data(), route_.size(), 0, routed);
+    }
     return absl::OkStatus();
   }
 
+  absl::Status GivePlaces(tf::OpKernelContext* context, const ExecContext& exec, int output) const {
+    tf::Tensor* places;
+    TF_RETURN_IF_ERROR(context->allocate_output(output, keys_->shape(), &places));
+    route_.WritePlaces(exec, places->flat<int32_t>().data());
+    return absl::OkStatus();
+  }
+
+  absl::Status GiveSums(tf::OpKernelContext* context, const ExecContext& exec,
+                        const tf::Tensor& gradients, int output) {
+    if (keys_->dims() != 1 || gradients.dims() != 2 ||
+        gradients.dim_size(0) != keys_->dim_size(0)) {
+      return InvalidArgumentError("`gradients` must have one row for each of `keys`, a vector. ",
+                                  "Received: shape ", gradients.shape().DebugString(),
+                                  " for keys of shape ", keys_->shape().DebugString(), ".");
+    }
+    tf::TensorShape shape;
+    TF_RETURN_IF_ERROR(AddAxis(size(), &shape));
+    TF_RETURN_IF_ERROR(AddAxis(gradients.dim_size(1), &shape));
+    tf::Tensor* sums;
+    TF_RETURN_IF_ERROR(context->allocate_output(output, shape, &sums));
+    if (sums->dtype() != ComputeType(gradients.dtype())) {
+      return InvalidArgumentError("`sum_dtypes` must be ",
+                                  tf::DataTypeString(ComputeType(gradients.dtype())),
+                                  " for gradients of ", tf::DataTypeString(gradients.dtype()),
+                                  ". Received: ", tf::DataTypeString(sums->dtype()), ".");
+    }
+    KeyGradients of;
+    of.gradients = gradients.data();
+    of.type = CoreType(gradients.dtype());
+    of.dim = static_cast<size_t>(gradients.dim_size(1));
+    return ToTensorFlow(route_.WriteSums(exec, of, CoreType(sums->dtype()), sums->data()));
+  }
+
+ private:
+  bool is_string() const { return keys_->dtype() == tf::DT_STRING; }
+
+  // Gives equal strings the same number, and each string its owner.
+  absl::Status NumberStrings(const ExecContext& exec, size_t num_workers, const int32_t** owners) {
+    const StringBatch strings = StringsOf(*keys_);
+    TF_RETURN_IF_ERROR(ToTensorFlow(widened_.Resize(strings.size)));
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(NumberDistinctStrings(exec, strings, HostAllocator(), widened_.data())));
+    if (*owners != nullptr) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(ToTensorFlow(owners_of_strings_.Resize(strings.size)));
+    for (size_t i = 0; i < strings.size; ++i) {
+      owners_of_strings_[i] =
+          static_cast<int32_t>(OwnerByHash(HashString(strings[i], 0), num_workers));
+    }
+    *owners = owners_of_strings_.data();
+    return absl::OkStatus();
+  }
+
+  const tf::Tensor* keys_ = nullptr;
+  Buffer<int64_t> widened_;
+  Buffer<int32_t> owners_of_strings_;
+  KeyRoute route_;
+};
+
+// An op on the keys of some tables, which come first among inputs and outputs. The last outputs are
+// how many keys each worker owns.
+class RouteOp : public ExchangeOp {
+ public:
+  explicit RouteOp(tf::OpKernelConstruction* construction) : ExchangeOp(construction) {
+    std::vector<std::string> names;
+    std::vector<tf::DataType> types;
+    OP_REQUIRES_OK(construction,
+                   ReadNumber(construction, "num_workers", 1, kMostWorkers, &num_workers_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("owner_rules", &names));
+    OP_REQUIRES_OK(construction, construction->GetAttr("key_dtypes", &types));
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_tables", &num_tables_));
+    for (const std::string& name : names) {
+      rules_.push_back(name == "hash" ? OwnerRule::kHash : OwnerRule::kRemainder);
+    }
+    const size_t num_tables = static_cast<size_t>(num_tables_);
+    OP_REQUIRES(construction, names.size() == num_tables && types.size() == num_tables,
+                InvalidArgumentError("`keys` and `owner_rules` must have one entry for each of ",
+                                     "`owners`. Received: ", types.size(), " and ", names.size(),
+                                     " for ", num_tables_, "."));
+  }
+
+ protected:
+  // Gives what comes with the routed keys of a table.
+  virtual absl::Status Finish(tf::OpKernelContext* context, const ExecContext& exec, int table,
+                              TableRoute* route) = 0;
+
+  int num_tables() const { return static_cast<int>(num_tables_); }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) final {
+    const ExecContext exec = ThreadPoolOf(context);
+    const int first_owners = context->num_inputs() - num_tables();
+    tf::Tensor* counts;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(context->num_outputs() - 1, {num_tables_, num_workers_}, &counts));
+    int32_t* next = counts->flat<int32_t>().data();
+    for (int table = 0; table < num_tables(); ++table) {
+      TableRoute route;
+      TF_RETURN_IF_ERROR(route.Build(exec, context->input(table),
+                                     context->input(first_owners + table),
+                                     rules_[static_cast<size_t>(table)], num_workers_));
+      TF_RETURN_IF_ERROR(route.GiveKeys(context, table));
+      TF_RETURN_IF_ERROR(Finish(context, exec, table, &route));
+      next = std::copy_n(route.counts(), static_cast<size_t>(num_workers_), next);
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t num_tables_ = 1;
   int64_t num_workers_ = 1;
-  OwnerRule rule_ = OwnerRule::kHash;
+  std::vector<OwnerRule> rules_;
+};
+
+class RouteKeysOp final : public RouteOp {
+ public:
+  using RouteOp::RouteOp;
+
+ private:
+  absl::Status Finish(tf::OpKernelContext* context, const ExecContext& exec, int table,
+                      TableRoute* route) override {
+    return route->GivePlaces(context, exec, num_tables() + table);
+  }
+};
+
+class RouteGradientsOp final : public RouteOp {
+ public:
+  explicit RouteGradientsOp(tf::OpKernelConstruction* construction) : RouteOp(construction) {
+    std::vector<tf::DataType> gradients, sums;
+    OP_REQUIRES_OK(construction, construction->GetAttr("gradient_dtypes", &gradients));
+    OP_REQUIRES_OK(construction, construction->GetAttr("sum_dtypes", &sums));
+    const size_t wanted = static_cast<size_t>(num_tables());
+    OP_REQUIRES(
+        construction, gradients.size() == wanted && sums.size() == wanted,
+        InvalidArgumentError("`gradients` and `sum_dtypes` must have one entry for each of ",
+                             "`owners`. Received: ", gradients.size(), " and ", sums.size(),
+                             " for ", wanted, "."));
+  }
+
+ private:
+  absl::Status Finish(tf::OpKernelContext* context, const ExecContext& exec, int table,
+                      TableRoute* route) override {
+    const int place = num_tables() + table;
+    return route->GiveSums(context, exec, context->input(place), place);
+  }
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfEmbedRouteKeys").Device(tf::DEVICE_CPU), RouteKeysOp);
+REGISTER_KERNEL_BUILDER(Name("TfEmbedRouteGradients").Device(tf::DEVICE_CPU), RouteGradientsOp);
 
 }  // namespace
 }  // namespace tf_embed

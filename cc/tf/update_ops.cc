@@ -82,6 +82,13 @@ class ApplyOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
+    tf::OpInputList trained;
+    TF_RETURN_IF_ERROR(context->input_list("trained", &trained));
+    if (trained.size() > 0) {
+      bool is_trained;
+      TF_RETURN_IF_ERROR(ReadScalar(trained[0], "trained", &is_trained));
+      if (!is_trained) return absl::OkStatus();
+    }
     KeysInput keys(table->allocator());
     const tf::Tensor& gradients = context->input(3);
     TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
@@ -164,11 +171,11 @@ const OnGpu<AccumOp> narrow_accum("TfEmbedAccum",
                                   {"table", "keys", "owners", "old_values", "new_values", "exists",
                                    "scores"},
                                   KeyTypes::kNarrow);
-const OnGpu<ApplyOp> apply("TfEmbedApply", {"table", "owners", "hyper", "step", "token"},
+const OnGpu<ApplyOp> apply("TfEmbedApply", {"table", "owners", "hyper", "step", "token", "trained"},
                            KeyTypes::kWide);
 const OnGpu<ApplyOp> narrow_apply("TfEmbedApply",
                                   {"table", "keys", "owners", "gradients", "hyper", "step",
-                                   "scores", "token"},
+                                   "scores", "token", "trained"},
                                   KeyTypes::kNarrow);
 const OnGpu<EraseOp> erase("TfEmbedErase", {"table", "owners"}, KeyTypes::kWide);
 const OnGpu<EraseOp> narrow_erase("TfEmbedErase", {"table", "keys", "owners"}, KeyTypes::kNarrow);

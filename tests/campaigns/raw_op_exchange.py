@@ -9,22 +9,38 @@ import tensorflow as tf
 from raw_op_makers import FLOATING, KEY_DTYPES, RAW, Arguments, draw_one, numbers_of
 from raw_op_snapshots import SnapshotCalls
 
+from tf_embed.ops.table_ops import compute_dtype
+
 
 class ExchangeCalls(SnapshotCalls):
     """A method for each op, as in RowCalls."""
 
+    def _routed(self, draw: random.Random, shapes: list[tuple[int, ...]]) -> Arguments:
+        keys, owners, rules = [], [], []
+        for shape in shapes:
+            dtype = draw_one(draw, KEY_DTYPES)
+            keys.append(numbers_of(draw, dtype, shape))
+            # Equal keys must have one owner.
+            size = int(tf.size(keys[-1])) if draw.randrange(3) == 0 else 0
+            owners.append(tf.zeros([size], tf.int32))
+            rules.append("hash" if dtype == "string" else draw_one(draw, ("hash", "remainder")))
+        workers = draw.randint(1, 4)
+        return {"keys": keys, "owners": owners, "num_workers": workers, "owner_rules": rules}
+
     def right_route_keys(self, draw: random.Random) -> Arguments:
-        dtype, workers = draw_one(draw, KEY_DTYPES), draw.randint(1, 4)
-        keys = numbers_of(draw, dtype, (draw.randrange(5), draw.randrange(3)))
-        owners: list[int] = []
-        if draw.randrange(3) == 0:
-            owners = [0] * int(tf.size(keys))  # as equal keys must have one owner
-        rules = ("hash",) if dtype == "string" else ("hash", "remainder")
+        shapes = [(draw.randrange(5), draw.randrange(3)) for _ in range(draw.randint(1, 3))]
+        return self._routed(draw, list(shapes))
+
+    def right_route_gradients(self, draw: random.Random) -> Arguments:
+        sizes = [draw.randrange(5) for _ in range(draw.randint(1, 3))]
+        dtypes = [draw_one(draw, FLOATING) for _ in sizes]
         return {
-            "keys": keys,
-            "owners": tf.constant(owners, tf.int32),
-            "num_workers": workers,
-            "owner_rule": draw_one(draw, rules),
+            **self._routed(draw, [(size,) for size in sizes]),
+            "gradients": [
+                numbers_of(draw, dtype, (size, draw.randint(1, 3)))
+                for size, dtype in zip(sizes, dtypes, strict=True)
+            ],
+            "sum_dtypes": [compute_dtype(tf.as_dtype(dtype)) for dtype in dtypes],
         }
 
     def _counts(self, draw: random.Random) -> list[list[int]]:
@@ -90,12 +106,39 @@ class ExchangeCalls(SnapshotCalls):
             "reply_row_bytes": [draw.randrange(64) for _ in range(replies)],
         }
 
-    def right_exchanged_rows(self, draw: random.Random) -> Arguments:
-        dtype, size = draw_one(draw, FLOATING), draw.randrange(4)
+    def _of_batch(self, draw: random.Random) -> Arguments:
+        """Distinct keys, and where each key of a batch is among them."""
+        size = draw.randint(1, 4)
+        shape = (draw.randrange(3), draw.randint(1, 2))
+        places = [draw.randrange(size) for _ in range(shape[0] * shape[1])]
         return {
-            "token": tf.zeros([0, 2], dtype),
+            "routed": numbers_of(draw, draw_one(draw, KEY_DTYPES), (size,)),
+            "places": tf.reshape(tf.constant(places, tf.int32), shape),
+        }
+
+    def right_routed_rows(self, draw: random.Random) -> Arguments:
+        dtype, batch = draw_one(draw, FLOATING), self._of_batch(draw)
+        keys = tf.gather(batch["routed"], batch["places"])
+        return {
+            **batch,
+            "keys": keys,
+            "noted": [keys] * draw.randrange(2),
+            "rows": numbers_of(draw, dtype, (int(tf.size(batch["routed"])), 2)),
+            "tokens": [tf.zeros([0, 2], dtype)] * draw.randrange(2),
+            "label": draw_one(draw, ("", "items")),
+        }
+
+    def right_routed_rows_gradient(self, draw: random.Random) -> Arguments:
+        batch, dim = self._of_batch(draw), draw.randint(1, 3)
+        shape = (*batch["places"].shape, dim)
+        return {**batch, "gradient": numbers_of(draw, draw_one(draw, FLOATING), shape), "dim": dim}
+
+    def right_unless_frozen(self, draw: random.Random) -> Arguments:
+        size = draw.randrange(4)
+        return {
             "keys": numbers_of(draw, draw_one(draw, KEY_DTYPES), (size,)),
-            "rows": numbers_of(draw, dtype, (size, 2)),
+            "gradients": numbers_of(draw, draw_one(draw, FLOATING), (size, 2)),
+            "trained": tf.constant(bool(draw.randrange(2))),
         }
 
     # Bags, taken apart by owner and put together.

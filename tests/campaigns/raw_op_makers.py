@@ -287,6 +287,7 @@ class RowCalls:
             "step": tf.constant(draw.randint(1, 9), tf.int64),
             "scores": self._scores(draw, table, keys["keys"]),
             "token": [numbers_of(draw, "int64", (2,)) for _ in range(draw.randrange(2))],
+            "trained": [tf.constant(bool(draw.randrange(2))) for _ in range(draw.randrange(2))],
             "dim": table.dim,
             "rule": rule,
             "distinct": draw.randrange(4) == 0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -82,15 +83,86 @@ def route(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str
         name: The variable, for messages.
     """
     with tf.device("/CPU:0"):
-        owners = tf.zeros([0], tf.int32)
-        rule = "hash"
-        if isinstance(sharding.owner, str):
-            rule = sharding.owner
-        else:
-            owners = owners_of(keys, num_workers, sharding, name)
-        return Routed(
-            *exchange_ops.route_keys(keys, owners, num_workers=num_workers, owner_rule=rule)
+        (routed,), (places,), counts = exchange_ops.route_keys(
+            [keys], **_owners([keys], num_workers, [(sharding, name)])
         )
+        return Routed(routed, places, tf.reshape(counts, [num_workers]))
+
+
+@dataclasses.dataclass(frozen=True)
+class RoutedTables:
+    """The keys of batches of some tables, worker by worker.
+
+    Attributes:
+        keys: Of each table, distinct keys [u].
+        places: Of each table, where each key of its batch is among them, int32.
+        counts: How many of them each worker owns, int32 [tables, workers].
+    """
+
+    keys: list[tf.Tensor]
+    places: list[tf.Tensor]
+    counts: tf.Tensor
+
+
+def route_tables(
+    keys: Sequence[tf.Tensor], num_workers: int, shardings: Sequence[tuple[WorkerSharding, str]]
+) -> RoutedTables:
+    """Brings the keys of batches of some tables together by owner.
+
+    Args:
+        keys: Of each table, any shape.
+        num_workers: Number of workers.
+        shardings: Of each table, what chooses the owner of a key, and its name for messages.
+    """
+    with tf.device("/CPU:0"):
+        return RoutedTables(*exchange_ops.route_keys(keys, **_owners(keys, num_workers, shardings)))
+
+
+@dataclasses.dataclass(frozen=True)
+class RoutedGradients:
+    """The gradients of some tables, worker by worker.
+
+    Attributes:
+        keys: Of each table, distinct keys [u].
+        sums: Of each table, the sums of what equal keys have, [u, dim].
+        counts: How many keys each worker owns, int32 [tables, workers].
+    """
+
+    keys: list[tf.Tensor]
+    sums: list[tf.Tensor]
+    counts: tf.Tensor
+
+
+def route_gradients(
+    keys: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+    num_workers: int,
+    shardings: Sequence[tuple[WorkerSharding, str]],
+) -> RoutedGradients:
+    """Brings gradients of some tables together by owner.
+
+    Args:
+        keys: Of each table, [n].
+        gradients: Of each table, [n, dim].
+        num_workers, shardings: As in `route_tables`.
+    """
+    with tf.device("/CPU:0"):
+        return RoutedGradients(
+            *exchange_ops.route_gradients(keys, gradients, **_owners(keys, num_workers, shardings))
+        )
+
+
+def _owners(
+    keys: Sequence[tf.Tensor], num_workers: int, shardings: Sequence[tuple[WorkerSharding, str]]
+) -> dict[str, Any]:
+    """The arguments of the ops that say which worker owns a key."""
+    by_rule = tf.zeros([0], tf.int32)
+    owners, rules = [], []
+    for some, (sharding, name) in zip(keys, shardings, strict=True):
+        has_rule = isinstance(sharding.owner, str)
+        rules.append(sharding.owner if has_rule else "hash")
+        owners.append(by_rule if has_rule else owners_of(some, num_workers, sharding, name))
+    return {"owners": owners, "num_workers": num_workers, "owner_rules": rules}
 
 
 def owners_of(keys: tf.Tensor, num_workers: int, sharding: WorkerSharding, name: str) -> tf.Tensor:
@@ -133,7 +205,7 @@ class Received:
 
 def to_owners(
     channel: Channel,
-    counts: Sequence[tf.Tensor],
+    counts: tf.Tensor | Sequence[tf.Tensor],
     parts: Sequence[Part],
     reply_parts: Sequence[PartType] = (),
 ) -> Received:
@@ -141,17 +213,18 @@ def to_owners(
 
     Args:
         channel: Where.
-        counts: Of each table, how many keys go to each worker, int32 [workers]; of at most
-            `MAX_TABLES`.
+        counts: How many keys of each table go to each worker, int32 [tables, workers], or the
+            rows of that; of at most `MAX_TABLES`.
         parts: The keys, and matrices of rows, of the tables.
         reply_parts: What will come back for the keys. Default: nothing.
     """
     workers = channel.workers
+    num_tables = len(counts) if isinstance(counts, Sequence) else int(counts.shape[0])
     with tf.device(workers.device):
-        sent = Sent(parts, tf.stack(list(counts)), workers.rank)
+        sent = Sent(parts, _matrix(counts), workers.rank)
         words = exchange_ops.message_words(sent)
         gathered = channel.all_gather(
-            tf.concat([tf.reshape(sent.counts, [-1]), words], 0), key=_COUNTS + len(counts)
+            tf.concat([tf.reshape(sent.counts, [-1]), words], 0), key=_COUNTS + num_tables
         )
         if workers.places is not None:
             by_place = tf.reshape(gathered, [workers.count, -1])
@@ -159,7 +232,7 @@ def to_owners(
         plan = exchange_ops.plan_exchange(
             gathered,
             num_workers=workers.count,
-            num_tables=len(counts),
+            num_tables=num_tables,
             rank=workers.rank,
             reply_parts=reply_parts,
         )
@@ -173,7 +246,7 @@ def reply(
     channel: Channel,
     plan: Plan,
     parts: Sequence[Part],
-    counts: Sequence[tf.Tensor],
+    counts: tf.Tensor | Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     """Sends back what belongs to the keys that came, and gives what came back.
 
@@ -186,14 +259,14 @@ def reply(
     Returns:
         The parts for the keys as they were sent.
     """
-    return _reply(channel, plan, parts, plan.received, tf.stack(list(counts)))
+    return _reply(channel, plan, parts, plan.received, _matrix(counts))
 
 
 def gradients_of_reply(
     channel: Channel,
     plan: Plan,
     parts: Sequence[Part],
-    counts: Sequence[tf.Tensor],
+    counts: tf.Tensor | Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
     """Sends the gradients of what `reply` gave back to the workers that it came from.
 
@@ -206,7 +279,7 @@ def gradients_of_reply(
     Returns:
         The gradients of its parts.
     """
-    return _reply(channel, plan, parts, tf.stack(list(counts)), plan.received)
+    return _reply(channel, plan, parts, _matrix(counts), plan.received)
 
 
 def _reply(
@@ -218,6 +291,10 @@ def _reply(
         messages = exchange_ops.pack_messages(reply, plan.reply_capacity)
         got = channel.all_to_all(messages, _REPLIES + plan.reply_number)
         return exchange_ops.unpack_messages(got, received, _types(parts), reply)
+
+
+def _matrix(counts: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.stack(list(counts)) if isinstance(counts, Sequence) else counts
 
 
 def _types(parts: Sequence[Part]) -> list[PartType]:

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_embed import _library
+from tf_embed.ops import table_ops
 from tf_embed.ops.lookup_gradient import gradient_of_token
 
 _raw = _library.load()
 
 SAME = "same"  # the wire type of numbers that travel as they are
 
-for _name in ("RouteKeys", "MessageWords", "PlanExchange", "PackMessages", "UnpackMessages"):
+for _name in (
+    *("RouteKeys", "RouteGradients", "UnlessFrozen"),
+    *("MessageWords", "PlanExchange", "PackMessages", "UnpackMessages"),
+):
     tf.no_gradient(f"TfEmbed{_name}")
 
 
@@ -77,23 +81,73 @@ NUM_CAPACITIES = 256
 
 
 def route_keys(
-    keys: tf.Tensor, owners: tf.Tensor, *, num_workers: int, owner_rule: str
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Brings keys together by the worker that owns them.
+    keys: Sequence[tf.Tensor],
+    owners: Sequence[tf.Tensor],
+    *,
+    num_workers: int,
+    owner_rules: Sequence[str],
+) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
+    """Brings the keys of some tables together by the worker that owns them.
 
     Args:
-        keys: Any shape.
-        owners: The worker of each key, flattened, int32; [0]: by the rule.
+        keys: Of each table, any shape.
+        owners: Of each table, the worker of each key, flattened, int32; [0]: by the rule.
         num_workers: Number of workers.
-        owner_rule: "hash" or "remainder".
+        owner_rules: Of each table, "hash" or "remainder".
 
     Returns:
-        The distinct keys [u], worker by worker; where each key is among them, int32, keys.shape;
-        and how many each worker owns, int32 [num_workers].
+        Of each table, the distinct keys [u], worker by worker; of each table, where each key is
+        among them, int32, keys.shape; and how many each worker owns, int32 [tables, num_workers].
     """
     return _raw.tf_embed_route_keys(
-        keys=keys, owners=owners, num_workers=num_workers, owner_rule=owner_rule
+        keys=list(keys),
+        owners=list(owners),
+        num_workers=num_workers,
+        owner_rules=list(owner_rules),
     )
+
+
+def route_gradients(
+    keys: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+    owners: Sequence[tf.Tensor],
+    *,
+    num_workers: int,
+    owner_rules: Sequence[str],
+) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
+    """Sums the gradients of equal keys, and brings them together by the worker that owns them.
+
+    Args:
+        keys: Of each table, [n].
+        gradients: Of each table, [n, dim].
+        owners, num_workers, owner_rules: As in `route_keys`.
+
+    Returns:
+        Of each table, the distinct keys [u], worker by worker; of each table, the sums [u, dim],
+        float64 for gradients of float64, else float32; and how many keys each worker owns, int32
+        [tables, num_workers].
+    """
+    return _raw.tf_embed_route_gradients(
+        keys=list(keys),
+        gradients=list(gradients),
+        owners=list(owners),
+        sum_dtypes=[table_ops.compute_dtype(one.dtype) for one in gradients],
+        num_workers=num_workers,
+        owner_rules=list(owner_rules),
+    )
+
+
+def unless_frozen(
+    keys: tf.Tensor, gradients: tf.Tensor, trained: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The gradient of a table as it is if `trained`, a bool scalar; otherwise that of no keys.
+
+    Args:
+        keys: [n].
+        gradients: [n, dim].
+        trained: Whether the table is trained.
+    """
+    return _raw.tf_embed_unless_frozen(keys=keys, gradients=gradients, trained=trained)
 
 
 class Sent(NamedTuple):
@@ -178,27 +232,62 @@ def plan_exchange(
     )
 
 
-def exchanged_rows(token: tf.Tensor, keys: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Rows as they are, whose gradient goes to the token with the keys.
+def routed_rows(
+    keys: tf.Tensor,
+    routed: tf.Tensor,
+    rows: tf.Tensor,
+    places: tf.Tensor,
+    token: tf.Tensor | None = None,
+    *,
+    noted: tf.Tensor | None = None,
+    label: str = "",
+) -> tf.Tensor:
+    """The rows of a batch, from those of its distinct keys. Their gradient goes to the token.
 
     Args:
+        keys: The batch, any shape.
+        routed: The distinct keys [u].
+        rows: Their rows [u, dim].
+        places: Where each key of the batch is among them, int32, keys.shape.
         token: As in `table_ops.find`.
-        keys: [u].
-        rows: [u, dim].
+        noted: None, or the keys that `routed` and `places` were made of. They must equal `keys`.
+        label: What messages call the table.
+
+    Returns:
+        keys.shape + [dim].
     """
-    return _raw.tf_embed_exchanged_rows(token=token, keys=keys, rows=rows)
+    return _raw.tf_embed_routed_rows(
+        keys=keys,
+        noted=[] if noted is None else [noted],
+        routed=routed,
+        rows=rows,
+        places=places,
+        tokens=[] if token is None else [token],
+        label=label,
+    )
 
 
-@tf.RegisterGradient("TfEmbedExchangedRows")
-def _exchanged_rows_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
+@tf.RegisterGradient("TfEmbedRoutedRows")
+def _routed_rows_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     """For the token, the gradients of the rows at their keys."""
-    token, keys, rows = op.inputs
-    if isinstance(gradient, tf.IndexedSlices):  # of tf.gather; equal keys are summed here
-        gradient = tf.math.unsorted_segment_sum(
-            gradient.values, gradient.indices, tf.shape(rows, out_type=tf.int32)[0]
-        )
+    gradients: list[Any] = [None] * len(op.inputs)
+    if not op.get_attr("num_tokens"):
+        return gradients
+    token = op.inputs[-1]
+    routed, rows, places = op.inputs[-4:-1]
     dim = rows.shape[1]
-    return [gradient_of_token(token, tf.identity(keys), gradient, dim), None, None]
+    keys, sums = _raw.tf_embed_routed_rows_gradient(
+        gradient=tf.convert_to_tensor(gradient), routed=routed, places=places, dim=dim
+    )
+    gradients[-1] = gradient_of_token(token, keys, sums, dim)
+    return gradients
+
+
+@tf.RegisterGradient("TfEmbedRoutedRowsGradient")
+def _routed_rows_second_gradient(op: tf.Operation, of_keys: Any, of_sums: Any) -> list[Any]:
+    """For the gradient that was summed."""
+    del of_keys
+    return [tf.gather(tf.convert_to_tensor(of_sums), op.inputs[2]), None, None]
 
 
 def start_watch(seconds: float, what: str) -> tuple[tf.Tensor, tf.Tensor]:

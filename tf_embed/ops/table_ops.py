@@ -400,6 +400,7 @@ def apply(
     distinct: bool = False,
     stochastic_rounding: bool = False,
     token: Sequence[tf.Tensor] = (),
+    trained: Sequence[tf.Tensor] = (),
 ) -> tf.Operation | None:
     """One step of an optimizer on the rows of `keys`.
 
@@ -415,6 +416,7 @@ def apply(
             the column. Nothing to other dtypes.
         token: Nothing, or int64 [2]: a number of this step, which the table applies once however
             often it comes, and one below which all steps are over.
+        trained: Nothing, or whether there is a step at all, a bool scalar.
     """
     return _raw.tf_embed_apply(
         table=handle,
@@ -425,6 +427,7 @@ def apply(
         step=step,
         scores=list(scores),
         token=list(token),
+        trained=list(trained),
         dim=dim,
         rule=rule,
         distinct=distinct,

@@ -37,6 +37,8 @@ class TableGradient:
         trainer = self.trainer
         if not self.is_own and trainer.needs_every_step and not trainer.changes_every_row:
             step()
+        elif trainer.can_be_told:
+            step(self.anchor.is_trained)
         else:
             self.anchor.unless_frozen(step)
 
@@ -45,13 +47,15 @@ class TableGradient:
         keys, values = self.trainer.sums(self.keys, self.values, scale)
         return dataclasses.replace(self, keys=keys, values=values, is_summed=True)
 
-    def _train(self, keys: tf.Tensor, values: tf.Tensor, scale: Any) -> None:
+    def _train(
+        self, keys: tf.Tensor, values: tf.Tensor, scale: Any, trained: tf.Tensor | None = None
+    ) -> None:
         if self.is_summed:
-            self.trainer.train_sums(keys, values)
+            self.trainer.train_sums(keys, values, trained)
         else:
-            self.trainer.train(keys, values, scale)
+            self.trainer.train(keys, values, scale, trained)
         if self.is_own:
-            self.trainer.advance()
+            self.trainer.advance(trained)
 
 
 def train_all(tables: list[TableGradient], scale: Any) -> None:

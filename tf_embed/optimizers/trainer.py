@@ -290,9 +290,21 @@ class TableTrainer(tf.Module):
         elif self.state:
             refuse_if_mirrored(f"{name}, which counts the steps of all rows", tables)
 
-    def advance(self) -> None:
-        """Goes to the next step."""
-        step_variable(self._parts.optimizer).assign_add(1)
+    @property
+    def can_be_told(self) -> bool:
+        """Whether steps take `trained`, because all that they change is in one op."""
+        is_rule = self._parts.rows is None and self.accumulator is None and not self.state
+        draws = self.table.options.initializer.is_of_python  # rows, before the op
+        return is_rule and self.table.on_update is None and not draws
+
+    def advance(self, trained: tf.Tensor | None = None) -> None:
+        """Goes to the next step.
+
+        Args:
+            trained: Whether there was one, a bool scalar. Default: there was.
+        """
+        step = step_variable(self._parts.optimizer)
+        step.assign_add(1 if trained is None else tf.cast(trained, step.dtype))
 
     def sums(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any) -> Any:
         """Distinct keys and the sums of their gradients, in the dtype that rules compute in.
@@ -307,13 +319,21 @@ class TableTrainer(tf.Module):
         keys, sums = row_gradients.sum_equal_keys(keys, gradients, dtype, table.resource_handle)
         return keys, sums / tf.cast(scale, dtype)
 
-    def train(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0) -> None:
+    def train(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        scale: Any = 1.0,
+        trained: tf.Tensor | None = None,
+    ) -> None:
         """One step, without `advance`.
 
         Args:
             keys: [n]; keys may repeat.
             gradients: [n, dim].
             scale: What the loss was multiplied with.
+            trained: Whether there is a step at all, a bool scalar. Default: there is. REQUIRES:
+                can_be_told.
         """
         steps = self._parts.optimizer.gradient_accumulation_steps
         accumulator = self.accumulator
@@ -324,19 +344,22 @@ class TableTrainer(tf.Module):
             if not isinstance(scale, float) or scale != 1.0:
                 dtype = self._parts.table.options.slot_dtype
                 gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
-            self._run_rule(keys, gradients, distinct=False)
+            self._run_rule(keys, gradients, distinct=False, trained=trained)
         else:
             keys, sums = self.sums(keys, gradients, scale)
-            self.train_sums(keys, self._clipped(sums))
+            self.train_sums(keys, self._clipped(sums), trained)
 
-    def train_sums(self, keys: tf.Tensor, sums: tf.Tensor) -> None:
+    def train_sums(
+        self, keys: tf.Tensor, sums: tf.Tensor, trained: tf.Tensor | None = None
+    ) -> None:
         """One step of gradients that need no more than the rule, without `advance`.
 
         Args:
             keys: [n], distinct.
             sums: [n, dim].
+            trained: As in `train`.
         """
-        self._run_rule(keys, sums, distinct=True)
+        self._run_rule(keys, sums, distinct=True, trained=trained)
 
     def finalize(self) -> None:
         """Replaces the weights of all rows by their moving averages, where the optimizer has them.
@@ -419,22 +442,38 @@ class TableTrainer(tf.Module):
         return row_gradients.clip(optimizer, sums) if row_gradients.clips(optimizer) else sums
 
     def _run_rule(
-        self, keys: tf.Tensor, gradients: tf.Tensor, *, distinct: bool, has_turn: bool = False
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        *,
+        distinct: bool,
+        has_turn: bool = False,
+        trained: tf.Tensor | None = None,
     ) -> None:
         if self._parts.rows is None:
-            self._run_fused(keys, gradients, distinct)
+            self._run_fused(keys, gradients, distinct, trained)
             return
         # Between the reading of rows and their writing another step would be lost.
         with contextlib.nullcontext() if has_turn else self.table.turn():
             self._run_on_rows(self._parts.rows, keys, gradients)
 
-    def _run_fused(self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool) -> None:
+    def _run_fused(
+        self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool, trained: tf.Tensor | None
+    ) -> None:
         table, optimizer, decay = self._parts.table, self._parts.optimizer, self._parts.weight_decay
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
         max_counter = tf.cast(self.state[0], tf.float64) if self.state else None
         rule: str = fused_rule(optimizer)  # type: ignore[assignment]
         hyper = hyper_parameters(optimizer, weight_decay=decay, max_counter=max_counter)
-        applied = table.apply(keys, gradients, rule=rule, hyper=hyper, step=step, distinct=distinct)
+        applied = table.apply(
+            keys,
+            gradients,
+            rule=rule,
+            hyper=hyper,
+            step=step,
+            distinct=distinct,
+            trained=trained,
+        )
         if not self.state:
             return
 

@@ -17,9 +17,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_embed import validation
-from tf_embed.exchange.routing import Routed
-
 
 @dataclasses.dataclass(frozen=True)
 class Lookup:
@@ -42,12 +39,14 @@ class Answer:
 
     Attributes:
         lookup: The lookup.
-        routed: Its keys by owner.
-        rows: The rows of the distinct keys [u, dim], which no gradient reaches yet.
+        routed: Its distinct keys [u], worker by worker.
+        places: Where each of its keys is among them, int32.
+        rows: Their rows [u, dim], which no gradient reaches yet.
     """
 
     lookup: Lookup
-    routed: Routed
+    routed: tf.Tensor
+    places: tf.Tensor
     rows: tf.Tensor
 
 
@@ -99,27 +98,13 @@ def record(lookup: Lookup) -> None:
     _of_thread.recorded.append(lookup)
 
 
-def answer_for(table: Any, keys: tf.Tensor, name: str) -> tuple[Routed, tf.Tensor] | None:
+def answer_for(table: Any) -> Answer | None:
     """What the next lookup in a table has found already; None if it is to be looked up.
+
+    When the step runs, what is looked up must be what was noted.
 
     Args:
         table: The table.
-        keys: What is looked up. When the step runs they must be those that were noted.
-        name: The table's name, for messages.
-
-    Returns:
-        The keys by owner, and the rows of the distinct ones.
     """
     queue = (_of_thread.answers or {}).get(id(table))
-    if not queue:
-        return None
-    answer = queue.popleft()
-    noted = answer.lookup.keys
-    message = (
-        f"The ids of a lookup in {name!r} must depend on the inputs of the model alone, because "
-        "the lookups of a step are made together before it."
-    )
-    same_size = tf.debugging.assert_equal(tf.size(keys), tf.size(noted), message)
-    flat = validation.with_dependencies(tf.reshape(keys, [-1]), same_size)
-    same = tf.debugging.assert_equal(flat, tf.reshape(noted, [-1]), message)
-    return answer.routed, validation.with_dependencies(answer.rows, same)
+    return queue.popleft() if queue else None

@@ -118,9 +118,9 @@ class ServerTable(RoutedTable):
 
         rows, exists = self._joined(find, routed.counts, [routed.keys])
         rows = tf.ensure_shape(tf.cast(rows, options.value_dtype), [None, options.dim])
-        if token is not None:
-            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
-        rows, exists = routed.of_batch(rows), routed.of_batch(exists)
+        with tf.device("/CPU:0"):
+            rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
+        exists = routed.of_batch(exists)
         if defaults is not None:
             rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
         return self._with_shape(rows, keys), exists
@@ -174,6 +174,7 @@ class ServerTable(RoutedTable):
         step: tf.Tensor,
         distinct: bool = False,
         stochastic_rounding: bool = False,
+        trained: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """See `Table`. One op on each server, which a step with a token runs once."""
         wide = table_ops.compute_dtype(self.options.value_dtype)
@@ -184,11 +185,14 @@ class ServerTable(RoutedTable):
         token = step_tokens.token_of_step()
         numbers = [tf.bitcast(tf.cast(hyper, tf.float64), tf.int64), tf.reshape(step, [1]), *token]
         sizes = [hyper.shape[0], 1, *(2 for _ in token)]
+        if trained is not None:
+            numbers.append(tf.reshape(tf.cast(trained, tf.int64), [1]))
+            sizes.append(1)
         packed = tf.concat(numbers, 0)
 
         def apply(part: Table, some: tf.Tensor, rows: tf.Tensor) -> Any:
             there = tf.split(packed, sizes)
-            with step_tokens.with_tokens(there[2:]):
+            with step_tokens.with_tokens(there[2 : 2 + len(token)]):
                 return part.apply(
                     some,
                     tf.cast(rows, wide),
@@ -197,6 +201,7 @@ class ServerTable(RoutedTable):
                     step=tf.reshape(there[1], []),
                     distinct=True,
                     stochastic_rounding=stochastic_rounding,
+                    trained=None if trained is None else tf.reshape(there[-1] > 0, []),
                 )
 
         return self._done(apply, routed.counts, [routed.keys, sums])

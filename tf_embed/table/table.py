@@ -95,10 +95,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return None if tf.executing_eagerly() else self._shared_name
 
     def _destroy_resource(self) -> None:
-        """Nothing: it would run for each copy that a SavedModel makes, on the table in use.
-
-        `__init__` sees to it that the table is freed.
-        """
+        """Nothing: it would run for each copy that a SavedModel makes, on the table in use."""
 
     def __copy__(self) -> Table:
         """The same table under another handle, which TensorFlow puts in: part of a SavedModel."""
@@ -285,6 +282,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         step: tf.Tensor,
         distinct: bool = False,
         stochastic_rounding: bool = False,
+        trained: tf.Tensor | None = None,
     ) -> tf.Operation | None:
         """One step of an optimizer rule; see `ops.apply`. With a token it is applied once.
 
@@ -292,11 +290,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
             keys: Any shape.
             gradients: keys.shape + [dim], of the value dtype; or float32 where that is float16
                 or bfloat16, so that large ones do not overflow and small ones are not lost.
-            rule: Name of the rule.
-            hyper: Its hyper-parameters.
-            step: The number of this step.
+            rule, hyper, step: Name of the rule, its hyper-parameters, the number of this step.
             distinct: Whether no key comes twice.
             stochastic_rounding: Whether float16 and bfloat16 weights are rounded by noise.
+            trained: Whether the op does anything at all, a bool scalar. Default: it does.
         """
         if self.options.initializer.is_of_python:
             Table.find_or_insert(self, keys, training=True)  # keys are here already
@@ -313,6 +310,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             distinct=distinct,
             stochastic_rounding=stochastic_rounding,
             token=step_tokens.token_of_step(),
+            trained=[] if trained is None else [trained],
         )
         return self._updated(keys, done)
 

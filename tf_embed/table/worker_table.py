@@ -108,9 +108,8 @@ class WorkerTable(RoutedTable):
         rows, exists = super().find(got.parts[0], training=training)
         parts = [Part(0, rows, wire), Part(0, exists)]
         rows, exists = routing.reply(self._reads, got.plan, parts, [routed.counts])
-        if token is not None:
-            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
-        rows, exists = routed.of_batch(rows), routed.of_batch(exists)
+        rows = exchange_ops.routed_rows(keys, routed.keys, rows, routed.places, token)
+        exists = routed.of_batch(exists)
         if defaults is not None:
             rows = tf.where(exists[..., tf.newaxis], rows, tf.cast(defaults, rows.dtype))
         return self._with_shape(rows, keys), exists
@@ -131,14 +130,21 @@ class WorkerTable(RoutedTable):
             return self._with_shape(tf.zeros(shape, self.options.value_dtype), keys)
         if defaults is not None:
             return self.find(keys, defaults, token, training=training)[0]
-        known = joint_lookups.answer_for(self, keys, self.options.name)
-        if known is None:
+        answer, noted = joint_lookups.answer_for(self), None
+        if answer is None:
             (answer,) = look_up([Lookup(self, keys, training)])
-            known = answer.routed, answer.rows
-        routed, rows = known
-        if token is not None:
-            rows = exchange_ops.exchanged_rows(token, routed.keys, rows)
-        return self._with_shape(routed.of_batch(rows), keys)
+        else:
+            noted = answer.lookup.keys
+        with tf.device("/CPU:0"):
+            return exchange_ops.routed_rows(
+                keys,
+                answer.routed,
+                answer.rows,
+                answer.places,
+                token,
+                noted=noted,
+                label=self.options.name,
+            )
 
     def wire_type_of(self, dtype: tf.DType) -> str:
         """How rows, or gradients, of a dtype travel."""
@@ -390,22 +396,26 @@ def look_up(lookups: Sequence[Lookup]) -> list[Answer]:
     answers: list[Answer] = []
     for first in range(0, len(lookups), routing.MAX_TABLES):
         some = lookups[first : first + routing.MAX_TABLES]
-        routed = [one.table.route(one.keys) for one in some]
-        counts = [one.counts for one in routed]
+        routed = routing.route_tables(
+            [one.keys for one in some],
+            some[0].table.workers.count,
+            [(one.table.sharding, one.table.options.name) for one in some],
+        )
         types = []
         for number, one in enumerate(some):
             options = one.table.options
             wire = one.table.wire_type_of(options.value_dtype)
             types.append(PartType(number, options.value_dtype, options.dim, wire))
-        sent = [Part(number, one.keys) for number, one in enumerate(routed)]
+        sent = [Part(number, keys) for number, keys in enumerate(routed.keys)]
         channel = some[0].table.reads
-        got = routing.to_owners(channel, counts, sent, types)
+        got = routing.to_owners(channel, routed.counts, sent, types)
         parts = []
         for one, part, keys in zip(some, types, got.parts, strict=True):
             rows, _ = Table.find(one.table, keys, training=one.training)
             parts.append(Part(part.table, rows, part.wire_type))
-        back = routing.reply(channel, got.plan, parts, counts)
-        answers += [Answer(*parts) for parts in zip(some, routed, back, strict=True)]
+        back = routing.reply(channel, got.plan, parts, routed.counts)
+        found = zip(some, routed.keys, routed.places, back, strict=True)
+        answers += [Answer(*one) for one in found]
     return answers
 
 
@@ -442,19 +452,30 @@ def gradients_to_owners(
     sharded = [i for i, table in enumerate(tables) if isinstance(table, WorkerTable)]
     for first in range(0, len(sharded), routing.MAX_TABLES):
         some = sharded[first : first + routing.MAX_TABLES]
-        counts, parts = [], []
-        for number, i in enumerate(some):
-            table: Any = tables[i]
-            options = table.options
-            wide = table_ops.compute_dtype(options.value_dtype)
-            routed = table.route(keys[i])
-            sums = routed.sums(tf.cast(tf.reshape(gradients[i], [-1, options.dim]), wide))
-            wire = table.wire_type_of(wide)
-            counts.append(routed.counts)
-            parts.append(Part(number, routed.keys))
-            parts.append(Part(number, tf.ensure_shape(sums, [None, options.dim]), wire))
-        channel: Any = tables[some[0]]
-        got = routing.to_owners(channel.writes, counts, parts)
+        owned: list[Any] = [tables[i] for i in some]
+        routed = routing.route_gradients(
+            [keys[i] for i in some],
+            [_gradient_of(table, gradients[i]) for table, i in zip(owned, some, strict=True)],
+            owned[0].workers.count,
+            [(table.sharding, table.options.name) for table in owned],
+        )
+        parts = []
+        for number, table in enumerate(owned):
+            sums = routed.sums[number]
+            parts.append(Part(number, routed.keys[number]))
+            parts.append(Part(number, sums, table.wire_type_of(sums.dtype)))
+        got = routing.to_owners(owned[0].writes, routed.counts, parts)
         for number, i in enumerate(some):
             keys[i], gradients[i] = got.parts[2 * number : 2 * number + 2]
     return keys, gradients
+
+
+def _gradient_of(table: Table, gradients: tf.Tensor) -> tf.Tensor:
+    """Gradients [n, dim] whose sums are of the dtype that the rule of a table computes in."""
+    options = table.options
+    wide = table_ops.compute_dtype(options.value_dtype)
+    if table_ops.compute_dtype(gradients.dtype) != wide:
+        gradients = tf.cast(gradients, wide)
+    if gradients.shape.rank == 2 and gradients.shape[1] == options.dim:
+        return gradients
+    return tf.reshape(gradients, [-1, options.dim])

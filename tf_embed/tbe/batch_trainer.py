@@ -118,18 +118,25 @@ class BatchTrainer(tf.Module):
             name = type(self.optimizer).__name__
             refuse_if_mirrored(f"{name}, which counts the steps of all rows")
 
-    def advance(self) -> None:
+    can_be_told = False
+
+    def advance(self, trained: None = None) -> None:
         """Goes to the next step."""
+        del trained
         step_variable(self.optimizer).assign_add(1)
 
-    def train(self, batches: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0) -> None:
+    def train(
+        self, batches: tf.Tensor, gradients: tf.Tensor, scale: Any = 1.0, trained: None = None
+    ) -> None:
         """One step, without `advance`.
 
         Args:
             batches: As `BatchAnchor.slices_of` gives them.
             gradients: Likewise.
             scale: What the loss was multiplied with.
+            trained: Nothing.
         """
+        del trained
         tables, optimizer = self._parts.tables, self.optimizer
         if not isinstance(scale, float) or scale != 1.0:
             gradients = gradients / tf.cast(scale, gradients.dtype)

@@ -92,7 +92,7 @@ class WorkerLookup:
     def _values(self, split: Split, training: bool) -> tf.Tensor:
         """What the owners have pooled for this worker."""
         wire = self._sharding.wire_dtype or SAME
-        counts = tf.unstack(split.counts)
+        counts = split.counts
         sent = [Part(_KEYS, split.keys), Part(_BAGS, split.lengths), Part(_TABLES, split.bags)]
         types = [PartType(_VALUES, tf.float32, wire_type=wire)]
         got = routing.to_owners(self._channel, counts, sent, types)

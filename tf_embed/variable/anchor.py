@@ -27,11 +27,11 @@ import tensorflow as tf
 
 from tf_embed import callers
 from tf_embed.exchange import strategies
-from tf_embed.ops import table_ops
+from tf_embed.ops import exchange_ops, table_ops
 from tf_embed.saving import keras_weights
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
-from tf_embed.table.worker_table import gradients_to_owners
+from tf_embed.table.worker_table import WorkerTable, gradients_to_owners
 
 
 class Trainer(Protocol):
@@ -45,11 +45,24 @@ class Trainer(Protocol):
     def slots(self) -> list[SlotVariable]:
         """What it keeps beside each row."""
 
-    def train(self, keys: tf.Tensor, gradients: tf.Tensor) -> None:
-        """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim]."""
+    @property
+    def can_be_told(self) -> bool:
+        """Whether steps take `trained`."""
 
-    def advance(self) -> None:
-        """Goes to the next step."""
+    def train(
+        self,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        scale: Any = 1.0,
+        trained: tf.Tensor | None = None,
+    ) -> None:
+        """Runs one step on rows: keys [n], which may repeat, and gradients [n, dim].
+
+        If there is `trained`, a bool scalar that is False, it does nothing.
+        """
+
+    def advance(self, trained: tf.Tensor | None = None) -> None:
+        """Goes to the next step, unless there is `trained` and it is False."""
 
     def check_strategy(self) -> None:
         """Refuses a strategy whose replicas can't train the table together."""
@@ -250,6 +263,9 @@ class Anchor(keras.Variable):
             )
         self._check_dtypes(gradient)
         keys = table_ops.keys_of(gradient, self._table.options.key_dtype, self.table_name)
+        if isinstance(self._table, WorkerTable) and gradient.values.shape.rank == 2:
+            with tf.device("/CPU:0"):
+                return exchange_ops.unless_frozen(keys, gradient.values, self.is_trained)
         count = tf.where(self._is_trained, tf.size(keys), 0)
         return keys[:count], gradient.values[:count]
 
@@ -294,6 +310,11 @@ class Anchor(keras.Variable):
             _run_steps([(self, keys, gradients)])
         else:
             _of_thread.steps.append((self, keys, gradients))
+
+    @property
+    def is_trained(self) -> tf.Tensor:
+        """Whether gradients are not ignored when a step runs, a bool scalar."""
+        return tf.convert_to_tensor(self._is_trained)
 
     def unless_frozen(self, step: Callable[[], None]) -> None:
         """Runs a step of an optimizer, or nothing at all where the table is frozen."""
@@ -419,7 +440,12 @@ def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
 
     def train(all_keys: list[tf.Tensor], all_gradients: list[tf.Tensor]) -> None:
         for anchor, keys, gradients in zip(anchors, all_keys, all_gradients, strict=True):
-            anchor.unless_frozen(functools.partial(_train_and_advance, anchor, keys, gradients))
+            step = functools.partial(_train_and_advance, anchor, keys, gradients)
+            trainer = anchor.own_trainer
+            if trainer is not None and trainer.can_be_told:
+                step(anchor.is_trained)
+            else:
+                anchor.unless_frozen(step)
 
     once_for_all_replicas(
         train,
@@ -429,11 +455,13 @@ def _run_steps(steps: list[tuple[Anchor, tf.Tensor, tf.Tensor]]) -> None:
     )
 
 
-def _train_and_advance(anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor) -> None:
+def _train_and_advance(
+    anchor: Anchor, keys: tf.Tensor, gradients: tf.Tensor, trained: tf.Tensor | None = None
+) -> None:
     trainer = anchor.own_trainer
     assert trainer is not None
-    trainer.train(keys, gradients)
-    trainer.advance()
+    trainer.train(keys, gradients, trained=trained)
+    trainer.advance(trained)
 
 
 def _dtype_of_anchor(value_dtype: tf.DType) -> str:

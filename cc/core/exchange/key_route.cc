@@ -2,6 +2,7 @@
 #include "cc/core/exchange/key_route.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <string>
 
@@ -64,6 +65,22 @@ void KeyRoute::WritePlaces(const ExecContext& context, int32_t* places) const {
     for (size_t i = begin; i < end; ++i) places[i] = places_[static_cast<size_t>(places[i])];
   };
   context.parallel_for(batch_size_, 2, std::cref(replace));
+}
+
+Status KeyRoute::WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
+                           void* sums) {
+  const size_t bytes = gradients.dim * SizeOf(type);
+  Buffer<char> in_order(HostAllocator());  // in which distinct keys first come
+  TF_EMBED_RETURN_IF_ERROR(in_order.Resize(size() * bytes));
+  TF_EMBED_RETURN_IF_ERROR(sums_.WriteSums(context, gradients, type, in_order.data()));
+  const auto place = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      std::memcpy(static_cast<char*>(sums) + static_cast<size_t>(places_[i]) * bytes,
+                  in_order.data() + i * bytes, bytes);
+    }
+  };
+  context.parallel_for(size(), 1 + bytes / 4, std::cref(place));
+  return Status();
 }
 
 }  // namespace tf_embed

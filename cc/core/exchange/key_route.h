@@ -52,6 +52,9 @@ class KeyRoute {
   void WriteKeys(int64_t* routed) const;
   // Writes where each key of the batch is among the distinct ones.
   void WritePlaces(const ExecContext& context, int32_t* places) const;
+  // Writes the sums [size(), dim] of what equal keys have; see KeySums::WriteSums.
+  Status WriteSums(const ExecContext& context, const KeyGradients& gradients, DataType type,
+                   void* sums);
 
  private:
   size_t batch_size_ = 0;

@@ -23,20 +23,130 @@ class ExchangeOpsTest(tf.test.TestCase, parameterized.TestCase):
         values = numbers.astype("S") if dtype == "string" else numbers.astype(dtype)
         keys = tf.constant(values.astype(object) if dtype == "string" else values, dtype)
         no_owners = tf.zeros([0], tf.int32)
-        routed, places, counts = exchange_ops.route_keys(
-            keys, no_owners, num_workers=3, owner_rule="hash"
+        (routed,), (places,), counts = exchange_ops.route_keys(
+            [keys], [no_owners], num_workers=3, owner_rules=["hash"]
         )
         self.assertEqual(tf.gather(routed, places).numpy().tolist(), keys.numpy().tolist())
         self.assertLen(set(routed.numpy().tolist()), len(routed))
         self.assertEqual(int(tf.reduce_sum(counts)), len(routed))
         # Each worker of another batch has the same keys.
         some = tf.reshape(keys, [-1])[::7]
-        others, _, other_counts = exchange_ops.route_keys(
-            some, no_owners, num_workers=3, owner_rule="hash"
+        (others,), _, other_counts = exchange_ops.route_keys(
+            [some], [no_owners], num_workers=3, owner_rules=["hash"]
         )
-        parts = [tf.split(one, n) for one, n in ((routed, counts), (others, other_counts))]
+        parts = [tf.split(one, n[0]) for one, n in ((routed, counts), (others, other_counts))]
         for all_keys, some_keys in zip(*parts, strict=True):
             self.assertContainsSubset(some_keys.numpy().tolist(), all_keys.numpy().tolist())
+
+    def test_several_tables_are_routed_as_each_by_itself(self):
+        draw = np.random.default_rng(SEED)
+        keys = [
+            tf.constant(draw.integers(-9, 9, size=[7, 3])),
+            tf.constant([b"a", b"b", b"a"]),
+            tf.constant(draw.integers(0, 9, size=[5]), tf.uint32),
+            tf.zeros([0], tf.int64),
+        ]
+        none = tf.zeros([0], tf.int32)
+        owners = [none, none, tf.zeros([5], tf.int32), none]
+        rules = ["remainder", "hash", "hash", "hash"]
+        together = exchange_ops.route_keys(keys, owners, num_workers=2, owner_rules=rules)
+        for i, (some, of, rule) in enumerate(zip(keys, owners, rules, strict=True)):
+            alone = exchange_ops.route_keys([some], [of], num_workers=2, owner_rules=[rule])
+            for one, another in zip(together[:2], alone[:2], strict=True):
+                self.assertAllEqual(one[i], another[0])
+            self.assertAllEqual(together[2][i], alone[2][0])
+        self.assertAllEqual(together[2][2:], [[len(set(keys[2].numpy())), 0], [0, 0]])
+
+    @parameterized.parameters("float32", "float64", "bfloat16", "float16")
+    def test_gradients_are_summed_by_key_and_brought_together_by_owner(self, dtype):
+        draw = np.random.default_rng(SEED)
+        keys = [
+            tf.constant(draw.integers(0, 9, size=[50])),
+            tf.constant(draw.integers(0, 9, size=[20]).astype("S").astype(object)),
+        ]
+        gradients = [tf.constant(draw.normal(size=[n, 3]), dtype) for n in (50, 20)]
+        none, rules = [tf.zeros([0], tf.int32)] * 2, ["hash"] * 2
+        expected = exchange_ops.route_keys(keys, none, num_workers=3, owner_rules=rules)
+        found = exchange_ops.route_gradients(
+            keys, gradients, none, num_workers=3, owner_rules=rules
+        )
+        self.assertAllEqual(found[2], expected[2])
+        wide = tf.float64 if dtype == "float64" else tf.float32
+        for i in range(2):
+            self.assertAllEqual(found[0][i], expected[0][i])
+            size = tf.size(expected[0][i])
+            sums = tf.math.unsorted_segment_sum(tf.cast(gradients[i], wide), expected[1][i], size)
+            self.assertAllEqual(found[1][i], sums)
+
+    def test_rows_of_a_batch_have_gradients_of_distinct_keys(self):
+        keys = tf.constant([[7, 5], [7, 7]])
+        routed, places = tf.constant([5, 7]), tf.constant([[1, 0], [1, 1]])
+        rows = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        factors = tf.constant([[[1.0], [2.0]], [[3.0], [4.0]]])
+        with tf.GradientTape(persistent=True) as tape:
+            token = tf.zeros([0, 2])
+            tape.watch([token, factors])
+            of_batch = exchange_ops.routed_rows(keys, routed, rows, places, token)
+            loss = tf.reduce_sum(of_batch * factors)
+            (slices,) = tape.gradient(loss, [token])
+            squares = tf.reduce_sum(slices.values**2)
+        self.assertAllEqual(of_batch, tf.gather(rows, places))
+        self.assertAllEqual(slices.indices, routed)
+        self.assertAllEqual(slices.values, [[2.0, 2.0], [8.0, 8.0]])
+        # Of 2 * 2^2 + 2 * (1 + 3 + 4)^2.
+        of_factors = tape.gradient(squares, factors)
+        self.assertAllEqual(of_factors, [[[32.0], [8.0]], [[32.0], [32.0]]])
+
+    @parameterized.parameters("bfloat16", "float16")
+    def test_narrow_gradients_are_summed_in_float32(self, dtype):
+        routed, places = tf.constant([5], tf.int64), tf.zeros([3000], tf.int32)
+        _, sums = RAW.tf_embed_routed_rows_gradient(
+            gradient=tf.ones([3000, 1], dtype), routed=routed, places=places, dim=1
+        )
+        self.assertAllEqual(sums, tf.constant([[3000]], dtype))
+
+    @parameterized.parameters(([1, 3],), ([1],), ([1, 2, 2],))
+    def test_keys_of_a_batch_must_be_those_that_were_noted(self, keys):
+        for dtype in ("int64", "int32", "string"):
+            some, noted = (
+                tf.constant([str(one) for one in of])
+                if dtype == "string"
+                else tf.constant(of, dtype)
+                for of in (keys, [1, 2])
+            )
+            arguments = {
+                "routed": noted,
+                "rows": tf.ones([2, 1]),
+                "places": tf.constant([0, 1]),
+                "noted": noted,
+                "label": "items",
+            }
+            self.assertAllEqual(exchange_ops.routed_rows(noted, **arguments), [[1.0], [1.0]])
+            with self.assertRaisesRegex(
+                (tf.errors.InvalidArgumentError, ValueError),
+                "'items' must depend on the inputs|shape",
+            ):
+                exchange_ops.routed_rows(some, **arguments)
+
+    def test_places_must_be_those_of_rows(self):
+        keys, routed = tf.constant([5, 6]), tf.constant([5, 6])
+        for places in ([0, 2], [-1, 0]):
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`places` must be from 0"):
+                exchange_ops.routed_rows(keys, routed, tf.ones([2, 1]), tf.constant(places))
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`places` must be from 0"):
+                RAW.tf_embed_routed_rows_gradient(
+                    gradient=tf.ones([2, 1]), routed=routed, places=tf.constant(places), dim=1
+                )
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`rows` must have one row"):
+            exchange_ops.routed_rows(keys, routed, tf.ones([3, 1]), tf.constant([0, 1]))
+
+    def test_a_frozen_table_has_a_gradient_of_no_keys(self):
+        keys, gradients = tf.constant([5, 6]), tf.ones([2, 3])
+        found = exchange_ops.unless_frozen(keys, gradients, tf.constant(True))
+        self.assertAllEqual(found[0], keys)
+        self.assertAllEqual(found[1], gradients)
+        found = exchange_ops.unless_frozen(keys, gradients, tf.constant(False))
+        self.assertEqual([one.shape.as_list() for one in found], [[0], [0, 3]])
 
     def test_what_workers_pack_is_what_they_unpack(self):
         counts = tf.constant([[2, 0, 1], [1, 3, 0]])

@@ -90,17 +90,27 @@ class ScalarsTest(RefusedTestCase):
                 },
                 ("step",),
             ),
+            "unless_frozen": (
+                RAW.tf_embed_unless_frozen,
+                {
+                    "keys": int64([1]),
+                    "gradients": tf.ones([1, 2]),
+                    "trained": tf.constant(True),
+                },
+                ("trained",),
+            ),
             "apply": (
-                RAW.tf_embed_apply,
+                lambda trained, **rest: RAW.tf_embed_apply(trained=[trained], **rest),
                 {
                     **keys,
                     "gradients": tf.ones([1, 2]),
                     "scores": [],
                     "token": [],
+                    "trained": tf.constant(True),
                     "dim": 2,
                     **apply,
                 },
-                ("table", "step"),
+                ("table", "step", "trained"),
             ),
             "size": (
                 RAW.tf_embed_size,
