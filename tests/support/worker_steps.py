@@ -28,7 +28,9 @@ OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.5),
     "adagrad": lambda: keras.optimizers.Adagrad(0.3),
     "adam": lambda: keras.optimizers.Adam(0.05),
-    "rowwise": lambda: tf_embed.optimizers.RowwiseAdagrad(0.3),
+    # From 0 the first step of a row is as long for a tiny gradient as for any other: if terms
+    # cancel, it would show the order in which they were added.
+    "rowwise": lambda: tf_embed.optimizers.RowwiseAdagrad(0.3, initial_accumulator_value=0.1),
 }
 POLICIES: dict[str, Any] = {
     "unbounded": None,
