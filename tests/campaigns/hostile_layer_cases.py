@@ -121,6 +121,11 @@ LAYER_CALLS: dict[str, Call] = {
         lambda: {"ids": tf.constant([[1, 2]])},
         {"ids": k.IDS, "weights": k.ID_WEIGHTS, "training": k.LAYER_TRAINING},
     ),
+    "distributed.look_up_together": Call(
+        lambda: te.distributed.look_up_together,
+        lambda: {"calls": [(_layer(te.layers.DynamicEmbedding), tf.constant([1, 2]))]},
+        {"calls": k.kind({"no calls": "[]"}), "training": k.TRAINING},
+    ),
     "tfra.keras.layers.Embedding": Call(
         lambda: te.tfra.keras.layers.Embedding,
         lambda: {"embedding_size": 2, "name": "hostile_layer"},

@@ -32,8 +32,9 @@ def results(case: str) -> list[Any]:
 def oracle(way: str) -> dict[str, Any]:
     """One process with the global batches."""
     strategy = tf.distribute.get_strategy()
-    if way == "loop":
-        return worker_layers.stepped(strategy, 0, 1, f"{ORACLE.name}/loop")
+    if way in ("loop", "together"):
+        folder = f"{ORACLE.name}/{way}"
+        return worker_layers.stepped(strategy, 0, 1, folder, together=way == "together")
     if way == "table ids":
         return worker_layers.with_table_ids(strategy, 1, f"{ORACLE.name}/table-ids")
     return worker_layers.fitted(strategy, f"{ORACLE.name}/{way}", way == "fit True")[1]
@@ -49,7 +50,7 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
         for name in names:
             self.assertAllClose(found[name], expected[name], rtol=2e-5, atol=2e-6, msg=name)
 
-    @parameterized.parameters("loop", "fit False", "fit True")
+    @parameterized.parameters("loop", "together", "fit False", "fit True")
     def test_two_workers_train_as_one_process(self, way):
         expected = oracle(way)
         for kind in worker_layers.KINDS:  # it says something only if all is trained
@@ -69,6 +70,11 @@ class WorkerLayersTest(tf.test.TestCase, parameterized.TestCase):
             # with different rows, a layer also inserts and looks up by itself.
             for way in ("fit True", "fit False"):
                 self.assertEqual(found[way]["exchanges"], 3 + 4)
+
+    def test_layers_of_a_loop_share_their_exchanges_if_called_together(self):
+        for found in results("trained"):
+            self.assertEqual(found["together"]["exchanges"], 3 + 4)
+            self.assertGreater(found["loop"]["exchanges"], 3 + 4)
 
     def test_workers_load_files_checkpoints_and_snapshots(self):
         for trained, found in zip(results("trained"), results("loaded"), strict=True):

@@ -45,9 +45,9 @@ class WorkersDocTest(absltest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def test_the_programs_run_with_two_workers(self):
-        program, tables, _, loop, saving = pieces("python")
+        program, tables, _, loop, together, saving = pieces("python")
         script = self.folder / "train.py"
-        code = "\n".join((program, tables, loop, saving))
+        code = "\n".join((program, tables, loop, together, saving))
         script.write_text(f"import os\nos.chdir({str(self.folder)!r})\n{code}")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
         out, err = io.StringIO(), io.StringIO()

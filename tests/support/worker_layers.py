@@ -168,7 +168,9 @@ def fitted(strategy: Any, folder: str, own: bool) -> tuple[keras.Model, dict[str
     return trained, {**found, "exchanges": len(sent)}
 
 
-def stepped(strategy: Any, rank: int, workers: int, folder: str) -> dict[str, Any]:
+def stepped(
+    strategy: Any, rank: int, workers: int, folder: str, *, together: bool = False
+) -> dict[str, Any]:
     """A loop of its own. A worker gets what is next to each other in a batch."""
     with strategy.scope():
         layers = new_layers(folder, False)
@@ -181,8 +183,12 @@ def stepped(strategy: Any, rank: int, workers: int, folder: str) -> dict[str, An
 
     def replica_step(ids: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            rows = tf.add_n([one(ids, training=True) for one in layers.values()])
-            rows = tf.reshape(rows, [-1, 2 * DIM])
+            if together:
+                calls = [(one, ids) for one in layers.values()]
+                rows = tf_embed.distributed.look_up_together(calls, training=True)
+            else:
+                rows = [one(ids, training=True) for one in layers.values()]
+            rows = tf.reshape(tf.add_n(rows), [-1, 2 * DIM])
             errors = tf.linalg.matvec(rows, dense.value) - labels
             loss = tf.reduce_sum(errors**2) / BATCH
         gradients = tape.gradient(loss, variables)
@@ -197,6 +203,8 @@ def stepped(strategy: Any, rank: int, workers: int, folder: str) -> dict[str, An
 
     ids, labels = data()
     losses = []
+    with counted() as sent:
+        step.get_concrete_function()
     for number in range(2 * STEPS):
         first = number % STEPS * BATCH
         # The second worker has nothing in some steps.
@@ -204,7 +212,8 @@ def stepped(strategy: Any, rank: int, workers: int, folder: str) -> dict[str, An
         begin, end = [(0, cut), (cut, BATCH)][rank] if workers > 1 else (0, BATCH)
         some = slice(first + begin, first + end)
         losses.append(float(step(ids[some], labels[some, 0])))
-    return {**contents(layers), "losses": losses, "dense": dense.numpy()}
+    found = {**contents(layers), "losses": losses, "dense": dense.numpy()}
+    return {**found, "exchanges": len(sent)}
 
 
 def with_table_ids(strategy: Any, workers: int, folder: str) -> dict[str, Any]:
@@ -243,6 +252,7 @@ def with_table_ids(strategy: Any, workers: int, folder: str) -> dict[str, Any]:
 def trained(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
     workers = strategy.num_replicas_in_sync
     found: dict[str, Any] = {"loop": stepped(strategy, rank, workers, f"{folder}/loop")}
+    found["together"] = stepped(strategy, rank, workers, f"{folder}/together", together=True)
     found["table ids"] = with_table_ids(strategy, workers, f"{folder}/table-ids")
     for own in (False, True):
         keras_model, found[f"fit {own}"] = fitted(strategy, f"{folder}/fit-{own}", own)

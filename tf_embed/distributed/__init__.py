@@ -3,12 +3,13 @@
 
 Under a `tf.distribute.MultiWorkerMirroredStrategy`:
 
-run             launches workers: `python -m tf_embed.distributed.run --workers 2 train.py`
-Model           a `keras.Model` for several workers; MultiWorker, the mixin that makes it one
-WorkerSharding  how a table is sharded over the workers
-timeout         ends a block in which a worker waits too long for another
-is_chief        whether this process prints and writes models
-WorkerLostError what survivors raise when a worker has died
+run               launches workers: `python -m tf_embed.distributed.run --workers 2 train.py`
+Model             a `keras.Model` for several workers; MultiWorker, the mixin that makes it one
+WorkerSharding    how a table is sharded over the workers
+look_up_together  calls several layers with one exchange between workers, in a loop of one's own
+timeout           ends a block in which a worker waits too long for another
+is_chief          whether this process prints and writes models
+WorkerLostError   what survivors raise when a worker has died
 
 Under a `tf.distribute.ParameterServerStrategy`:
 
@@ -17,6 +18,7 @@ ParameterServerTrainer  `fit` and `evaluate` of a Keras model there
 ServerLostError         what the chief raises when a server has died
 """
 
+from tf_embed.distributed.joint_steps import look_up_together
 from tf_embed.distributed.keras_model import Model, MultiWorker, WorkerLostError
 from tf_embed.distributed.server_trainer import ParameterServerTrainer
 from tf_embed.distributed.servers import ServerLostError, run_with_servers
@@ -32,6 +34,7 @@ __all__ = [
     "WorkerLostError",
     "WorkerSharding",
     "is_chief",
+    "look_up_together",
     "run_with_servers",
     "timeout",
 ]

@@ -3,12 +3,13 @@
 
 Each table by itself takes five collectives a step: three for its lookups, two for its gradients.
 Here all tables of a functional model take five together. The ids that its layers look up are
-functions of its inputs, so they are known before the step.
+functions of its inputs, so they are known before the step. A loop of one's own gives the ids of
+several layers at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ import keras
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.table import joint_lookups
 from tf_embed.table.worker_table import WorkerTable, look_up
+from tf_embed.validation import flag, items_of, shown
 from tf_embed.variable.anchor import joint_steps
 
 
@@ -48,6 +50,54 @@ def joint_step(
     return joint
 
 
+def look_up_together(
+    calls: Sequence[tuple[Any, ...]], *, training: bool | None = None
+) -> list[Any]:
+    """Calls several layers, whose tables share one exchange between workers.
+
+    Each table by itself takes three collectives for a lookup; here all take three together. For a
+    loop of one's own: the steps of a `tf_embed.distributed.Model` do so by themselves. In one
+    process it is the same as the calls.
+
+    Args:
+        calls: For each call a tuple of the layer and its arguments, such as `(items, item_ids)`.
+            Layers without tables on workers, layers that are not built yet, and table-batched
+            ones look up by themselves.
+        training: What each layer is called with.
+
+    Returns:
+        The outputs of the calls, in their order. Gradients flow through them.
+
+    Raises:
+        TypeError: `calls` is no list, or `training` no bool.
+        ValueError: A call is not a tuple of a layer and its arguments.
+
+    Example:
+        >>> items = tf_embed.layers.DynamicEmbedding(8, optimizer="adam", name="items")
+        >>> users = tf_embed.layers.DynamicEmbedding(4, optimizer="adam", name="users")
+        >>> rows = tf_embed.distributed.look_up_together(
+        ...     [(items, tf.constant([3, 5])), (users, tf.constant([7, 7]))], training=True
+        ... )
+        >>> [one.shape.as_list() for one in rows]
+        [[2, 8], [2, 4]]
+    """
+    calls = items_of(calls, "calls")
+    for call in calls:
+        is_call = isinstance(call, tuple) and len(call) > 1
+        if not is_call or not isinstance(call[0], keras.layers.Layer):
+            raise ValueError(
+                "`calls` must have tuples of a layer and its arguments. Received: "
+                f"calls=[..., {shown(call)}, ...]"
+            )
+    kwargs = {} if training is None else {"training": flag(training, "training")}
+    with joint_lookups.recorded() as lookups:
+        for layer, *args in calls:
+            if _has_tables_on_workers(layer):
+                layer(*args, **kwargs)
+    with joint_lookups.answered(look_up(lookups)):
+        return [layer(*args, **kwargs) for layer, *args in calls]
+
+
 def _ids_of_layers(
     model: keras.Model,
 ) -> tuple[list[tuple[LayerWithTables, int]], keras.Model] | None:
@@ -60,9 +110,7 @@ def _ids_of_layers(
     layers, ids = [], []
     inputs = getattr(model, "inputs", None)  # of functional and sequential models
     for layer in model.layers if inputs else ():
-        if not isinstance(layer, LayerWithTables) or not layer.built:
-            continue
-        if not any(isinstance(table, WorkerTable) for table in layer.looked_up_tables):
+        if not _has_tables_on_workers(layer):
             continue
         try:
             of_layer = keras.tree.flatten(layer.input)
@@ -72,3 +120,9 @@ def _ids_of_layers(
         layers.append((layer, len(of_layer)))
         ids += of_layer
     return (layers, keras.Model(inputs, ids)) if layers else None
+
+
+def _has_tables_on_workers(layer: keras.layers.Layer) -> bool:
+    if not isinstance(layer, LayerWithTables) or not layer.built:
+        return False
+    return any(isinstance(table, WorkerTable) for table in layer.looked_up_tables)
