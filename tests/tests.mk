@@ -71,7 +71,7 @@ $(OLD_VENV)/.tensorflow: | system
 	$(call environment,$(OLD_VENV),$(OLD_TF))
 
 $(OLD_VENV)/.ready: $(OLD_VENV)/.tensorflow
-	$(OLD_VENV)/bin/python -m pip install -q hypothesis pytest pytest-xdist \
+	$(OLD_VENV)/bin/python -m pip install -q hypothesis pytest pytest-xdist pyyaml \
 	    tensorflow-io==0.37.1 "moto[server]"
 	@touch $@
 

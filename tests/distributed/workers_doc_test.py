@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-import pytest
+import yaml
 from absl.testing import absltest
 
 from tf_embed.distributed import run
@@ -105,7 +105,6 @@ class WorkersDocTest(absltest.TestCase):
         self.assertCountEqual(links, [path.name for path in EXAMPLES.iterdir() if path.is_file()])
 
     def test_the_manifest_of_kubernetes_parses(self):
-        yaml = pytest.importorskip("yaml")
         job = yaml.safe_load((EXAMPLES / "tfjob.yaml").read_text())
         self.assertEqual(job["kind"], "TFJob")
         worker = job["spec"]["tfReplicaSpecs"]["Worker"]
