@@ -353,6 +353,8 @@ Status TieredTable::Replace(const ExecContext& inner, const Write& write, const 
                             const Keys& keys) {
   Status status = write.verb(inner, batch);
   if (store_->size() == 0) return status;
+  // A lookup that has looked into the cache before must look again, once the store has no row.
+  moves_.fetch_add(1, std::memory_order_release);
   if (status.ok()) {
     const auto erase = [&](size_t begin, size_t end) {
       store_->Erase(keys.keys.data() + begin, end - begin);
@@ -592,9 +594,9 @@ Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   const std::lock_guard<OrderedMutex> lock(promotion_);
   const ExecContext inner = context.Holding(Held::kWriting).InSerial();
   TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
-  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+  // The store's copy first: it may be older, and a lookup that misses the cache reads it.
   store_->Erase(batch.keys, batch.size);
-  return Status();
+  return cache_->Erase(inner, batch);
 }
 
 }  // namespace tf_embed
