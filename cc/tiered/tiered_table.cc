@@ -590,11 +590,10 @@ Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   if (options_.policy.plans_writes() && context.held != Held::kWriting) {
     turn = std::unique_lock<OrderedMutex>(locks_.policy);
   }
-  // A row must not come up between the two.
+  // The store's copy, which may be older, leaves first. No row may come up between the two.
   const std::lock_guard<OrderedMutex> lock(promotion_);
   const ExecContext inner = context.Holding(Held::kWriting).InSerial();
   TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
-  // The store's copy first: it may be older, and a lookup that misses the cache reads it.
   store_->Erase(batch.keys, batch.size);
   return cache_->Erase(inner, batch);
 }
