@@ -180,8 +180,9 @@ def tracked(rooms: Sequence[str]) -> list[str]:
 class Tree:
     """A copy of the tree, in which mutants are made and tried."""
 
-    def __init__(self, folder: pathlib.Path, jobs: int) -> None:
+    def __init__(self, folder: pathlib.Path, jobs: int, num_rings: int) -> None:
         self.folder = folder
+        self.num_rings = num_rings
         self.jobs = jobs
         self.python = sys.executable
         self.environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHON": self.python}
@@ -259,7 +260,7 @@ class Tree:
         try:
             if mutant is not None:
                 file.write_text(mutant.made(source))
-            for ring in self.rings(path):
+            for ring in self.rings(path)[: self.num_rings]:
                 if not is_python and self.bazel("build", ring) != 0:
                     return "invalid"
                 failed = self.pytest(ring) if is_python else self.bazel("test", ring)
@@ -278,6 +279,7 @@ def main() -> None:
     parser.add_argument("--rooms", default=",".join(ROOMS), help="folders or files")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none later")
     parser.add_argument("--share", type=float, default=0.9)
+    parser.add_argument("--rings", type=int, default=3, help="1: the nearest tests alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--tree", default=str(ROOT / "build" / "mutants" / "tree"))
     parser.add_argument("--list", action="store_true")
@@ -291,7 +293,7 @@ def main() -> None:
     if arguments.list:
         print(*(one.shown(sources[one.path]) for one in drawn[: arguments.mutants]), sep="\n")
         return
-    tree = Tree(pathlib.Path(arguments.tree), arguments.jobs)
+    tree = Tree(pathlib.Path(arguments.tree), arguments.jobs, arguments.rings)
     until = time.monotonic() + arguments.seconds
     counts = {"caught": 0, "survived": 0, "invalid": 0}
     sound: set[str] = set()

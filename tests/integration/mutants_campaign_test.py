@@ -54,6 +54,7 @@ class MutantsTest(parameterized.TestCase):
 
     def test_outcomes(self):
         tree = object.__new__(PlantedTree)
+        tree.num_rings = 1
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         tree.folder = pathlib.Path(folder.name)
