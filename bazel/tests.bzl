@@ -26,3 +26,41 @@ def cc_tests(deps, locks = [], shards = {}, exclude = [], data = []):
             tags = ["locks"] if name in locks else [],
             deps = deps,
         )
+
+def fuzzer(name, deps, srcs = [], data = [], replay = True):
+    """Makes two programs of a target of tests/cc/fuzz.
+
+    NAME_replay_test reads the target's seeds and its corpus, and is a test like others. NAME_fuzzer
+    is libFuzzer's, which needs `--config=fuzz` and clang.
+
+    Args:
+      name: Name of the target. Its file is NAME_fuzzer.cc, its corpus is in corpus/NAME.
+      deps: What it links.
+      srcs: Sources besides.
+      data: Files that it reads.
+      replay: Whether to make the test.
+    """
+    corpus = native.glob(["corpus/" + name + "/*"], allow_empty = True)
+    srcs = srcs + [name + "_fuzzer.cc", "target.h", "tools.h"]
+    if replay:
+        native.cc_test(
+            name = name + "_replay_test",
+            timeout = "long",
+            srcs = srcs + ["replay.cc"],
+            args = [native.package_name() + "/corpus/" + name] if corpus else [],
+            copts = TF_EMBED_COPTS,
+            data = data + corpus,
+            linkstatic = True,
+            deps = deps,
+        )
+    native.cc_binary(
+        name = name + "_fuzzer",
+        testonly = True,
+        srcs = srcs + ["libfuzzer.cc"],
+        copts = TF_EMBED_COPTS,
+        data = data,
+        linkopts = ["-fsanitize=fuzzer"],
+        linkstatic = True,
+        tags = ["manual"],
+        deps = deps,
+    )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, by tier, and what stands beside them. The Makefile includes this.
 
-# A server that tests start themselves.
+# A server that tests start themselves, and a checker of models.
 .PHONY: test-system
 test-system: | system
-	$(call packages,redis-server)
+	$(call packages,redis-server spin)
 
 .PHONY: test-quick
 test-quick: test-system library $(VENV)/.ready
@@ -41,6 +41,8 @@ campaigns: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
 	$(VENV)/bin/python tests/campaigns/hostile_calls.py
 	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000
+	$(VENV)/bin/python tests/campaigns/variable_states.py --seconds=3600
+	$(MAKE) fuzz SECONDS=3600
 	$(MAKE) parity-workers
 
 # Tables on 1, 2, 3 and 4 workers of this machine, on real data; DATA=folder has u.data of MovieLens.
@@ -108,6 +110,35 @@ test-tfra: $(TFRA_VENV)/.ready
 sanitize: configured
 	$(BAZEL) test --config=asan //tests/cc/...
 	$(BAZEL) test --config=tsan //tests/cc/...
+
+# Each reader of bytes, fed by libFuzzer; all together for so many seconds. clang builds the programs,
+# and the compiler of everything else those that write the seeds.
+SECONDS ?= 60
+FUZZ := build/fuzz
+FUZZERS := $(patsubst tests/cc/fuzz/%_fuzzer.cc,%,$(wildcard tests/cc/fuzz/*_fuzzer.cc))
+.PHONY: fuzz
+fuzz: configured $(VENV)/.ready
+	$(call packages,clang libclang-rt-dev)
+	@rm -rf $(FUZZ)/programs $(FUZZ)/replays && mkdir -p $(FUZZ)/programs $(FUZZ)/replays
+	$(BAZEL) build $(patsubst %,//tests/cc/fuzz:%_replay_test,$(filter-out planted,$(FUZZERS)))
+	@cd "$$($(BAZEL) info bazel-bin)" && cp --parents -L tests/cc/fuzz/*_replay_test \
+	    cc/redis/client/libtf_embed_redis.so $(CURDIR)/$(FUZZ)/replays
+	@CC=clang PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(FUZZ)/bazelrc
+	$(BAZEL) --bazelrc=$(FUZZ)/bazelrc build --config=fuzz $(patsubst %,//tests/cc/fuzz:%_fuzzer,$(FUZZERS))
+	@cd "$$($(BAZEL) --bazelrc=$(FUZZ)/bazelrc info --config=fuzz bazel-bin)" && cp --parents -L \
+	    tests/cc/fuzz/*_fuzzer cc/redis/client/libtf_embed_redis.so $(CURDIR)/$(FUZZ)/programs
+	$(VENV)/bin/python tests/campaigns/fuzz.py --programs=$(FUZZ)/programs \
+	    --replays=$(FUZZ)/replays --seconds=$(SECONDS) $(FUZZ_ARGS)
+
+# Models of protocols between threads, explored as a whole.
+.PHONY: proof
+proof: test-system configured
+	$(BAZEL) test --test_output=all --nocache_test_results //tests/cc/models/...
+
+# Code with one thing broken at a time, and whether the tests say so: hours.
+.PHONY: mutants
+mutants: test-system library $(VENV)/.ready
+	$(VENV)/bin/python tests/campaigns/mutants.py --mutants=300 $(MUTANTS_ARGS)
 
 .PHONY: tables
 tables: $(VENV)/.ready wheel-tf216

@@ -237,7 +237,11 @@ Status RedisRows::Exchange(const std::vector<Change>& changes, std::vector<uint3
   lost->clear();
   RedisCommands commands;
   std::vector<uint32_t> order;
-  std::vector<const uint32_t*> pieces;
+  struct Piece {
+    const uint32_t* numbers;
+    size_t count;
+  };
+  std::vector<Piece> pieces;
   std::vector<std::string> names;
   std::vector<std::string> counts;
   if (expires()) names.reserve(changes.size());
@@ -245,7 +249,7 @@ Status RedisRows::Exchange(const std::vector<Change>& changes, std::vector<uint3
   const auto key_of = [&](size_t i) { return changes[i].key; };
   ForEachPiece(changes.size(), key_of, &order,
                [&](size_t slice, const uint32_t* numbers, size_t size) {
-                 pieces.push_back(numbers);
+                 pieces.push_back({numbers, size});
                  commands.Begin(slots_[slice]);
                  commands.Add("EVAL");
                  if (!expires()) {
@@ -271,8 +275,14 @@ Status RedisRows::Exchange(const std::vector<Change>& changes, std::vector<uint3
                });
   return server_->Run(commands, [&](size_t index, const TfEmbedRedisReply& reply) {
     if (reply.type != TF_EMBED_REDIS_ARRAY) return Unexpected("EVAL");
+    const Piece& piece = pieces[index];
     for (size_t i = 0; i < reply.num_elements; ++i) {
-      lost->push_back(pieces[index][reply.elements[i].integer]);
+      const TfEmbedRedisReply& number = reply.elements[i];
+      if (number.type != TF_EMBED_REDIS_INTEGER || number.integer < 0 ||
+          static_cast<uint64_t>(number.integer) >= piece.count) {
+        return Unexpected("EVAL");
+      }
+      lost->push_back(piece.numbers[number.integer]);
     }
     return Status();
   });

@@ -353,6 +353,8 @@ Status TieredTable::Replace(const ExecContext& inner, const Write& write, const 
                             const Keys& keys) {
   Status status = write.verb(inner, batch);
   if (store_->size() == 0) return status;
+  // A lookup that has looked into the cache before must look again, once the store has no row.
+  moves_.fetch_add(1, std::memory_order_release);
   if (status.ok()) {
     const auto erase = [&](size_t begin, size_t end) {
       store_->Erase(keys.keys.data() + begin, end - begin);
@@ -588,13 +590,12 @@ Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
   if (options_.policy.plans_writes() && context.held != Held::kWriting) {
     turn = std::unique_lock<OrderedMutex>(locks_.policy);
   }
-  // A row must not come up between the two.
+  // The store's copy, which may be older, leaves first. No row may come up between the two.
   const std::lock_guard<OrderedMutex> lock(promotion_);
   const ExecContext inner = context.Holding(Held::kWriting).InSerial();
   TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
-  TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
   store_->Erase(batch.keys, batch.size);
-  return Status();
+  return cache_->Erase(inner, batch);
 }
 
 }  // namespace tf_embed

@@ -344,7 +344,7 @@ class TieredTable final : public Table,
 
   // Held while rows come up, or are written to go down, by who does not wait for a pool of threads.
   mutable OrderedMutex promotion_{LockRank::kTier};
-  mutable std::atomic<uint64_t> moves_{0};    // times that rows came up
+  mutable std::atomic<uint64_t> moves_{0};    // times that rows came up, or over
   mutable Victims victims_;                   // of promotion_, or of who is alone
   mutable std::atomic<size_t> next_tick_{0};  // rows of the cache at which a tick ends
   mutable SeenBatches seen_;

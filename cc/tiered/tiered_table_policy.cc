@@ -227,13 +227,14 @@ Status TieredTable::Remove(const int64_t* keys, size_t count, std::atomic<uint64
     }
     // A row must not come up between the two.
     const std::lock_guard<OrderedMutex> lock(promotion_);
-    if (changes_ == nullptr) {
-      cache_->cache()->Drop(inner, batch.keys, batch.size);
-    } else {
-      TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
-      TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
-    }
+    if (changes_ != nullptr) TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
+    // The store's copies first: they may be older, and a lookup that misses the cache reads them.
     store_->Erase(batch.keys, batch.size);
+    if (changes_ != nullptr) {
+      TF_EMBED_RETURN_IF_ERROR(cache_->Erase(inner, batch));
+    } else {
+      cache_->cache()->Drop(inner, batch.keys, batch.size);
+    }
     counter->fetch_add(batch.size, std::memory_order_relaxed);
   }
   return Status();

@@ -133,13 +133,14 @@ def read(path: str, version: int) -> Publication:
         weights = body.pop("weights")
         if weights is not None:
             found = [
-                Weight(**{**one, "shape": tuple(one["shape"])}) for one in weights.pop("weights")
+                checked_json.record(Weight, {**one, "shape": tuple(one["shape"])})
+                for one in weights.pop("weights")
             ]
-            weights = WeightsFile(**weights, weights=tuple(found))
-        tables = tuple(TableFiles(**table) for table in body.pop("tables"))
-        kinds = tuple(body.pop("kinds"))
-        publication = Publication(**body, tables=tables, kinds=kinds, weights=weights)
-        if publication.version != version or len(kinds) != len(tables):
+            weights = checked_json.record(WeightsFile, {**weights, "weights": tuple(found)})
+        tables = tuple(manifest.table_files(table) for table in body.pop("tables"))
+        parts = {"tables": tables, "kinds": tuple(body.pop("kinds")), "weights": weights}
+        publication = checked_json.record(Publication, {**body, **parts})
+        if publication.version != version or len(publication.kinds) != len(tables):
             raise ValueError
     return publication
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import types
+import typing
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tf_embed.ops import snapshot_ops
 
 _FORMAT = 1
+
+_Record = TypeVar("_Record")
 
 
 def write(folder: str, name: str, body: dict[str, Any]) -> None:
@@ -35,10 +40,37 @@ def reading(path: str) -> Iterator[dict[str, Any]]:
         text = file.read()
     try:
         yield _body_of(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    # The last one: lists in lists without end.
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise tf.errors.DataLossError(
             None, None, f"'{path}' is damaged, or of another format."
         ) from error
+
+
+def record(kind: type[_Record], fields: dict[str, Any]) -> _Record:
+    """Makes a dataclass of a part of a body.
+
+    Raises:
+        TypeError: If it has other fields, or one of another type than the class says.
+    """
+    made = kind(**fields)
+    for name, hint in typing.get_type_hints(kind).items():
+        if not _is_of(getattr(made, name), hint):
+            raise TypeError(f"`{name}` must be of type {hint}. Received: {getattr(made, name)!r}")
+    return made
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    arguments = typing.get_args(hint)
+    if isinstance(hint, types.UnionType):
+        return any(_is_of(value, one) for one in arguments)
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is_of(one, arguments[0]) for one in value)
+    if hint is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    if hint is int:
+        return type(value) is int
+    return isinstance(value, hint)
 
 
 def _body_of(text: bytes) -> dict[str, Any]:

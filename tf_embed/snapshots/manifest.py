@@ -13,6 +13,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -98,10 +99,23 @@ def read(folder: str) -> SnapshotInfo:
     """
     path = os.path.join(folder, FILE)
     with checked_json.reading(path) as body:
-        tables = tuple(TableFiles(**table) for table in body.pop("tables"))
-        info = SnapshotInfo(**body, tables=tables)
+        tables = tuple(table_files(table) for table in body.pop("tables"))
+        info = checked_json.record(SnapshotInfo, {**body, "tables": tables})
     # A folder that was renamed is a snapshot of its new name.
     return dataclasses.replace(info, name=os.path.basename(folder))
+
+
+def table_files(fields: dict[str, Any]) -> TableFiles:
+    """What a body says of the files of a table.
+
+    Raises:
+        TypeError: If a field is missing, or of another type.
+        ValueError: If the files would lie in another folder.
+    """
+    found = checked_json.record(TableFiles, fields)
+    if "/" in found.file_name:
+        raise ValueError(f"`file_name` must have no '/'. Received: {found.file_name!r}")
+    return found
 
 
 def files_of(folder: str, file_name: str, table: str) -> TableFiles:

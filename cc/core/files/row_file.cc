@@ -360,6 +360,10 @@ Status RowFileReader::ReadHeader(uint64_t* offset) {
     if (crc != expected) return Damaged("the checksum of its header is wrong");
     const Status status = DecodeBody(body, &header_);
     if (!status.ok()) return Damaged(status.message());
+    if ((header_.padded || header_.has_changes || header_.has_links) &&
+        (header_.has_string_keys() || header_.has_string_values())) {
+      return Damaged("it has strings, and files of its form have none");
+    }
   } catch (const std::bad_alloc&) {
     return Status::ResourceExhausted([] { return "No memory for the header of a file of rows."; });
   }

@@ -117,9 +117,9 @@ class Waiting final : public Admission {
   }
 
   Status Load(const int64_t* numbers, size_t count) override {
+    if (count < 2 || numbers[0] != static_cast<int64_t>(kind_) || numbers[1] < 1) return Damaged();
     const int64_t* at = numbers + 2;
     const int64_t* const end = numbers + count;
-    if (count < 2 || numbers[0] != static_cast<int64_t>(kind_) || numbers[1] < 1) return Damaged();
     std::unique_ptr<Generation> young = New(), old = New();
     TF_EMBED_RETURN_IF_ERROR(young->Load(&at, end));
     TF_EMBED_RETURN_IF_ERROR(old->Load(&at, end));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A BackingStore whose verbs fail when a test wants it.
+// A BackingStore whose verbs fail when a test wants it, or let another thread go first.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_FAULTY_STORE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_FAULTY_STORE_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "cc/core/table/backing_store.h"
@@ -19,6 +21,10 @@ class FaultyStore final : public BackingStore {
   // Fails the verbs Get and Put after so many more of them; -1: never.
   void FailAfter(int verbs) { verbs_left_ = verbs; }
 
+  // What another thread does before the next Get, or Erase, looks at the rows. Set while no verb
+  // runs.
+  std::function<void()> before_get, before_erase;
+
   size_t size() const override { return store_->size(); }
   size_t shared() const override { return store_->shared(); }
   void Contains(const int64_t* keys, size_t count, bool* exists) const override {
@@ -28,6 +34,7 @@ class FaultyStore final : public BackingStore {
              WholeRows* rows) override {
     rows->size = 0;
     TF_EMBED_RETURN_IF_ERROR(Fault("read"));
+    Run(&before_get);
     return store_->Get(context, keys, count, after, rows);
   }
   using BackingStore::Put;
@@ -38,7 +45,10 @@ class FaultyStore final : public BackingStore {
   void Unshare(const int64_t* keys, size_t count, const uint64_t* statistics) override {
     store_->Unshare(keys, count, statistics);
   }
-  void Erase(const int64_t* keys, size_t count) override { store_->Erase(keys, count); }
+  void Erase(const int64_t* keys, size_t count) override {
+    Run(&before_erase);
+    store_->Erase(keys, count);
+  }
   bool FindStatistics(int64_t key, uint64_t* statistics) const override {
     return store_->FindStatistics(key, statistics);
   }
@@ -78,6 +88,10 @@ class FaultyStore final : public BackingStore {
   const std::string& name() const override { return store_->name(); }
 
  private:
+  static void Run(std::function<void()>* first) {
+    if (*first == nullptr) return;
+    std::thread(std::exchange(*first, nullptr)).join();
+  }
   Status Fault(const char* what) {
     if (verbs_left_ < 0) return Status();
     if (verbs_left_ > 0) {

@@ -77,6 +77,56 @@ TEST_P(TieredTableTest, RowsBeyondTheCacheGoDown) {
   }
 }
 
+// The first key that is in the store alone.
+int64_t ColdKey(const FaultyStore& store, const std::vector<int64_t>& keys) {
+  for (const int64_t key : keys) {
+    bool exists;
+    store.Contains(&key, 1, &exists);
+    if (exists) return key;
+  }
+  ADD_FAILURE() << "there is none";
+  return 0;
+}
+
+TEST_P(TieredTableTest, ALookupFindsARowThatIsReplacedMeanwhile) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  const int64_t key = ColdKey(*store, KeysUpTo(200));
+  // Room is in the cache: a write that makes some waits for lookups.
+  for (const int64_t other : KeysUpTo(200)) {
+    bool stored;
+    store->Contains(&other, 1, &stored);
+    if (!stored) ASSERT_TRUE(table->Erase(context, Batch{other}).ok());
+  }
+  // The lookup has looked into the cache by then.
+  store->before_get = [&] {
+    const std::vector<float> row(kDim, 2.0f);
+    const RuleSlots rule = table->rule();  // with slots, of which it has none, all of a row is new
+    HeldTables paused(HostAllocator());
+    const Table* const tables[] = {table.get()};
+    ASSERT_TRUE(paused.Take(tables, 1, Held::kPaused).ok());
+    ASSERT_TRUE(table
+                    ->InsertOrAssign(ExecContext::Serial().Holding(Held::kPaused), Batch{key},
+                                     row.data(), {&rule, row.data()})
+                    .ok());
+  };
+  EXPECT_EQ(std::vector<float>(kDim, 2.0f), Get({key}));
+  EXPECT_TRUE(store->before_get == nullptr);
+}
+
+TEST_P(TieredTableTest, ALookupBesideARemovalSeesNoOlderRow) {
+  for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
+  const int64_t key = ColdKey(*store, KeysUpTo(200));
+  context.training = true;
+  Get({key});  // it comes up, and stays in the store
+  context.training = false;
+  Put({key}, 2.0f);
+  std::vector<float> found;
+  store->before_erase = [&] { found = Get({key}); };
+  ASSERT_TRUE(table->Erase(context, Batch{key}).ok());
+  EXPECT_EQ(std::vector<float>(kDim, 2.0f), found) << "1 is what the store has";
+  EXPECT_EQ(199u, table->size());
+}
+
 TEST_P(TieredTableTest, EvaluationMovesNoRow) {
   for (int64_t key = 0; key < 200; ++key) Put({key}, 1.0f);
   const TableStats before = table->Stats();

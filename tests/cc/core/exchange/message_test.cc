@@ -19,6 +19,18 @@ StringBatch BatchOf(const std::vector<std::string>& strings) {
   return batch;
 }
 
+TEST(Message, NarrowRowsTakeTheirBytesAndNoMore) {
+  const std::vector<float> rows = {1.0f, 2.0f, 3.0f};  // of which two travel
+  for (const WireType wire : {WireType::kBFloat16, WireType::kHalf}) {
+    std::string message(2 * kWordBytes, '?');
+    PackRows(reinterpret_cast<const char*>(rows.data()), 2, sizeof(float), wire, message.data());
+    EXPECT_EQ("????", message.substr(kWordBytes));
+    std::vector<float> back(3, 7.0f);
+    UnpackRows(message.data(), 2, sizeof(float), wire, reinterpret_cast<char*>(back.data()));
+    EXPECT_EQ((std::vector<float>{1.0f, 2.0f, 7.0f}), back);
+  }
+}
+
 TEST(Message, RowsComeBackAsTheyWere) {
   for (const size_t row_bytes : {1, 2, 8, 12}) {
     std::string rows(row_bytes * 5, '\0');

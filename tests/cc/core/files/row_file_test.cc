@@ -309,6 +309,25 @@ TEST(RowFile, RefusesLinksThatLeadNowhere) {
             reader.ReadBlock(1, &block).message());
 }
 
+TEST(RowFile, RefusesStringsInFormsWithoutThem) {
+  for (const RowFileHeader& header :
+       {Strings(), Header(StoredType::kUint32, StoredType::kString, 1),
+        Header(StoredType::kString, StoredType::kFloat, 1)}) {
+    for (char format = 2; format <= 5; ++format) {
+      Memory file;
+      ASSERT_TRUE(Write(header, Rows(0, header), 1, &file).ok());
+      file.content[8] = format;
+      uint64_t body_bytes;
+      std::memcpy(&body_bytes, file.content.data() + 16, sizeof(body_bytes));
+      const size_t end = 24 + body_bytes;
+      const uint32_t crc = ExtendCrc32c(0, file.content.data(), end);
+      std::memcpy(file.content.data() + end, &crc, sizeof(crc));
+      EXPECT_EQ("'memory' is damaged: it has strings, and files of its form have none.",
+                RowFileReader(&file, HostAllocator()).Verify().message());
+    }
+  }
+}
+
 TEST(RowFile, EachFlippedBitOfLinksIsAnError) {
   WithLinks with;
   with.Make({0, 5, 7, 31});

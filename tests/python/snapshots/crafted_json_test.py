@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of JSON that say anything at all: read, or called damaged by name.
+
+Most have a right checksum, so that what is in them is looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+from hypothesis import given, settings
+from hypothesis import strategies as draw
+
+from tf_embed.serving import publication
+from tf_embed.serving.publication import Publication, Weight, WeightsFile
+from tf_embed.snapshots import checked_json, manifest
+from tf_embed.snapshots.manifest import SnapshotInfo, TableFiles
+
+# The same each time; a failing one is made small and printed.
+SETTINGS = settings(max_examples=300, derandomize=True, database=None, deadline=None)
+
+FILES = TableFiles(table="items", file_name="items", save=7, rows=3, bytes=100)
+SNAPSHOT = SnapshotInfo(name="s", since="r", time=1.5, tables=(FILES, FILES), keys="hashes")
+WEIGHTS = WeightsFile(bytes=8, checksum=9, weights=(Weight("w", (2, 1), "float32"),))
+PUBLICATION = Publication(3, 2, "run", 1.5, (FILES,), ("kind",), WEIGHTS)
+
+anything = draw.recursive(
+    draw.none()
+    | draw.booleans()
+    | draw.integers()
+    | draw.floats()
+    | draw.text(max_size=9)
+    | draw.sampled_from(["", "..", "../x", "/etc", "\0"]),
+    lambda inner: (
+        draw.lists(inner, max_size=3) | draw.dictionaries(draw.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def places_in(body: Any) -> list[tuple[Any, ...]]:
+    """The ways to all parts of a body."""
+    items = body.items() if isinstance(body, dict) else enumerate(body)
+    found: list[tuple[Any, ...]] = []
+    for key, value in items:
+        found.append((key,))
+        if isinstance(value, (dict, list)):
+            found += [(key, *way) for way in places_in(value)]
+    return found
+
+
+@draw.composite
+def changed(choose: draw.DrawFn, body: dict[str, Any]) -> dict[str, Any]:
+    """A body with something else in one to three places, or with something less."""
+    body = copy.deepcopy(body)
+    for _ in range(choose(draw.integers(1, 3))):
+        way = choose(draw.sampled_from(places_in(body) or [("more",)]))
+        parent = body
+        for key in way[:-1]:
+            parent = parent[key]
+        if choose(draw.integers(0, 3)) == 0 and isinstance(parent, dict):
+            parent.pop(way[-1], None)
+        else:
+            parent[way[-1]] = choose(anything)
+    return body
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """What the file of a record has."""
+    return dict(json.loads(json.dumps(dataclasses.asdict(record))))
+
+
+class CraftedJsonTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = folder.name
+        self.snapshot = pathlib.Path(self.path) / "s"
+        self.publication = pathlib.Path(self.path) / publication.folder_name(3)
+        for one in (self.snapshot, self.publication):
+            one.mkdir()
+
+    def read(self, reader: Any, file: pathlib.Path) -> Any:
+        """What is read; None where it is called damaged."""
+        try:
+            return reader()
+        except tf.errors.DataLossError as error:
+            self.assertIn(str(file), str(error))
+            return None
+
+    def read_both(self) -> list[Any]:
+        return [
+            self.read(lambda: manifest.read(str(self.snapshot)), self.snapshot),
+            self.read(lambda: publication.read(self.path, 3), self.publication),
+        ]
+
+    def write(self, body: dict[str, Any]) -> None:
+        for folder, name in (
+            (self.snapshot, manifest.FILE),
+            (self.publication, publication.FILE),
+        ):
+            checked_json.write(str(folder), name, body)
+
+    def check_types(self, found: Any) -> None:
+        """That a record has what its class says."""
+        checked_json.record(type(found), dataclasses.asdict(found) | nested(found))
+        for table in found.tables:
+            self.assertIs(type(table.rows), int)
+            self.assertNotIn("/", table.file_name)
+
+    def test_what_was_written_is_read(self):
+        manifest.write(str(self.snapshot), SNAPSHOT)
+        publication.write(self.path, PUBLICATION)
+        self.assertEqual(self.read_both(), [SNAPSHOT, PUBLICATION])
+
+    @SETTINGS
+    @given(body=changed(plain(SNAPSHOT)))
+    def test_a_snapshot(self, body):
+        self.write(body)
+        found = self.read_both()[0]
+        if found is not None:
+            self.check_types(found)
+
+    @SETTINGS
+    @given(body=changed(plain(PUBLICATION)))
+    def test_a_publication(self, body):
+        self.write(body)
+        found = self.read_both()[1]
+        if found is not None:
+            self.check_types(found)
+
+    @SETTINGS
+    @given(text=draw.binary(max_size=99))
+    def test_any_bytes(self, text):
+        self.write_text(text)
+        self.assertEqual(self.read_both(), [None, None])
+
+    @parameterized.parameters(
+        b"[" * 1_000_000, b'{"a":' * 100_000, b"1" * 5000, b"null", b'{"checksum": NaN}', b"\xff"
+    )
+    def test_hostile_texts(self, text):
+        self.write_text(text)
+        self.assertEqual(self.read_both(), [None, None])
+
+    def write_text(self, text: bytes) -> None:
+        (self.snapshot / manifest.FILE).write_bytes(text)
+        (self.publication / publication.FILE).write_bytes(text)
+
+    @parameterized.parameters(
+        ("rows", "3"), ("rows", True), ("rows", None), ("file_name", "../items"), ("save", 1.0)
+    )
+    def test_a_table_of_other_types_is_refused(self, name, value):
+        body = plain(SNAPSHOT)
+        body["tables"][0][name] = value
+        self.write(body)
+        self.assertIsNone(self.read_both()[0])
+
+
+def nested(record: Any) -> dict[str, Any]:
+    """The fields that hold records, as they are."""
+    names = [field.name for field in dataclasses.fields(record)]
+    return {name: getattr(record, name) for name in names if name in ("tables", "weights")}
+
+
+if __name__ == "__main__":
+    absltest.main()
