@@ -20,6 +20,9 @@ help:
 	@echo 'make test-tfra   the same calls of TFRA and of tf_embed, side by side'
 	@echo 'make test-locks  the order of locks, checked while many threads run; a part of make test'
 	@echo 'make campaigns   random and hostile calls, threads and leaks, for long'
+	@echo 'make torture     kills of processes and crashes of the machine; a part of make campaigns'
+	@echo 'make corruption  damaged files of each format; a part of make campaigns'
+	@echo 'make faults      calls that fail, one thread, a clock that jumps; a part of make campaigns'
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'
@@ -61,7 +64,7 @@ examples: library $(VENV)/.demo
 	$(VENV)/bin/python examples/larger_than_memory.py --compare
 	$(VENV)/bin/python examples/movielens.py $(if $(DATA),--data="$(DATA)")
 
-CC_FILES = $(shell find cc tests/cc benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
+CC_FILES = $(shell find cc tests/campaigns tests/cc benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
 
 .PHONY: lint
 lint: $(VENV)/.ready
