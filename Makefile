@@ -22,7 +22,7 @@ help:
 	@echo 'make campaigns   random and hostile calls, threads and leaks, for long'
 	@echo 'make torture     kills of processes and crashes of the machine; a part of make campaigns'
 	@echo 'make corruption  damaged files of each format; a part of make campaigns'
-	@echo 'make faults      calls that fail, one thread, a clock that jumps; a part of make campaigns'
+	@echo 'make faults      calls and allocations that fail; a part of make campaigns'
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'

@@ -53,12 +53,11 @@ torture: library $(VENV)/.ready
 corruption: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/corruption.py --count=1000
 
-# Calls of the file system and allocations that fail, one thread, a clock that jumps, little memory.
+# Calls of the file system and allocations that fail.
 .PHONY: faults
 faults: configured library $(VENV)/.ready
 	$(BAZEL) test //tests/cc/core/table:allocation_failure_test //tests/cc/disk:disk_store_faults_test
 	$(VENV)/bin/python tests/campaigns/file_faults.py
-	$(VENV)/bin/python tests/campaigns/disturbed_suites.py
 
 # Tables on 1, 2, 3 and 4 workers of this machine, on real data; DATA=folder has u.data of MovieLens.
 .PHONY: parity-workers
