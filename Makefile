@@ -23,6 +23,9 @@ help:
 	@echo 'make proof       models of protocols between threads, explored as a whole'
 	@echo 'make mutants     code with one thing broken at a time, and whether the tests say so; hours'
 	@echo 'make campaigns   random and hostile calls, threads and leaks, for long'
+	@echo 'make torture     kills of processes and crashes of the machine; a part of make campaigns'
+	@echo 'make corruption  damaged files of each format; a part of make campaigns'
+	@echo 'make faults      calls and allocations that fail; a part of make campaigns'
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'
@@ -64,7 +67,7 @@ examples: library $(VENV)/.demo
 	$(VENV)/bin/python examples/larger_than_memory.py --compare
 	$(VENV)/bin/python examples/movielens.py $(if $(DATA),--data="$(DATA)")
 
-CC_FILES = $(shell find cc tests/cc benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
+CC_FILES = $(shell find cc tests/campaigns tests/cc benchmarks -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null)
 
 .PHONY: lint
 lint: $(VENV)/.ready

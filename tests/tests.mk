@@ -34,16 +34,32 @@ test-locks: test-system configured $(VENV)/.ready
 campaigns: library $(VENV)/.ready
 	$(MAKE) test-locks STRESS_ARGS=--seconds=600
 	$(VENV)/bin/python tests/campaigns/stress.py --seconds=1800
-	$(VENV)/bin/python tests/campaigns/kill_tiers.py --kills=100
-	$(VENV)/bin/python tests/campaigns/kill_snapshots.py --kills=200
-	$(VENV)/bin/python tests/campaigns/kill_publications.py --kills=1000
-	$(VENV)/bin/python tests/campaigns/flip_snapshots.py --flips=1000
+	$(MAKE) torture corruption faults
 	$(VENV)/bin/python tests/campaigns/raw_ops.py --calls=100000
 	$(VENV)/bin/python tests/campaigns/hostile_calls.py
 	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000
 	$(VENV)/bin/python tests/campaigns/variable_states.py --seconds=3600
 	$(MAKE) fuzz SECONDS=3600
 	$(MAKE) parity-workers
+
+# Kills of processes, and crashes of the machine.
+.PHONY: torture
+torture: library $(VENV)/.ready
+	$(VENV)/bin/python tests/campaigns/kill_tiers.py --count=300
+	$(VENV)/bin/python tests/campaigns/kill_snapshots.py --count=1000
+	$(VENV)/bin/python tests/campaigns/kill_publications.py --count=1000
+	$(VENV)/bin/python tests/campaigns/power_cuts.py --count=1000
+
+# Damaged files of each format.
+.PHONY: corruption
+corruption: library $(VENV)/.ready
+	$(VENV)/bin/python tests/campaigns/corruption.py --count=1000
+
+# Calls of the file system and allocations that fail.
+.PHONY: faults
+faults: configured library $(VENV)/.ready
+	$(BAZEL) test //tests/cc/core/table:allocation_failure_test //tests/cc/disk:disk_store_faults_test
+	$(VENV)/bin/python tests/campaigns/file_faults.py
 
 # Tables on 1, 2, 3 and 4 workers of this machine, on real data; DATA=folder has u.data of MovieLens.
 .PHONY: parity-workers

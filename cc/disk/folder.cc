@@ -186,6 +186,19 @@ Status MoveAside(const std::string& path) {
   }
 }
 
+// Brings a file, or the names in a folder, to the disk. 0 or errno.
+int Sync(int descriptor) {
+  // EINVAL: a special file that has nothing to bring there.
+  return fsync(descriptor) == 0 || errno == EINVAL ? 0 : errno;
+}
+int SyncNames(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  const int error = Sync(descriptor);
+  close(descriptor);
+  return error;
+}
+
 // Makes the folder's LOCK ours, once what another process left is away.
 Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, const Lock& lock,
                bool* moved) {
@@ -211,7 +224,11 @@ Status Prepare(const std::string& path, bool keep_leftovers, FileSystem* files, 
     rmdir(path.c_str());
     return status;
   }
-  return Status();
+  if (lock.ours) return Status();
+  // A crash of the machine must not leave rows without the word that they are ours.
+  int error = Sync(lock.descriptor);
+  if (error == 0) error = SyncNames(path);
+  return error == 0 ? Status() : FileFailure("Can't bring '" + path + "' to the disk", error);
 }
 
 // Gives a folder another name of the same shard, under which no table looks for it: removal takes
@@ -249,6 +266,7 @@ void RemoveLeftover(std::string path, bool keep_leftovers, FileSystem* files) {
   // With files of others the folder stays, and stays ours.
   if (!content.has_others && Rename(&path) != 0) return;
   if (!RemoveRows(path, content, files).ok() || content.has_others) return;
+  if (SyncNames(path) != 0) return;
   unlink((path + "/" + kLockName).c_str());
   rmdir(path.c_str());
 }
@@ -317,6 +335,7 @@ Status Folder::Open(const std::string& parent, const std::string& name, bool kee
 
 Folder::~Folder() {
   if (Owned()) {
+    (void)SyncNames(path_);  // rows go first, also in a crash of the machine
     unlink((path_ + "/" + kLockName).c_str());
     rmdir(path_.c_str());   // fails if there are files that are not ours
     flock(lock_, LOCK_UN);  // a child of fork() may have the descriptor open still

@@ -33,12 +33,21 @@ const char* LocalPath(const std::string& path) {
   return path.find("://") == std::string::npos ? path.c_str() : nullptr;
 }
 
+// The folder that a local path is in.
+std::string ParentOf(const std::string& path) {
+  std::string local = LocalPath(path);
+  while (local.size() > 1 && local.back() == '/') local.pop_back();
+  const std::string parent(tf::io::Dirname(local));
+  return parent.empty() ? "." : parent;
+}
+
 // TensorFlow's local files go to the system by Sync, and no further.
-absl::Status SyncLocal(const std::string& path) {
+absl::Status SyncLocal(const std::string& path, bool must_be_readable = true) {
   const char* const local = LocalPath(path);
   if (local == nullptr) return absl::OkStatus();
   const int file = open(local, O_RDONLY | O_CLOEXEC);
   int error = file < 0 ? errno : 0;
+  if (error == EACCES && !must_be_readable) error = 0;
   if (file >= 0) {
     // EINVAL: a special file that has nothing to bring to a disk.
     if (fsync(file) != 0 && errno != EINVAL) error = errno;
@@ -124,7 +133,22 @@ absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* 
 
 std::string Folder::PathOf(const std::string& file) const { return tf::io::JoinPath(path_, file); }
 
-absl::Status Folder::Create() const { return tf::Env::Default()->RecursivelyCreateDir(path_); }
+absl::Status Folder::Create() const {
+  tf::Env* const env = tf::Env::Default();
+  if (!IsLocal()) return env->RecursivelyCreateDir(path_);
+  // The folder's own name, too: a process that made it may have ended before it came to that.
+  std::vector<std::string> parents = {ParentOf(path_)};
+  while (!env->FileExists(parents.back()).ok()) {
+    std::string above = ParentOf(parents.back());
+    if (above == parents.back()) break;
+    parents.push_back(std::move(above));
+  }
+  TF_RETURN_IF_ERROR(env->RecursivelyCreateDir(path_));
+  for (const std::string& parent : parents) {
+    TF_RETURN_IF_ERROR(SyncLocal(parent, /*must_be_readable=*/false));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Folder::List(std::vector<std::string>* files) const {
   return tf::Env::Default()->GetChildren(path_, files);

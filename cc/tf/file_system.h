@@ -64,6 +64,7 @@ class Folder {
   const std::string& path() const { return path_; }
   std::string PathOf(const std::string& file) const;
 
+  // Makes the folder, and sees to it that its name survives a crash of the machine.
   absl::Status Create() const;
   absl::Status List(std::vector<std::string>* files) const;
   // Puts a file in place of one of that name. Where the file system can rename, it is written under

@@ -56,6 +56,7 @@ class Plan:
         step: The step of that snapshot.
         tracked: Whether its tables keep track of changes.
         plant: How it misbehaves, see PLANTS.
+        last_step: The step after which it ends.
     """
 
     seed: int
@@ -63,6 +64,7 @@ class Plan:
     step: int = 0
     tracked: bool = True
     plant: str = ""
+    last_step: int = STEPS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +179,7 @@ def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
         snapshots.load(plan.name)
     report("loaded")
     saves = Saves(snapshots, plan, report)
-    for step in range(plan.step + 1, STEPS + 1):
+    for step in range(plan.step + 1, plan.last_step + 1):
         if plan.plant != "step" or step % 7:
             tables.train(step)
         report("step", step=step)

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import figures
+
 Report = Callable[..., None]
 
 
@@ -122,7 +124,7 @@ def run_campaign(
         The exit status: 1 if there are findings.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=kills)
+    parser.add_argument("--kills", "--count", type=int, default=kills)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
     parser.add_argument("--plant", choices=plants, help=argparse.SUPPRESS)
@@ -141,10 +143,5 @@ def run_campaign(
                 campaign.start_again()
                 if failures == 5:
                     break
-    for what, count in sorted(campaign.counts.items()):
-        print(f"{what:40} {count:6,}")
-    print(
-        f"{name}: {campaign.counts['killed']} of {number} processes killed, "
-        f"{time.monotonic() - begin:.0f} s, {failures} failures"
-    )
-    return 1 if failures else 0
+    print(f"{name}: {campaign.counts['killed']} of {number} processes killed")
+    return figures.show(name, campaign.counts["killed"], failures, begin, campaign.counts)

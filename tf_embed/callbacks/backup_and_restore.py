@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.saving import durable
 
 _CURRENT = "current"  # has the name of the folder of the newest whole backup
 _BACKUP = re.compile(r"backup-(\d+)")
@@ -30,8 +31,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     As with Keras, the model must be built before `fit`, and training goes on at the beginning of an
     epoch. With a number for `save_freq`, the batches of that epoch which were trained before the
     backup are trained again. With several workers, all pass the same folder, which all can read.
-    Backups that Keras's own callback wrote are not read. Files are not synchronized to the disk,
-    so a machine that loses its power may lose the newest backup.
+    Backups that Keras's own callback wrote are not read. On a local disk, a
+    backup is synchronized before the one before is removed, so it also survives a crash of the
+    machine.
 
     Args:
         backup_dir: The folder for backups of this training, on any file system that TensorFlow
@@ -114,11 +116,16 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             return
         numbers = [int(found[1]) for one in self._names() if (found := _BACKUP.fullmatch(one))]
         name = f"backup-{max(numbers, default=0) + 1:06}"
+        durable.sync_tree(self.backup_dir)
         tf.io.gfile.rename(self.backup_dir, os.path.join(self._folder, name))
         path = os.path.join(self._folder, _CURRENT)
         with tf.io.gfile.GFile(f"{path}.new", "w") as file:
             file.write(f"{name}\n")
+        durable.sync(f"{path}.new")
+        durable.sync(self._folder)  # the name of the backup, before a file has it
         tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+        durable.sync(self._folder)
+        durable.sync_parent(self._folder)
         self._remove_except(name)
 
     def _current(self) -> str | None:

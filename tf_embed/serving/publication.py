@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
+from tf_embed.saving import durable
 from tf_embed.snapshots import checked_json, files, manifest
 from tf_embed.snapshots.manifest import TableFiles
 
@@ -154,6 +155,8 @@ def remove(path: str, version: int) -> None:
         if name in present:
             with contextlib.suppress(tf.errors.NotFoundError):
                 tf.io.gfile.remove(os.path.join(folder, name))
+        if name == FILE and present:
+            durable.sync(folder)  # or a crash of the machine may bring it back without its rows
     files.remove(folder)
 
 

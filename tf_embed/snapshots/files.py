@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_embed import validation
+from tf_embed.saving import durable
 from tf_embed.snapshots import manifest
 from tf_embed.snapshots.manifest import SnapshotInfo
 
@@ -152,6 +153,7 @@ def remove(folder: str) -> None:
     """Removes a snapshot: first what makes it one."""
     if manifest.exists(folder):
         tf.io.gfile.remove(os.path.join(folder, manifest.FILE))
+        durable.sync(folder)  # or a crash of the machine may bring it back without its rows
     names = [name for name in manifest.names_in(folder) if _OURS.match(name)]
     _remove_files(os.path.join(folder, name) for name in names)
     if not manifest.names_in(folder):

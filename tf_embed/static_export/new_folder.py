@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tf_embed.saving import durable
+
 _SAVED_MODEL = "saved_model.pb"
 
 
@@ -24,6 +26,8 @@ def new_folder(path: str, overwrite: bool) -> Iterator[str]:
     Raises:
         ValueError: If something is there, and it is not a SavedModel that may be replaced. Also if
             it came while the block ran.
+        tf.errors.OpError: If it can't be written. What was there is there still, or has the name
+            that the message says. A crash between two renames leaves it under such a name, too.
     """
     path = os.path.normpath(path) if "://" not in path else path.rstrip("/")
     _check_free(path, overwrite)
@@ -34,18 +38,38 @@ def new_folder(path: str, overwrite: bool) -> Iterator[str]:
         tf.io.gfile.makedirs(written)
         yield written
         _check_free(path, overwrite)
+        durable.sync_tree(written)
         if tf.io.gfile.exists(path):
             tf.io.gfile.rename(path, replaced)
         try:
             tf.io.gfile.rename(written, path)
-        except BaseException:
+        except BaseException as error:
             if tf.io.gfile.exists(replaced):
-                tf.io.gfile.rename(replaced, path)
+                _put_back(replaced, path, error)
             raise
+        durable.sync_parent(path)  # before what it replaces is removed
     finally:
-        for leftover in (written, replaced):
+        # Without the new one, what it replaces is the only one.
+        for leftover in (written, replaced) if tf.io.gfile.exists(path) else (written,):
             if tf.io.gfile.exists(leftover):
                 tf.io.gfile.rmtree(leftover)
+
+
+def _put_back(replaced: str, path: str, failure: BaseException) -> None:
+    """Gives a folder its name again.
+
+    Raises:
+        tf.errors.UnavailableError: If it can't have it. The message has the name that it has.
+    """
+    try:
+        tf.io.gfile.rename(replaced, path)
+    except tf.errors.OpError as error:
+        raise tf.errors.UnavailableError(
+            None,
+            None,
+            f"'{path}' can't be replaced ({failure}), and what was there is '{replaced}' now, "
+            f"because it can't be renamed again: {error}",
+        ) from failure
 
 
 def _check_free(path: str, overwrite: bool) -> None:

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets each call of a save that changes a file fail, and loads what is there.
+
+    python tests/campaigns/file_faults.py [--count=0] [--seed=1] [--only=NAME]
+
+What saves is one of `savers.SAVERS`, except backups: Keras writes these by HDF5, which may end the
+process (signal 11) if it can't write. A save is made again and again: its first call of a kind
+fails, then the second one, and so on, alone or with all later ones, as is drawn. Kinds are the
+calls that open, write, cut, synchronize, rename, link and remove files and make folders. Errors are
+those of a full disk and of a broken one. `--count` is the most calls of a kind that fail, drawn at
+random; 0 for all. At last writes are short, and calls slow. It is a finding
+
+- if a save that failed leaves neither the rows of before nor those that it was to save, or one that
+  returned does not leave these;
+- if a save that failed raises no error, and its rows are not there;
+- if the message of an error does not name the folder;
+- if the next save, of a disk that is well again, fails or is not loaded;
+- if the process ends, or says nothing for `--stall` seconds.
+
+`--plant` makes the campaign misbehave on purpose, to show that it notices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import errno
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
+
+import file_calls
+
+if __name__ == "__main__":
+    file_calls.start_under()
+
+import figures
+import tensorflow as tf
+from killed_process import Finding, Process, Report
+from savers import SAVERS, Saver
+
+NAMES = tuple(name for name in SAVERS if name != "backups")
+KINDS = tuple(one for one in file_calls.KINDS if one != "mark")
+ERRORS = (errno.ENOSPC, errno.EIO)
+PLANTS = ("silent", "lost")
+
+
+class Faults:
+    """A saver, and the number that its folder holds."""
+
+    def __init__(self, saver: Saver, plant: str) -> None:
+        self.saver, self.plant = saver, plant
+        self.number = 1
+        saver.save(1)
+
+    def one(self, kind: str, passes: int, error: int, for_good: bool) -> str | None:
+        """Lets a call fail. What became of the save; None if it had no such call."""
+        before, number = self.number, self.number + 1
+        first = file_calls.count(kind)
+        file_calls.fail(kind, passes, error, for_good)
+        failure: Exception | None = None
+        try:
+            self.saver.save(number)
+        except (tf.errors.OpError, OSError, RuntimeError, ValueError) as raised:
+            failure = raised
+        is_hit = file_calls.count(kind) - first > passes
+        file_calls.fail(kind, 2**62, 0)
+        if failure is not None and not is_hit:
+            raise failure
+        found = self.saver.load()
+        if failure is not None and self.plant == "silent":
+            failure, found = None, before
+        if self.plant == "lost":
+            found = None
+        allowed = (number,) if failure is None else (before, number)
+        if found not in allowed:
+            raise RuntimeError(
+                f"it must be of {allowed}. Received: {found}, after {failure!r:.500}"
+            )
+        if failure is not None and str(self.saver.folder) not in str(failure):
+            raise RuntimeError(f"the message names no file: {failure!r:.500}")
+        self.save_and_load(number + 1)
+        if not is_hit:
+            return None
+        if failure is None:
+            return "saved all the same"
+        return "error, the new rows are there" if found == number else "error, the old rows are"
+
+    def save_and_load(self, number: int) -> None:
+        """A save on a disk that is well."""
+        self.saver.save(number)
+        self.number = number
+        if (found := self.saver.load()) != number:
+            raise RuntimeError(f"after one more save it must be {number}. Received: {found}")
+
+
+def disturb(name: str, folder: pathlib.Path, arguments: argparse.Namespace, report: Report) -> None:
+    """Lets calls of a saver fail."""
+    draw = random.Random(f"{name} {arguments.seed}")
+    folder.mkdir()
+    file_calls.watch(folder)
+    faults = Faults(SAVERS[name](folder), arguments.plant or "")
+    for kind in KINDS:
+        before = file_calls.count(kind)
+        faults.save_and_load(faults.number + 1)
+        calls = file_calls.count(kind) - before
+        places = list(range(calls))
+        if arguments.count:
+            places = sorted(draw.sample(places, min(calls, arguments.count)))
+        for passes in places:
+            error, for_good = draw.choice(ERRORS), draw.random() < 0.5
+            words = f"{kind} {passes}, {os.strerror(error)}{', all later ones' * for_good}"
+            report("trying", words=words)
+            outcome = faults.one(kind, passes, error, for_good)
+            if outcome is not None:
+                report("done", outcome=f"{kind}: {outcome}")
+    for words, change in (("short writes", file_calls.shorten), ("slow calls", file_calls.slow)):
+        report("trying", words=words)
+        change(2000)
+        faults.save_and_load(faults.number + 1)
+        change(0)
+        report("done", outcome=words)
+    report("end")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=NAMES, action="append")
+    parser.add_argument("--stall", type=float, default=120.0, help="seconds without a word")
+    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    begin, failures, tried = time.monotonic(), 0, 0
+    counts: collections.Counter[str] = collections.Counter()
+    with tempfile.TemporaryDirectory() as parent:
+        folder = pathlib.Path(parent).resolve()
+        for name in arguments.only or NAMES:
+            process = Process(
+                lambda report, name=name: disturb(name, folder / name, arguments, report),
+                folder / "errors",
+            )
+            words = ""
+            try:
+                process.wait_for("end", arguments.stall)
+                process.end(kill=False)
+            except Finding as finding:
+                failures += 1
+                words = [more["words"] for event, more in process.said if event == "trying"][-1:]
+                print(f"{name}, {words}: {finding}", flush=True)
+            done = [more["outcome"] for event, more in process.said if event == "done"]
+            tried += len(done)
+            counts.update(f"{name}: {one}" for one in done)
+    file_calls.remove_library()
+    return figures.show("file_faults", tried, failures, begin, counts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

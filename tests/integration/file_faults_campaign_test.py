@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A save whose calls fail is there or the one before is, and what is planted is found."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from reference import SEED
+
+FILE_FAULTS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "file_faults.py"
+
+
+def file_faults(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(FILE_FAULTS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+
+
+def test_a_few_calls_that_fail_lose_nothing():
+    done = file_faults("--count=1", f"--seed={SEED}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"failures": 0' in done.stdout and "the old rows are" in done.stdout
+
+
+@pytest.mark.slow
+def test_no_call_that_fails_loses_anything():
+    done = file_faults("--seed=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"failures": 0' in done.stdout
+
+
+@pytest.mark.parametrize("plant", ["silent", "lost"])
+def test_what_is_planted_is_found(plant: str):
+    done = file_faults("--count=1", f"--plant={plant}", "--only=files")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "it must be of" in done.stdout

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves survive a crash of the machine, and a missing fsync is found."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from reference import SEED
+
+POWER_CUTS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "power_cuts.py"
+
+
+def power_cuts(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(POWER_CUTS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+
+
+def test_a_few_crashes_lose_nothing():
+    done = power_cuts("--count=14", "--cuts=2", f"--seed={SEED}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"count": 14, "failures": 0' in done.stdout
+
+
+@pytest.mark.slow
+def test_a_thousand_crashes_lose_nothing():
+    done = power_cuts("--count=1000", "--seed=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"count": 1000, "failures": 0' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"), [("files", "files"), ("folders", "snapshots"), ("folders", "backups")]
+)
+def test_a_disk_that_forgets_is_found(plant: str, name: str):
+    done = power_cuts("--count=20", f"--plant={plant}", f"--only={name}")
+    assert done.returncode == 1, done.stdout + done.stderr

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and names that survive a crash of the machine, in folders of this machine.
+
+A file system may keep what was written, renamed or removed in memory for half a minute, and bring
+it to the disk in any order. In other file systems than local ones these functions do nothing: an
+object store answers when an object is safe.
+"""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+_SCHEME = "file://"
+
+
+def sync(path: str) -> None:
+    """Brings a file, or the names in a folder, to the disk.
+
+    Raises:
+        tf.errors.UnavailableError: If it can't be.
+    """
+    local = _local(path)
+    if local is None:
+        return
+    try:
+        opened = os.open(local, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        raise tf.errors.UnavailableError(
+            None, None, f"'{path}' can't be brought to the disk: {error.strerror}."
+        ) from error
+
+
+def sync_tree(path: str) -> None:
+    """Brings all files and names in a folder to the disk, but not the name of the folder itself.
+
+    Raises:
+        tf.errors.UnavailableError: If something can't be.
+    """
+    local = _local(path)
+    if local is None:
+        return
+    for folder, _, names in os.walk(local):
+        for name in names:
+            sync(os.path.join(folder, name))
+        sync(folder)
+
+
+def sync_parent(path: str) -> None:
+    """Brings the name of a file or folder to the disk.
+
+    Raises:
+        tf.errors.UnavailableError: If its folder can't be.
+    """
+    local = _local(path)
+    if local is not None:
+        sync(os.path.dirname(os.path.abspath(local)))
+
+
+def _local(path: str) -> str | None:
+    """The path for the system's calls; None if it is of another file system."""
+    path = path.removeprefix(_SCHEME)
+    return None if "://" in path else path
