@@ -124,7 +124,7 @@ LAYER_CALLS: dict[str, Call] = {
     "distributed.look_up_together": Call(
         lambda: te.distributed.look_up_together,
         lambda: {"calls": [(_layer(te.layers.DynamicEmbedding), tf.constant([1, 2]))]},
-        {"calls": k.kind({"no calls": "[]"}), "training": k.TRAINING},
+        {"calls": k.kind({"no calls": "[], array of no rows"}), "training": k.TRAINING},
     ),
     "tfra.keras.layers.Embedding": Call(
         lambda: te.tfra.keras.layers.Embedding,
