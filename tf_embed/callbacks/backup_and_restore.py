@@ -31,9 +31,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     As with Keras, the model must be built before `fit`, and training goes on at the beginning of an
     epoch. With a number for `save_freq`, the batches of that epoch which were trained before the
     backup are trained again. With several workers, all pass the same folder, which all can read.
-    Backups that Keras's own callback wrote are not read. On a local disk, a
-    backup is synchronized before the one before is removed, so it also survives a crash of the
-    machine.
+    Backups that Keras's own callback wrote are not read. On a local disk a backup is synchronized
+    before the one before is removed, so it also survives a crash of the machine.
 
     Args:
         backup_dir: The folder for backups of this training, on any file system that TensorFlow
