@@ -584,18 +584,4 @@ Status TieredTable::Apply(const ExecContext& context, const KeyBatch& batch,
   return Run(context, batch, write);
 }
 
-Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
-  const WriteLocks writing(locks_, context);
-  std::unique_lock<OrderedMutex> turn;
-  if (options_.policy.plans_writes() && context.held != Held::kWriting) {
-    turn = std::unique_lock<OrderedMutex>(locks_.policy);
-  }
-  // The store's copy, which may be older, leaves first. No row may come up between the two.
-  const std::lock_guard<OrderedMutex> lock(promotion_);
-  const ExecContext inner = context.Holding(Held::kWriting).InSerial();
-  TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
-  store_->Erase(batch.keys, batch.size);
-  return cache_->Erase(inner, batch);
-}
-
 }  // namespace tf_embed

@@ -215,6 +215,20 @@ Status TieredTable::CopyRows(const ExecContext& inner, const KeyBatch& batch,
   return Status();
 }
 
+Status TieredTable::Erase(const ExecContext& context, const KeyBatch& batch) {
+  const WriteLocks writing(locks_, context);
+  std::unique_lock<OrderedMutex> turn;
+  if (options_.policy.plans_writes() && context.held != Held::kWriting) {
+    turn = std::unique_lock<OrderedMutex>(locks_.policy);
+  }
+  // The store's copy, which may be older, leaves first. No row may come up between the two.
+  const std::lock_guard<OrderedMutex> lock(promotion_);
+  const ExecContext inner = context.Holding(Held::kWriting).InSerial();
+  TF_EMBED_RETURN_IF_ERROR(NoteColdLeave(inner, batch));
+  store_->Erase(batch.keys, batch.size);
+  return cache_->Erase(inner, batch);
+}
+
 Status TieredTable::Remove(const int64_t* keys, size_t count, std::atomic<uint64_t>* counter) {
   const ExecContext inner = ExecContext::Serial().InSerial().Holding(Held::kWriting);
   WholeRows leaving(options_.allocator);
