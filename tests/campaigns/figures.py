@@ -1,11 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of figures with which a campaign ends."""
+"""The options that campaigns have in common, and the line of figures with which each ends."""
 
 from __future__ import annotations
 
+import argparse
 import collections
 import json
 import time
+from collections.abc import Sequence
+
+
+def options(doc: str, plants: Sequence[str], stall: float = 60.0) -> argparse.ArgumentParser:
+    """A parser of `--seed`, `--stall` and `--plant`.
+
+    Args:
+        doc: The campaign's docstring, the first line of which is for `--help`.
+        plants: The names of faults that can be planted.
+        stall: The default of `--stall`, seconds.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stall", type=float, default=stall, help="seconds without a word")
+    parser.add_argument("--plant", choices=plants, help=argparse.SUPPRESS)
+    return parser
 
 
 def show(

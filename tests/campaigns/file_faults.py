@@ -129,12 +129,9 @@ def disturb(name: str, folder: pathlib.Path, arguments: argparse.Namespace, repo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = figures.options(__doc__, PLANTS, stall=120.0)
     parser.add_argument("--count", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=NAMES, action="append")
-    parser.add_argument("--stall", type=float, default=120.0, help="seconds without a word")
-    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     begin, failures, tried = time.monotonic(), 0, 0
     counts: collections.Counter[str] = collections.Counter()

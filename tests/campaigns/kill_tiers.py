@@ -3,10 +3,11 @@
 
     python tests/campaigns/kill_tiers.py [--kills=100] [--seed=1]
 
-A process trains a Keras model whose table has a small cache over files. Every few steps it saves a
+A process trains a Keras model whose table has a small cache over files. The table grows by new
+keys, and shrinks by removals of an eighth of all ids. Every few steps the process saves a
 checkpoint, the files of `save_to_file_system`, and at times a `.keras` file. SIGKILL comes while it
-makes the table, restores, trains or saves. The next process goes on from the last checkpoint in the
-same folder, with one shard or two. It is a finding
+makes the table, restores, trains, removes or saves. The next process goes on from the last
+checkpoint in the same folder, with one shard or two. It is a finding
 
 - if a restored table, model or file is not, bit for bit, that of a table in memory after as many
   steps, or a save that was finished is gone;
@@ -48,6 +49,8 @@ import tf_embed
 DIM, FIELDS, BATCH, IDS = 16, 4, 256, 40_000
 CACHE_BYTES = 3000 * (DIM * 4 * 3 + 8)  # with Adam's slots
 STEPS, SAVE_STEPS = 200, 5  # of a round; then training begins again
+REMOVE_STEPS, PARTS = 7, 8
+KEY_OF_ID = 0x61C8864680B583EB  # times an id
 KERAS_EVERY = 4  # saves
 PLANTS = ("step", "damage", "files")
 
@@ -76,7 +79,7 @@ def batch_of(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Ids and labels of a step: a function of its number."""
     ids = tf.random.stateless_uniform([BATCH, FIELDS], [7, step], maxval=IDS, dtype=tf.int64)
     labels = tf.reduce_sum(ids % 7, 1, keepdims=True) > 12
-    return ids * 0x61C8864680B583EB, tf.cast(labels, tf.float32)
+    return ids * KEY_OF_ID, tf.cast(labels, tf.float32)
 
 
 def model_of(storage: tf_embed.Storage | None, shards: int) -> tuple[keras.Model, Any]:
@@ -114,6 +117,24 @@ def table_of(variable: tf_embed.Variable) -> str:
 def state_of(model: keras.Model) -> dict[str, str]:
     dense = [*model.layers[-1].weights, *model.optimizer.variables]
     return {"table": table_of(model.layers[0].variable), "dense": digest(map(np.asarray, dense))}
+
+
+class Removals(keras.callbacks.Callback):
+    """Removes an eighth of all ids after some steps, the next one each time, and reports it."""
+
+    def __init__(self, report: Report):
+        super().__init__()
+        self.report = report
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        number, rest = divmod(int(self.model.optimizer.iterations), REMOVE_STEPS)
+        if rest:
+            return
+        variable = self.model.layers[0].variable
+        before = int(variable.size())
+        self.report("removing")
+        variable.remove(tf.range(number % PARTS, IDS, PARTS, dtype=tf.int64) * KEY_OF_ID)
+        self.report("removed", rows=before - int(variable.size()))
 
 
 class Saves(keras.callbacks.Callback):
@@ -168,8 +189,8 @@ def train(plan: Plan, folder: pathlib.Path, report: Report) -> None:
     if plan.plant == "step":
         first += 1  # leaves a step out
     batches = tf.data.Dataset.range(first, STEPS).map(batch_of)
-    saves = Saves(folder, report, manager)
-    model.fit(layer.prefetch(batches), shuffle=False, verbose=0, callbacks=[saves])
+    callbacks = [Removals(report), Saves(folder, report, manager)]
+    model.fit(layer.prefetch(batches), shuffle=False, verbose=0, callbacks=callbacks)
     report("end", rows=int(variable.size()), stats=variable.stats())
 
 
@@ -196,7 +217,7 @@ def wanted_states(report: Report) -> None:
     model, _ = model_of(None, 1)
     for first in range(0, STEPS, SAVE_STEPS):
         batches = tf.data.Dataset.range(first, first + SAVE_STEPS).map(batch_of)
-        model.fit(batches, shuffle=False, verbose=0)
+        model.fit(batches, shuffle=False, verbose=0, callbacks=[Removals(report)])
         report("state", step=first + SAVE_STEPS, state=state_of(model))
     report("end", rows=int(model.layers[0].variable.size()))
 
@@ -278,7 +299,9 @@ class Campaign:
             if event in ("saving", "saved"):
                 (self.begun if event == "saving" else self.finished)[more["how"]] = more["step"]
             self.counts["saves"] += event == "saved"
+            self.counts["rows removed"] += more["rows"] if event == "removed" else 0
             at = {"saving": f"saving {more.get('how')}", "making": "making the table"}.get(event)
+            at = "removing rows" if event == "removing" else at
             at = at or {"made": "restoring", "restored": "starting to train"}.get(event, "training")
         if killed:
             self.counts[f"while {at}"] += 1

@@ -123,11 +123,8 @@ def run_campaign(
     Returns:
         The exit status: 1 if there are findings.
     """
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser = figures.options(doc, plants)
     parser.add_argument("--kills", "--count", type=int, default=kills)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
-    parser.add_argument("--plant", choices=plants, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     begin = time.monotonic()
     failures, number = 0, 0

@@ -193,13 +193,10 @@ class Campaign:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = figures.options(__doc__, PLANTS)
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cuts", type=int, default=20, help="of the log of a process")
     parser.add_argument("--only", choices=(CHAINS, *SAVERS), help="what saves; default: all")
-    parser.add_argument("--stall", type=float, default=60.0, help="seconds without a word")
-    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
