@@ -29,8 +29,8 @@ bench-tiers: bench-environments
 	.venv/bench216/bin/python benchmarks/run.py --sections=tiers $(if $(FOLDER),--folder="$(FOLDER)")
 
 .PHONY: bench-redis
-bench-redis: library $(VENV)/.ready
-	$(VENV)/bin/python benchmarks/redis_tables.py
+bench-redis: test-system bench-environments
+	.venv/bench216/bin/python benchmarks/redis_tables.py
 
 .PHONY: bench-workers
 bench-workers: library $(VENV)/.ready

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups and training steps a second of a table in Redis, beside one in memory.
+"""Rows a second of tables in Redis, ours and TFRA's, beside one in memory.
 
     redis_tables.py [--dim=64] [--keys=200000] [--seconds=2]
 
 The server is one that this program starts on a free port of this machine, so nothing is waited for
-but the server and the copies through the loopback device. Steps are Adam's. Batches are of distinct
-keys that have rows; calls are of a `tf.function`, of tables in turn. Beside the rates there is the
-processor time of a row, which other work on the machine changes less.
+except the server and the copies through the loopback device. Steps are Adam's. TFRA's are the
+leanest of its ops: a lookup and an upsert of the rows and of each slot, which are three tables in
+Redis. Batches are of distinct keys that have rows; calls are of a `tf.function`, of tables in turn.
+Beside the rates there is the processor time of a row, which other work on the machine changes less.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from redis_servers import RedisProcess  # noqa: E402
 
 import tf_embed  # noqa: E402
+from peers import tfra  # noqa: E402
 
 BATCHES = (1, 16, 256, 4096, 65536)
 # As `apply` takes it: learning rate, weight decay, beta_1, beta_2, epsilon.
@@ -97,43 +101,61 @@ def calls_of(variable: tf_embed.Variable) -> dict[str, Callable[[tf.Tensor], obj
     return {"lookup": lookup, "step": step}
 
 
+def calls_of_tfra(trainer: tfra.HandWrittenAdam) -> dict[str, Callable[[tf.Tensor], object]]:
+    """The same of a table of TFRA's."""
+    dim = trainer.variable.dim
+
+    @tf.function(reduce_retracing=True)
+    def lookup(keys: tf.Tensor) -> tf.Tensor:
+        return trainer.lookup(keys)
+
+    @tf.function(reduce_retracing=True)
+    def step(keys: tf.Tensor) -> tf.Tensor:
+        return trainer.step(keys, tf.ones([tf.shape(keys)[0], dim]))
+
+    return {"lookup": lookup, "step": step}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--keys", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
-    server = RedisProcess()
-    try:
-        storages = {"memory": None, "Redis": server.storage()}
-        variables = {
-            name: tf_embed.Variable(dim=options.dim, storage=storage)
-            for name, storage in storages.items()
+    with contextlib.ExitStack() as stack:
+        server = RedisProcess()
+        stack.callback(server.close)
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        calls = {
+            name: calls_of(tf_embed.Variable(dim=options.dim, storage=storage))
+            for name, storage in {"memory": None, "Redis": server.storage()}.items()
         }
-        calls = {name: calls_of(v) for name, v in variables.items()}
+        creator = tfra.redis_creator(server.port, folder)
+        calls["TFRA"] = calls_of_tfra(tfra.HandWrittenAdam(options.dim, creator))
         for one in calls.values():
             for first in range(0, options.keys, ROWS_A_CALL):
                 one["step"](tf.range(first, min(first + ROWS_A_CALL, options.keys), dtype=tf.int64))
         a, b, c = os.getloadavg()
         print(f"{datetime.date.today()}, {os.cpu_count()} cores, load {a:.1f} {b:.1f} {c:.1f}")
-        print(f"{options.keys} rows of dim {options.dim}")
-        print("| batch | verb | memory, 1,000 rows/s | Redis | memory, us a row | Redis | server |")
-        print("|---|---|---|---|---|---|---|")
+        print(f"{options.keys} rows of dim {options.dim}; microseconds are of a row")
+        names = ["memory", "Redis", "TFRA's", "Redis / TFRA's", "memory, us", "Redis", "its server"]
+        names += ["TFRA's", "its server"]
+        print("| batch | verb | 1,000 rows/s: " + " | ".join(names) + " |")
+        print("|---" * (len(names) + 2) + "|")
         random = np.random.default_rng(1)
         for size in (size for size in BATCHES if size <= options.keys):
             draws = [random.choice(options.keys, size, replace=False) for _ in range(8)]
             batches = [tf.constant(draw, tf.int64) for draw in draws]
             for verb in ("lookup", "step"):
-                memory, redis = (
-                    rate_of(calls[name][verb], batches, options.seconds, server)
-                    for name in storages
+                memory, redis, peer = (
+                    rate_of(one[verb], batches, options.seconds, server) for one in calls.values()
                 )
-                rates = [f"{one.rows_a_second / 1000:,.1f}" for one in (memory, redis)]
+                rates = [f"{one.rows_a_second / 1000:,.1f}" for one in (memory, redis, peer)]
+                rates.append(f"{redis.rows_a_second / peer.rows_a_second:.2f}")
                 times = [memory.client_us, redis.client_us, redis.server_us]
+                times += [peer.client_us, peer.server_us]
                 cells = [f"{size:,}", verb, *rates, *(f"{one:.2f}" for one in times)]
                 print("| " + " | ".join(cells) + " |", flush=True)
-    finally:
-        server.close()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ tf_keras beside Keras 3 would need another process.
 from __future__ import annotations
 
 import itertools
+import json
+import pathlib
 
 import tensorflow as tf
 from tensorflow.python.keras.optimizer_v2 import adagrad, adam, gradient_descent
@@ -23,10 +25,33 @@ OPTIMIZERS = {
 _numbers = itertools.count()
 
 
-def _variable(dim: int, restrict_policy: type | None = None) -> de.Variable:
+def _variable(
+    dim: int, restrict_policy: type | None = None, creator: de.RedisTableCreator | None = None
+) -> de.Variable:
     # A name of its own: get_variable would give the table of an earlier one.
     name = f"table_{next(_numbers)}"
-    return de.get_variable(name, dim=dim, initializer=0.0, restrict_policy=restrict_policy)
+    return de.get_variable(
+        name, dim=dim, initializer=0.0, restrict_policy=restrict_policy, kv_creator=creator
+    )
+
+
+def redis_creator(port: int, folder: pathlib.Path) -> de.RedisTableCreator:
+    """How tables get onto a Redis server of this machine.
+
+    Args:
+        port: The server's.
+        folder: Gets the file of settings, by which alone TFRA takes them.
+    """
+    settings = {
+        "redis_connection_mode": 2,  # one server
+        "redis_host_ip": ["127.0.0.1"],
+        "redis_host_port": [port],
+        "storage_slice": 1,
+        "model_tag_runtime": "benchmark",
+    }
+    path = folder / "tfra.json"
+    path.write_text(json.dumps(settings))
+    return de.RedisTableCreator(config=de.RedisTableConfig(redis_config_abs_dir=str(path)))
 
 
 def restricted(policy: str, dim: int) -> de.Variable:
@@ -69,9 +94,9 @@ class Trainer:
 class HandWrittenAdam:
     """The leanest Adam step of TFRA's ops: one lookup and one upsert for each of its tables."""
 
-    def __init__(self, dim: int) -> None:
-        self.variable = _variable(dim)
-        self.slots = _variable(dim), _variable(dim)
+    def __init__(self, dim: int, creator: de.RedisTableCreator | None = None) -> None:
+        self.variable = _variable(dim, creator=creator)
+        self.slots = tuple(_variable(dim, creator=creator) for _ in range(2))
         self.steps = tf.Variable(0.0)
         self.step = tf.function(self._step)
 
