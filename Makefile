@@ -34,6 +34,7 @@ help:
 	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
 	@echo 'make bench-quick what the goals are about, in less than ten minutes'
 	@echo 'make bench-tbe   many tables in one layer, beside those of FBGEMM'
+	@echo 'make bench-latency percentiles of lookups, alone and beside training, beside those of TFRA'
 	@echo 'make bench-tiers tables larger than memory; FOLDER=folder is on the disk to measure'
 	@echo 'make bench-workers tables on 1, 2 and 4 workers of this machine'
 	@echo 'make bench-static size and latency of models that are served without tf_embed'

@@ -155,7 +155,7 @@ class LoadedTable:
         self.saved: str | None = None
         for first in range(0, WINDOW, 1000):
             self.upsert(0, np.arange(first, first + 1000)[np.arange(first, first + 1000) % 3 == 0])
-        # The first step forgets what changed before it.
+        # The first step lets a table forget what changed before it.
         self.train(2, np.array([WINDOW - 1]))
         self.train(2, np.array([WINDOW - 1]))
 
