@@ -51,7 +51,7 @@ KINDS = ("removed", "bounded", "restricted", "refusing", "tiers", "tiers-bounded
 PLANTS = ("leak", "count", "row")
 READERS = 2
 ROUND_SECONDS = 20.0  # at most
-LEAST_ROUNDS = 12
+LEAST_ROUNDS, LEAST_SHORT_ROUNDS = 12, 6
 WARM_UP = 1 / 4  # of the rounds
 MORE_BYTES, MORE_BYTES_AT_FIRST = 16 << 20, 64 << 20
 LONG_SECONDS = 60.0
@@ -121,13 +121,16 @@ def flatness(points: Sequence[tuple[float, int]], more: int) -> tuple[float, str
         points: Seconds and bytes, of each round.
         more: Bytes that the end may have more than the beginning.
     """
+    all_sizes = ", ".join(str(size >> 20) for _, size in points)
     points = points[round(WARM_UP * len(points)) :]
     slope = float(np.polyfit(*zip(*points, strict=True), 1)[0]) * 3600
     third = len(points) // 3
     first, last = (max(size for _, size in part) for part in (points[:third], points[-third:]))
     if last <= first + more:
         return slope, ""
-    return slope, f"memory is not flat: {first >> 20} MiB first, {last >> 20} MiB last"
+    return slope, (
+        f"memory is not flat: {first >> 20} MiB first, {last >> 20} MiB last, of {all_sizes}"
+    )
 
 
 def load(
@@ -158,7 +161,9 @@ def load(
     def readers(latencies: Latencies) -> list[Callable[[], None]]:
         return [lambda draw=draw: latencies.add(table.read(draw)) for draw in draws]
 
-    rounds = max(LEAST_ROUNDS, round(seconds / ROUND_SECONDS))
+    is_long = seconds >= LONG_SECONDS
+    least = LEAST_ROUNDS if is_long else LEAST_SHORT_ROUNDS
+    rounds = max(least, round(seconds / ROUND_SECONDS))
     each = seconds / rounds
     others = [lambda writer=writer: write(writer) for writer in range(len(load_tables.WRITERS))]
     others += [at_intervals(table.evict, 0.05), at_intervals(table.snapshot, min(1.0, each / 4))]
@@ -186,9 +191,10 @@ def load(
         found[f"lookups a second, {part}"] = round(lookups[part] / spent[part])
         for percentile, share in PERCENTILES.items():
             found[f"{percentile} of lookups, us, {part}"] = round(latencies.microseconds(share))
-    slope, wrong = flatness(points, MORE_BYTES if seconds >= LONG_SECONDS else MORE_BYTES_AT_FIRST)
+    slope, wrong = flatness(points, MORE_BYTES if is_long else MORE_BYTES_AT_FIRST)
     found["rows"] = int(table.variable.size())
     found["memory, MiB"] = points[-1][1] >> 20
+    found["memory at most, MiB"] = max(size for _, size in points) >> 20
     found["memory, MiB an hour"] = round(slope / 2**20)
     report("figures", found=found, wrong=wrong, lookups=sum(lookups.values()))
     report("end")

@@ -19,7 +19,7 @@ def load(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_rows_and_statistics_are_right_under_load_over_tiers():
-    done = load("--seconds=5", "--kinds=tiers-bounded")
+    done = load("--seconds=4", "--kinds=tiers-bounded")
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"failures": 0' in done.stdout and "p99.9 of lookups" in done.stdout
 
