@@ -23,6 +23,10 @@ bench bench-quick: bench-environments
 bench-tbe: bench-environments
 	.venv/bench216/bin/python benchmarks/run.py --quick --sections=tbe
 
+.PHONY: bench-latency
+bench-latency: bench-environments
+	.venv/bench216/bin/python benchmarks/run.py --sections=latency
+
 # FOLDER is on the disk to measure.
 .PHONY: bench-tiers
 bench-tiers: bench-environments

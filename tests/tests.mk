@@ -40,6 +40,7 @@ campaigns: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/leaks.py --cycles=2000
 	$(VENV)/bin/python tests/campaigns/variable_states.py --seconds=3600
 	$(MAKE) fuzz SECONDS=3600
+	$(MAKE) load SECONDS=28800
 	$(MAKE) parity-workers
 
 # Kills of processes, and crashes of the machine.
@@ -49,6 +50,12 @@ torture: library $(VENV)/.ready
 	$(VENV)/bin/python tests/campaigns/kill_snapshots.py --count=1000
 	$(VENV)/bin/python tests/campaigns/kill_publications.py --count=1000
 	$(VENV)/bin/python tests/campaigns/power_cuts.py --count=1000
+
+# Threads that read, write, evict and save tables; SECONDS=28800 is the form of eight hours.
+.PHONY: load
+load: SECONDS := 600
+load: library $(VENV)/.ready
+	$(VENV)/bin/python tests/campaigns/load.py --seconds=$(SECONDS)
 
 # Damaged files of each format.
 .PHONY: corruption

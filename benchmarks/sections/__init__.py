@@ -16,6 +16,7 @@ PARTS = {
     "growth": (("1e7x64",), ("1e7x16",)),
     "memory": (("upsert 16", "upsert 64", "Adam 16", "Adam 64"), ()),
     "concurrency": (("1e6x64",), ()),
+    "latency": (("1e6x64",), ()),
     "small": (("256",), ()),
     "scaling": (("64",), ()),
     "policies": (
@@ -42,4 +43,4 @@ PARTS = {
 }
 
 # Sections that take long, and are measured only where they are asked for.
-ASKED_FOR = ("tbe",)
+ASKED_FOR = ("latency", "tbe")

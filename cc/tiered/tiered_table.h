@@ -203,7 +203,7 @@ class TieredTable final : public Table,
     std::atomic<uint64_t> below{0};        // keys that verbs found in the store
     std::atomic<uint64_t> read_below{0};   // of these, keys that stayed there
     std::atomic<uint64_t> found_again{0};  // keys that the cache was asked for twice
-    std::atomic<uint64_t> copied_down{0};  // keys that it was asked for by Demote
+    std::atomic<uint64_t> copied_down{0};  // keys that the table found in it to move rows
   };
 
   TieredTable(const TableOptions& options, const TierOptions& tiers);  // may throw std::bad_alloc

@@ -180,11 +180,12 @@ Status TieredTable::CopyRows(const ExecContext& inner, const KeyBatch& batch,
   reading.training = false;  // this is no use of the rows
   TF_EMBED_RETURN_IF_ERROR(
       cache_->Find(reading, batch, DefaultRows(), rows->weights.data(), exists.data(), slots));
-  counters_.copied_down.fetch_add(batch.size, std::memory_order_relaxed);
+  TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists.data(), &absent));
+  counters_.copied_down.fetch_add(batch.size - absent.size, std::memory_order_relaxed);
+  counters_.found_again.fetch_add(absent.size, std::memory_order_relaxed);
   TF_EMBED_RETURN_IF_ERROR(
       cache_->eviction()->FindStatistics(inner, batch, rows->statistics.data(), exists.data()));
   std::copy_n(batch.keys, batch.size, rows->keys.data());
-  TF_EMBED_RETURN_IF_ERROR(Absent(batch, exists.data(), &absent));
   if (absent.size > 0) {
     TF_EMBED_RETURN_IF_ERROR(
         store_->Get(inner, absent.keys.data(), absent.size, BackingStore::After::kCold, &cold));

@@ -12,10 +12,9 @@ import dataclasses
 import os
 import pathlib
 import struct
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
+
+import preload
 
 _SOURCE = pathlib.Path(__file__).with_name("file_calls.cc")
 _VARIABLE = "TF_EMBED_FILE_CALLS"  # has the path of the library in a program that runs under it
@@ -51,23 +50,12 @@ class Record:
 
 def start_under() -> None:
     """Runs this program again under the library, unless it does already."""
-    if _VARIABLE in os.environ:
-        os.environ.pop("LD_PRELOAD", None)  # programs that this one starts run without it
-        return
-    folder = tempfile.mkdtemp(prefix="file_calls")
-    library = os.path.join(folder, "file_calls.so")
-    compiler = os.environ.get("CXX", "g++")
-    options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([compiler, *options, "-o", library, str(_SOURCE), "-ldl"], check=True)
-    environment = {**os.environ, "LD_PRELOAD": library, _VARIABLE: library}
-    os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    preload.start_under(_SOURCE, _VARIABLE)
 
 
 def remove_library() -> None:
     """Removes what `start_under` has built. The program goes on."""
-    path = pathlib.Path(os.environ[_VARIABLE])
-    path.unlink(missing_ok=True)
-    path.parent.rmdir()
+    preload.remove_library(_VARIABLE)
 
 
 def _library() -> ctypes.CDLL:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from tf_embed.snapshots.files import (
     give_up,
     name_of,
     new_number,
+    next_time,
 )
 from tf_embed.snapshots.loading import check_chain
 from tf_embed.snapshots.manifest import TableFiles
@@ -431,7 +431,7 @@ class PersistentTableWriter:
         self._folder = kind.folder(kind.layer_name)
         self._check_no_base()
         self._number = new_number()
-        self._time = time.time()
+        self._time = next_time(os.path.dirname(self._folder))
         self._rows: list[RowWriter] = []
         try:
             for table, meta in enumerate(metas):

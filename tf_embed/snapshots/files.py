@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -38,14 +40,29 @@ def folder_name(name: Any, argument: str) -> str:
 
 def dependents(path: str, name: str) -> list[str]:
     """The snapshots in a folder that have the changes since one; those that can be read."""
-    found = []
-    for other in manifest.names_in(path):
-        folder = os.path.join(path, other)
-        # A damaged one can't be loaded anyway, and must not stand in the way of new ones.
+    return [info.name for info in _readable(path) if info.since == name]
+
+
+def next_time(path: str) -> float:
+    """The time of a snapshot that begins now: later than those of the others in a folder.
+
+    If the system's clock was set back, the newest snapshot would be taken for an old one otherwise,
+    and removed as such.
+    """
+    times = [info.time for info in _readable(path) if math.isfinite(info.time)]
+    return max(time.time(), math.nextafter(max(times, default=0.0), math.inf))
+
+
+def _readable(path: str) -> Iterator[SnapshotInfo]:
+    """The snapshots in a folder that can be read.
+
+    A damaged one can't be loaded anyway, and must not stand in the way of new ones.
+    """
+    for name in manifest.names_in(path):
+        folder = os.path.join(path, name)
         with contextlib.suppress(tf.errors.DataLossError, tf.errors.NotFoundError):
-            if manifest.exists(folder) and manifest.read(folder).since == name:
-                found.append(other)
-    return found
+            if manifest.exists(folder):
+                yield manifest.read(folder)
 
 
 def check_no_base(path: str, name: str, argument: str) -> None:

@@ -54,7 +54,8 @@ class SnapshotInfo:
     Attributes:
         name: Its name.
         since: The name of the snapshot that it has the changes of; None if it has all rows.
-        time: When it was begun, in seconds since 1970.
+        time: When it was begun, in seconds since 1970 by the system's clock; but if that was set
+            back, just after the newest one in the folder.
         tables: A `TableFiles` for each table, in their order.
         keys: What the keys are made of, in words of the layer that saved them. None: it is not
             known, or keys are as the tables have them.

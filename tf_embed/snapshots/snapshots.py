@@ -139,7 +139,11 @@ class Snapshots:
             base = None if since is None else self._base(since, name, tables)
             files.check_no_base(self.path, name, "name")
             tracked = _is_tracked(tables, since, wait)
-            writers.append(Writer(folder, name, base, tables, self._keys, self._calls_of_writers))
+            moment = files.next_time(self.path)
+            calls_of_it = self._calls_of_writers
+            writers.append(
+                Writer(folder, name, base, tables, self._keys, calls_of_it, moment=moment)
+            )
             return writers[0].begin(tracked)
 
         try:

@@ -36,6 +36,7 @@ class Writer:
         tables: The tables.
         keys: What the keys are made of, see `SnapshotInfo`.
         calls: The processes that write it.
+        moment: Its time, see `SnapshotInfo`. That of the first worker counts. Default: now.
         with_slots: Whether it has the optimizer slots of rows.
     """
 
@@ -48,6 +49,7 @@ class Writer:
         keys: str | None,
         calls: JointCalls,
         *,
+        moment: float | None = None,
         with_slots: bool = True,
     ) -> None:
         self._folder = folder
@@ -65,7 +67,8 @@ class Writer:
         else:
             self._written = {calls.rank: tuple(tables)}
             self._count = calls.count
-        self._time = time.time()
+        self._time = time.time() if moment is None else moment
+        self._start = time.monotonic()
         self._number = secrets.token_hex(8)
         self._begun: dict[int, tf.Tensor] = {}
 
@@ -127,7 +130,7 @@ class Writer:
                 len(info.tables),
                 "" if info.since is None else f" since {info.since!r}",
                 size_text(info.bytes),
-                time.time() - self._time,
+                time.monotonic() - self._start,
             )
         return info
 

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "tests/cc/support/policy_simulation.h"
 #include "tests/cc/support/test_tables.h"
 
 namespace tf_embed {
@@ -139,6 +140,31 @@ TEST_P(TieredTableTest, EvaluationMovesNoRow) {
   EXPECT_EQ(100u, after.misses - before.misses);
   EXPECT_EQ(before.cache_rows, after.cache_hits - before.cache_hits);
   EXPECT_EQ(200u - before.cache_rows, after.cache_misses - before.cache_misses);
+}
+
+TEST_P(TieredTableTest, EvictionsAreNeitherHitsNorMisses) {
+  struct Log : EvictionSink {
+    Status Evict(const WholeRows& rows, const RuleSlots&) override {
+      count += rows.size;
+      return Status();
+    }
+    size_t count = 0;
+  } log;
+  TableOptions options = Options();
+  options.policy = Bounded(100, EvictionOrder::kLru);
+  options.policy.sink = &log;
+  table = NewTieredTable(options, 8, &store, GetParam().new_cache, GetParam().new_lower);
+  ASSERT_NE(nullptr, table);
+  for (int64_t key = 0; key < 200; ++key) {
+    ++context.now.step;
+    Put({key}, 1.0f);
+  }
+  EXPECT_EQ(100u, log.count);
+  EXPECT_EQ(0u, table->Stats().hits);
+  EXPECT_EQ(0u, table->Stats().misses);
+  Get(KeysUpTo(200));
+  EXPECT_EQ(100u, table->Stats().hits);
+  EXPECT_EQ(100u, table->Stats().misses);
 }
 
 TEST_P(TieredTableTest, RowsThatDidNotChangeAreNotWrittenAgain) {

@@ -9,6 +9,8 @@ import random
 import shutil
 import tempfile
 import threading
+import time
+from unittest import mock
 
 import keras
 import numpy as np
@@ -232,6 +234,23 @@ class ChangesTest(SnapshotsTestCase):
         train(layer, range(3))
         snapshots.save("two")
         self.assertEqual([info.name for info in snapshots.list_snapshots()], ["one", "two"])
+
+    def test_the_newest_one_is_the_last_saved_although_the_clock_was_set_back(self):
+        layer = layer_of()
+        snapshots = Snapshots(self.path, layer)
+        train(layer, range(10))
+        names = ("first", "second", "an old clock", "third")
+        for name, clock in zip(names, (5e9, 4e9, 1e9, 1e9), strict=True):
+            with mock.patch.object(time, "time", return_value=clock):
+                snapshots.save(name)
+        found = snapshots.list_snapshots()
+        self.assertEqual(tuple(info.name for info in found), names)
+        self.assertEqual(snapshots.latest(), "third")
+        for info in found:
+            self.assertAlmostEqual(info.time, 5e9, delta=1e-3)
+        snapshots.save("first")
+        self.assertEqual(snapshots.latest(), "first")
+        self.assertEqual(snapshots.keep(1), ["third", "an old clock", "second"])
 
     def test_a_chain_whose_beginning_is_gone_is_an_error(self):
         layer = layer_of()

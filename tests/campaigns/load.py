@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables under load for long: writers, lookups, growth, eviction, tiers and snapshots at once.
+
+    python tests/campaigns/load.py [--seconds=600] [--kinds=removed,tiers] [--seed=1]
+
+Kinds are those of `load_tables.KINDS`, each in a process of its own for its share of the time. Keys
+are drawn by a Zipf law whose hot set drifts. Two threads look up; three write, by upserts, by
+accumulation and by steps of an optimizer; one restricts the table or drains the log of rows that
+left; one saves snapshots and loads them. Time goes in rounds: all threads for four fifths of it,
+then the lookups alone. After each round nothing goes on, and it is a finding
+
+- if a row, of a lookup, a snapshot, the log or the table, was not written so, is torn, or is older
+  than a write that had returned before it was read;
+- if a row that must be there is not, or one that was removed is;
+- if the statistics (rows, hits, misses, insertions, evictions, refusals) are not those of the
+  campaign's own counts;
+- if memory is not flat. Resident memory is read after each round, once free memory is given back.
+  The first quarter of the rounds is warm-up. Of the others, the most of the last third may be 16
+  MiB above the most of the first third; 64 MiB if a kind has less than a minute, all of which is
+  warm-up;
+- if the process ends, or says nothing for `--stall` seconds.
+
+Latencies are those of a lookup of 128 keys, measured in the graph, so without Python's lock.
+
+`--plant` makes the campaign misbehave on purpose, to show that it notices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import ctypes
+import gc
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is loaded
+os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # more arenas keep what threads have freed
+
+import figures
+import numpy as np
+from killed_process import Finding, Process, Report
+
+KINDS = ("removed", "bounded", "restricted", "refusing", "tiers", "tiers-bounded")
+PLANTS = ("leak", "count", "row")
+READERS = 2
+ROUND_SECONDS = 20.0  # at most
+LEAST_ROUNDS, LEAST_SHORT_ROUNDS = 12, 6
+WARM_UP = 1 / 4  # of the rounds
+MORE_BYTES, MORE_BYTES_AT_FIRST = 16 << 20, 64 << 20
+LONG_SECONDS = 60.0
+LEAKED_BYTES = 1 << 18  # a write, if a leak is planted
+PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+
+
+class Latencies:
+    """A histogram of seconds, within 2%, which takes the same memory however long it counts."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(1400, np.int64)
+        self._one = threading.Lock()
+
+    def add(self, seconds: np.ndarray) -> None:
+        """Counts some."""
+        places = np.log(np.maximum(seconds, 1e-7) / 1e-7) / np.log(1.02)
+        with self._one:
+            np.add.at(self.counts, places.astype(int).clip(max=len(self.counts) - 1), 1)
+
+    def microseconds(self, part: float) -> float:
+        """That of a percentile, given as a part of 1."""
+        place = np.searchsorted(np.cumsum(self.counts), part * self.counts.sum())
+        return float(0.1 * 1.02 ** (place + 0.5))
+
+
+def together(works: Sequence[Callable[[], None]], seconds: float) -> None:
+    """Calls each work again and again, each in a thread.
+
+    Raises:
+        Exception: What the first of them raised.
+    """
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def repeat(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=repeat, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    stop.wait(seconds)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def memory() -> int:
+    """Bytes that this process holds."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+
+
+def flatness(points: Sequence[tuple[float, int]], more: int) -> tuple[float, str]:
+    """The slope after warm-up, in bytes an hour, and what is not flat, or "".
+
+    Args:
+        points: Seconds and bytes, of each round.
+        more: Bytes that the end may have more than the beginning.
+    """
+    all_sizes = ", ".join(str(size >> 20) for _, size in points)
+    points = points[round(WARM_UP * len(points)) :]
+    slope = float(np.polyfit(*zip(*points, strict=True), 1)[0]) * 3600
+    third = len(points) // 3
+    first, last = (max(size for _, size in part) for part in (points[:third], points[-third:]))
+    if last <= first + more:
+        return slope, ""
+    return slope, (
+        f"memory is not flat: {first >> 20} MiB first, {last >> 20} MiB last, of {all_sizes}"
+    )
+
+
+def load(
+    name: str, seconds: float, folder: pathlib.Path, plant: str, seed: int, report: Report
+) -> None:
+    """Runs one kind; reports its rounds and figures."""
+    import load_tables
+
+    table = load_tables.LoadedTable(load_tables.KINDS[name], folder, seed)
+    draws = [load_tables.Draw([seed, 10 + i], table.begin) for i in range(READERS)]
+    beside, alone = Latencies(), Latencies()
+    kept: list[bytes] = []
+
+    def write(writer: int) -> None:
+        table.write(writer)
+        if plant == "leak":
+            kept.append(os.urandom(LEAKED_BYTES))
+        if plant == "row" and writer == 0:
+            table.plant_row()
+
+    def at_intervals(work: Callable[[], None], pause: float) -> Callable[[], None]:
+        def paused() -> None:
+            time.sleep(pause)
+            work()
+
+        return paused
+
+    def readers(latencies: Latencies) -> list[Callable[[], None]]:
+        return [lambda draw=draw: latencies.add(table.read(draw)) for draw in draws]
+
+    is_long = seconds >= LONG_SECONDS
+    least = LEAST_ROUNDS if is_long else LEAST_SHORT_ROUNDS
+    rounds = max(least, round(seconds / ROUND_SECONDS))
+    each = seconds / rounds
+    others = [lambda writer=writer: write(writer) for writer in range(len(load_tables.WRITERS))]
+    others += [at_intervals(table.evict, 0.05), at_intervals(table.snapshot, min(1.0, each / 4))]
+    points: list[tuple[float, int]] = []
+    lookups: collections.Counter[str] = collections.Counter()
+    spent: collections.Counter[str] = collections.Counter()
+    table.read(draws[0])  # which traces
+    for number in range(rounds):
+        for part, works, share in (
+            ("beside", readers(beside) + others, 0.8),
+            ("alone", readers(alone), 0.2),
+        ):
+            begin, before = time.monotonic(), table.counts["lookups"]
+            together(works, share * each)
+            lookups[part] += table.counts["lookups"] - before
+            spent[part] += time.monotonic() - begin
+        if plant == "count":
+            table.variable.lookup([number])
+        table.check_quiet()
+        points.append((time.monotonic(), memory()))
+        report("round", number=number)
+    said = ("written", "removed", "evicted", "refused", "snapshots")
+    found = {what: table.counts[what] for what in said}
+    for part, latencies in (("beside", beside), ("alone", alone)):
+        found[f"lookups a second, {part}"] = round(lookups[part] / spent[part])
+        for percentile, share in PERCENTILES.items():
+            found[f"{percentile} of lookups, us, {part}"] = round(latencies.microseconds(share))
+    slope, wrong = flatness(points, MORE_BYTES if is_long else MORE_BYTES_AT_FIRST)
+    found["rows"] = int(table.variable.size())
+    found["memory, MiB"] = points[-1][1] >> 20
+    found["memory at most, MiB"] = max(size for _, size in points) >> 20
+    found["memory, MiB an hour"] = round(slope / 2**20)
+    report("figures", found=found, wrong=wrong, lookups=sum(lookups.values()))
+    report("end")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=600.0, help="of all kinds together")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated; default: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stall", type=float, default=120.0, help="seconds without a word")
+    parser.add_argument(
+        "--folder", help="on the disk of tables over disk; default: a temporary one"
+    )
+    parser.add_argument("--plant", choices=PLANTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    names = arguments.kinds.split(",")
+    if unknown := sorted(set(names) - set(KINDS)):
+        parser.error(f"unknown kinds {unknown}")
+    begin, failures, total = time.monotonic(), 0, 0
+    counts: collections.Counter[str] = collections.Counter()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as parent:
+        for name in names:
+            folder = pathlib.Path(parent) / name
+            folder.mkdir()
+            process = Process(
+                lambda report, name=name, folder=folder: load(
+                    name,
+                    arguments.seconds / len(names),
+                    folder,
+                    arguments.plant or "",
+                    arguments.seed,
+                    report,
+                ),
+                folder / "errors",
+            )
+            wrong = ""
+            try:
+                process.wait_for("end", arguments.stall)
+                process.end(kill=False)
+            except Finding as finding:
+                wrong = str(finding)
+            for _, more in (one for one in process.said if one[0] == "figures"):
+                wrong = wrong or more["wrong"]
+                total += more["lookups"]
+                counts.update({f"{name}: {what}": found for what, found in more["found"].items()})
+            failures += bool(wrong)
+            print(f"{name}: {wrong or 'fine'}", flush=True)
+    return figures.show("load", total, failures, begin, counts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

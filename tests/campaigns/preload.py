@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program again with a library before all others, which takes calls of the system."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def start_under(source: pathlib.Path, variable: str) -> None:
+    """Runs this program again under a library, unless it does already.
+
+    Args:
+        source: What the library is built of.
+        variable: Has the path of the library in the environment of a program that runs under it.
+    """
+    if variable in os.environ:
+        os.environ.pop("LD_PRELOAD", None)  # programs that this one starts run without it
+        return
+    folder = tempfile.mkdtemp(prefix=source.stem)
+    library = os.path.join(folder, f"{source.stem}.so")
+    compiler = os.environ.get("CXX", "g++")
+    options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([compiler, *options, "-o", library, str(source), "-ldl"], check=True)
+    environment = {**os.environ, "LD_PRELOAD": library, variable: library}
+    os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+
+
+def remove_library(variable: str) -> None:
+    """Removes what `start_under` has built. The program goes on."""
+    path = pathlib.Path(os.environ[variable])
+    path.unlink(missing_ok=True)
+    path.parent.rmdir()

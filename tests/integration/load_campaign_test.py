@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The load on tables finds nothing in a few seconds, and finds what is planted."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from reference import SEED
+
+LOAD = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "load.py"
+
+
+def load(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(LOAD), f"--seed={SEED}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+
+
+def test_rows_and_statistics_are_right_under_load_over_tiers():
+    done = load("--seconds=4", "--kinds=tiers-bounded")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"failures": 0' in done.stdout and "p99.9 of lookups" in done.stdout
+
+
+@pytest.mark.slow
+def test_rows_statistics_and_memory_are_right_in_tables_of_each_kind():
+    done = load("--seconds=360")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"failures": 0' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("plant", "report"),
+    [
+        ("leak", "memory is not flat"),
+        ("count", "statistics: they must be"),
+        ("row", "a row that was not written"),
+    ],
+)
+def test_what_is_planted_is_found(plant: str, report: str):
+    done = load("--seconds=2", "--kinds=bounded", f"--plant={plant}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert report in done.stdout

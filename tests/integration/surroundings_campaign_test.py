@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables on one processor, under a clock that jumps and without memory; and what is planted."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from reference import SEED
+
+SURROUNDINGS = pathlib.Path(__file__).resolve().parents[1] / "campaigns" / "surroundings.py"
+
+
+def surroundings(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(SURROUNDINGS), f"--seed={SEED}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=3000)
+
+
+@pytest.mark.parametrize("only", ["clock", "processor: refusing", "memory: logged"])
+def test_tables_stay_right(only: str):
+    done = surroundings("--seconds=3", f"--only={only}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"count": 1, "failures": 0' in done.stdout
+
+
+@pytest.mark.slow
+def test_tables_of_each_kind_stay_right():
+    done = surroundings("--seconds=120")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"count": 8, "failures": 0' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("plant", "only", "report"),
+    [
+        ("waits", "processor: refusing", "it said nothing for 6.0 s"),
+        ("clock", "clock", "rows that differ"),
+        ("memory", "memory: plain", "has rows no more"),
+    ],
+)
+def test_what_is_planted_is_found(plant: str, only: str, report: str):
+    done = surroundings("--seconds=3", f"--only={only}", "--stall=6", f"--plant={plant}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert report in done.stdout
