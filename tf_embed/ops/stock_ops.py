@@ -22,6 +22,11 @@ class CheckedBounds(NamedTuple):
     num_events: tf.Tensor
 
 
+def as_int64(padding: int) -> int:
+    """The number of int64 that has the bits of one of uint64."""
+    return padding - 2**64 if padding >= 2**63 else padding
+
+
 def bag_of_each(splits: tf.Tensor) -> tf.Tensor:
     """The bag of each key, int64 [n].
 
