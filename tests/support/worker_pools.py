@@ -297,7 +297,10 @@ def second(strategy: Any, rank: int, folder: str) -> list[float]:
 def slots_of(ranks: Sequence[int], workers: int) -> dict[str, Any]:
     """A step of SOK's pooled layer, by sums of keys that others own."""
     layer = sok.DistributedEmbedding(
-        "mean", 1000, DIM, 1, 20, optimizer=keras.optimizers.SGD(1.0), name="sok"
+        *("mean", 1000, DIM, 1, 20),
+        embedding_initializer=keras.initializers.RandomUniform(-0.5, 0.5, seed=3),
+        optimizer=keras.optimizers.SGD(1.0),
+        name="sok",
     )
     kind = Kind(container="sparse")
     lengths, ids, _, labels = batches_of(kind, 0, ranks, workers)
