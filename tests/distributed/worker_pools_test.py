@@ -4,59 +4,69 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import worker_pools
 import worker_programs
 from absl.testing import parameterized
+from worker_pools import KINDS, QUICK
 
-CASES = {2: ["training", "second", "slots", "fit", "sent"], 3: ["training"]}
+OTHERS = [name for name in KINDS if name not in QUICK]
+# What is run by one launch of so many workers.
+LAUNCHES = {
+    2: [("quick", "second", "slots", "fit", "sent"), ("others",)],
+    3: [("quick", "others")],
+}
 
 
 @functools.cache
-def launched(workers: int) -> worker_programs.Launched:
-    return worker_programs.launch(worker_pools.__file__, CASES[workers], workers)
-
-
-@functools.cache
-def oracle(name: str, workers: int) -> dict:
-    return worker_pools.oracle(name, workers)
+def launched(workers: int, *cases: str) -> worker_programs.Launched:
+    return worker_programs.launch(worker_pools.__file__, cases, workers)
 
 
 class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
-    def results(self, case: str, workers: int = 2) -> list:
-        found = launched(workers)
+    def results(self, case: str, workers: int = 2) -> list[Any]:
+        """What each worker has found."""
+        (cases,) = (cases for cases in LAUNCHES[workers] if case in cases)
+        found = launched(workers, *cases)
         self.assertEqual(found.code, 0, found.printed)
         return [found.results[rank][case] for rank in range(workers)]
 
-    @parameterized.product(name=tuple(worker_pools.KINDS), workers=tuple(CASES))
-    def test_workers_train_as_one_process(self, name, workers):
-        expected, rtol = oracle(name, workers), worker_pools.KINDS[name].rtol
-        results = self.results("training", workers)
+    def check_training(self, name: str, workers: int) -> None:
+        kind, expected = KINDS[name], worker_pools.oracle(name, workers)
+        results = [
+            one[name] for one in self.results("quick" if name in QUICK else "others", workers)
+        ]
         for found in results:
             for what, value in expected.items():
                 if what not in ("asked", "served"):
                     self.assertAllClose(
-                        found[name][what], value, rtol=rtol, atol=rtol / 10, msg=what
+                        found[what], value, rtol=kind.rtol, atol=kind.rtol / 10, msg=what
                     )
-        served = np.concatenate([found[name]["served"] for found in results])
-        self.assertAllClose(served, expected["served"], rtol=rtol, atol=rtol)
+        served = np.concatenate([found["served"] for found in results])
+        self.assertAllClose(served, expected["served"], rtol=kind.rtol, atol=kind.rtol)
         # It says something only if rows have changed.
         self.assertGreater(np.ptp(expected["losses"][:, 0]), 0)
         self.assertTrue(np.any(expected["exists"]))
+        if workers == 2:
+            self.assertEqual([found["asked"] for found in results], ways_of(name))
 
-    @parameterized.parameters(*worker_pools.KINDS)
-    def test_each_worker_asks_in_the_way_that_sends_less(self, name):
-        ways = [found[name]["asked"] for found in self.results("training")]
-        loops = 2 if worker_pools.KINDS[name].in_loop else 1
-        if name == "wire float16":
-            self.assertEqual(ways, [[], []])  # as rows, which are pooled where the batch is
-        elif name == "uneven":
-            self.assertEqual(ways, [["keys"], ["bags"]])
-        else:
-            expected = "bags" if name in worker_pools.BY_BAGS else "keys"
-            self.assertEqual(ways, [[expected] * loops] * 2)
+    @parameterized.parameters(*QUICK)
+    def test_workers_train_as_one_process_and_send_less(self, name):
+        self.check_training(name, 2)
+
+    @parameterized.parameters(*OTHERS)
+    @pytest.mark.slow  # the inner one: it is lost on what `parameters` gives
+    def test_workers_train_other_kinds_as_one_process(self, name):
+        self.check_training(name, 2)
+
+    @parameterized.parameters(*KINDS)
+    @pytest.mark.slow
+    def test_three_workers_train_as_one_process(self, name):
+        self.check_training(name, 3)
 
     def test_gradients_of_gradients_are_those_of_one_process(self):
         found = np.concatenate(self.results("second"))
@@ -79,14 +89,25 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
             for what, value in expected.items():
                 if what != "exchanges":
                     self.assertAllClose(found[what], value, rtol=2e-5, atol=2e-6, msg=what)
-            # Of keys, of rows and sums, of gradients of sums, of gradients of rows. Keras traces
-            # the model once before, to build it: three tables by themselves, by two each.
-            self.assertEqual(found["exchanges"], 4 + 3 * 2)
+            # Of keys, of rows and sums, of gradients of sums, of gradients of rows. The layer whose
+            # weights are learned has its own: of keys, of sums, of gradients of sums and of
+            # weights. Keras traces the model once before, to build it: all tables by themselves.
+            self.assertEqual(found["exchanges"], 4 + 4 + 4 * 2)
 
     def test_long_bags_send_less(self):
         for rank, found in enumerate(self.results("sent")):
             print(f"worker {rank} sends {found['bags']} bytes by bags, {found['rows']} by rows")
             self.assertLess(found["bags"], found["rows"] / 2)
+
+
+def ways_of(name: str) -> list[list[str]]:
+    """How each of two workers asks."""
+    if name == "wire float16":
+        return [[], []]  # as rows, which are pooled where the batch is
+    if name == "uneven":
+        return [["keys"], ["bags"]]
+    way = "bags" if name in worker_pools.BY_BAGS else "keys"
+    return [[way] * (2 if KINDS[name].in_loop else 1)] * 2
 
 
 if __name__ == "__main__":

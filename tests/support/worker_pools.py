@@ -77,6 +77,7 @@ KINDS = {
     "loop": Kind({"combiner": "mean"}, in_loop=True),
 }
 BY_BAGS = {name for name in KINDS if name not in ("repeated", "few weights", "wire float16")}
+QUICK = ("uneven", "few weights", "padded strings", "owner")
 
 
 def batch_of(kind: Kind, step: int, rank: int, workers: int) -> tuple[list[Any], list[Any], Any]:
@@ -224,9 +225,10 @@ def counted() -> Iterator[list[int]]:
         yield sent
 
 
-def run(name: str, ranks: Sequence[int], workers: int, make: Callable[[], Any]) -> dict[str, Any]:
-    """Trains, and looks up after it."""
-    trained, step = make()
+def run(
+    trained: Trained, step: Callable[..., Any], ranks: Sequence[int], workers: int
+) -> dict[str, Any]:
+    """Trains by steps, and looks up after it."""
     losses = [
         [float(one) for one in step(*batches_of(trained.kind, number, ranks, workers))]
         for number in range(STEPS)
@@ -234,38 +236,35 @@ def run(name: str, ranks: Sequence[int], workers: int, make: Callable[[], Any]) 
     with asked() as ways:
         served = trained.looked_up(*batches_of(trained.kind, 0, ranks, workers)[:3], False)
     found = {**trained.found(), "losses": np.array(losses), "asked": ways}
-    del name
     return {**found, "served": tf.cast(served, tf.float64).numpy()}
 
 
 def oracle(name: str, workers: int) -> dict[str, Any]:
     """One process with the bags of all workers."""
-
-    def make() -> Any:
-        trained = Trained(name)
-        return trained, tf.function(trained.step, reduce_retracing=True)
-
-    return run(name, range(workers), workers, make)
+    trained = Trained(name)
+    step = tf.function(trained.step, reduce_retracing=True)
+    return run(trained, step, range(workers), workers)
 
 
-def training(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    del folder
-    found = {}
-    for name in KINDS:
+def training_of(names: Sequence[str]) -> Callable[..., dict[str, Any]]:
+    """A function of the program that trains some of `KINDS`."""
 
-        def make(name: str = name) -> Any:
+    def training(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
+        del folder
+        found = {}
+        for name in names:
             with strategy.scope():
                 trained = Trained(name)
 
             @tf.function(reduce_retracing=True)
-            def step(*batch: Any) -> Any:
+            def step(*batch: Any, trained: Trained = trained) -> Any:
                 parts = strategy.run(trained.step, args=batch)
                 return [strategy.reduce("SUM", one, axis=None) for one in parts]
 
-            return trained, step
+            found[name] = run(trained, step, [rank], strategy.num_replicas_in_sync)
+        return found
 
-        found[name] = run(name, [rank], strategy.num_replicas_in_sync, make)
-    return found
+    return training
 
 
 # Gradients of gradients, and other layers.
@@ -323,8 +322,15 @@ def slots(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
         return strategy.run(slots_of, args=([rank], strategy.num_replicas_in_sync))
 
 
+class InTraining(keras.layers.Layer):
+    """Doubles its inputs in training."""
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return 2 * inputs if training else inputs
+
+
 def model_of() -> keras.Model:
-    """Two pooled layers and one of rows in a functional model."""
+    """Three pooled layers and one of rows in a functional model."""
     long = keras.Input([20], dtype="int64", name="long")
     one = keras.Input([], dtype="int64", name="one")
     uniform = keras.initializers.RandomUniform(-0.5, 0.5, seed=3)
@@ -334,15 +340,18 @@ def model_of() -> keras.Model:
             DIM, combiner=combiner, optimizer="adagrad", initializer=uniform, name=name, **options
         )
 
+    def dense(units: int) -> Any:
+        return keras.layers.Dense(units, kernel_initializer=keras.initializers.GlorotUniform(3))
+
     weights = keras.layers.Rescaling(0.001, offset=0.5)(long)
     parts = [
         layer("sums", "sum", padding_id=3)(long),
-        layer("means", "mean")(long, weights),
+        layer("weighted", "sum")(long, InTraining()(weights)),
+        layer("learned", "mean")(long, keras.activations.sigmoid(dense(20)(weights))),
         layer("rows", None)(one),
     ]
-    dense = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(3))
     model = tf_embed.distributed.Model(
-        {"long": long, "one": one}, dense(keras.layers.concatenate(parts))
+        {"long": long, "one": one}, dense(1)(keras.layers.concatenate(parts))
     )
     model.compile(keras.optimizers.SGD(0.01), "mse")
     return model
@@ -369,7 +378,7 @@ def fitted(model: keras.Model) -> dict[str, Any]:
         losses = model.fit(dataset(), epochs=2, verbose=0).history["loss"]
     found = {"losses": losses, "loss": model.evaluate(dataset(), verbose=0)}
     found["predictions"] = model.predict(dataset(), verbose=0)
-    for name in ("sums", "means", "rows"):
+    for name in ("sums", "weighted", "learned", "rows"):
         variable = model.get_layer(name).variable
         found[name] = variable.lookup(tf.range(500, dtype=tf.int64)).numpy()
     return {**found, "exchanges": len(traced)}
@@ -411,6 +420,14 @@ def sent(strategy: Any, rank: int, folder: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    others = [name for name in KINDS if name not in QUICK]
     run_as_worker(
-        {"training": training, "second": second, "slots": slots, "fit": fit, "sent": sent}
+        {
+            "quick": training_of(QUICK),
+            "others": training_of(others),
+            "second": second,
+            "slots": slots,
+            "fit": fit,
+            "sent": sent,
+        }
     )

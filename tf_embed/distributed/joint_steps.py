@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_embed.layers.layer_with_tables import LayerWithTables
 from tf_embed.table import joint_lookups
@@ -90,10 +91,12 @@ def joint_call(model: keras.Model, args: Sequence[Any], kwargs: dict[str, Any]) 
         return
     inputs = args[0] if args else kwargs["inputs"]
     training = kwargs.get("training")
-    ids = keras.tree.flatten(step.ids_model(inputs))
+    if training is None:
+        training = step.training
+    ids = keras.tree.flatten(step.ids_model(inputs, training=training))
     with joint_lookups.recorded() as lookups:
         for layer, count in step.layers:
-            layer.call_as_in_model(ids[:count], step.training if training is None else training)
+            layer.call_as_in_model(ids[:count], training)
             ids = ids[count:]
     with joint_lookups.answered(look_up(lookups)):
         yield
@@ -155,6 +158,8 @@ def _ids_of_layers(
     Each layer comes with the number of tensors of the model among its arguments.
 
     A layer that is called several times, or whose ids come from within another model, is left out.
+    So is one with weights of ids that depend on variables: a state, such as the seed of a Dropout,
+    may change in the model of what layers are called on.
     """
     layers, ids = [], []
     inputs = getattr(model, "inputs", None)  # of functional and sequential models
@@ -163,8 +168,10 @@ def _ids_of_layers(
             continue
         try:
             of_layer = keras.tree.flatten(layer.input)
-            keras.Model(inputs, of_layer)
+            has_variables = bool(keras.Model(inputs, of_layer).variables)
         except (AttributeError, ValueError):
+            continue
+        if has_variables and any(tf.as_dtype(one.dtype).is_floating for one in of_layer):
             continue
         layers.append((layer, len(of_layer)))
         ids += of_layer

@@ -26,7 +26,7 @@ std::vector<int64_t> BeginsOf(const std::vector<int64_t>& counts) {
 struct BagSplit::OfTable {
   AskBy asked_by;
   std::vector<int64_t> keys;
-  std::vector<int64_t> positions;
+  std::vector<int64_t> positions;  // of the keys, by bags
   std::vector<int32_t> lengths;
   std::vector<int64_t> keys_to;  // of each worker
   std::vector<int64_t> bags_to;
@@ -124,10 +124,6 @@ Status BagSplit::BuildTable(const ExecContext& context, const BagBatch& batch,
   if (ask_by == AskBy::kKeys) {
     part->keys.resize(route.size());
     route.WriteKeys(part->keys.data());
-    part->positions.resize(route.size());
-    for (size_t i = 0; i < size; ++i) {
-      part->positions[static_cast<size_t>(places[i])] = static_cast<int64_t>(i);
-    }
     part->lengths.assign(route.size(), 1);
     part->rows.assign(places.begin(), places.end());
     for (size_t worker = 0; worker < num_workers; ++worker) {
@@ -183,10 +179,12 @@ void BagSplit::Assemble(const BagBatch& batch, size_t num_workers,
       const OfTable& part = parts[table];
       const int64_t num_keys = part.keys_to[worker], num_bags = part.bags_to[worker];
       const auto keys = part.keys.begin() + at_key[table];
-      const auto positions = part.positions.begin() + at_key[table];
       const auto lengths = part.lengths.begin() + at_bag[table];
       keys_.insert(keys_.end(), keys, keys + num_keys);
-      positions_.insert(positions_.end(), positions, positions + num_keys);
+      if (part.asked_by == AskBy::kBags) {
+        const auto positions = part.positions.begin() + at_key[table];
+        positions_.insert(positions_.end(), positions, positions + num_keys);
+      }
       lengths_.insert(lengths_.end(), lengths, lengths + num_bags);
       bags_.push_back(static_cast<int32_t>(num_bags));
       begins[table].push_back(values);

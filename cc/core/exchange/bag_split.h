@@ -70,8 +70,8 @@ class BagSplit {
 
   // What is sent, worker by worker, and to each worker table by table.
   const std::vector<int64_t>& keys() const { return keys_; }
-  // Of each key that is sent, a place of it among the keys of its table, which stand run by run. By
-  // bags no two are the same.
+  // Of each key that is sent in a bag, its place among the keys of its table, which stand run by
+  // run.
   const std::vector<int64_t>& positions() const { return positions_; }
   // Number of keys of each bag that is sent.
   const std::vector<int32_t>& lengths() const { return lengths_; }

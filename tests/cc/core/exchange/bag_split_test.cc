@@ -192,23 +192,24 @@ TEST(BagSplit, GradientsAreTheAdjoints) {
   }
 }
 
-TEST(BagSplit, TellsWhereEachSentKeyComesFrom) {
-  for (const AskBy ask_by : {AskBy::kBags, AskBy::kKeys}) {
-    Batch batch(50);
-    batch.runs = {{0, 0, 120}};  // so that the keys of the table are those of the batch
-    batch.dims = {3};
-    BagSplit split;
-    ASSERT_TRUE(Split(batch, ask_by, 1, &split).ok());
-    EXPECT_EQ(std::vector<AskBy>{ask_by}, split.asked_by());
-    ASSERT_EQ(split.keys().size(), split.positions().size());
-    std::vector<bool> seen(batch.keys.size());
-    for (size_t i = 0; i < split.keys().size(); ++i) {
-      const size_t position = static_cast<size_t>(split.positions()[i]);
-      ASSERT_LT(position, batch.keys.size());
-      EXPECT_EQ(batch.keys[position], split.keys()[i]);
-      EXPECT_FALSE(seen[position]);
-      seen[position] = true;
-    }
+TEST(BagSplit, TellsWhereEachKeyInABagComesFrom) {
+  Batch batch(50);
+  batch.runs = {{0, 0, 120}};  // so that the keys of the table are those of the batch
+  batch.dims = {3};
+  BagSplit split;
+  ASSERT_TRUE(Split(batch, AskBy::kKeys, 1, &split).ok());
+  EXPECT_EQ(std::vector<AskBy>{AskBy::kKeys}, split.asked_by());
+  EXPECT_TRUE(split.positions().empty());
+  ASSERT_TRUE(Split(batch, AskBy::kBags, 1, &split).ok());
+  EXPECT_EQ(std::vector<AskBy>{AskBy::kBags}, split.asked_by());
+  ASSERT_EQ(split.keys().size(), split.positions().size());
+  std::vector<bool> seen(batch.keys.size());
+  for (size_t i = 0; i < split.keys().size(); ++i) {
+    const size_t position = static_cast<size_t>(split.positions()[i]);
+    ASSERT_LT(position, batch.keys.size());
+    EXPECT_EQ(batch.keys[position], split.keys()[i]);
+    EXPECT_FALSE(seen[position]);
+    seen[position] = true;
   }
 }
 
