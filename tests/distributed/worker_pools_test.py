@@ -18,7 +18,7 @@ OTHERS = [name for name in KINDS if name not in QUICK]
 # What is run by one launch of so many workers.
 LAUNCHES = {
     2: [("quick", "second", "slots", "fit", "sent"), ("others",)],
-    3: [("quick", "others")],
+    3: [("quick",), ("others",)],
 }
 
 
@@ -48,8 +48,8 @@ class WorkerPoolsTest(tf.test.TestCase, parameterized.TestCase):
                     )
         served = np.concatenate([found["served"] for found in results])
         self.assertAllClose(served, expected["served"], rtol=kind.rtol, atol=kind.rtol)
-        # It says something only if rows have changed.
-        self.assertGreater(np.ptp(expected["losses"][:, 0]), 0)
+        # It says something only if rows have changed by far more than the tolerance.
+        self.assertGreater(np.max(np.abs(expected["moved"])), 2 * kind.rtol)
         self.assertTrue(np.any(expected["exists"]))
         if workers == 2:
             self.assertEqual([found["asked"] for found in results], ways_of(name))

@@ -129,7 +129,8 @@ class Trained:
 
     def __init__(self, name: str) -> None:
         self.kind = kind = KINDS[name]
-        options = {"combiner": "sum", "optimizer": "adagrad", **kind.options}
+        adagrad = keras.optimizers.Adagrad(0.05)
+        options = {"combiner": "sum", "optimizer": adagrad, **kind.options}
         self.layer = tf_embed.layers.DynamicEmbedding(
             DIM,
             initializer=keras.initializers.RandomUniform(-0.5, 0.5, seed=3),
@@ -139,7 +140,8 @@ class Trained:
         )
         self.layer.build()
         self.key_dtype = tf.as_dtype(self.layer.key_dtype)
-        self.dense = keras.Variable(np.linspace(-1, 1, DIM, dtype=np.float32), name="dense")
+        self.dtype = kind.options.get("dtype", "float32")
+        self.dense = keras.Variable(np.linspace(-1, 1, DIM), name="dense", dtype=self.dtype)
         self.optimizer = keras.optimizers.SGD(0.1)
         self.variables = [self.dense, *self.layer.trainable_variables]
         self.optimizer.build(self.variables)
@@ -155,14 +157,14 @@ class Trained:
         given = contained(kind, lengths, weights, 0.0) if kind.is_weighted else None
 
         def look_up() -> tf.Tensor:
-            return tf.cast(self.layer(held, given, training=training), tf.float32)
+            return tf.cast(self.layer(held, given, training=training), self.dtype)
 
         if not kind.in_loop:
             return look_up()
         _, total = tf.while_loop(
             lambda i, _: i < 2,
             lambda i, total: (i + 1, total + 0.5 * look_up()),
-            [0, tf.zeros([tf.size(lengths), DIM])],
+            [0, tf.zeros([tf.size(lengths), DIM], self.dtype)],
             shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, DIM])],
         )
         return total
@@ -173,8 +175,8 @@ class Trained:
         with tf.GradientTape() as tape:
             tape.watch(weights)
             pooled = self.looked_up(lengths, ids, weights, True)
-            errors = tf.linalg.matvec(pooled, self.dense.value) - labels
-            loss = tf.reduce_sum(errors**2) / (BATCH * self.kind.longest)
+            errors = tf.linalg.matvec(pooled, self.dense.value) - tf.cast(labels, self.dtype)
+            loss = tf.reduce_sum(errors**2) / BATCH
         *gradients, of_weights = tape.gradient(loss, [*self.variables, weights])
         self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
         if of_weights is None:
@@ -229,6 +231,7 @@ def run(
     trained: Trained, step: Callable[..., Any], ranks: Sequence[int], workers: int
 ) -> dict[str, Any]:
     """Trains by steps, and looks up after it."""
+    untrained = trained.found()["rows"]
     losses = [
         [float(one) for one in step(*batches_of(trained.kind, number, ranks, workers))]
         for number in range(STEPS)
@@ -236,6 +239,7 @@ def run(
     with asked() as ways:
         served = trained.looked_up(*batches_of(trained.kind, 0, ranks, workers)[:3], False)
     found = {**trained.found(), "losses": np.array(losses), "asked": ways}
+    found["moved"] = found["rows"] - untrained
     return {**found, "served": tf.cast(served, tf.float64).numpy()}
 
 

@@ -186,7 +186,10 @@ class Pooling:
             divisor = None
         if divisor is not None:
             total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
-        return tf.reshape(total, tf.concat([shape, tf.shape(total, tf.int64)[1:]], 0))
+        pooled = tf.reshape(total, tf.concat([shape, tf.shape(total, tf.int64)[1:]], 0))
+        if shape.shape[0] is not None and total.shape.rank == 2:  # a reshape may forget both
+            pooled.set_shape([None] * shape.shape[0] + [total.shape[1]])
+        return pooled
 
     def _bags_of(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The shape of the bags, and the bag of each key, both int64."""

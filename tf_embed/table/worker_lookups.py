@@ -78,7 +78,7 @@ def _groups(lookups: Sequence[Lookup]) -> Iterator[list[Lookup]]:
 
 
 def _look_up_together(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
-    channel = lookups[0].table.reads
+    channel = lookups[0].table.reads.with_gradients()
     rows = _Rows([one for one in lookups if one.pooling is None], channel)
     pools = _Pools([one for one in lookups if one.pooling is not None], channel, rows.size)
     counts = tf.concat([*rows.counts, *pools.counts], 0)
