@@ -28,7 +28,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.distributed.joint_steps import joint_step
+from tf_embed.distributed.joint_steps import joint_call, joint_step
 from tf_embed.exchange import strategies, timeouts
 
 _SUMS = {"sum", "none", None}
@@ -165,6 +165,11 @@ class MultiWorker:
         """As `keras.Model.export`. All workers must call it; only the chief's files stay."""
         with self._own_path(filepath) as path:
             super().export(path, *args, **kwargs)  # type: ignore[misc]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model, as Keras does. In a step its tables look up together."""
+        with joint_call(self, args, kwargs):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     # --- What Keras calls -------------------------------------------------------------------------
 
