@@ -55,7 +55,7 @@ LEAST_ROUNDS, LEAST_SHORT_ROUNDS = 12, 6
 WARM_UP = 1 / 4  # of the rounds
 MORE_BYTES, MORE_BYTES_AT_FIRST = 32 << 20, 64 << 20
 LONG_SECONDS = 60.0
-LEAKED_BYTES = 1 << 18  # a write, if a leak is planted
+LEAKED_BYTES = 48 << 20  # a round, if a leak is planted
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
@@ -142,12 +142,10 @@ def load(
     table = load_tables.LoadedTable(load_tables.KINDS[name], folder, seed)
     draws = [load_tables.Draw([seed, 10 + i], table.begin) for i in range(READERS)]
     beside, alone = Latencies(), Latencies()
-    kept: list[bytes] = []
+    kept: list[np.ndarray] = []
 
     def write(writer: int) -> None:
         table.write(writer)
-        if plant == "leak":
-            kept.append(os.urandom(LEAKED_BYTES))
         if plant == "row" and writer == 0:
             table.plant_row()
 
@@ -182,6 +180,8 @@ def load(
             spent[part] += time.monotonic() - begin
         if plant == "count":
             table.variable.lookup([number])
+        if plant == "leak":
+            kept.append(np.ones(LEAKED_BYTES, np.int8))
         table.check_quiet()
         points.append((time.monotonic(), memory()))
         report("round", number=number)
