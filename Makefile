@@ -26,7 +26,7 @@ help:
 	@echo 'make torture     kills of processes and crashes of the machine; a part of make campaigns'
 	@echo 'make corruption  damaged files of each format; a part of make campaigns'
 	@echo 'make load        tables under load for ten minutes; SECONDS=28800 for eight hours'
-	@echo 'make faults      calls and allocations that fail; a part of make campaigns'
+	@echo 'make faults      calls and allocations that fail, one processor, clocks that jump; a part of make campaigns'
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make lint        ruff, mypy, clang-format'

@@ -15,7 +15,7 @@ then the lookups alone. After each round nothing goes on, and it is a finding
 - if the statistics (rows, hits, misses, insertions, evictions, refusals) are not those of the
   campaign's own counts;
 - if memory is not flat. Resident memory is read after each round, once free memory is given back.
-  The first quarter of the rounds is warm-up. Of the others, the most of the last third may be 16
+  The first quarter of the rounds is warm-up. Of the others, the most of the last third may be 32
   MiB above the most of the first third; 64 MiB if a kind has less than a minute, all of which is
   warm-up;
 - if the process ends, or says nothing for `--stall` seconds.
@@ -53,9 +53,9 @@ READERS = 2
 ROUND_SECONDS = 20.0  # at most
 LEAST_ROUNDS, LEAST_SHORT_ROUNDS = 12, 6
 WARM_UP = 1 / 4  # of the rounds
-MORE_BYTES, MORE_BYTES_AT_FIRST = 16 << 20, 64 << 20
+MORE_BYTES, MORE_BYTES_AT_FIRST = 32 << 20, 64 << 20
 LONG_SECONDS = 60.0
-LEAKED_BYTES = 1 << 18  # a write, if a leak is planted
+LEAKED_BYTES = 48 << 20  # a round, if a leak is planted
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
@@ -142,12 +142,10 @@ def load(
     table = load_tables.LoadedTable(load_tables.KINDS[name], folder, seed)
     draws = [load_tables.Draw([seed, 10 + i], table.begin) for i in range(READERS)]
     beside, alone = Latencies(), Latencies()
-    kept: list[bytes] = []
+    kept: list[np.ndarray] = []
 
     def write(writer: int) -> None:
         table.write(writer)
-        if plant == "leak":
-            kept.append(os.urandom(LEAKED_BYTES))
         if plant == "row" and writer == 0:
             table.plant_row()
 
@@ -182,6 +180,8 @@ def load(
             spent[part] += time.monotonic() - begin
         if plant == "count":
             table.variable.lookup([number])
+        if plant == "leak":
+            kept.append(np.ones(LEAKED_BYTES, np.int8))
         table.check_quiet()
         points.append((time.monotonic(), memory()))
         report("round", number=number)
