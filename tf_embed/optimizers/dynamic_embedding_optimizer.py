@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_embed import callers, validation
 from tf_embed.optimizers import gradients as row_gradients
+from tf_embed.optimizers.optimizer_text import optimizer_text
 from tf_embed.optimizers.rules import optimizer_of, step_variable
 from tf_embed.optimizers.step_arguments import (
     check_loss,
@@ -310,6 +311,16 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
             with tape:
                 loss = self.scale_loss(loss)
         return self.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    def __repr__(self) -> str:
+        texts, inner = [], vars(self).get("_inner_optimizer")
+        if inner is not None:
+            texts.append(f"keras_optimizer={type(inner).__name__}")
+        split = vars(self).get("_split")
+        if split is not None:
+            texts.append(f"tables={len(self._tables.anchors)}")
+            texts.append(f"dense variables={len(split.dense)}")
+        return optimizer_text(self, texts)
 
     def scale_loss(self, loss: Any) -> Any:
         """The loss as the inner optimizer scales it, for the gradients to be taken of."""

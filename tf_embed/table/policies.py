@@ -32,7 +32,7 @@ _MAX_BLOOM_COUNT = 2**16 - 1  # a cell of a filter has at most 16 bits
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CounterAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, counted exactly.
 
@@ -75,7 +75,7 @@ class CounterAdmission(KerasConfig):
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class BloomAdmission(KerasConfig):
     """A key gets a row in the `n`-th training step that holds it, or, rarely, in an earlier one.
 
@@ -126,7 +126,7 @@ class BloomAdmission(KerasConfig):
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TablePolicy(KerasConfig):
     """By which rows come and leave.
 

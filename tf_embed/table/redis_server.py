@@ -27,7 +27,7 @@ def _is_name(text: str) -> bool:
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class RedisServer(Config):
     """A Redis server or cluster that has the rows of a table, for `Storage(redis=...)`.
 

@@ -30,6 +30,7 @@ from tf_embed.variable.memory_report import MemoryReport, memory_report
 from tf_embed.variable.row_arguments import RowArguments
 from tf_embed.variable.row_files import DEFAULT_BUFFER_BYTES, DIRPATH_VARIABLE, RowFiles
 from tf_embed.variable.row_statistics import RowStatistics
+from tf_embed.variable.table_text import kind_text, settings_text, size_texts
 from tf_embed.variable.table_training import TableTraining
 
 DEFAULT_NAME = "DynamicEmbedding_Variable"
@@ -1036,10 +1037,9 @@ class Variable(tf.Module):
         return children
 
     def __repr__(self) -> str:
-        return (
-            f"<tf_embed.Variable name={validation.shown(self.name)}, dim={self.dim}, key_dtype="
-            f"{self.key_dtype.name}, value_dtype={self.value_dtype.name}, shards={self.shard_num}>"
-        )
+        table = self._table
+        texts = [*kind_text(table), *size_texts([table]), *settings_text(table)]
+        return f"<tf_embed.Variable name={validation.shown(self.name)}, {', '.join(texts)}>"
 
     def _arguments_of_methods(self) -> RowArguments:
         """Checks the keys and rows that methods take; a subclass may have other checks."""
