@@ -95,6 +95,14 @@ class BloomAdmission(KerasConfig):
         TypeError: An argument of a wrong type.
         ValueError: An argument is out of range.
 
+    Example:
+        >>> import tf_embed
+        >>> admission = tf_embed.BloomAdmission(3, error_rate=0.01)
+        >>> v = tf_embed.Variable(dim=2, policy=tf_embed.TablePolicy(admission=admission))
+        >>> v.upsert([7], [[1.0, 2.0]])  # needs no admission
+        >>> int(v.size())
+        1
+
     Reference:
         Fan, Cao, Almeida and Broder, "Summary cache: a scalable wide-area web cache sharing
         protocol", 2000.
@@ -267,6 +275,9 @@ class TablePolicy(KerasConfig):
         Args:
             keys: The keys of a write.
             name: Name of the variable, for messages.
+
+        Returns:
+            A list of the scores, int64, or an empty list.
 
         Raises:
             TypeError: It gives no integers.

@@ -146,6 +146,9 @@ class RedisServer(Config):
         Args:
             table: Name of the variable.
 
+        Returns:
+            The settings, as the op reads them.
+
         Raises:
             ValueError: If there is no variable of the name `password_env`, or the name of the
                 variable can't be one in Redis.

@@ -526,7 +526,14 @@ class Variable(tf.Module):
         return self._training.anchor_of_lookup(name)
 
     def get_eager_trainable_by_name(self, name: str) -> Anchor | None:
-        """`get_trainable_by_name`."""
+        """Gives what `get_trainable_by_name` gives, under TFRA's other name.
+
+        Args:
+            name: As in `get_trainable_by_name`.
+
+        Returns:
+            As `get_trainable_by_name`.
+        """
         return self.get_trainable_by_name(name)
 
     def get_slot_variables(self, optimizer: Any) -> list[SlotVariable]:
