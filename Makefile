@@ -4,7 +4,7 @@
 # configure.sh.
 
 .DEFAULT_GOAL := help
-include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk
+include bazel/setup.mk tests/tests.mk benchmarks/benchmarks.mk release/release.mk
 
 .PHONY: help
 help:
@@ -47,6 +47,8 @@ help:
 	@echo 'make cuda-benchmark  how fast it is on this GPU; HKV_DIR=checkout puts HierarchicalKV beside it'
 	@echo 'make cuda-library  the GPU table with a C interface, for PyTorch and CuPy, without TensorFlow'
 	@echo 'make library     the op library alone, into tf_embed/'
+	@echo 'make wheels      a wheel for each TensorFlow from 2.16 to 2.21, in dist/, each tried'
+	@echo 'make release-check  what a release demands: a clean tree, the changelog, tests, wheels'
 	@echo 'make clean       remove what was built; keeps .venv and the build cache'
 
 .PHONY: demo

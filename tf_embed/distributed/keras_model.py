@@ -129,7 +129,19 @@ class _SameStart(keras.callbacks.Callback):
 
 
 class MultiWorker:
-    """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`."""
+    """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`.
+
+    Example:
+        >>> import keras, tf_embed
+        >>> class Ratings(tf_embed.distributed.MultiWorker, keras.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.items = tf_embed.layers.DynamicEmbedding(4, optimizer="adagrad")
+        ...     def call(self, ids):
+        ...         return self.items(ids)
+        >>> Ratings().timeout_seconds > 0
+        True
+    """
 
     timeout_seconds = timeouts.DEFAULT_SECONDS
 
@@ -511,13 +523,18 @@ class Model(MultiWorker, keras.Model):
     *   A functional model looks all its tables up together, so that they share the exchanges
         between workers.
 
+    Raises:
+        TypeError: If a subclass passes `inputs` and `outputs` to this class.
+
     Example:
-    >>> inputs = keras.Input([4])
-    >>> model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(inputs))
-    >>> model.compile("sgd", "mse")
-    >>> data = tf.data.Dataset.from_tensor_slices((tf.zeros([8, 4]), tf.zeros([8, 1]))).batch(4)
-    >>> model.fit(data, verbose=0).history
-    {'loss': [0.0]}
+        >>> import keras, tensorflow as tf, tf_embed
+        >>> inputs = keras.Input([4])
+        >>> model = tf_embed.distributed.Model(inputs, keras.layers.Dense(1)(inputs))
+        >>> model.compile("sgd", "mse")
+        >>> zeros = (tf.zeros([8, 4]), tf.zeros([8, 1]))
+        >>> data = tf.data.Dataset.from_tensor_slices(zeros).batch(4)
+        >>> model.fit(data, verbose=0).history
+        {'loss': [0.0]}
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
