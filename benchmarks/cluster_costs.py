@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures on one machine what the model of a cluster is made of. `scaling.py` runs it.
+"""Measures the costs of the cluster model on one machine. `scaling.py` runs it.
 
 Each program runs in processes of its own and leaves a file of JSON:
 
@@ -37,12 +37,12 @@ _ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def launch(program: str, workers: int, settings: Mapping[str, Any]) -> Any:
-    """Runs a program in processes of its own, and gives what it has found.
+    """Runs a program in processes of its own, and returns its result.
 
     Args:
         program: Its name.
         workers: Number of processes.
-        settings: What it gets.
+        settings: Its settings.
 
     Raises:
         RuntimeError: It failed.
@@ -68,7 +68,7 @@ Times = dict[str, tuple[float, float]]
 def timed(calls: Mapping[str, Callable[[], object]], repeats: int) -> Times:
     """Wall and work of each call, in milliseconds: medians.
 
-    The calls take turns, as in a step, so that each finds in the caches what the others left.
+    The calls take turns, as in a step, so that each finds the caches as the others left them.
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for repeat in range(repeats + 3):
@@ -132,7 +132,7 @@ def _call(repeats: int) -> tuple[float, float]:
 
 
 def _pack(repeats: int) -> list[float]:
-    """Wall and work to pack and unpack a byte of a message; what a worker keeps is in none."""
+    """Wall and work to pack and unpack a byte of a message; data that a worker keeps is in none."""
     import tensorflow as tf
 
     from tf_embed.ops import exchange_ops
@@ -225,7 +225,7 @@ def _all_reduced(tensor: Any) -> Any:
 
 
 def table(settings: Mapping[str, Any]) -> Any:
-    """Bytes of a row beside weights and slots, and what rows cost that are in no cache."""
+    """Bytes of a row beyond weights and slots, and the cost of rows that are in no cache."""
     import keras
     import tensorflow as tf
 
@@ -296,8 +296,8 @@ def costs_of(
     """The costs of the model, as its `Costs.from_json` takes them.
 
     Args:
-        alones, pairs: What some runs of the programs found; the median counts.
-        of_table: What one run found.
+        alones, pairs: Results of some runs of the programs; the median counts.
+        of_table: The result of one run.
     """
     figures: dict[str, Any] = {"wall": {}, "work": {}}
     for name in alones[0]["parts"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step takes on a cluster, and what a worker sends and holds: formulas, and no more.
+"""How long a step takes on a cluster, and the bytes that a worker sends and holds: formulas only.
 
 docs/scaling.md has each formula with its source. Costs are measured on one machine by
 `cluster_costs.py`. Times are in milliseconds here.
@@ -67,7 +67,7 @@ def largest_count(mean: float, workers: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What is trained.
+    """The model in training.
 
     Attributes:
         examples: Examples of a worker in a step.
@@ -97,7 +97,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What goes over the wire in a step.
+    """The bytes that go over the wire in a step.
 
     Attributes:
         distinct: Distinct ids of a worker, which is also how many keys come to an owner.
@@ -117,7 +117,7 @@ class Traffic:
 
 
 def traffic(model: Model, workers: int) -> Traffic:
-    """What goes over the wire in a step."""
+    """Returns the bytes that go over the wire in a step."""
     distinct = expected_distinct(model.batch, model.keys, model.exponent)
     everywhere = expected_distinct(workers * model.batch, model.keys, model.exponent)
     row = model.dim * model.wire_bytes
@@ -167,7 +167,7 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """What a collective costs by the bytes of a message between two workers.
+    """The cost of a collective by the bytes of a message between two workers.
 
     Attributes:
         fixed: A collective of one worker, which sends nothing.
@@ -204,7 +204,7 @@ def _interpolated(size: float, sizes: Sequence[float], costs: Sequence[float]) -
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What was measured on one machine. `wall` is time by one thread, `work` processor time.
+    """Costs measured on one machine. `wall` is time by one thread, `work` processor time.
 
     Attributes:
         wall, work: Of the parts of a step of one worker, which exchanges with itself.
@@ -226,7 +226,7 @@ class Costs:
 
     @classmethod
     def from_json(cls, figures: Mapping[str, Any]) -> Costs:
-        """From what `cluster_costs.py` wrote."""
+        """Reads the costs from the JSON of `cluster_costs.py`."""
         return cls(
             wall={name: Linear(one) for name, one in figures["wall"].items()},
             work={name: Linear(one) for name, one in figures["work"].items()},
@@ -264,10 +264,10 @@ PARTS = (EXCHANGE, LOOKUP, DENSE, APPLY)
 
 
 def quantities(model: Model, keys: float, distinct: float) -> dict[str, dict[str, float]]:
-    """What the costs of each part are linear in.
+    """The quantities in which the costs of each part are linear.
 
     Args:
-        model: What is trained.
+        model: The model in training.
         keys: Keys that come to an owner in a step.
         distinct: Distinct ids among those of a worker, or of the keys that come to an owner.
     """
@@ -288,7 +288,7 @@ def quantities(model: Model, keys: float, distinct: float) -> dict[str, dict[str
 def cluster_step(model: Model, cluster: Cluster, costs: Costs) -> dict[str, float]:
     """Milliseconds of the parts of a step, if each worker has its own cores and link.
 
-    The parts are those of `PARTS`, and what they are made of: `counts` (the two all-gathers),
+    The parts are those of `PARTS`, and the parts of these: `counts` (the two all-gathers),
     `messages` (the three all-to-alls), `local` (the rest of the exchange), `all_reduce`, which is
     a part of `dense`, and `sum`.
     """
@@ -329,8 +329,8 @@ def local_step(model: Model, workers: int, cores: int, costs: Costs) -> dict[str
 
     `whole_work` is the processor time of a worker in a whole step.
 
-    A part takes at least the processor time of all workers over the cores, and at least what the
-    longest chain of work and waits takes.
+    A part takes at least the processor time of all workers over the cores, and at least as long as
+    the longest chain of work and waits.
     """
     sizes = traffic(model, workers)
     if workers == 1:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What device_table_benchmark.cu runs on: a GPU where nvcc compiles it, else the host in its place,
-// by which the program can be tried where there is no GPU; times of the host say nothing.
+// The machine of device_table_benchmark.cu: a GPU if nvcc compiles it, otherwise the host in its
+// place, so that the program can be tried without a GPU; times of the host say nothing.
 #ifndef TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_
 #define TF_EMBED_BENCHMARKS_DEVICE_MACHINE_H_
 
@@ -60,7 +60,7 @@ class Machine {
   }
   static void Give(void* memory) { cudaFree(memory); }
   static void CopyIn(const void* host, size_t bytes, void* to) {
-    // On the stream, which does not wait for what is under way on the default one.
+    // On the stream, which does not wait for work under way on the default one.
     Check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, Stream()));
     Wait();
   }

@@ -4,16 +4,16 @@
 //     device_table_benchmark [--only=hkv|dynamicemb] [--keys=N] [--capacity=N] [--dims=8,32,...]
 //                            [--loads=0.5,0.75,1] [--rounds=N] [--ids=N] [--max_row_bytes=N]
 //
-// The first part goes by the method of HierarchicalKV's benchmark: a table with room for `capacity`
-// rows holds a share of them (the load), 2^20 distinct keys an operation, of which 0.6 are there
-// where it looks keys up and all where it trains. Here those that are there are drawn from the
-// whole table, in HierarchicalKV's own from the last that came. The best of the rounds counts, as
-// there. Built with -DTF_EMBED_HKV and the folder of HierarchicalKV's headers (make cuda-benchmark
-// HKV_DIR=checkout), its table takes the same keys in turn.
+// The first part follows the method of HierarchicalKV's benchmark: a table with room for `capacity`
+// rows holds a share of them (the load), 2^20 distinct keys an operation, of which 0.6 are present
+// in lookups and all in training. Here present keys are drawn from the whole table, in
+// HierarchicalKV's own from the latest inserts. The best of the rounds counts, as there. Built with
+// -DTF_EMBED_HKV and the folder of HierarchicalKV's headers (make cuda-benchmark HKV_DIR=checkout),
+// its table takes the same keys in turn.
 //
-// A table of ours that is full grows, where HierarchicalKV's evicts: at load 1, what inserts is
-// timed with the growth made beforehand, and insert_and_evict is an insert_or_assign on a table
-// that is bounded to `capacity` rows, least recently used first.
+// A full table of ours grows, while HierarchicalKV's evicts. So at load 1, inserts are timed after
+// the growth, and insert_and_evict is an insert_or_assign on a table that is bounded to `capacity`
+// rows, least recently used first.
 //
 // Rows that are more than `max_row_bytes` bytes of a table, 0 for all, are in pinned memory of the
 // host, HierarchicalKV's (its max_hbm_for_vectors) as well.
@@ -25,13 +25,13 @@
 // Beside it the same batches in arrays of fixed ids (static_array.h): `step / static array's` is
 // the quotient of both medians.
 //
-// `of copy`: the bytes that the operation has to move at least (keys; for each row what it reads of
-// it and writes to it; rows and gradients of the caller), by time, over the rate of a copy on the
-// device, which reads and writes each byte and is measured first. `with index`: the same and a line
-// of 128 bytes for each key, which is what looking it up reads at least.
+// `of copy`: the bytes that the operation has to move at least (keys; reads and writes of each row;
+// rows and gradients of the caller), by time, over the rate of a copy on the device, which reads
+// and writes each byte and is measured first. `with index`: the same and a line of 128 bytes for
+// each key, the least that a lookup reads.
 //
 // Our index has up to twice the places that a load says, as it doubles. `find, index 3/4 full` is a
-// find where it is as full as it gets.
+// find when the index is as full as it gets.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -165,7 +165,7 @@ void RunOurs(const Settings& settings, const Shape& shape) {
 
   TableOptions options;
   options.dim = dim;
-  // Room for what comes in a round, so that no growth is timed.
+  // Room for the keys of a round, so that no growth is timed.
   options.init_size = shape.capacity + n;
   std::unique_ptr<Table> table;
   Check(Machine::NewTable(options, settings.device, &table));
@@ -390,7 +390,7 @@ void RunSteps(const Settings& settings) {
   ExecContext context = Machine::Context();
   context.training = true;
   Random random(2);
-  // Arrays take what the rows of the tables take, which is less than half of what tables may.
+  // Arrays take as much as the rows of the tables, less than half of the limit of the tables.
   const bool has_arrays =
       3 * count * settings.range * 3 * kDim * sizeof(float) < Machine::FreeBytes();
   std::vector<std::unique_ptr<Table>> tables(count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times Put and Get of DiskStore on rows of Adam at dim 64 (776 bytes with their key), in a folder
-// of the disk that is to be measured. Beside it stands what fio reaches there:
+// of the disk to measure. Compare with fio's rate there:
 //
 //     fio --name=read --directory=FOLDER --size=2g --rw=randread --bs=4k --direct=1
 //         --ioengine=io_uring --iodepth=256 --runtime=10 --time_based

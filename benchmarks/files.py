@@ -4,8 +4,8 @@
     python benchmarks/files.py ROWS DIM [FOLDER]
 
 Rows have Adam's slots. Prints an object of JSON: bytes of the files, seconds of the save and of the
-load into an empty table, and, in bytes, the table's resident memory and what both took beyond
-tables at their peaks. The folder should be on the disk in question; what is written is removed.
+load into an empty table, and, in bytes, the table's resident memory and the peak memory of save and
+load beyond the tables. The folder should be on the disk to measure; written files are removed.
 Files and the second table find memory that the host has given already, see warm_memory.py.
 """
 

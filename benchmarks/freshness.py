@@ -13,13 +13,13 @@ gradient, so its row says how many steps the answer has. Prints an object of JSO
     steps                             how many these are
     publications, rows_published      publications meanwhile, and rows of one in the mean
     bytes_published                   bytes of one in the mean
-    publish_seconds                   what `publish(wait=False)` takes until it returns, the median
-    update_seconds                    what it takes the follower to load one, the median
+    publish_seconds                   until `publish(wait=False)` returns, the median
+    update_seconds                    until the follower has loaded one, the median
     steps_a_second                    of training
     lookups_a_second                  of 1,024 keys, by one thread, while it follows
     other_cores                       cores that something else kept busy
 
-The folder should be on the disk in question; what is written is removed.
+The folder should be on the disk in question; written files are removed.
 """
 
 from __future__ import annotations

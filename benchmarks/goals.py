@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tf_embed is after, in one table."""
+"""The goals of tf_embed, in one table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Goal:
 
     Attributes:
         name: Its name in JSON.
-        section: What measures it.
-        what: What it is.
-        goal: What is aimed at.
-        must: The least that counts as done; None where nothing was fixed.
+        section: The section that measures it.
+        what: Its description.
+        goal: The value aimed at.
+        must: The least that counts as done; None if nothing was fixed.
         at_most: Whether smaller is better.
     """
 

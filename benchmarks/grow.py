@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grows one table from empty, in a process of its own, without making room beforehand.
+"""Grows one table from empty, in a process of its own, without a reserve.
 
     python benchmarks/grow.py tf_embed|TFRA KEYS DIM [--warm < NEEDS]
 
@@ -29,7 +29,7 @@ from ids import keys_of
 from warm_memory import WarmMemory
 
 BATCH = 65536
-AHEAD_BYTES = 32 << 20  # of warm memory, for what the system takes
+AHEAD_BYTES = 32 << 20  # of warm memory, for the system
 
 
 def table(implementation: str, dim: int) -> Any:
@@ -43,7 +43,7 @@ def table(implementation: str, dim: int) -> Any:
 
 
 def give_back() -> None:
-    """Has the C library give free memory back, so that what remains resident is in use."""
+    """Makes the C library return free memory, so that all resident memory is in use."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -59,7 +59,7 @@ def main() -> None:
         given = json.load(sys.stdin)
         warm = WarmMemory(sum(given) + AHEAD_BYTES)
     rows = tf.random.stateless_normal([BATCH, options.dim], seed=[1, 2])
-    # What a process needs once, a first table takes.
+    # A first table takes the memory that a process needs once.
     table(options.implementation, options.dim).upsert(tf.constant(keys_of(np.arange(BATCH))), rows)
     grown = table(options.implementation, options.dim)
     grown.upsert.get_concrete_function(

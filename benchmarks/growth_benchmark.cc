@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the growth of a table from nothing, by upserts of new keys without a reserve, and what
-// memory it takes; then the growth of its index alone.
+// Times the growth of a table from nothing, by upserts of new keys without a reserve, and measures
+// its memory; then the growth of its index alone.
 //
 //     growth_benchmark [--json] [keys] [dim] [batch] [threads]      default: 10000000 64 65536 2
 //
-// All memory that the run needs is touched beforehand and given back piece by piece, before each
-// batch what it will take: on a virtual machine the first touch of a page is the host's work as
-// well, and would be most of what is measured; and a guest may give the host back what lies free
-// for a second or two.
+// All memory that the run needs is touched first and given back piece by piece, before each batch
+// as much as it will take. On a virtual machine the first touch of a page is also the host's work,
+// which would be most of the measured time; and a guest may give the host back memory that lies
+// free for a second or two.
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -58,7 +58,7 @@ double StatusBytes(const char* name) {
   return kilobytes * 1024;
 }
 
-// Lets the peak of resident memory begin anew.
+// Resets the peak of resident memory.
 void ResetPeak() {
   if (std::FILE* const file = std::fopen("/proc/self/clear_refs", "w")) {
     std::fputs("5", file);
@@ -79,7 +79,7 @@ class WarmMemory {
     for (size_t i = 0; i < bytes; i += 4096) static_cast<volatile char*>(memory)[i] = 1;
   }
 
-  // Gives some of it to whoever asks the system next: `bytes` in all so far.
+  // Gives some of it to the next process that asks the system: `bytes` in all so far.
   void ReleaseUpTo(size_t bytes) {
     const size_t whole = bytes / kHugePage * kHugePage;
     if (whole <= released_ || whole - released_ > held_) return;
@@ -122,7 +122,7 @@ int64_t KeyOf(uint64_t i) { return static_cast<int64_t>(i * 0x9e3779b97f4a7c15u)
 // The index alone, in one thread.
 struct IndexGrowth {
   size_t growths = 0;
-  size_t most_in_a_batch = 0;  // but for the first, in which all stripes begin
+  size_t most_in_a_batch = 0;  // except the first, in which all stripes begin
   size_t moved_keys = 0;
   double seconds = 0;  // in growths
   double worst = 0;    // one growth
@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
   }
   const auto [keys, dim, batch, threads] = arguments;
   const double payload = static_cast<double>(keys * (dim * sizeof(float) + sizeof(int64_t)));
-  // What a key takes, roughly, and what the index takes by regions.
+  // The rough memory of a key, and that of the index by regions.
   const size_t warm_per_key = dim * sizeof(float) + 2 * StripedIndex::kBytesPerKey;
   const size_t warm_ahead = size_t{32} << 20;
 

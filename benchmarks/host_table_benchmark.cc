@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the verbs of HostTable beside two floors, in turn, each on fresh batches of its own:
 //   gather          the same rows copied from an array by known numbers
-//   gather + line   the same, where each number is read from a random cache line of an index, by
-//   the
-//                   hash of the key: what any hash table must do
+//   gather + line   the same, but each number is read from a random cache line of an index, by the
+//                   hash of the key: the least work of any hash table
 //
 //     host_table_benchmark [--json] [--set plain|avx2|avx512] [keys] [dim] [batch] [threads]
 //
@@ -204,7 +203,7 @@ int Main(int argc, char** argv) {
           const size_t j = i - (kBucket - kRow);
           InFlight& flight = ring[j % kRing];
           const uint64_t zero =
-              flight.line->row_ids[15] >> 31;  // always, which nobody told the compiler
+              flight.line->row_ids[15] >> 31;  // always 0, unknown to the compiler
           flight.row = reinterpret_cast<char*>(&array[(bench.numbers[j] + zero) * dim]);
           PrefetchRow<false>(flight.row, dim * sizeof(float));
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine: what it is, what else runs on it, how much memory a process holds. Linux only."""
+"""The machine: its hardware, its other load, the memory of a process. Linux only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What else a machine did during a measurement.
+    """The other load of a machine during a measurement.
 
     Attributes:
         average: The load average of one minute at its beginning. The benchmark itself is in it.
@@ -71,7 +71,7 @@ def peak_resident_bytes() -> int:
 
 
 def forget_peak() -> None:
-    """Lets `peak_resident_bytes` begin anew."""
+    """Resets `peak_resident_bytes`."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user without tiers would do: rows of fixed ids in an array that is mapped from a file, as
-// numpy.memmap does it, with Adam's slots beside the weights. Row `id` is at id * stride.
+// A user's alternative to tiers: rows of fixed ids in an array that is mapped from a file, like
+// numpy.memmap, with Adam's slots next to the weights. Row `id` is at id * stride.
 //
 // The kernel would keep the whole file in memory if there is room, so memory is limited here: after
 // a step, KeepWithin writes and drops the pages that were used longest ago. It is exact LRU, which
@@ -104,7 +104,7 @@ class MappedArray {
       if (runs.empty() || runs.back().second != page) runs.emplace_back(page, page);
       ++runs.back().second;
     }
-    // Unmapped pages pass what was written to the page cache, which drops clean pages only.
+    // Unmapping moves written pages to the page cache, which drops clean pages only.
     for (const auto& run : runs) {
       madvise(data_ + run.first * kPage, Bytes(run), MADV_DONTNEED);
       sync_file_range(file_, Offset(run), static_cast<off_t>(Bytes(run)), SYNC_FILE_RANGE_WRITE);
@@ -117,7 +117,7 @@ class MappedArray {
     }
   }
 
-  // What is in the page cache of it.
+  // Its bytes in the page cache.
   size_t ResidentBytes() const {
     std::vector<unsigned char> pages((bytes_ + kPage - 1) / kPage);
     if (mincore(data_, bytes_, pages.data()) != 0) return bytes_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An op that does nothing but what every op does: it has the inputs and the outputs of a lookup,
-// and allocates its outputs, in which it writes nothing.
+// An op with only the costs that every op has: it has the inputs and the outputs of a lookup, and
+// allocates its outputs, in which it writes nothing.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"

@@ -42,7 +42,7 @@ class Pool {
   }
 
  private:
-  // As TensorFlow's pool: less than 10 us of work wakes nobody.
+  // As TensorFlow's pool: less than 10 us of work wakes no thread.
   void ParallelFor(size_t total, size_t cost, const ExecContext::Work& work) {
     if (threads_ == 1 || total <= 1 || total * cost < 10000) {
       if (total > 0) work(0, total);

@@ -41,7 +41,7 @@ ROWS_A_CALL = 50_000
 
 
 class Rate(NamedTuple):
-    """What calls with batches in turn reach.
+    """The rate of calls with batches in turn.
 
     Attributes:
         rows_a_second: Rows in a second.
@@ -67,7 +67,7 @@ def rate_of(
     """Times calls.
 
     Args:
-        call: What is timed.
+        call: The function to time.
         batches: Keys of each call.
         seconds: How long to go on, at least.
         server: The server, whether the calls need it or not.

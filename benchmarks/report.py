@@ -18,12 +18,12 @@ MAX_OTHERS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """What came out for a goal.
+    """The result for a goal.
 
     Attributes:
         goal: The goal.
-        value: The worst of the rows that have a say; None where there is none.
-        why_not: Why it is not judged; "" where it is.
+        value: The worst of the rows that have a say; None if there is none.
+        why_not: Why it is not judged; "" if it is.
     """
 
     goal: Goal

@@ -42,7 +42,7 @@ class Table:
             from peers import ours
 
             self.variable = ours.restricted(policy, dim)
-            update = None  # the table notes the use of what is inserted
+            update = None  # the table notes the use of inserted keys
         self._pause_seconds = PAUSE_SECONDS[policy]
 
         @tf.function
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("keys", type=int)
     parser.add_argument("dim", type=int)
     options = parser.parse_args()
-    # What a process needs once, a first table takes.
+    # A first table takes the memory that a process needs once.
     first = Table(options.implementation, options.policy, options.dim)
     first.fill(2 * BATCH, options.dim)
     first.variable.restrict(BATCH)

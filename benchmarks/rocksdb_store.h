@@ -2,7 +2,7 @@
 // RocksDB in the place of DiskStore, below the same cache: for comparison only. It is linked into
 // the benchmark tiers_benchmark_rocksdb and into nothing else.
 //
-// It has what favours it:
+// The comparison favours it:
 //   - The index of keys is the StripedIndex that DiskStore has, in memory beside RocksDB. So no key
 //     is looked for in vain, and a row that changes in the cache costs RocksDB nothing: the key
 //     leaves the index, and the next Put replaces the value. No tombstone is ever written.
@@ -16,7 +16,7 @@
 //   - A batch is read by 32 threads, as FBGEMM has them. Each gets a range of the sorted keys and
 //     asks for 64 of them at a time by the batched MultiGet.
 //   - A batch is written by all threads of the caller, a WriteBatch each.
-// What it lacks for a product: checks of space, Scan, a change of rule with rows in it.
+// A product would also need: checks of space, Scan, a change of rule with rows in it.
 #ifndef TF_EMBED_BENCHMARKS_ROCKSDB_STORE_H_
 #define TF_EMBED_BENCHMARKS_ROCKSDB_STORE_H_
 
@@ -28,8 +28,8 @@
 
 namespace tf_embed {
 
-// Rows of float weights. `path` is a folder that RocksDB makes; what is in it is destroyed, and it
-// is removed with the store.
+// Rows of float weights. `path` is a folder that RocksDB makes; its content is destroyed, and it is
+// removed with the store.
 Status NewRocksdbStore(const std::string& path, size_t dim, std::unique_ptr<BackingStore>* store);
 
 }  // namespace tf_embed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement leaves behind: a row of the table of results."""
+"""The result of a measurement: a row of the table of results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Row:
     """One measurement.
 
     Attributes:
-        section: What was measured.
+        section: The measurement.
         case: In which case.
         unit: Unit of the values.
         values: The value of each implementation.
-        load: What else the machine did.
+        load: The other load of the machine.
         ratios: The ratio of each other implementation over ours, the median of those of the rounds.
         figures: The values that this row gives to names of `goals.GOALS`.
-        note: What else is to be said.
+        note: A remark.
     """
 
     section: str
@@ -43,7 +43,7 @@ class Row:
 
     @classmethod
     def from_json(cls, line: str) -> Row:
-        """What `to_json` wrote."""
+        """Reads the output of `to_json`."""
         fields: dict[str, Any] = json.loads(line)
         return cls(**{**fields, "load": Load(**fields["load"])})
 

@@ -31,7 +31,7 @@ RESULTS, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def run_part(section: str, part: str, settings: Settings) -> tuple[list[Row], str]:
-    """The rows of a part, and what went wrong or ""."""
+    """Returns the rows of a part, and an error message or ""."""
     command = [os.fspath(TENSORFLOW_PYTHON), os.fspath(ROOT / "benchmarks" / "section.py")]
     command += [section, part, f"--folder={settings.folder}"]
     command += ["--quick"] if settings.quick else []
@@ -72,7 +72,7 @@ def run_sections(sections: Sequence[str], settings: Settings) -> tuple[list[Row]
 def write_results(
     rows: Sequence[Row], figures: Sequence[report.Figure], about: dict[str, str]
 ) -> None:
-    """Writes what was found to build/bench."""
+    """Writes the results to build/bench."""
     results = {
         "about": about,
         "figures": json.loads(report.json_line(figures)),
@@ -106,7 +106,7 @@ def write_readme(
 
 
 def draw_chart(figures: Sequence[report.Figure], about: dict[str, str]) -> None:
-    """Writes the chart, where there is matplotlib."""
+    """Writes the chart, if matplotlib is installed."""
     title = f"tf_embed on {about['processor']}, {about['cores']} cores, {about['date']}"
     try:
         chart.draw(figures, title, BUILD / "results.png")

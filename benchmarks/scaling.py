@@ -2,8 +2,8 @@
 """Predicts steps of tables on up to 1,024 workers, from costs that are measured on this machine.
 
     python benchmarks/scaling.py measure       costs of one worker and of two, in a few minutes
-    python benchmarks/scaling.py check         what 1, 2 and 4 processes of this machine take, and
-                                               what the model says
+    python benchmarks/scaling.py check         times of 1, 2 and 4 processes of this machine, and
+                                               those that the model predicts
     python benchmarks/scaling.py predict [--gigabits 25 100] [--workers 8 16 ...] [--keys 1e9 ...]
     python benchmarks/scaling.py plot          docs/scaling.svg; needs matplotlib
     python benchmarks/scaling.py all --write   all of them, and their tables into docs/scaling.md
@@ -35,7 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOC = ROOT / "docs" / "scaling.md"
 PICTURE = ROOT / "docs" / "scaling.svg"
 COSTS = ROOT / "build" / "bench" / "scaling.json"
-GOAL = 0.2  # how far the model may be from what is measured
+GOAL = 0.2  # the largest allowed difference between model and measurement
 CHECKED_EXPONENT, CHECKED_KEYS = 1.2, 1 << 40
 COLORS = {"counts": "#b8433f", "messages": "#d9a441", "local": "#9a9a9a", "all_reduce": "#5b4b8a"}
 COLORS.update(lookup="#2a7f62", dense="#4a78b0", apply="#7fb59f")
@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> list[str]:
 
 
 def costs_table(figures: dict[str, Any]) -> list[str]:
-    """What was measured, as lines of Markdown."""
+    """The measured costs, as lines of Markdown."""
     about, costs = figures["about"], Costs.from_json(figures)
     lines = [
         f"`python benchmarks/scaling.py measure` on {about['date']}, {about['processor']}, "
@@ -273,7 +273,7 @@ STEPS = {"measure": measure, "check": check, "predict": predict, "plot": plot}
 
 
 def around(doc: pathlib.Path, name: str) -> tuple[str, str]:
-    """What stands before and behind a part of the document, with the part's marks.
+    """The text before and after a part of the document, with the part's marks.
 
     Raises:
         ValueError: It has no such marks.

@@ -3,7 +3,7 @@
 
     python benchmarks/section.py lookup 1e6 [--quick] [--folder=FOLDER]
 
-Prints a line of JSON for each row; what libraries print goes to the standard error.
+Prints a line of JSON for each row; output of libraries goes to the standard error.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 For each number of workers it starts a cluster. The chief hands steps to the workers, as a
 `ParameterServerTrainer` does, and it prints an object of JSON for each number of ids in a batch:
 
-    nothing_ms               a step that does nothing: what the coordinator takes
+    nothing_ms               a step that does nothing: the time of the coordinator
     lookup_ms, step_ms       a lookup, and a lookup with a step of Adagrad; ids by Zipf's law
     without_token_ms         the same step, without the token by which tables apply a step once
     local_lookup_ms, local_step_ms
@@ -38,7 +38,7 @@ from workers import KEY_BYTES, loopback_bytes, milliseconds
 
 
 def measure(strategy: Any, batches: list[int], dim: int, steps: int, workers: int) -> None:
-    """What the chief does: prints the figures."""
+    """Runs in the chief: prints the figures."""
     import numpy as np
     import tensorflow as tf
 

@@ -18,7 +18,7 @@ class Settings:
 
     Attributes:
         quick: Whether only the cases are measured that goals are about, in fewer rounds.
-        folder: Where tables over disk have their rows; the disk that is measured.
+        folder: The folder for rows of tables over disk; its disk is measured.
     """
 
     quick: bool = False

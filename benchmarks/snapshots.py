@@ -6,15 +6,15 @@
 Rows have Adam's slots. Prints an object of JSON:
 
     whole_seconds, whole_bytes          a snapshot of all rows, and its files
-    changes_seconds, changes_bytes      one of what changed since, after 1% of the rows were trained
+    changes_seconds, changes_bytes      one of the changes since, after 1% of the rows were trained
     load_seconds                        the chain of both, into an empty table
     steps_before, _meanwhile, _after    steps a second, of 4,096 random keys, before a snapshot and
                                         while a thread writes one of all rows; and after it
     longest_before, longest_meanwhile   seconds of the longest step
-    begin_seconds                       what `save(wait=False)` takes until it returns
+    begin_seconds                       until `save(wait=False)` returns
 
 With `--cache-mb` the rows are on disk, under a cache of that size. The folder should be on the disk
-in question; what is written is removed.
+in question; written files are removed.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def serve(kind: str, rows: int, folder: pathlib.Path) -> dict[str, Any]:
         begin = time.perf_counter()
         loaded = tf.saved_model.load(str(folder / f"{kind} {case}"))
         loaded.serve(tf.zeros(shape, tf.int64))
-        # Of the first: what it leaves free, the second takes.
+        # Of the first run: the second takes memory that it leaves free.
         result.setdefault("load_seconds", time.perf_counter() - begin)
         result.setdefault("load_bytes", machine.resident_bytes() - before)
         for absent in (0.0, 0.1):
@@ -125,7 +125,7 @@ def _bytes_of(folder: pathlib.Path) -> int:
 
 
 def table(folder: pathlib.Path, found: dict[str, list[dict[str, Any]]]) -> str:
-    """What was found, as Markdown."""
+    """The results, as Markdown."""
     lines = [
         "| SavedModel | MB | seconds to load | MB in memory | " + " | ".join(CASES) + " |",
         "|---" * (4 + len(CASES)) + "|",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures a table over disk: training steps beside those of other tables, resident memory, and
-// what overwriting does to disk and steps.
+// the cost of overwriting on disk and in steps.
 //
 //     tiers_benchmark --folder=FOLDER [--json] [--measure=steps] [--tables=memory,disk,...]
 //                     [--hits=1,0.99,...] [--hot=apart|together] [rows] [dim] [batch] [threads]
@@ -114,7 +114,7 @@ struct Subject {
   std::unique_ptr<Table> table;
   std::unique_ptr<MappedArray> array;  // in place of a table
   std::vector<double> steps;           // seconds
-  std::vector<double> dropping;        // of these, what dropped pages of the array
+  std::vector<double> dropping;        // of these, for dropped pages of the array
   TableStats before;
 };
 
@@ -185,7 +185,7 @@ class Benchmark {
   static constexpr size_t kHotDivisor = 8;
   // So many steps of a table come one after the other.
   static constexpr size_t kTurn = 10;
-  // What a mapped array may have for the index that it does not need.
+  // Memory of a mapped array in place of the index, which it does not need.
   static constexpr size_t kIndexBytesPerRow = 24;
 
   const std::string folder_;

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Seconds(float):
-    """What a call says that it took itself, in another process."""
+    """The duration that a call in another process reports itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rounds:
         return statistics.median(self.times[name])
 
     def ratio(self, name: str, over: str) -> float:
-        """The median of the ratios of each round: what the machine did in a round cancels out."""
+        """The median of the ratios of each round: load of the machine in a round cancels out."""
         pairs = zip(self.times[name], self.times[over], strict=True)
         return statistics.median(one / other for one, other in pairs)
 
@@ -102,9 +102,9 @@ def worst_step(
 
     Args:
         costs: Cost per id at each point of a grid.
-        floors: The same of what shows how the machine itself behaves. Where that rises too, by so
-            much less a step counts; where it falls, since a call is spread over more ids, that
-            says nothing about the cost.
+        floors: The same of a baseline that shows how the machine itself behaves. If that rises
+            too, a step counts by so much less; if it falls, since a call is spread over more ids,
+            that says nothing about the cost.
 
     Returns:
         The two points, and the factor.

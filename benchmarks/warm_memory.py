@@ -2,8 +2,8 @@
 """Memory that the host of a virtual machine has given already.
 
 The host provides a page when it is first touched, which takes up to 3 ms a MiB, far longer than
-anything that a table does with it; and a guest may give the host back what lies free for half a
-second. So memory that a measurement is to find is held by another process until shortly before.
+any work of a table with it; and a guest may give the host back memory that lies free for half a
+second. So another process holds the memory for a measurement until shortly before.
 
     python benchmarks/warm_memory.py BYTES
 
@@ -27,7 +27,7 @@ class WarmMemory:
     """Memory in a process of its own, so that it does not count as that of this one."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Touches so much memory, or what there is without crowding out others."""
+        """Touches so much memory, or as much as there is without crowding out others."""
         size = max(0, min(size_bytes, machine.available_bytes() - _LEFT_BYTES))
         command = [sys.executable, os.path.abspath(__file__), str(size)]
         self._keeper = subprocess.Popen(

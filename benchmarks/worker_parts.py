@@ -10,7 +10,7 @@ trains both. Its parts, in their order:
     exchange_gradients  gradients of equal keys are summed, and go to the owners
     apply               the owner runs the rule
 
-All parts work on the same ids, so that the parts together do what the whole step does.
+All parts work on the same ids, so that together they do the work of the whole step.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Parts:
     def _begin_together(self) -> float:
         """Waits for all workers, and then for a time that they agree on, and gives it.
 
-        Workers leave a barrier one after the other, which would count for what comes next.
+        Workers leave a barrier one after the other, which would count for the next part.
         """
         if worker_count(self._strategy) == 1:
             return time.perf_counter()

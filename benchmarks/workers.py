@@ -14,7 +14,7 @@ For each number of workers it starts so many processes and prints an object of J
     bytes_per_step           that all workers send in a step, by the counter of the loopback device
     bytes_over_need          the same, over the bytes of the distinct ids that others own: a key and
                              a row for a lookup, a key and a gradient for a step
-    bytes_without_distinct   what that need would be if equal ids were sent as often as they come
+    bytes_without_distinct   the same need if equal ids were sent as often as they come
     bag_bytes_per_step       bytes_per_step of a lookup that sums the rows of bags of 32 ids
     bag_rows_bytes_per_step  the same if the rows are looked up, and summed where the batch is
     one_table_ms, 26_tables_ms, tables_ratio
@@ -62,7 +62,7 @@ def milliseconds(call: Callable[[], object], steps: int) -> float:
 
 
 def work(batch: int, dim: int, steps: int, folder: pathlib.Path) -> None:
-    """What a worker does. Worker 0 writes the figures."""
+    """Runs in a worker. Worker 0 writes the figures."""
     import keras
     import numpy as np
     import tensorflow as tf

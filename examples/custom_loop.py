@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop of one's own: two tables, ids that come and go, accumulation, checkpoints.
+"""A custom training loop: two tables, ids that come and go, accumulation, checkpoints.
 
     python examples/custom_loop.py
     python examples/custom_loop.py --steps=1500    # goes on where the first run ended
 
-Who clicks on what in a shop that changes: at every step some items are new and some are gone, and
-so it is with users. The loop calls a tf.function over two `tf_embed.Variable`s and a small Keras
-model:
+Predicts the clicks of users on items in a shop that changes: at every step some items are new and
+some are gone, and the same holds for users. The loop calls a tf.function over two
+`tf_embed.Variable`s and a small Keras model:
 
   - `embedding_lookup` puts the rows on a tf.GradientTape like any variable;
   - a step is made of several micro-batches, whose gradients are added up by hand;
@@ -53,7 +53,7 @@ def ids_of(numbers: np.ndarray) -> np.ndarray:
 
 
 def tastes(numbers: np.ndarray) -> np.ndarray:
-    """What a user likes and an item has, `numbers.shape + [4]`, each from -1 to 1."""
+    """The likes of a user and the traits of an item, `numbers.shape + [4]`, each from -1 to 1."""
     return 2.0 * (numbers[..., None] * PHASES % 1.0) - 1.0
 
 
@@ -134,7 +134,7 @@ def added(parts: list[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor | tf.IndexedSl
     """The sum of a variable's gradients.
 
     The gradient of a table is a list of ids and of gradients of their rows. Such lists are added by
-    putting them behind each other: the table sums what belongs to one id, in one pass a step.
+    putting them behind each other: the table sums the gradients of one id, in one pass a step.
     tf.add_n would make a dense tensor of them, which has no ids.
     """
     if not isinstance(parts[0], tf.IndexedSlices):

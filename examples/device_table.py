@@ -121,7 +121,7 @@ class DeviceTable:
         device: number of the GPU; -1: the host in its place.
         name: for messages.
         init_size: rows to make room for.
-        max_bytes: what index and rows may take on the device; 0: what it has. A full table refuses
+        max_bytes: limit of index and rows on the device; 0: all that it has. A full table refuses
             new keys and counts them.
         max_host_bytes: bytes of pinned memory of the host for the rows that are more than
             `max_row_bytes` on the device; 0: none.
@@ -238,11 +238,11 @@ class DeviceTable:
             rule: one of `RULES`.
             step: int, from 1.
             dtype: of the gradients: the table's, or float32 beside 16-bit floats.
-            begins: uint64 [keys], where in the gradients that of each key begins; so the gradients
+            begins: uint64 [keys], the index of each key's first gradient; so the gradients
                 of bags need no copy for each key.
-            factors: [keys], what each gradient is multiplied with.
+            factors: [keys], the factor of each gradient.
             stream: number of the stream.
-            **hyper_parameters: `learning_rate` and what else the rule names (`_Step`).
+            **hyper_parameters: `learning_rate` and others that the rule names (`_Step`).
         """
         given = _Step(kind=RULES[rule], step=step, **hyper_parameters)
         self._verb(
@@ -265,7 +265,7 @@ class DeviceTable:
         self._call("table_clear", self._table)
 
     def stats(self) -> dict[str, int]:
-        """Returns what the table is made of, and what has happened to it."""
+        """Returns the table's size and memory, and counts of its events."""
         stats = _Stats()
         self._call("table_stats", self._table, ctypes.byref(stats))
         return {name: getattr(stats, name) for name, _ in _Stats._fields_}

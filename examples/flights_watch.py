@@ -21,7 +21,7 @@ class Run:
         losses: mean training loss of the steps since the entry before.
         rows: rows in each table; empty for a model without tables that grow.
         steps_per_second: without the first step, in which TensorFlow traces the model.
-        auc: of the test flights; whoever tests the model fills it in.
+        auc: of the test flights; filled in after testing the model.
     """
 
     steps: list[int] = dataclasses.field(default_factory=list)
@@ -73,7 +73,7 @@ class Watch(keras.callbacks.Callback):
         self._draw()
 
     def _note(self, batch: int, mean_loss: float) -> None:
-        """Keras tells the mean loss since the epoch began; what a curve needs is the news."""
+        """Converts Keras's mean loss since the epoch began into the loss since the last note."""
         flights_seen = min((batch + 1) * self._batch_size, self._num_flights)
         loss_seen = mean_loss * flights_seen
         news = (loss_seen - self._loss_noted) / (flights_seen - self._flights_noted)

@@ -8,15 +8,15 @@ SIGKILL, which no process sees coming; each goes on from the last checkpoint of 
 the last one comes to the end. Then the loss of every step, all rows with their optimizer slots, and
 the dense weights with theirs are compared. That is done in two ways:
 
-  loop  one's own loop and a tf.train.CheckpointManager; the model's optimizer trains the tables;
+  loop  a custom loop and a tf.train.CheckpointManager; the model's optimizer trains the tables;
   fit   model.fit and tf_embed.callbacks.BackupAndRestore; each table has an optimizer of its own.
 
 Three things make it exact. A checkpoint holds all that training changes, the number of the step
 included. A batch is a function of that number. And a new row is a function of its id: it is drawn
 from (seed, table, id), not from a generator whose state would have to be saved.
 
-The program ends with "resumed == unbroken", or with a sentence that says what differs and exit
-status 1.
+The program ends with "resumed == unbroken", or with a sentence that says which values differ and
+exit status 1.
 """
 
 import os
@@ -94,7 +94,7 @@ def train_in_loop(model: keras.Model, folder: pathlib.Path, report: Report) -> N
 
 
 def train_by_fit(model: keras.Model, folder: pathlib.Path, report: Report) -> None:
-    """An epoch is what lies between two backups."""
+    """An epoch lies between two backups."""
     backup = Backup(folder / "backup", delete_checkpoint=False)
 
     def batches() -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:

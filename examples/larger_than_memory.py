@@ -178,7 +178,7 @@ def plot(path: pathlib.Path, trace: Trace, heading: str) -> None:
 
 
 def run(options: argparse.Namespace, path: pathlib.Path) -> bool:
-    """Trains and prints what came of it; whether a comparison, if there was one, was equal."""
+    """Trains and prints the results; returns whether a comparison, if there was one, was equal."""
     storage = tf_embed.Storage(host_bytes=options.host_bytes, path=path)
     layer, trace = train(options, storage)
     stats = layer.variable.stats()

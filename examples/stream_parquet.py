@@ -5,9 +5,9 @@
     python examples/stream_parquet.py
 
 The flights of 2013 are written as Parquet, a file a month, and read again in order of time, by
-tensorflow-io where it can be (TensorFlow 2.16; pyarrow<22 fits its NumPy). Each batch first asks
-the model which flights will be late, and then trains it. So every flight is a test of what was
-known before it, and an id that is new is new indeed.
+tensorflow-io if possible (TensorFlow 2.16; pyarrow<22 fits its NumPy). Each batch first asks the
+model which flights will be late, and then trains it. So every flight is a test of the model before
+it, and an id that is new is new indeed.
 
 One table has the ids of all columns. Its policy bounds it: an id that comes when the table is full
 takes the place of the one that was not seen for the longest time, which goes, with its weights,
@@ -75,7 +75,7 @@ def auc(late: np.ndarray, scores: np.ndarray) -> float:
 
 
 def log_evicted(table: tf_embed.Variable, flights: int, log) -> int:
-    """Writes what has left the table since the last call, a line each; returns how many did."""
+    """Writes the rows that left the table since the last call, a line each; returns how many."""
     keys, rows = table.drain_evicted()
     for key, row in zip(keys.numpy(), rows.numpy(), strict=True):
         weights = " ".join(f"{weight:.6g}" for weight in row)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test file shares: a seed that is printed, a clean Keras, names for doctests.
+"""Fixtures that all test files share: a printed seed, a clean Keras, names for doctests.
 
 Random tests draw from SEED. It is the same in every run unless TF_EMBED_TEST_SEED says otherwise.
 """
@@ -55,8 +55,8 @@ def _not_drawn(grid: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_collection_finish() -> None:
-    # Traces make so many objects that a third of the time went into the search for cycles. What is
-    # there now is not searched again, and the rest less often; but often enough, because the graphs
+    # Traces make so many objects that the garbage collector took a third of the time. Freeze the
+    # objects that exist now and search the rest less often; but often enough, because the graphs
     # of many tests at once take far longer to free than one by one.
     gc.collect()
     gc.freeze()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FBGEMM in its own process, told what to do."""
+"""FBGEMM in its own process, run by commands."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: a module for each section, whose `rows` measures one part of it.
+"""The measurements: a module for each section, whose `rows` measures one part of it.
 
-Each part has a process of its own. No import here, so that whoever starts them needs no TensorFlow.
+Each part has a process of its own. No import here, so that its parent needs no TensorFlow.
 """
 
-# For each section its parts, and those that the full run has besides.
+# For each section its parts, and the additional ones of the full run.
 PARTS = {
     "core": (("1e7x64",), ("1e6x64", "1e6x16", "1e6x128")),
     "lookup": (("1e6x64", "1e7x64"), ("1e6x16", "1e6x128")),

@@ -29,7 +29,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
 
     watch = LoadWatch()
     tables, grow = [], None
-    # What a process needs once, a first table takes, and the tracing of a function, an empty batch.
+    # Things that a process needs once: a first table, the tracing of a function, an empty batch.
     for size in (BATCH, 0):
         tables.append(ours.Trainer(dim, "Adam") if how == "Adam" else ours.Table(dim))
         grow = tables[-1].step if how == "Adam" else tables[-1].upsert

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small batches: eager lookups, and what an op costs in a graph beside one that does nothing."""
+"""Small batches: eager lookups, and the cost of an op in a graph beside one that does nothing."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _in_graph(
 ) -> Iterator[Row]:
     """Chains of ops, each after the one before it.
 
-    The cost of an op is that of a call of 100 ops, over 100, as it was when the goal was set. What
-    an op adds to a chain, without the call, is a row of its own.
+    The cost of an op is that of a call of 100 ops, over 100, as it was when the goal was set. The
+    cost that an op adds to a chain, without the call, is a row of its own.
     """
     noop = tf.load_op_library(str(BUILD / "noop_op.so")).tf_embed_bench_noop
     owners, defaults = np.zeros([0], np.int32), np.zeros([DIM], np.float32)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of an optimizer, for the sections that differ by which: forward, backward and update.
 
-What the loss hands back is a tensor made beforehand, so that only the embedding's work is timed.
+The loss hands back a constant tensor, so that only the embedding's work is timed.
 """
 
 from __future__ import annotations

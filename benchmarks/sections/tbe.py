@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of many tables by one layer, beside FBGEMM's table-batched embedding on a CPU.
 
-A part is a configuration, what the tables are, and an optimizer: "26x2048x1x64 arrays SGD" is 26
-tables, 2048 bags each, 1 id a bag, dim 64. FBGEMM's tables are arrays always. Where the memory of
-both is more than there is, FBGEMM runs first, and ours later on the same batches.
+A part is a configuration, the kind of the tables, and an optimizer: "26x2048x1x64 arrays SGD" is 26
+tables, 2048 bags each, 1 id a bag, dim 64. FBGEMM's tables are always arrays. If both together need
+more memory than there is, FBGEMM runs first, and ours later on the same batches.
 
 The parts "tables" and "ids" measure ours alone: how the cost of an id depends on the number of
-tables, where ids and rows of all tables are as many; and on the number of ids.
+tables, if all tables together have as many ids and rows; and on the number of ids.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Ours:
                 table.upsert(keys, zeros[: len(keys)], distinct=True)
 
     def turn(self, batches: list[Batch]) -> tuple[float, float]:
-        """Mean seconds of the forward and of what a step takes beyond it, but for the first."""
+        """Mean seconds of the forward and of the rest of a step, except the first."""
         given = [self._tensors(batch) for batch in batches]
         forward = _mean_seconds(self._trainer.forward, given)
         return forward, _mean_seconds(self._trainer.step, given) - forward

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables larger than memory: steps, misses beside what fio reads, resident memory, overwriting.
+"""Tables larger than memory: steps, misses beside fio's reads, resident memory, overwriting.
 
 The C++ program tiers_benchmark measures. RocksDB below the same cache is measured if the program
 was built with it, and misses are compared with fio's reads if fio is installed.
@@ -25,7 +25,7 @@ from settings import BUILD, Settings
 PROGRAM = BUILD / "tiers_benchmark"
 WITH_ROCKSDB = BUILD / "tiers_benchmark_rocksdb"
 BATCH = 65536
-BLOCK = 4096  # what the store asks the disk for at dim 64
+BLOCK = 4096  # the size of the store's reads at dim 64
 QUEUE_DEPTH = 256
 # A mapped array that has more than its bound in memory is not compared.
 MOST_MAPPED = 1.1
@@ -42,7 +42,7 @@ NAMES = {
 
 
 def rows(part: str, settings: Settings) -> Iterator[Row]:
-    """Measures one part, which begins with what is measured: "steps 1e6x64"."""
+    """Measures one part, which begins with the name of the measurement: "steps 1e6x64"."""
     what, size = part.split()
     measure = {
         "steps": _steps,
@@ -51,7 +51,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
         "overwrites": _overwrites,
     }[what]
     settings.folder.mkdir(parents=True, exist_ok=True)
-    # What a run leaves, also one that fails, is removed.
+    # The files of a run are removed, also after a failure.
     with tempfile.TemporaryDirectory(prefix="tiers-", dir=settings.folder) as folder:
         yield from measure(size, pathlib.Path(folder), settings)
 
@@ -100,7 +100,7 @@ def _ahead(size: str, folder: pathlib.Path, settings: Settings) -> Iterator[Row]
 
 
 def step_rows(case: str, cells: Sequence[dict[str, Any]], load: Load) -> Iterator[Row]:
-    """A row for each share of hits, from what the program says of each table."""
+    """A row for each share of hits, from the program's output for each table."""
     for share in sorted({cell["hits"] for cell in cells}, reverse=True):
         times: dict[str, list[float]] = {}
         for cell in cells:
@@ -143,7 +143,7 @@ def step_rows(case: str, cells: Sequence[dict[str, Any]], load: Load) -> Iterato
 def misses_row(
     case: str, cells: Sequence[dict[str, Any]], reads: Sequence[float | None], load: Load
 ) -> Row:
-    """Rows that came up in a second of steps, beside what fio read before and after."""
+    """Rows that came up in a second of steps, beside fio's reads before and after."""
     at_half = {cell["table"]: cell for cell in cells if cell["hits"] == 0.5}
     values = {
         NAMES[table]: cell["rows_up_per_second"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sections share: tables filled with keys, batches drawn, a measurement made a row."""
+"""Helpers for all sections: tables filled with keys, batches drawn, a measurement made a row."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def side_by_side(
         rounds: How many rounds.
         uncounted_calls: See `time_rounds`.
         figures: Figures from the ratios of the others over ours.
-        pids: The processes of the measurement, where this one is not alone.
+        pids: The processes of the measurement, if there are others than this one.
 
     Returns:
         Nanoseconds an id.

@@ -9,8 +9,8 @@
 3. One process loads the second model and evaluates it.
 
 The program prints how well each tells late flights of two months that none of them has seen. It
-ends with "asynchronous ~ synchronous", or with a sentence that says what went wrong and exit status
-1.
+ends with "asynchronous ~ synchronous", or with a sentence that says which check failed and exit
+status 1.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def batches_of(flights, **shuffle):
 
 
 def train_in_step(folder: pathlib.Path, stride: int) -> None:
-    """What each worker of the first cluster does."""
+    """Runs in each worker of the first cluster."""
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before any other call
@@ -84,7 +84,7 @@ def train_in_step(folder: pathlib.Path, stride: int) -> None:
 
 
 def train_with_servers(folder: pathlib.Path, stride: int) -> None:
-    """What each process of the second cluster does."""
+    """Runs in each process of the second cluster."""
     import tf_embed
 
     def train(strategy):

@@ -8,7 +8,7 @@
 2. One process without a strategy loads them, trains on, and exports a SavedModel.
 3. Another process serves the SavedModel.
 
-The program ends with "served == trained", or with a sentence that says what went wrong and exit
+The program ends with "served == trained", or with a sentence that says which check failed and exit
 status 1.
 """
 

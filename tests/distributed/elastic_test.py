@@ -47,7 +47,7 @@ class ElasticTest(LauncherTestCase):
     opening = OPENING
 
     def launch(self, script: str, *arguments: str, workers: int = 3, **options: Any) -> Any:
-        """The outcome, and what the launcher printed to its two streams."""
+        """Returns the outcome, and the text that the launcher printed to its two streams."""
         options = {"timeout_seconds": TIMEOUT, "grace_seconds": 1, **options}
         command = [script, *arguments]
         return printed_by(lambda: run.launch_elastic(command, workers=workers, **options))
@@ -85,7 +85,7 @@ class ElasticTest(LauncherTestCase):
         self.assertEqual(launcher.wait(), 0)
 
     def test_a_worker_that_fails_or_hangs_counts_as_one(self):
-        # What workers do if another hangs: they give up, and that one is ended by SIGKILL.
+        # If another worker hangs, the rest give up, and that one is ended by SIGKILL.
         script = self.script(
             """
             if workers == 2:

@@ -34,7 +34,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
     def launched(
         self, case: str, workers: int, grace_seconds: float = 10
     ) -> tuple[run.Outcome, list[Any], str]:
-        """The outcome, the results of the workers that have one, and what they printed."""
+        """Returns the outcome, the results of the workers that have one, and their output."""
         for path in self.folder.glob("result-*.json"):
             path.unlink()
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -61,7 +61,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
         return json.loads(json.dumps(found))
 
     def assert_near(self, found: Any, expected: Any, what: str = "") -> None:
-        """Numbers are equal but for rounding in sums of other order."""
+        """Asserts that numbers are equal, except for rounding in sums of other order."""
         if isinstance(expected, dict):
             self.assertEqual(found.keys(), expected.keys(), what)
             for key in expected:
@@ -77,7 +77,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
         self.check_training(2)
 
     @parameterized.parameters(1, 4)
-    @pytest.mark.slow  # the inner one: it is lost on what `parameters` gives
+    @pytest.mark.slow  # the inner one: `parameters` would lose it
     def test_training_of_other_numbers_of_workers_equals_one_process(self, workers):
         self.check_training(workers)
 

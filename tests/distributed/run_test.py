@@ -64,7 +64,7 @@ class RunTest(LauncherTestCase):
     opening = OPENING
 
     def launch(self, body: str, *arguments: str, workers: int = 2, **options):
-        """The outcome, and what the launcher printed to its two streams."""
+        """Returns the outcome, and the text that the launcher printed to its two streams."""
         options = {"timeout_seconds": TIMEOUT, **options}
         command = [self.script(body), *arguments]
         return printed_by(lambda: run.launch(command, workers=workers, **options))

@@ -52,7 +52,7 @@ class ServerLaunchTest(LauncherTestCase):
     opening = OPENING
 
     def launch(self, body: str, **options: Any) -> Any:
-        """The outcome, and what the launcher printed to its two streams."""
+        """Returns the outcome, and the text that the launcher printed to its two streams."""
         options = {"workers": 2, "servers": 2, "timeout_seconds": TIMEOUT, **options}
         command = [self.script(body)]
         return printed_by(lambda: run.launch_with_servers(command, **options))

@@ -47,7 +47,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         return made.result()
 
     def begun(self, made: Cluster) -> list[Any]:
-        """What chiefs have said at the begin of training."""
+        """The lines that chiefs have printed at the begin of training."""
         lines = made.log("chief", 0).splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [one for one in found if "as_saved" in one]

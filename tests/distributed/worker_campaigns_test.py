@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tables on workers promise, on made data: small forms of the campaigns of workers."""
+"""The promises of tables on workers, on generated data: small forms of the workers' campaigns."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers do if one of them hangs, dies, or does not do as the others. In real processes."""
+"""Workers if one of them hangs, dies, or deviates from the others. In real processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import worker_faults
 import worker_programs
 from absl.testing import parameterized
 
-# What a busy machine may add to a time-out.
+# The time that a busy machine may add to a time-out.
 PATIENCE = 7
 
 TRAINED = ("ValueError", "MultiWorkerMirroredStrategy")

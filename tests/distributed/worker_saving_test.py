@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two workers save, loaded by one process and by several."""
+"""Saves of two workers, loaded by one process and by several."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks' own arithmetic: rounds, ratios, and what is judged. No peer is needed here."""
+"""The benchmarks' own arithmetic: rounds, ratios, and verdicts. No peer is needed here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IDLE = Load(average=1.0, others=0.0)
 
 
 class Clock:
-    """A clock that each call moves on by what it is said to take."""
+    """A clock that each call moves on by its stated duration."""
 
     def __init__(self):
         self.now = 0.0
@@ -234,7 +234,7 @@ class ReportTest(parameterized.TestCase):
 
 class PoliciesTest(parameterized.TestCase):
     def restricted(self, theirs):
-        """The rows of a section whose processes say what they are told here."""
+        """The rows of a section whose processes print the values given here."""
         ours = {"seconds": 0.5, "rows": 100, "left": 50, "wanted_left": 50}
         memory = {"without": 10e6, "before": 30e6, "peak": 31e6, "after": 20e6}
         said = {OURS: {**ours, **memory}, "TFRA": {**ours, **memory, **theirs}}

@@ -55,7 +55,7 @@ class DiskTierTest(tf.test.TestCase, parameterized.TestCase):
         return model, layer
 
     def uses(self, v: tf_embed.Variable) -> list[np.ndarray]:
-        """What a policy goes by and has done, except for times."""
+        """The inputs and the victims of a policy, except for times."""
         statistics = v.row_statistics(self.rows(v)[0])
         kept = [one.numpy() for name, one in statistics.items() if name != "last_time_ms"]
         left = v.drain_evicted() if v.policy is not None else (np.zeros([0]), np.zeros([0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples: what they read, and that each one runs, on tiny data and without a network.
+"""The examples: their inputs, and that each one runs, on tiny data and without a network.
 
 That of killing and resuming is in kill_and_resume_test.py; flights.py is run by `make demo`.
 """

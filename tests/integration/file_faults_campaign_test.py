@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A save whose calls fail is there or the one before is, and what is planted is found."""
+"""A failed save leaves itself or the one before, and planted faults are found."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that is killed and resumed gives, bit for bit, what unbroken training gives."""
+"""Training that is killed and resumed equals unbroken training, bit for bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Death:
     Attributes:
         kill_at: the step after which it is killed; 0 for never.
         cut_at: the step whose checkpoint is not written to the end; 0 for none.
-        most_bytes: what is written of it.
+        most_bytes: the number of its bytes that are written.
         next_step: the step with which the process after this one begins.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes killed while they train tables on disk lose nothing, and what is planted is found."""
+"""Processes killed while they train tables on disk lose nothing, and planted faults are found."""
 
 from __future__ import annotations
 

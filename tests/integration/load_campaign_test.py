@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load on tables finds nothing in a few seconds, and finds what is planted."""
+"""The load on tables finds nothing in a few seconds, and finds planted faults."""
 
 from __future__ import annotations
 

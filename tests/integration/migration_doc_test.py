@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrating_from_tfra.md, line by line: what it names is there and runs, or is not there."""
+"""docs/migrating_from_tfra.md, line by line: the names it gives exist and run, or do not exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tf_embed import tfra
 
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_tfra.md"
 
-# What `__all__` of TFRA 0.8.1's dynamic_embedding has, and what it has without saying so there.
+# The names in `__all__` of TFRA 0.8.1's dynamic_embedding, and its names outside of `__all__`.
 NAMES = """
     CuckooHashTable CuckooHashTableConfig CuckooHashTableCreator HkvEvictStrategy HkvHashTable
     HkvHashTableConfig HkvHashTableCreator RedisTable RedisTableConfig RedisTableCreator Variable
@@ -32,7 +32,7 @@ NAMES = """
     KVCreator FileSystemSaver ragged_embedding_ops warm_start WarmStartHook patch_on_tf
     patch_on_tf_save_restore create_slots
 """
-# What TFRA's file for a RedisTable has.
+# The fields of TFRA's file for a RedisTable.
 REDIS_FIELDS = """
     redis_connection_mode redis_master_name redis_host_ip redis_host_port redis_user redis_password
     redis_db redis_read_access_slave redis_connect_keep_alive redis_connect_timeout
@@ -66,7 +66,7 @@ ROWS = rows_of(DOC.read_text())
 
 
 def is_there(name: str) -> bool:
-    """Whether `tf_embed.tfra` has a name, `de.` and what follows."""
+    """Whether `tf_embed.tfra` has a name, `de.` and the rest."""
     found: Any = tfra
     for part in name.removeprefix("de.").split("."):
         found = getattr(found, part, None)
@@ -92,7 +92,7 @@ def refused(**fields: Any) -> None:
 
 
 def names_for(folder: str) -> dict[str, Any]:
-    """What the code of the second column may use."""
+    """The names that the code of the second column may use."""
     v = tf_embed.Variable(dim=2, name="v", restrict_policy=tf_embed.FrequencyRestrictPolicy)
     keys = tf.constant([1, 2, 3], tf.int64)
     ids = tf.SparseTensor([[0, 0], [1, 0]], tf.constant([1, 2], tf.int64), [2, 3])

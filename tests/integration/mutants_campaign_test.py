@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the campaign of mutants changes, and that it sees which changes tests catch."""
+"""The changes of the campaign of mutants, and that it sees which ones tests catch."""
 
 from __future__ import annotations
 

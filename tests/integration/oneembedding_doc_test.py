@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrating_from_oneembedding.md, line by line: what it names is there and runs, or is not."""
+"""docs/migrating_from_oneembedding.md, line by line: its names exist and run, or do not exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_embed import one_embedding
 
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_oneembedding.md"
 
-# What oneflow.one_embedding documents.
+# The names that oneflow.one_embedding documents.
 NAMES = """
     make_uniform_initializer make_normal_initializer make_constant_initializer
     make_trunc_normal_initializer make_column_options make_table_options make_table
@@ -45,7 +45,7 @@ ROWS = rows_of(DOC.read_text())
 
 
 def names_for(folder: str) -> dict[str, Any]:
-    """What the code of the second column may use."""
+    """The names that the code of the second column may use."""
     uniform = one_embedding.make_uniform_initializer()
     table = one_embedding.make_table(uniform)
     store = one_embedding.make_device_mem_store_options(folder, 100)

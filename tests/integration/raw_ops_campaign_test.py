@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of all raw ops: none ends the process; and what does is found and told."""
+"""Random calls of all raw ops: none ends the process; a call that does is found and reported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests/tables/save_paths.py says can be wrong: planted losses are found."""
+"""Planted losses are found as the errors that tests/tables/save_paths.py documents."""
 
 from __future__ import annotations
 

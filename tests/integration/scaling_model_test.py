@@ -45,7 +45,7 @@ def some_costs(**changes):
 
 
 def run_benchmark(script, *arguments):
-    """What a script of benchmarks/ prints."""
+    """Runs a script of benchmarks/ and returns its output."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / script), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -64,7 +64,7 @@ class DistinctTest(parameterized.TestCase):
         drawn = Zipf(keys, exponent, seed=SEED)
         counts = [len(np.unique(drawn.numbers(5000))) for _ in range(30)]
         expected = cluster_model.expected_distinct(5000, keys, exponent)
-        # Four deviations of the mean of 30; and what the ranges beyond 100,000 keys leave out.
+        # Four deviations of the mean of 30; the ranges beyond 100,000 keys add the rest.
         deviation = max(np.std(counts), 1.0) / np.sqrt(30)
         np.testing.assert_allclose(expected, np.mean(counts), atol=4 * deviation, rtol=1e-3)
 
@@ -129,7 +129,7 @@ class MessagesTest(parameterized.TestCase):
     def test_largest_count_is_that_of_a_simulation(self, workers):
         random = np.random.default_rng(SEED)
         spread = random.multinomial(20_000, np.full(workers, 1 / workers), size=[40, workers])
-        spread[:, range(workers), range(workers)] = 0  # what a worker keeps
+        spread[:, range(workers), range(workers)] = 0  # keys that a worker keeps
         found = spread.max(axis=(1, 2)).mean()
         expected = cluster_model.largest_count(20_000 / workers, workers)
         np.testing.assert_allclose(expected, found, rtol=0.02)
@@ -192,7 +192,7 @@ class StepTest(tf.test.TestCase):
 
 class ScriptTest(tf.test.TestCase):
     def document(self):
-        """A folder with a copy of the document, and what makes scripts write there."""
+        """A folder with a copy of the document, and the arguments that make scripts write there."""
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         doc = folder / "scaling.md"
         doc.write_text((ROOT / "docs" / "scaling.md").read_text())

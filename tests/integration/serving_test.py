@@ -101,7 +101,7 @@ def filled(**options: Any) -> Lookup:
 
 
 def subprocess_run(code: str, *arguments: str) -> Any:
-    """What a fresh Python prints last, from JSON."""
+    """The last line that a fresh Python prints, from JSON."""
     environment = dict(os.environ)
     package = str(pathlib.Path(tf_embed.__file__).parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(
@@ -270,7 +270,7 @@ class MemoryTest(tf.test.TestCase):
         v.upsert(np.arange(self.ROWS), np.ones([self.ROWS, self.DIM], np.float32))
 
     def growth_mb(self, once: Any) -> float:
-        """What is not given back of what one call after another takes: 26 MB each, 8 times."""
+        """The memory that eight calls leave behind. A call takes 26 MB."""
         for _ in range(3):  # the allocators of C++, NumPy and TensorFlow keep some
             once()
         before = self.resident_mb()

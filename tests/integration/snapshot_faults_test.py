@@ -85,7 +85,7 @@ class SnapshotFaultsTest(tf.test.TestCase, parameterized.TestCase):
             before = os.statvfs(folder).f_bavail
             errors: list[Exception] = []
             for _ in range(2):
-                try:  # and not assertRaises, which drops what the error's frames hold
+                try:  # assertRaises would drop the objects in the error's frames
                     saved.save("two", since=since, wait=wait).wait()
                 except tf.errors.OpError as error:
                     errors.append(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrating_from_sok.md, line by line: what it names is there and runs, or is not."""
+"""docs/migrating_from_sok.md, line by line: the names it gives exist and run, or do not exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tf_embed import sok
 
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_sok.md"
 
-# What sparse_operation_kit documents, of both versions.
+# The names that sparse_operation_kit documents, of both versions.
 NAMES = """
     Init All2AllDenseEmbedding DistributedEmbedding Saver dump_to_file restore_from_file
     load_embedding_values TFDistributedEmbedding split_embedding_variable_from_others
@@ -48,7 +48,7 @@ ROWS = rows_of(DOC.read_text())
 
 
 def names_for(folder: str) -> dict[str, Any]:
-    """What the code of the second column may use."""
+    """The names that the code of the second column may use."""
     dense = sok.All2AllDenseEmbedding(1024, 4, 2, 1, name="dense")
     pooled = sok.DistributedEmbedding("sum", 1024, 4, 2, 3, name="pooled")
     for layer in (dense, pooled):

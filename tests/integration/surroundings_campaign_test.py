@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on one processor, under a clock that jumps and without memory; and what is planted."""
+"""Tables on one processor, under a clock that jumps and without memory; planted faults."""
 
 from __future__ import annotations
 

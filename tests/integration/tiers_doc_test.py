@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/tiers.md: its code runs as written, and what it names is there."""
+"""docs/tiers.md: its code runs as written, and the names it gives exist."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make_persistent_table_reader` and `make_persistent_table_writer` refuse, and how."""
+"""Arguments that `make_persistent_table_reader` and `make_persistent_table_writer` refuse."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
             train(emb, tf.constant(rng.integers(-20, 20, [16, 2]), tf.int32))
         return emb
 
-    # What is written is read.
+    # Written rows are read back.
 
     @parameterized.product(key_type=KEY_TYPES, value_type=VALUE_TYPES)
     def test_rows_that_were_written_are_read(self, key_type, value_type):
@@ -239,7 +239,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         emb.load_snapshot("any")
         self.assertEqual(int(emb.size()), 1)
 
-    # What is there, and when.
+    # When a snapshot becomes visible.
 
     def test_a_snapshot_is_replaced_when_it_is_complete_and_read_as_it_was(self):
         folder = self.folder()
@@ -295,7 +295,7 @@ class PersistentTableTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "`snapshot_name`.*'new'"):
             reader(folder, "new")
         for name in ("s", "new"):
-            write(folder, [8], np.ones([1, 3]), name)  # which removes what was left
+            write(folder, [8], np.ones([1, 3]), name)  # which removes the remains
             self.assertEqual(read(folder, name), {8: [1.0] * 3})
         self.assertLen(files_in(folder), 6)
 

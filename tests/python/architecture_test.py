@@ -52,8 +52,8 @@ CORE_WINGS = (
     *("loops", "table", "shards", "pooling", "exchange", "files"),
 )
 
-# What a room of cc/ may include besides the standard library. Of cc/ops, others may include
-# the list of key types.
+# The files that a room of cc/ may include, in addition to the standard library. Other rooms may
+# include the list of key types of cc/ops.
 CC_ROOMS = {
     **{
         f"core/{wing}": tuple(f"cc/core/{lower}/" for lower in CORE_WINGS[: level + 1])
@@ -142,7 +142,7 @@ def imported_modules(tree: ast.Module, module: str, is_package: bool) -> Iterato
 
 
 def python_violations(source: str, module: str, is_package: bool = False) -> list[str]:
-    """What is wrong with one module's imports, a sentence each."""
+    """Returns the violations in one module's imports, a sentence each."""
     tree = ast.parse(source)
     own = top_name(module)
     if own not in PYTHON_LEVEL:
@@ -193,13 +193,13 @@ def source_files() -> Iterator[pathlib.Path]:
 
 
 def names_licence(source: str) -> bool:
-    """Whether the first line, or the second behind a shebang, says what the licence is."""
+    """Whether the first line, or the second after a shebang, names the licence."""
     lines = [line for line in source.splitlines()[:2] if not line.startswith("#!")]
     return lines[:1] in ([f"# {LICENCE}"], [f"// {LICENCE}"])
 
 
 def wrong_lengths(lines: dict[str, int], longer: dict[str, str]) -> list[str]:
-    """What is wrong with the lengths of files, a sentence each.
+    """Returns the files of wrong length, a sentence each.
 
     Args:
         lines: The number of lines of each file.
@@ -218,7 +218,7 @@ def wrong_lengths(lines: dict[str, int], longer: dict[str, str]) -> list[str]:
 
 
 def cc_violations(source: str, room: str, path: str) -> list[str]:
-    """What is wrong with one file's includes, a sentence each."""
+    """Returns the violations in one file's includes, a sentence each."""
     found = []
     for opening, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)', source, re.MULTILINE):
         allowed = name.startswith(CC_ROOMS[room])
@@ -231,7 +231,7 @@ def cc_violations(source: str, room: str, path: str) -> list[str]:
 
 
 def misplaced_tests(paths: Iterable[str]) -> list[str]:
-    """What is wrong with the places of modules in tests/, a sentence each."""
+    """Returns the misplaced modules in tests/, a sentence each."""
     rooms = {name for name in PYTHON_ROOMS if (ROOT / "tf_embed" / name).is_dir()}
     folders = {*TEST_FOLDERS, *(f"python/{room}" for room in rooms)}
     found = []
@@ -326,7 +326,7 @@ class TreeTest(absltest.TestCase):
 
 
 class PlantedTest(parameterized.TestCase):
-    """The checks can fail: each finds what is planted, and lets the good pass."""
+    """The checks can fail: each finds the planted violation, and accepts correct code."""
 
     @parameterized.parameters(
         ("from tf_embed.layers import DynamicEmbedding", "tf_embed.optimizers.wrapper"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""configure.sh: which CUDA it finds, and what it says of one that does not serve.
+"""configure.sh: which CUDA it finds, and its message about one that does not serve.
 
 Bazel and nvcc are programs of the tests; TensorFlow and the C++ compiler are the machine's.
 """
@@ -46,7 +46,7 @@ class ConfigureTest(parameterized.TestCase):
         return self.program("nvcc", text)
 
     def configure(self, *options: str, **variables: object) -> tuple[str, dict[str, str]]:
-        """What it says last, and what it tells Bazel of libraries: nothing where it fails."""
+        """Returns its last line and the libraries that it gives Bazel: none if it fails."""
         output = self.folder / "bazelrc"
         output.unlink(missing_ok=True)
         keep = {name: os.environ[name] for name in ("CC", "HOME") if name in os.environ}

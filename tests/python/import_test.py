@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing tf_embed: what it leaves alone, and what it says where something does not fit."""
+"""Importing tf_embed: its side effects, and its errors if a version does not fit."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from reference import SEED
 
 from tf_embed.layers import DynamicEmbedding
 
-# The key of each id: ends of the range, and negative ones, which TensorFlow drops without a word
-# where it makes a tensor of slices.
+# The key of each id: ends of the range, and negative ones, which TensorFlow drops silently
+# when it makes a tensor of slices.
 KEYS = {
     "int64": [-1, 5, -(2**63), 2**63 - 1, 0, -7],
     "int32": [-1, 5, -(2**31), 2**31 - 1, 0, -7],
@@ -30,7 +30,7 @@ ROWS = np.random.default_rng(SEED).normal(size=[VOCABULARY, DIM]).astype(np.floa
 
 
 class Embedding(keras.layers.Layer):
-    """What both embeddings are to Keras."""
+    """The Keras side of both embeddings."""
 
     def compute_output_shape(self, shape: Any) -> Any:
         return (*shape, DIM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are damaged or of another kind of table, and what is said of them.
+"""Files that are damaged or belong to another kind of table, and the errors that they raise.
 
 For each format of FORMATS and each of HARMS a trained model reads such a file. It must raise, and
 its table must be as it was.
@@ -68,7 +68,7 @@ def _nothing(path: pathlib.Path, model: keras.Model) -> None:
     pass
 
 
-# What is done to the file, and what the model that reads it has.
+# The damage to the file, and the options of the model that reads it.
 HARMS: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
     "flipped bit of a key": (_flip(0), {}),
     "flipped bit of a row": (_flip(1), {}),

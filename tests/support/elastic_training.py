@@ -27,7 +27,7 @@ _WORKERS = 3
 
 
 def write_data(path: pathlib.Path) -> Setup:
-    """Made data of one epoch, and what is trained with it."""
+    """Writes generated data of one epoch, and returns a setup that trains on it."""
     generator = np.random.default_rng(1)
     ids = {name: generator.integers(0, 50, 32 * 10).astype(np.int64) for name in ("user", "item")}
     np.savez(path, label=(ids["user"] + ids["item"]) % 2, **ids)

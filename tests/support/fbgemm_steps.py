@@ -3,7 +3,7 @@
 
 Runs in an environment of FBGEMM's. Reads from an .npz file the arguments of the layer (`settings`,
 JSON, with `steps`, the number of steps), the rows of each table (`rows_0`, ...), and of each step
-`indices_0`, `offsets_0`, `gradients_0`, and, where there are such, `weights_0`, `requires_0` and
+`indices_0`, `offsets_0`, `gradients_0`, and, if there are any, `weights_0`, `requires_0` and
 `sizes_0`. Writes to another the rows after the steps, and of each step `outputs_0` and
 `weight_gradients_0`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of tables on a GPU share: the devices, the marks, the rows of a variable."""
+"""Helpers for tests of tables on a GPU: the devices, the marks, the rows of a variable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of launchers have in common: scripts, the command line, and what it refuses."""
+"""Helpers for tests of launchers: scripts, the command line, and its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT = 60  # of tests that end long before
 
 
 def printed_by(call: Callable[[], Any]) -> tuple[Any, str, str]:
-    """What a call gives, and what it prints to its two streams."""
+    """Returns the result of a call, and the text that it prints to its two streams."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         outcome = call()
@@ -50,7 +50,7 @@ class LauncherTestCase(parameterized.TestCase):
             [sys.executable, run.__file__, *arguments],
             stdout=subprocess.PIPE,
             text=True,
-            # A shell without job control lets what it starts by `&` ignore Ctrl-C.
+            # A shell without job control lets processes that it starts by `&` ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **options,
         )

@@ -3,7 +3,7 @@
 
     multi_worker_training.py CASE FOLDER
 
-writes what it found to FOLDER/result-RANK.json. Every case is a function of this module.
+writes its results to FOLDER/result-RANK.json. Every case is a function of this module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def dataset(arrays: Any, policy: Any = POLICIES.DATA, shard: tuple[int, int] = (
 
 
 def merged_batches() -> list[tuple[np.ndarray, ...]]:
-    """What both workers together get in each step of shards of unequal length."""
+    """The global batch of each step, from shards of unequal length."""
     each, batches = BATCH // len(SHARDS), []
     for start in range(0, max(SHARDS), each):
         parts = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every optimizer, every option, both ways to train a table, and what comes out.
+"""Every optimizer, every option, both ways to train a table, and the answer of each case.
 
 `check` gives the one kind of answer there is: the largest difference from the oracle, or the
 sentence with which the case is refused. tests/tables/optimizers.py prints all of them,
@@ -26,7 +26,7 @@ from tf_embed import tbe
 STEPS = 20
 ACCUMULATION = 3
 LOSS_SCALE = 1024.0
-# What Keras's float32 and another one's differ by after 20 steps, at most.
+# The largest difference after 20 steps between Keras's float32 and another implementation's.
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 KEYS = {
     "users": np.array([0, -1, 2**63 - 1, -(2**63), 7, 10**15, -(2**31) - 1, 3], np.int64),
@@ -182,7 +182,7 @@ def _kinds_of_fbgemm() -> dict[str, Callable[..., Any]]:
 
 
 KINDS = _kinds()
-# Rows of a step matter to each other, or to what belongs to no row.
+# In these, the rows of a step depend on each other, or on state that belongs to no row.
 SPANNING = ("Adafactor", "Lamb", "Muon, embeddings too")
 
 
@@ -191,9 +191,9 @@ class Option:
     """A column of the table.
 
     Attributes:
-        arguments: What the optimizer is made with.
+        arguments: The arguments of the optimizer.
         rate: Makes the learning rate, from a factor; None for the kind's constant.
-        wraps: "inside" or "outside": where a LossScaleOptimizer stands.
+        wraps: "inside" or "outside": the position of a LossScaleOptimizer.
         halves: Whether the learning rate is set to its half before step 10.
         words: One of them stands in the sentence of a refusal, unless the optimizer does.
     """
@@ -261,9 +261,9 @@ class Answer:
     """Of a case: equal, refused, or wrong.
 
     Attributes:
-        difference: The largest absolute difference from the oracle, where equal.
-        refusal: The sentence, where refused.
-        wrong: What is wrong.
+        difference: The largest absolute difference from the oracle, if equal.
+        refusal: The sentence, if refused.
+        wrong: The error, if wrong.
     """
 
     difference: float | None = None
@@ -288,9 +288,9 @@ def check(way: str, kind: str, option: str, mode: str = "graph") -> Answer:
 
 
 def check_outer(outer: str, option: str, mode: str = "graph") -> Answer:
-    """As `check`, where tables have Adam and the option is of the outer optimizer, SGD.
+    """As `check`, but tables have Adam and the option is of the outer optimizer, SGD.
 
-    Right is: the option acts on the dense variables, and tables get what they get without it.
+    An answer is right if the option acts on the dense variables and leaves tables as without it.
     """
     chosen = OPTIONS[option]
     outside = maker("SGD", chosen)
@@ -305,7 +305,7 @@ def check_outer(outer: str, option: str, mode: str = "graph") -> Answer:
 
 
 def words(kind: str, option: str) -> tuple[str, ...]:
-    """What a refusal of a case may name."""
+    """The words that a refusal of a case may name."""
     cls = type(KINDS[kind]()).__name__
     return (cls, *OPTIONS[option].words)
 
@@ -323,16 +323,16 @@ def answer(
     Args:
         make_own: Makes the optimizer of a table, or None.
         make_outer: Makes the Keras optimizer of the rest.
-        option: What else to do.
-        names: What a refusal has to name one of.
+        option: Further options of the case.
+        names: The words of which a refusal must name one.
         mode: Of MODES.
-        wrap_outer: Whether the outer one is wrapped; by default where tables have none.
+        wrap_outer: Whether the outer one is wrapped; by default, if tables have none.
     """
     of_outer = wrap_outer is not None
     wrap_outer = make_own is None if wrap_outer is None else wrap_outer
     try:
         (make_own or make_outer)()
-    except ValueError as error:  # what Keras itself refuses is no case
+    except ValueError as error:  # a case that Keras itself refuses does not count
         if not _raised_by_us(error):
             raise
         return Answer(refusal=str(error))
@@ -466,7 +466,7 @@ class TrainedTables:
         between: Callable[[int], None] = lambda step: None,
         finalize: bool = True,
     ) -> History:
-        """Trains, and says what came of each step."""
+        """Trains, and returns the result of each step."""
         apply = self._steps[mode]
         history = History()
         for number, step in enumerate(steps):
@@ -512,7 +512,7 @@ def called_rate() -> Any:
 
 
 def maker(kind: str, option: Option) -> Callable[[], Any]:
-    """What makes the Keras optimizer of a case."""
+    """Returns a function that makes the Keras optimizer of a case."""
 
     def make() -> Any:
         arguments = dict(option.arguments)
@@ -587,6 +587,6 @@ def _raised_by_us(error: BaseException) -> bool:
 
 
 def _last_line(error: BaseException) -> str:
-    """What an error says; where a tf.function says it, the last line."""
+    """The message of an error; its last line if a tf.function raised it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

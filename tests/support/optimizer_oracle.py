@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle of training: what a Keras optimizer does to the rows of tables.
+"""The oracle of training: the updates that a Keras optimizer makes to the rows of tables.
 
-A table is right where its rows equal those of the Keras optimizer itself on a dense variable of
-the rows that a step touches, with the dense gradient: that of equal keys summed first. Where every
-step touches every row, `train_dense` gives that, and no more than Keras is in it. Where a step
-touches some rows, `LazyOracle` runs a fresh Keras optimizer on dense variables of exactly these
-rows, and carries what Keras keeps from one step to the next by hand. Nothing here is taken from
+A table is right if its rows equal those of the Keras optimizer itself on a dense variable of
+the rows that a step touches, with the dense gradient (gradients of equal keys summed first). If
+every step touches every row, `train_dense` computes that with Keras alone. If a step touches
+only some rows, `LazyOracle` runs a fresh Keras optimizer on dense variables of exactly these
+rows, and carries Keras's state from one step to the next by hand. Nothing here is taken from
 tf_embed.
 
 Gradients are small multiples of a power of two, so any sum of them is exact in float32, whatever
@@ -32,13 +32,13 @@ Rows = list[np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What one step of training is given.
+    """The input of one training step.
 
     Attributes:
         rows: For each table the rows it was looked up at, [n]; with duplicates.
         gradients: For each table the gradient of each of them, [n, dim].
         dense: The gradient of each dense variable.
-        divisor: What the sums are divided by.
+        divisor: The divisor of the sums.
     """
 
     rows: Rows
@@ -67,7 +67,7 @@ def make_steps(count: int, everything: bool, seed: int = SEED) -> list[Step]:
     Args:
         count: Number of steps.
         everything: Whether each step touches each row; else some, at least one of each table.
-        seed: What they are drawn from.
+        seed: The seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     steps = []
@@ -96,7 +96,7 @@ def make_initial(seed: int = SEED) -> tuple[Rows, Rows]:
 def accumulated(steps: Sequence[Step], every: int) -> list[Step]:
     """The steps that `gradient_accumulation_steps` makes of micro-steps; the rest is left out.
 
-    What any of the micro-steps touches is touched, and the gradient is the mean.
+    A row is touched if any of the micro-steps touches it, and the gradient is the mean.
     """
     merged = []
     for first in range(0, len(steps) - every + 1, every):
@@ -121,13 +121,13 @@ def _on_grid(rng: np.random.Generator, shape: Any, size: float) -> np.ndarray:
 
 @dataclasses.dataclass
 class History:
-    """What training gave.
+    """The record of a training.
 
     Attributes:
         tables: For each step, the rows of each table after it.
         dense: For each step, the dense variables after it.
         finalized: Rows and dense variables after `finalize_variable_values`.
-        iterations: What the optimizer has counted.
+        iterations: The optimizer's step counter.
     """
 
     tables: list[Rows] = dataclasses.field(default_factory=list)
@@ -159,10 +159,10 @@ def train_dense(
         outer: The Keras optimizer of the dense variables.
         tables: Rows of the tables.
         dense: Values of the dense variables.
-        steps: What to train on.
+        steps: The training steps.
         between: Called before each step with its number, from 0.
         dtype: Dtype of the variables that stand for tables.
-        stored_as: What rows are rounded to after each step; None for nothing.
+        stored_as: The dtype to which rows are rounded after each step; None for no rounding.
     """
     table_variables = [
         keras.Variable(tf.cast(rows, dtype), dtype=dtype, name=f"embeddings_{name}")
@@ -211,8 +211,8 @@ def train_dense(
 class LazyOracle:
     """A Keras optimizer on the rows that each step touches, and on dense variables.
 
-    A step makes a new optimizer on dense variables of the touched rows, gives it what it had kept
-    of these rows (slots) and what belongs to no row (its step, Nadam's product, Adafactor's
+    A step makes a new optimizer on dense variables of the touched rows, restores the state of
+    these rows (slots) and the state that belongs to no row (its step, Nadam's product, Adafactor's
     columns), lets it step once, and takes all back. A row that comes for the first time has the
     slots that Keras gives a new variable of these weights; its moving average starts from them.
 

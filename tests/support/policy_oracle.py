@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table's policy does, said with dicts: the oracle of the tests of policies.
+"""The oracle of the tests of policies: a table's policy in plain dicts.
 
 Everything is as `tf_embed.TablePolicy` documents it.
 """
@@ -14,14 +14,14 @@ from reference import mix64
 
 
 def tie_of(key: int) -> int:
-    """What decides between equal rows: the hash of the key, its highest 8 bits last."""
+    """Breaks ties between equal rows: the hash of the key, its highest 8 bits last."""
     hashed = mix64((key + 0x9E3779B97F4A7C15) % 2**64)
     return hashed % 2**56 * 2**8 + hashed // 2**56
 
 
 @dataclasses.dataclass
 class Use:
-    """What is known of the use of a row."""
+    """Usage statistics of a row."""
 
     last_step: int
     last_time_ms: int
@@ -45,7 +45,7 @@ class PolicyOracle:
     Attributes:
         shards: For each the uses of its keys.
         step: The number of the present step.
-        epochs_ahead: What is added to the epoch that the steps give.
+        epochs_ahead: The number added to the epoch that the steps give.
         now_ms: The time.
         counts: admitted, held_back, refused, evicted, expired.
         left: Keys that left since this was emptied.

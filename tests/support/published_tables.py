@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that are published and followed, and what tests compare."""
+"""Tables that are published and followed, and the values that tests compare."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def fit(model: keras.Model, seed: int) -> None:
 
 
 def answers(model: keras.Model) -> np.ndarray:
-    """What a model says of examples, with ids that were never seen."""
+    """The predictions of a model for examples with unseen ids."""
     ids = [np.arange(400).reshape(200, 2) for _ in model.inputs]
     return model.predict(ids, verbose=0)

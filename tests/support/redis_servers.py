@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 
 def free_port() -> int:
-    """A port that nobody has. Another process may take it before it is used."""
+    """Returns a free port. Another process may take it before it is used."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -62,7 +62,7 @@ class RedisProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def command(self, *words: str) -> str:
-        """What the server answers to a command, as redis-cli shows it."""
+        """Returns the server's answer to a command, as redis-cli shows it."""
         done = subprocess.run(
             ["redis-cli", "-p", str(self.port), *words], capture_output=True, check=True
         )

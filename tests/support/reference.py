@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: what a table is, in a dict and NumPy, and what optimizers and initializers do.
+"""The oracle: a table as a dict and NumPy, and the formulas of optimizers and initializers.
 
 Nothing here is taken from tf_embed. The optimizers are Keras's formulas on the rows of a step
 alone (lazy), in float64. The initializers follow the words of

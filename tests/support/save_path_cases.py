@@ -2,7 +2,7 @@
 """Every save path through which a trained model is saved, copied or taken up again, tried.
 
 A save path takes a trained model and gives another one, which should be as the first. `outcome`
-says what of it is: each of ASPECTS is "kept", or what the save path is known not to carry, or the
+gives each of ASPECTS an answer: "kept", the reason that the save path cannot carry it, or the
 sentence with which it raises. tests/tables/save_paths.py prints all of them as a table.
 """
 
@@ -53,11 +53,11 @@ class SavePath:
     """A save path.
 
     Attributes:
-        name: What a user writes.
+        name: The code that a user writes.
         run: Called with a way and a folder; gives two models that should be alike, or which
             aspects are.
-        lacks: What the save path does not carry by its nature, by aspect.
-        raises: What the sentence begins with, where it is refused.
+        lacks: The aspects that the save path cannot carry by its nature, and why.
+        raises: The beginning of the sentence, if it is refused.
     """
 
     name: str
@@ -67,7 +67,7 @@ class SavePath:
 
 
 def outcome(save_path: SavePath, way: str) -> dict[str, str]:
-    """What of a model a save path keeps, by aspect; a text that begins with WRONG is a bug."""
+    """The fate of each aspect of a model in a save path; a text that begins with WRONG is a bug."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -89,7 +89,7 @@ def outcome(save_path: SavePath, way: str) -> dict[str, str]:
 
 
 def plain(error: Exception, folder: str) -> str:
-    """An error's message without what differs from run to run."""
+    """An error's message without the parts that differ from run to run."""
     text = " ".join(str(error).split())
     text = re.sub(r"\{\{.*?\}\} ", "", text).replace(folder + "/", "")
     example = re.search(r"Example error message for object <.*?>: (.*?) List of objects", text)
@@ -97,7 +97,7 @@ def plain(error: Exception, folder: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\[Op:.*", "", text).strip()
 
 
-# The save paths. Each begins with a trained model; what reads has another seed until it has read.
+# The save paths. Each begins with a trained model; the reader has another seed until it has read.
 
 
 def keras_file(kind: str) -> Callable[..., Any]:
@@ -258,7 +258,7 @@ def early_stopping(way: str, folder: pathlib.Path) -> Any:
     )
     other = untrained(way)
     other.fit(IDS, LABELS, epochs=3, callbacks=[Value(), stopping], **FIT)
-    return trained(way), other  # what the first epoch left
+    return trained(way), other  # the state after the first epoch
 
 
 def backup_and_restore(way: str, folder: pathlib.Path) -> Any:
@@ -295,7 +295,7 @@ def model_checkpoint(name: str) -> Callable[..., Any]:
 
 def orbax(way: str, folder: pathlib.Path) -> Any:
     kind = keras.callbacks.OrbaxCheckpoint
-    callback = kind.__new__(kind)  # orbax need not be installed to see what it is given
+    callback = kind.__new__(kind)  # orbax need not be installed to see its arguments
     callback.__dict__.update(
         monitor_op=np.less, save_freq="epoch", save_best_only=False, save_weights_only=False
     )
@@ -375,7 +375,7 @@ def checkpoint_manager(way: str, folder: pathlib.Path) -> Any:
 
 
 def alike_lookups(model: keras.Model, lookup: Callable[[Any], Any]) -> dict[str, bool]:
-    """Of what only serves: rows and unknown ids. All keys of the table are asked for."""
+    """For paths that only serve: compares rows and unknown ids. Looks up all keys of the table."""
     keys, rows, _ = content(model)
     unknown = layer_of(model).variable.lookup(UNKNOWN)
     return {
@@ -385,7 +385,7 @@ def alike_lookups(model: keras.Model, lookup: Callable[[Any], Any]) -> dict[str,
 
 
 def lookup_of(layer: DynamicEmbedding) -> Any:
-    """A model of nothing but a layer, so that what it serves are rows."""
+    """A model of a single layer, so that it serves rows."""
     ids = keras.Input([], dtype="int64")
     return keras.Model(ids, layer(ids))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that go through save paths, and what of one model another has.
+"""The models that go through save paths, and comparisons of two models.
 
 They look three ids up in one table, which keeps statistics of their use. Of another seed, ids that
 were never seen have other rows.
@@ -45,7 +45,7 @@ class Subclassed(keras.Model):
 
 @keras.saving.register_keras_serializable(package="save_path_cases")
 class Listed(Subclassed):
-    """One with its table in a dict of a list, where Keras does not look for a checkpoint."""
+    """A model with its table in a dict of a list, which Keras does not search for checkpoints."""
 
     def __init__(self, way: str, seed: int = 1, **options: Any) -> None:
         super().__init__(way, seed, **options)
@@ -111,7 +111,7 @@ def content(model: keras.Model) -> list[np.ndarray]:
 
 
 def statistics_of(model: keras.Model) -> np.ndarray:
-    """What is kept of the use of each row, sorted by key."""
+    """The usage statistics of each row, sorted by key."""
     exported = layer_of(model).variable.table.export()
     return tf.gather(exported.statistics, np.argsort(exported.keys)).numpy()
 

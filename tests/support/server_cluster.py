@@ -23,7 +23,7 @@ class Cluster:
     """Processes of a chief, workers and servers. The program of all is one file.
 
     Args:
-        folder: Where their output is kept, in files such as `ps-0.log`.
+        folder: The folder of their output, in files such as `ps-0.log`.
         program: A Python file that calls `run_with_servers`.
         ports: As many as there are tasks.
         workers: How many workers.
@@ -87,11 +87,11 @@ class Cluster:
         process.wait()
 
     def log(self, job: str, task: int) -> str:
-        """What a process has printed, and those before it in its place."""
+        """Everything that a process, and those before it in its place, has printed."""
         return (self._folder / f"{job}-{task}.log").read_text(errors="replace")
 
     def result(self) -> Any:
-        """What the chief has printed last as a line of JSON."""
+        """The last line of JSON that the chief has printed."""
         lines = [line for line in self.log("chief", 0).splitlines() if line.startswith("{")]
         return json.loads(lines[-1])
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a cluster with parameter servers run in tests.
+"""Programs that the processes of a cluster with parameter servers run in tests.
 
-The chief is told by its arguments what to do, and prints what came out as a line of JSON.
+The arguments of the chief say which one to run; it prints the result as a line of JSON.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def sums(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
 
     Args:
         strategy: The strategy.
-        folder: Where a file says that training has begun.
+        folder: The folder of a file that says that training has begun.
         steps: How many.
         killed: Not empty: waits a little at each step, so that something can happen.
     """
@@ -179,7 +179,7 @@ def own_batches(strategy: Any, folder: str, steps: str, *killed: str) -> Any:
 
     Args:
         strategy: The strategy.
-        folder: Where a file says that training has begun.
+        folder: The folder of a file that says that training has begun.
         steps: Of an epoch; there are two.
         killed: Not empty: waits a little at each step, so that something can happen.
     """
@@ -286,7 +286,7 @@ def train(strategy: Any, folder: str, epochs: str, *stop: str) -> Any:
 
 
 def refusals(strategy: Any) -> Any:
-    """What can't be on servers, and what is said of it."""
+    """Everything that servers refuse, and the error messages."""
 
     def message_of(make: Callable[[], Any]) -> str:
         try:

@@ -3,7 +3,7 @@
 
     sok_workers.py FOLDER
 
-writes what it found to FOLDER/result-RANK.json, dumps a table into FOLDER/dump, and loads the one
+writes its results to FOLDER/result-RANK.json, dumps a table into FOLDER/dump, and loads the one
 of FOLDER/load.
 """
 
@@ -84,7 +84,7 @@ def bound(strategy: Any) -> dict[str, Any]:
 
 
 def row_numbers(workers: int) -> str:
-    """The last row number of all workers is taken; what the next one raises."""
+    """Takes the last row number of all workers; returns the error of the next one."""
     made = layer(bound=BOUND, name="row_numbers", use_hashtable=False)
     made(tf.constant([0, BOUND * workers - 1], tf.int64))
     try:

@@ -39,7 +39,7 @@ class Case:
 
     @property
     def answers(self) -> list[np.ndarray]:
-        """What the model itself answers."""
+        """The answers of the model itself."""
         return arrays_of(tf.function(self.model)(*self.inputs))
 
 

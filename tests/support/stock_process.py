@@ -127,7 +127,7 @@ class StockProcess:
         return self._ask("session", path, name, dict(inputs))
 
     def run(self, code: str) -> str:
-        """What a program prints."""
+        """Runs a program and returns its output."""
         return self._ask("run", code)
 
     def _ask(self, name: str, *arguments: Any) -> Any:

@@ -89,7 +89,7 @@ def random_inputs(
 
     Args:
         rng: Draws all.
-        batch: Number of bags of each feature, where there are no `sizes`.
+        batch: Number of bags of each feature, unless there are `sizes`.
         specs: Of the tables.
         features: The table of each feature.
         longest: The most indices in a bag.

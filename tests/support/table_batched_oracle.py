@@ -21,9 +21,9 @@ class Bag:
     Attributes:
         feature: Whose bag it is.
         table: The feature's table.
-        begin: Where in the output its pooled row begins, as if the output were one line.
+        begin: The offset of its pooled row in the output, as if the output were one line.
         places: The indices that are in it, by their places, without those that are dropped.
-        scale: What its gradient is multiplied with.
+        scale: The factor of its gradient.
     """
 
     feature: int
@@ -35,7 +35,7 @@ class Bag:
 
 @dataclasses.dataclass
 class Gradients:
-    """What a backward pass finds.
+    """The gradients of a backward pass.
 
     Attributes:
         rows: For each table, numbers of rows and their gradients, equal ones not yet summed.
@@ -51,7 +51,7 @@ class Call:
 
     Attributes:
         output: As of the layer.
-        faults: How many ids were dropped, but for -1.
+        faults: How many ids were dropped, -1 not counted.
     """
 
     def __init__(self, oracle: Oracle, bags: list[Bag], shape: tuple[int, ...], inputs: Any):
@@ -181,7 +181,7 @@ class Oracle:
         return Call(self, bags, shape, (numbers, weights, requires, faults))
 
     def step(self, *gradients: Gradients, dtype: Any = None) -> None:
-        """One step of all tables on what some backward passes found; see tbe_oracle.Oracle."""
+        """One step of all tables with the gradients of backward passes; see tbe_oracle.Oracle."""
         for number, table in enumerate(self.tables):
             ids = [one for found in gradients for one in found.rows[number][0]]
             rows = [one for found in gradients for one in found.rows[number][1]]

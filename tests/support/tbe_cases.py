@@ -28,7 +28,7 @@ class Case:
 
     Attributes:
         cls: Its class.
-        options: What it is made of, but for the learning rate.
+        options: Its arguments, except the learning rate.
         rule: Its oracle.
         arguments: Of the oracle.
         all_there: Whether rows must be there from the start to equal those of an array.

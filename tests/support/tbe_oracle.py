@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclasses.dataclass
 class Row:
-    """A row and what is kept of it; all start at 0, and the average where the oracle says."""
+    """A row and its state; all start at 0, and the average at the oracle's start."""
 
     w: np.ndarray
     m: np.ndarray
@@ -163,7 +163,7 @@ class Oracle:
             step_swap for the average in place; None.
         forgets: Whether the ensemble's average is 0 once it was taken.
         counter_every: How many steps apart the largest count is looked up.
-        state_dtypes: What is kept of rows is rounded to these after each step, by its name in Row.
+        state_dtypes: The dtypes to which state is rounded after each step, by its name in Row.
         **arguments: The rule's.
     """
 

@@ -22,7 +22,7 @@ LINES = [[3, 1, 3], [2, 2, 2], [5, 0, 8]]
 
 
 def std(rows: tf.Tensor, axis: int) -> tf.Tensor:
-    # Where all rows are one, TensorFlow's slope is NaN; what is wanted changes nothing.
+    # If all rows are equal, TensorFlow's slope is NaN; it should be 0, which changes nothing.
     if np.ptp(np.asarray(rows), axis=0).max() < 1e-6:
         return tf.zeros([DIM])
     return tf.math.reduce_std(rows, axis)
@@ -95,7 +95,7 @@ def in_containers(bags: list[list[int]]) -> dict[str, Any]:
 
 
 def rows_after_a_step(layer: Any, ids: Any, factors: np.ndarray) -> np.ndarray:
-    """ROWS minus their gradients, where the loss is the sum of the outputs times factors."""
+    """ROWS minus their gradients, if the loss is the sum of the outputs times factors."""
     optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.SGD(1.0))
 
     @tf.function

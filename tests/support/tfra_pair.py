@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRA 0.8.1, where it is installed, and pairs of variables: one of TFRA, and tf_embed's beside it.
+"""TFRA 0.8.1, if it is installed, and pairs of variables: one of TFRA, one of tf_embed.
 
-Whoever imports this without TFRA is skipped. Importing TFRA changes Keras, so its tests want a
+A test that imports this without TFRA is skipped. Importing TFRA changes Keras, so its tests want a
 process and an environment of their own: `make test-tfra`.
 """
 
@@ -37,7 +37,7 @@ class Pair:
 
     Args:
         shards: Number of shards.
-        **options: What both are made with.
+        **options: The arguments of both.
     """
 
     def __init__(self, shards: int = 1, **options: Any) -> None:
@@ -57,7 +57,7 @@ class Pair:
             getattr(one, verb)(*args, **kwargs)
 
     def rows(self) -> list[dict[Any, list[Any]]]:
-        """What they export, by key."""
+        """The rows that they export, by key."""
         return [rows_of(one) for one in self]
 
     def __iter__(self) -> Iterator[Any]:
@@ -74,7 +74,7 @@ def filled(dim: int = 3, known: int = 40, shards: int = 1, **options: Any) -> Pa
 
 
 def rows_of(variable: Any) -> dict[Any, list[Any]]:
-    """What a variable exports, by key."""
+    """The rows that a variable exports, by key."""
     keys, rows = (part.numpy().tolist() for part in variable.export())
     return dict(zip(keys, rows, strict=True))
 
@@ -92,7 +92,7 @@ def cast(rows: Any, pair: Pair) -> tf.Tensor:
 
 
 def step(module: Any, variable: Any, optimizer: Any, loss: Any, name: str = "x") -> None:
-    """A step of an optimizer, on what `loss` gives for a function that looks rows up."""
+    """A step of an optimizer on the loss that `loss` computes; it may look rows up."""
     with tf.GradientTape() as tape:
         value = loss(lambda ids: module.embedding_lookup(variable, keys_of(ids), name=name))
     trained = [variable.get_trainable_by_name(name)]

@@ -35,7 +35,7 @@ Row = tuple[float, ...]
 
 
 class VariableStates(RuleBasedStateMachine):
-    """The machine; a subclass says what the variable is made of.
+    """The machine; a subclass gives the variable's options.
 
     Attributes:
         steps: Steps of all machines so far.
@@ -76,11 +76,11 @@ class VariableStates(RuleBasedStateMachine):
         self.tables = tf_embed.Snapshots(self.folder / "snapshots", self.variable)
 
     def teardown(self) -> None:
-        """Removes what is on disk."""
+        """Removes the files on disk."""
         del self.variable, self.tables
         shutil.rmtree(self.folder)
 
-    # Between numbers and what the variable has.
+    # Between numbers and the variable's keys and rows.
 
     def keys(self, keys: Sequence[int]) -> Any:
         """The keys of some numbers."""
@@ -118,7 +118,7 @@ class VariableStates(RuleBasedStateMachine):
 
     @rule(keys=distinct_keys, first=some_number, data=draw.data())
     def accum(self, keys: list[int], first: int, data: draw.DataObject) -> None:
-        """What the caller thinks is there counts only if it is."""
+        """The caller's belief that a key exists counts only if it does."""
         flags = data.draw(draw.lists(draw.booleans(), min_size=len(keys), max_size=len(keys)))
         old = self.drawn_rows(len(keys), 3)
         new = self.drawn_rows(len(keys), first)

@@ -38,7 +38,7 @@ SHARDING = tf_embed.distributed.WorkerSharding
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A layer, and what it is called with.
+    """A layer, and the kind of its inputs.
 
     Attributes:
         options: Arguments of the layer.
@@ -194,7 +194,7 @@ class Trained:
         return loss, tf.reduce_sum(of_weights**2)
 
     def found(self) -> dict[str, Any]:
-        """Rows of all ids, and what is kept beside them."""
+        """Rows of all ids, and their optimizer state."""
         found: dict[str, Any] = {"dense": self.dense.numpy()}
         ids = tf.range(50, dtype=tf.int64)
         for number, table in enumerate(self.layer.tables):
@@ -269,7 +269,7 @@ def dataset() -> tf.data.Dataset:
 
 
 def fitted(model: Any) -> dict[str, Any]:
-    """What `fit`, `evaluate` and `predict` give, and all rows."""
+    """The results of `fit`, `evaluate` and `predict`, and all rows."""
     losses = model.fit(dataset(), epochs=2, verbose=0).history["loss"]
     found = {"losses": losses, "loss": model.evaluate(dataset(), verbose=0)}
     return {**found, **contents(model)}
@@ -288,7 +288,7 @@ def contents(model: Any) -> dict[str, Any]:
 
 
 def contents_of(found: dict[str, Any]) -> dict[str, Any]:
-    """The part of what `fitted` gave that `contents` gives."""
+    """The part of the result of `fitted` that `contents` gives."""
     return {name: value for name, value in found.items() if not name.startswith("loss")}
 
 
@@ -310,7 +310,7 @@ def fit(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def methods(strategy: Any, rank: int, folder: str) -> list[Any]:
-    """What methods leave of the one row of a table, which one of the workers owns."""
+    """The one row of a table, which one of the workers owns, after each method."""
     del rank, folder
     with strategy.scope():
         layer = one_row_layer()

@@ -15,7 +15,7 @@ import tf_embed
 from tf_embed.distributed import WorkerSharding
 
 DIM = 2
-# By name: the order, and what the variable is made of.
+# By name: the order, and the arguments of the variable.
 ORDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lru": ("lru", {"policy": tf_embed.TablePolicy(eviction="lru")}),
     "lfu": ("lfu", {"policy": tf_embed.TablePolicy(eviction="lfu")}),
@@ -50,7 +50,7 @@ def fill(v: tf_embed.Variable, rank: int) -> None:
 
 
 def own_rows(v: tf_embed.Variable) -> dict[int, dict[str, int]]:
-    """The keys of this worker, and what is known of their use."""
+    """The keys of this worker, and their usage statistics."""
     keys = v.export()[0]
     kept = v.row_statistics(keys)
     columns = [kept[name].numpy().tolist() for name in NUMBERS if name in kept]

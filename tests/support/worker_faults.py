@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that hang, die or do not do as the others, and what tables can't do on workers.
+"""Workers that hang, die or deviate from the others, and refusals of tables on workers.
 
 A program of `worker_programs`.
 """
@@ -36,7 +36,7 @@ def table(strategy: Any, name: str = "table", seconds: float = SECONDS, **option
 
 
 def timed(function: Any, *args: Any) -> dict[str, Any]:
-    """What a call said that others did not take part in, what the next one said, and when."""
+    """The error of a call in which others took no part, the error of the next call, and when."""
     # The launcher ends all workers once one has failed: not before this one has its result.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     start = time.monotonic()
@@ -124,7 +124,7 @@ def missing(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
-    """What can't be done, in words. Last what leaves workers as they were."""
+    """The errors of all refused calls. The last ones leave workers as they were."""
     found = {}
     # Other tables on one worker.
     found["name"] = said_by(table, strategy, f"table_{rank}")
@@ -139,7 +139,7 @@ def refusals(strategy: Any, rank: int, folder: str) -> dict[str, str]:
     found["order"] = said_by(
         lambda: [table(strategy, name) for name in (["a", "b"] if rank else ["b", "a"])]
     )
-    # What a table can't have.
+    # Arguments that a table refuses.
     found["restrict_policy"] = said_by(table, strategy, restrict_policy=OwnPolicy)
     found["strings"] = said_by(table, strategy, value_dtype=tf.string)
     found["max_rows"] = said_by(table, strategy, policy=tf_embed.TablePolicy(max_rows=1))

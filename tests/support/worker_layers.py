@@ -171,7 +171,7 @@ def fitted(strategy: Any, folder: str, own: bool) -> tuple[keras.Model, dict[str
 def stepped(
     strategy: Any, rank: int, workers: int, folder: str, *, together: bool = False
 ) -> dict[str, Any]:
-    """A loop of its own. A worker gets what is next to each other in a batch."""
+    """A custom loop. A worker gets adjacent examples of a batch."""
     with strategy.scope():
         layers = new_layers(folder, False)
         for one in layers.values():
@@ -271,7 +271,7 @@ def trained(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def loaded(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """What `trained` has saved."""
+    """The models that `trained` has saved."""
     del rank
     found: dict[str, Any] = {}
     with strategy.scope():

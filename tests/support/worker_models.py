@@ -2,7 +2,7 @@
 """Models of real data with tables, trained by `fit` or by a custom loop, on any number of workers.
 
 The campaigns of workers train them here: `worker_parity.py`, `worker_chain.py`, `worker_kills.py`.
-The code is what docs/workers.md tells users to write. Without a strategy it runs in one process.
+They use the code that docs/workers.md gives users. Without a strategy it runs in one process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ State = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What is trained, and how.
+    """A training: its data, its model and its schedule.
 
     Attributes:
         data: A file of `save_flights` or `save_movielens`.
@@ -128,7 +128,7 @@ class Training:
     """A model, its optimizer, and the ids of its data.
 
     Args:
-        setup: What to train.
+        setup: The training.
         strategy: The strategy of workers, or the default one.
         model: A model that was loaded; None makes one.
     """
@@ -281,7 +281,7 @@ class Difference:
         loss: The greatest difference of a loss.
         rows: The greatest difference of a number in a row or a slot.
         dense: The greatest difference of a dense weight.
-        wrong: What is not the same within RTOL and ATOL.
+        wrong: Names of all values that differ by more than RTOL and ATOL.
     """
 
     loss: float

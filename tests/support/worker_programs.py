@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that tests launch as the workers of a strategy, and what the workers found.
+"""Programs that tests launch as the workers of a strategy, and the results of the workers.
 
-A program is a module with functions (strategy, rank, folder), which ends with `run_as_worker`. What
-a function returns is pickled for the test.
+A program is a module with functions (strategy, rank, folder), which ends with `run_as_worker`. The
+value that a function returns is pickled for the test.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SECONDS = 240  # far more than any program takes
 
 @dataclasses.dataclass(frozen=True)
 class Launched:
-    """What became of the workers.
+    """The outcome of the workers.
 
     Attributes:
         code: The exit code of the launcher.
-        results: Of each worker that came to an end, what it found, by rank.
-        printed: What all workers printed.
+        results: Of each worker that came to an end, its results, by rank.
+        printed: The output of all workers.
     """
 
     code: int
@@ -51,7 +51,7 @@ def launch(
         script: The path of the program.
         cases: Names of functions.
         workers: Number of workers.
-        folder: What the functions get as a folder. Default: a new one.
+        folder: The folder that the functions get. Default: a new one.
         seconds: When to end workers that still run.
         grace_seconds: How long workers may go on after one of them has failed.
     """
@@ -76,7 +76,7 @@ def launch(
 
 
 def run_as_worker(functions: dict[str, Callable[..., Any]], code: int = 0) -> None:
-    """What a program ends with: runs the functions that `launch` asked for.
+    """Ends a program: runs the functions that `launch` asked for.
 
     Args:
         functions: By name.

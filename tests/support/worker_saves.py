@@ -129,7 +129,7 @@ class _Lookup(tf.Module):
 
 
 def write(strategy: Any, rank: int, folder: str) -> Any:
-    """Saves in all ways, and gives what the files should bring back."""
+    """Saves in all ways, and returns the rows that the files should bring back."""
     v, optimizer = trained(strategy, rank, folder)
     found = {"table": contents(v, optimizer)}
     v.save_to_file_system(os.path.join(folder, "files"))
@@ -155,7 +155,7 @@ def write(strategy: Any, rank: int, folder: str) -> Any:
 
 
 def read(strategy: Any, rank: int, folder: str) -> Any:
-    """Loads what was saved."""
+    """Loads the saved files."""
     found = {}
     for way in ("files", "checkpoint"):
         with strategy.scope():

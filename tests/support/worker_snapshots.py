@@ -40,7 +40,7 @@ def step_of(place: int, step: int, rank: int) -> tuple[np.ndarray, np.ndarray, n
 
 
 class Shadow:
-    """What the tables have after some steps: a dict of rows and slots for each.
+    """The expected tables after some steps: a dict of rows and slots for each.
 
     Args:
         steps: How many steps.
@@ -181,7 +181,7 @@ def write(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def faults(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """What one worker can't do, all refuse, and no snapshot appears."""
+    """If one worker fails, all refuse, and no snapshot appears."""
     found: dict[str, Any] = {}
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder, "faults"), tables.variables)
@@ -282,7 +282,7 @@ def busy(snapshots: tf_embed.Snapshots, rank: int, found: dict[str, Any]) -> Non
 
 
 def order(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """Folds, removes and keeps what `write` has saved, and goes on from what one process saved."""
+    """Folds, removes and keeps the saves of `write`, and goes on from a save of one process."""
     found: dict[str, Any] = {}
     tables = new_tables(strategy, rank)
     snapshots = tf_embed.Snapshots(path_of(folder), tables.variables)
@@ -298,7 +298,7 @@ def order(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
 
 
 def read(strategy: Any, rank: int, folder: str) -> dict[str, Any]:
-    """Loads what `write` has saved, on any number of workers."""
+    """Loads the saves of `write`, on any number of workers."""
     found: dict[str, Any] = {}
     for name in ("whole", "changes", "after load"):
         tables = new_tables(strategy, rank)

@@ -164,7 +164,7 @@ def trained(strategy: Any, rank: int, optimizer: str, own: bool) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What is trained."""
+    """The optimizer and the tables of a training."""
 
     optimizer: str
     own: bool

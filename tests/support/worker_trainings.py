@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings of `worker_models` as the workers of a strategy. A program of `worker_programs`.
 
-What to train is in the file plan.json of the folder.
+The setups are in the file plan.json of the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAVE_STEPS = 10  # between two checkpoints of a loop
 
 
 def write_plan(folder: pathlib.Path, setups: Sequence[Setup], **more: Any) -> None:
-    """Says what the workers do."""
+    """Writes the plan that the workers read."""
     plan = {"setups": [dataclasses.asdict(one) for one in setups], **more}
     (folder / "plan.json").write_text(json.dumps(plan))
 
@@ -38,7 +38,7 @@ def read_plan(folder: str) -> tuple[list[Setup], dict[str, Any]]:
 
 
 def parity(strategy: Any, rank: int, folder: str) -> Any:
-    """Trains all setups, one after the other. What each came to, and its losses."""
+    """Trains all setups, one after the other. Returns the final state and the losses of each."""
     del rank
     setups, _ = read_plan(folder)
     found = []

@@ -51,7 +51,7 @@ class Kind:
     Attributes:
         key_dtype: Dtype of keys.
         value_dtype: Dtype of rows.
-        sharding: What the argument `distribution` is.
+        sharding: The argument `distribution`.
         policy: Its policy.
         storage_bytes: Bytes of host memory before rows go to disk; 0: no disk.
     """
@@ -103,10 +103,10 @@ def rows_of(draw: np.random.Generator, dtype: str, size: int) -> np.ndarray:
 
 
 class Verbs:
-    """Runs verbs, and keeps what came of them, each under a name that has the rank.
+    """Runs verbs, and keeps their results, each under a name that has the rank.
 
     Args:
-        kind: What table.
+        kind: The kind of the table.
         variable: The table.
         ranks: The workers whose batches this process has: its own one, or all for the oracle.
     """
@@ -133,7 +133,7 @@ class Verbs:
         return [tf.constant(one, dtype) for one, dtype in zip(arrays, dtypes, strict=True)]
 
     def write(self, verb: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Any]) -> None:
-        """A verb on what all workers have, as one batch."""
+        """Runs a verb on the batches of all workers, as one batch."""
         parts = zip(*self.batches().values(), strict=True)
         verb(*self.tensors([np.concatenate(arrays) for arrays in parts]))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the files that golden_test.py reads, with the TensorFlow at hand, into a .zip of its name.
 
-They are written once for each supported TensorFlow, and read by all. What is saved today must be
+They are written once for each supported TensorFlow, and read by all. Files saved today must be
 readable tomorrow: write new ones beside these when a format changes, and keep these.
 
 Example:
@@ -66,7 +66,7 @@ def compiled(seeds: dict[str, int] = SEEDS) -> keras.Model:
 
 
 def module_of(model: keras.Model) -> tf.Module:
-    """What is saved as a SavedModel: a lookup of each table."""
+    """The module to save as a SavedModel: a lookup of each table."""
     module = tf.Module()
     module.tables = {name: model.get_layer(name).variable for name in NAMES}
     for name, variable in module.tables.items():
@@ -76,7 +76,7 @@ def module_of(model: keras.Model) -> tf.Module:
 
 
 def content(model: keras.Model) -> dict[str, Any]:
-    """What is in the model, as JSON has it: every number exactly."""
+    """The content of the model, as JSON has it: every number exactly."""
     found: dict[str, Any] = {"step": int(model.optimizer.iterations)}
     for name in NAMES:
         layer = model.get_layer(name)

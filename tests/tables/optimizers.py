@@ -70,7 +70,7 @@ FIRST_COLUMN = "optimizer"
 
 
 class Tables:
-    """Runs cases, and gathers sentences and what is wrong."""
+    """Runs cases, and gathers sentences and errors."""
 
     def __init__(self) -> None:
         self.refusals: dict[str, int] = {}
@@ -78,7 +78,7 @@ class Tables:
         self.largest = 0.0
 
     def cell(self, answer: cases.Answer, where: str) -> str:
-        """What stands in a cell."""
+        """The text of a cell."""
         if answer.refusal is not None:
             # One footnote for all optimizers that are refused in the same words.
             sentence = re.sub(r"Received: \w+\((?=\w+=)", "Received: <optimizer>(", answer.refusal)
@@ -117,7 +117,7 @@ class Tables:
 
 
 def _plain(sentence: str) -> str:
-    """A sentence that Markdown leaves as it is, but for what is code."""
+    """A sentence escaped for Markdown, except for its code."""
     parts = re.split(r"(`[^`]*`)", sentence)
     return "".join(p if p.startswith("`") else re.sub(r"([*<>|\[\]])", r"\\\1", p) for p in parts)
 

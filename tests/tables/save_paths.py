@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every save path times what should come through it, and damaged files: prints docs/save_paths.md.
+"""Every save path times the aspects of a model, and damaged files: prints docs/save_paths.md.
 
-Each cell is "kept", or what a save path does not carry by its nature, or the sentence with which it
+Each cell is "kept", or why the save path cannot carry the aspect, or the sentence with which it
 raises. Anything else is WRONG, is said on standard error, and makes the exit status 1. A run is of
 the TensorFlow at hand; runs of several are put into one table.
 
@@ -61,10 +61,10 @@ def run(part: str) -> dict[str, Any]:
     """Tries all save paths and damages with the TensorFlow at hand.
 
     Args:
-        part: What the name of a save path must have.
+        part: A part of the name of a save path; others are left out.
 
     Returns:
-        Versions, and what every save path and damage gave each way.
+        Versions, and the answer of every save path and damage each way.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import damage_cases
@@ -104,7 +104,7 @@ class Sentences:
         self.numbers: dict[str, int] = {}
 
     def cell(self, said: dict[str, dict[str, str]]) -> str:
-        """A cell from what each run of each way said; what all of them said stands once."""
+        """A cell from the answers of each run of each way; an answer shared by all stands once."""
         cells: dict[str, list[str]] = {}
         for way, runs in said.items():
             given = {run: self._short(what) for run, what in runs.items()}
@@ -131,7 +131,7 @@ class Sentences:
 
 
 def _markdown(sentence: str) -> str:
-    """A sentence that Markdown leaves as it is, but for what is code."""
+    """A sentence escaped for Markdown, except for its code."""
     parts = re.split(r"(`[^`]*`)", sentence)
     return "".join(p if p.startswith("`") else re.sub(r"([*<>|\[\]_])", r"\\\1", p) for p in parts)
 
@@ -169,7 +169,7 @@ def text_of(runs: list[dict[str, Any]]) -> str:
 
 
 def wrong_in(runs: list[dict[str, Any]]) -> list[str]:
-    """What is WRONG, a line each."""
+    """The WRONG answers, a line each."""
     return [
         f"{one['versions']}: {name}, {way}, {column}: {what}"
         for one in runs

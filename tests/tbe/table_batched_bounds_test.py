@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table-batched layer does with ids out of bounds, offsets out of order, wrong arguments."""
+"""A table-batched layer with ids out of bounds, offsets out of order, wrong arguments."""
 
 from __future__ import annotations
 

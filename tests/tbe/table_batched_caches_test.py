@@ -160,7 +160,7 @@ class CachesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(layer.get_table_wise_cache_miss(), promoted)
         self.assertAllEqual(layer.get_cache_miss_counter(), [-1, sum(promoted)])
         layer.reset_uvm_cache_stats()
-        ids = np.arange(16)  # no more than what a cache brings up at once
+        ids = np.arange(16)  # no more than a cache brings up at once
         once, again = (tf.constant(np.tile(ids, times)) for times in (3, 6))
         layer.prefetch(once, tf.constant([0, 16, 32, 48]))
         misses = layer.get_table_wise_cache_miss().numpy()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table-batched layer has beside its lookup."""
+"""The methods of a table-batched layer other than its lookup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNTER = {
 }
 BY_ROW = {"extra_optimizer_config": tbe.UserEnabledConfigDefinition(True)}
 
-# An optimizer with its settings, and name and width of what it keeps, in FBGEMM's order.
+# An optimizer with its settings, and name and width of its states, in FBGEMM's order.
 STATES = (
     (OptimType.EXACT_SGD, {}, []),
     (OptimType.EXACT_ADAGRAD, {}, [("sum", DIM)]),
@@ -535,7 +535,7 @@ class ResetTest(parameterized.TestCase):
 
 
 class CacheTest(absltest.TestCase):
-    """What there is no cache for yet."""
+    """The methods that have no cache yet."""
 
     def test_nothing_changes(self):
         layer = Layer()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a table-batched layer that are not what they were stored as: decayed, or bytes."""
+"""Rows of a table-batched layer that differ from the stored ones: decayed, or bytes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class GlobalDecayTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_lookups_and_steps_agree(self):
-        """The step takes the same factor: without a gradient it leaves what the lookup saw."""
+        """The step takes the same factor: without a gradient it leaves the looked-up rows."""
         layer = self.layer()
         for id_ in (0, 1, 1):
             self.step(layer, id_)

@@ -36,7 +36,7 @@ FP32, FP16, BF16 = SPARSE.FP32, SPARSE.FP16, SPARSE.BF16
 STEPS = 20
 BOTH = {"momentum1": BF16, "momentum2": BF16}
 
-# A case, what its states are kept in, and the names of these in the oracle's rows.
+# A case, the dtypes of its states, and the names of these in the oracle's rows.
 STATES = (
     ("PartialRowwiseAdam", {"momentum1": BF16}, {"momentum1": "m"}),
     ("PartialRowwiseAdam", {"momentum2": BF16}, {"momentum2": "v"}),
@@ -219,7 +219,7 @@ class ResumeTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_layer_of_other_types_takes_states_over(self, saved, wanted):
         layer, other = trained(narrow("Adam", saved)), narrow("Adam", wanted)
         path = tf.train.Checkpoint(layer=layer).save(self.path("checkpoint"))
-        with self.assertNoLogs(level="WARNING"):  # that slots start anew
+        with self.assertNoLogs(level="WARNING"):  # that slots are re-initialized
             tf.train.Checkpoint(layer=other).restore(path).assert_existing_objects_matched()
         dtypes = [numpy_of((wanted or {}).get(name, FP32)) for name in BOTH]
         states = layer.split_optimizer_states()
@@ -230,7 +230,7 @@ class ResumeTest(tf.test.TestCase, parameterized.TestCase):
                     self.assertAllEqual(one, state.numpy().astype("f").astype(dtype))
 
         expect_states()
-        # A step of no ids has the tables convert what they have.
+        # A step of no ids makes the tables convert their states.
         nothing = steps_of(1, longest=0)
         trained(other, nothing)
         expect_states()

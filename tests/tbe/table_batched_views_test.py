@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of a table-batched layer's weights and optimizer states: what they read and write."""
+"""Views of a table-batched layer's weights and optimizer states: their reads and writes."""
 
 from __future__ import annotations
 

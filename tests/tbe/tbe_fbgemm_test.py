@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Side by side with FBGEMM's own code, where its CPU wheel is right.
+"""Side by side with FBGEMM's own code, in the cases in which its CPU wheel is right.
 
 Optional: TF_EMBED_FBGEMM_PYTHON is the Python of an environment that has FBGEMM, such as the one
 that benchmarks/environments.sh makes.
@@ -74,7 +74,7 @@ CASES = {
 }
 
 
-# What of the layer FBGEMM's CPU is right in: features that share a table stand side by side; with
+# The layers in which FBGEMM's CPU is right: features that share a table stand side by side; with
 # decay, each table has two. The weights of its means have other gradients.
 SPECS, FEATURES = [(11, 8), (6, 4)], [0, 0, 1, 1]
 LAYER_CASES: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ LAYER_CASES: dict[str, dict[str, Any]] = {
 
 
 def by_fbgemm(folder: str, settings: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    """What fbgemm_steps.py makes of this."""
+    """The results of fbgemm_steps.py for these inputs."""
     for key, value in settings.items():
         settings[key] = value.get_config() if hasattr(value, "get_config") else value
     given, found = pathlib.Path(folder) / "given.npz", pathlib.Path(folder) / "found.npz"

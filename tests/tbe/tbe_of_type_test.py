@@ -44,7 +44,7 @@ BY_COUNTER = tbe.CounterBasedRegularizationDefinition(
 )
 COWCLIP = tbe.CowClipDefinition(tbe.CounterWeightDecayMode.L2, weight_norm_coefficient=1.0)
 
-# A value off the default of each setting, those that use it, and what else must be set with it.
+# A value off the default of each setting, the types that use it, and settings that it requires.
 SETTINGS = {
     "learning_rate": (0.5, set(KINDS), {}),
     "eps": (0.25, ROWWISE | ADAMS | {OptimType.EXACT_ADAGRAD}, {}),
@@ -86,7 +86,7 @@ SETTINGS = {
         {},
     ),
 }
-# What an optimizer calls a setting otherwise.
+# Settings that an optimizer takes under another name.
 TAKEN_AS = {
     "extra_optimizer_config": ("use_rowwise_bias_correction", True),
     "weight_decay": ("decay", 0.125),
@@ -273,7 +273,7 @@ class EnumsTest(parameterized.TestCase):
 
 
 class TypesTest(parameterized.TestCase):
-    """What tables are described by."""
+    """The types that describe tables."""
 
     @parameterized.parameters(
         tbe.RecordCacheMetrics(True, True),

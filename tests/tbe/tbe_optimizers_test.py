@@ -20,7 +20,7 @@ from tf_embed import tbe
 
 STEPS, ROWS, DIM = 20, 9, 6
 KEYS = np.array([0, -1, 2**63 - 1, -(2**63), 7, 10**15, -(2**31) - 1, 3, 4], np.int64)
-# What twenty steps in float32 differ by from those in float64, at most.
+# The largest difference after twenty steps between float32 and float64.
 CLOSE = {"rtol": 2e-5, "atol": 5e-6}
 
 

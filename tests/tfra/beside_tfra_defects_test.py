@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TFRA 0.8.1 does wrong, beside what tf_embed does; a TFRA that were mended would be noticed.
+"""Defects of TFRA 0.8.1, beside the right answers of tf_embed; a fix in TFRA would be noticed.
 
-Each test has the wrong answer of the one and the right one of the other. What is compared here
-needs TFRA; the same is tested of tf_embed alone in `tfra_defects_test.py` and elsewhere.
+Each test has the wrong answer of the one and the right one of the other. These comparisons need
+TFRA; the same is tested of tf_embed alone in `tfra_defects_test.py` and elsewhere.
 """
 
 from __future__ import annotations

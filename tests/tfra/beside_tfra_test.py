@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tf_embed beside TFRA 0.8.1: the same calls with the same random inputs give the same results.
 
-Where they do not, TFRA is wrong or leaves the result open; `beside_tfra_defects_test.py` has these.
+If they differ, TFRA is wrong or leaves the result open; `beside_tfra_defects_test.py` has these.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tfra_pair import MODULES, Pair, cast, filled, keys_of, step, tfra, unused_n
 
 import tf_embed
 
-import tf_keras  # isort: skip  # what TFRA's optimizers are of; after TFRA, so that the skip comes first
+import tf_keras  # isort: skip  # of TFRA's optimizers; after TFRA, so that the skip comes first
 from tensorflow_recommenders_addons.dynamic_embedding.python.ops import (  # isort: skip
     dynamic_embedding_variable as tfra_variable,
 )
 
 SEEDS = range(SEED, SEED + 3)
 COMBINERS = ("sum", "mean", "sqrtn")
-# What TFRA has tables for, and holds a sum.
+# The dtypes for which TFRA has tables that hold a sum.
 DTYPES = [
     *itertools.product(["int64"], ["float32", "float16", "bfloat16", "float64", "int32", "int64"]),
     *itertools.product(["int32"], ["float32", "bfloat16", "float64", "int32"]),
@@ -509,7 +509,7 @@ class RestrictTest(tf.test.TestCase, parameterized.TestCase):
         seconds = np.random.default_rng(SEED).permutation(20)
         keys = keys_of(range(20))
         pair.call("upsert", keys, tf.zeros([20, 1]))
-        # TFRA's clock can't be set, so what it has noted is.
+        # TFRA's clock can't be set, so its recorded times are.
         pair.theirs.restrict_policy.status.upsert(keys, tf.constant(seconds[:, None], tf.int32))
         for key, second in enumerate(seconds):
             pair.ours.set_clock(time_ms=1000 * int(second))

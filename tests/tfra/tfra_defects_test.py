@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TFRA does wrong, and tf_embed right; where no other test has it already.
+"""Defects of TFRA that tf_embed does not have, unless another test has them already.
 
-`beside_tfra_defects_test.py` shows the wrong answers of TFRA itself, where it is installed.
+`beside_tfra_defects_test.py` shows the wrong answers of TFRA itself, if it is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUM_THREADS = 6
 
 
 def in_threads(work: Callable[[int], None], num_threads: int = NUM_THREADS) -> None:
-    """Runs `work` of each thread's number at once, and raises what one of them raised."""
+    """Runs `work` of each thread's number at once, and raises an error of one of them, if any."""
     errors: list[BaseException] = []
 
     def run(number: int) -> None:

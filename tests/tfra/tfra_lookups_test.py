@@ -69,7 +69,7 @@ def gradients_of(v: tf_embed.Variable, slices: tf.IndexedSlices | None) -> np.nd
 
 
 def sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers and weights of some places of a tensor; where there are none, -1."""
+    """Row numbers and weights of some places of a tensor; -1 at places without any."""
     numbers = np.where(rng.random(shape) < 0.6, rng.integers(0, ROWS, shape), -1)
     numbers.reshape(-1, shape[-1])[0] = -1  # a bag without any
     numbers.reshape(-1, shape[-1])[-1] = -1

@@ -66,7 +66,7 @@ class SavedCase(tf.test.TestCase, parameterized.TestCase):
     """Has a folder, and compares models."""
 
     def assert_same(self, model: keras.Model, other: keras.Model, goes_on: bool = True) -> None:
-        """Compares outputs and rows, and what a further epoch makes of them."""
+        """Compares outputs and rows, also after a further epoch."""
         self.assertNotEmpty(tables(model))
         for one, another in zip(tables(model), tables(other), strict=True):
             self.assertEqual(int(one.size()), 10)

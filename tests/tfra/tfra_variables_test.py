@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables by name, what stands for them on a tape, and what optimizers keep beside rows."""
+"""Variables by name, their stand-ins on a tape, and the slots of optimizers."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class ShadowVariablesTest(tf.test.TestCase, parameterized.TestCase):
             keras.optimizers.SGD().apply([tape.gradient(loss, shadow)], [shadow])
 
 
-# What Keras calls the slots, and how many of them a row has.
+# Keras's names of the slots, and how many of them a row has.
 SLOTS = {
     "SGD": {},
     "RMSprop": {"velocity": 2},
@@ -301,7 +301,7 @@ class SlotVariablesTest(tf.test.TestCase, parameterized.TestCase):
             order = tf.argsort(exported).numpy()
             self.assertAllEqual(tf.gather(exported, order), tf.sort(keys))
             self.assertAllEqual(tf.gather(rows, order), tf.gather(values, tf.argsort(keys)))
-        # A key that is not there has what it had before training.
+        # A key that is absent has the slots that it had before training.
         after = [slot.lookup([[4]]) for slot in slots]
         self.assertAllEqual(before, after)
         self.assertEqual(int(v.size()), 3)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a bounded DeviceTable does beyond what the tests of policies ask of every table.
+// Properties of a bounded DeviceTable that the tests of policies do not ask of every table.
 #include <set>
 
 #include "cc/device/device_table.h"

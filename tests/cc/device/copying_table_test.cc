@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is made beside a batch on a device, and what happens where the device has no memory for it:
-// copies of arrays of the host, and the parts of shards.
+// Memory that a batch on a device allocates, and errors if the device has none left for it: copies
+// of arrays of the host, and the parts of shards.
 #include "cc/device/copying_table.h"
 
 #include <functional>
@@ -70,7 +70,7 @@ TEST_F(CopyingTableTest, EachVerbSaysWhenTheDeviceHasNoMemoryForItsCopies) {
   const StatisticSet set = StatisticSet().With(Statistic::kScore);
   const Rule rule = MakeRule(RuleKind::kSgd, kDim);
   const DefaultRows defaults{DefaultRows::Kind::kOneForAll, rows.data()};
-  // Where a verb writes to; of a verb that fails as it was.
+  // The outputs of a verb; a verb that fails leaves them as they were.
   std::vector<float> weights(3 * kDim);
   std::vector<uint64_t> statistics(3);
   bool exists[3];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache in the memory of a device does what one in the memory of the host does, mark by mark.
+// A cache in the memory of a device equals one in the memory of the host, mark by mark.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -321,7 +321,7 @@ TEST_P(DeviceCache, DropTakesARowOutOnce) {
   EXPECT_EQ(2000u, device->size());
 }
 
-// What a planner on the host reads.
+// The statistics that a planner on the host reads.
 TEST_P(DeviceCache, PlannersSeeTheStatisticsOfRows) {
   TableOptions options = CacheOptions();
   options.policy.ttl_milliseconds = 100;
@@ -342,7 +342,7 @@ TEST_P(DeviceCache, PlannersSeeTheStatisticsOfRows) {
     rows->Prefetch(HashKey(key + 12));
     ASSERT_EQ(key < 100 ? static_cast<uint64_t>(key + 1) : 0, step_of(key)) << key;
   }
-  // What was looked up ahead is looked up again after a use, a write and an eviction.
+  // Rows that were looked up ahead are looked up again after a use, a write and an eviction.
   rows->Prefetch(HashKey(1));
   EXPECT_EQ(6u, step_of(5));
   context.now.step = 500;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a bounded DeviceTable does that only the host in a device's place can show: memory that
-// ends, what the host must not ask for, and many lanes.
+// Properties of a bounded DeviceTable that only an emulated device can show: memory that runs out,
+// requests that the host must not make, and many lanes.
 #include <algorithm>
 #include <set>
 
@@ -60,7 +60,7 @@ TEST(DevicePolicy, WhereMemoryEndsNothingLeaves) {
   }
 }
 
-// Counts how often the host waits. What it is to hear comes when it has asked so often again.
+// Counts how often the host waits. The answer arrives when it has asked so often again.
 class WaitingDevice : public EmulatedDevice {
  public:
   explicit WaitingDevice(size_t* waits, int lateness = 0)
@@ -151,11 +151,11 @@ TEST(DevicePolicy, TheHostDoesNotWaitForKeysThatAreThere) {
       write_all();
       waits = 0;
       for (int round = 0; round < 10; ++round) write_all();
-      // Two copies each time. Who hears nothing asks every few batches.
+      // Two copies each time. A host without an answer asks every few batches.
       EXPECT_LE(waits, lateness == kNever ? 10 * kRows / kBatch / 3 : 8);
       const size_t bytes = table->Stats().payload_bytes + table->Stats().slack_bytes;
       EXPECT_LE(bytes, (std::max(kRows, init_size) + (1 << 16)) * sizeof(float) * 2 * 5 / 4);
-      // What it took for granted is no less than there are: new keys find room.
+      // The number that it assumed is no less than the true one: new keys find room.
       for (int64_t first = 0; first < 200000; first += kBatch) write(first);
       EXPECT_EQ(200000u, table->size());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a DeviceTable does beyond what every Table must do: the bound on its bytes, keys that come
-// and go in a small index, what it refuses; and that many lanes do what one does.
+// Properties of a DeviceTable beyond the contract of every Table: the bound on its bytes, keys that
+// come and go in a small index, its errors; and that many lanes do the same as one.
 #include "cc/device/device_table.h"
 
 #include <set>

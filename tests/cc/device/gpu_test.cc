@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suites of the contract and of policies on a GPU, and what only a GPU can show. `make
-// cuda-test` builds the program with nvcc and g++; it needs neither TensorFlow nor Bazel. Where
-// there is no GPU it says so and exits with 77, the code by which Automake and Meson know a test
-// that was skipped.
+// The suites of the contract and of policies on a GPU, and tests that need a real one. `make
+// cuda-test` builds the program with nvcc and g++; it needs neither TensorFlow nor Bazel. If there
+// is no GPU it says so and exits with 77, the code by which Automake and Meson know a test that was
+// skipped.
 #include <cuda_runtime.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// That an IsolatedTable tells when host and device touch each other's memory, and does what any
-// table does where they don't.
+// An IsolatedTable reports it when host and device touch each other's memory, and behaves like any
+// table if they don't.
 #include "tests/cc/support/isolated_table.h"
 
 #include <utility>
@@ -69,7 +69,7 @@ TEST_F(IsolatedMemoryTest, AWriteBeyondAnArrayEnds) {
       "beyond an array of 100 bytes");
 }
 
-// What a verb does to arrays that nobody copied.
+// A verb that gets arrays of the host ends the process.
 TEST_F(IsolatedMemoryTest, AVerbThatGetsTheHostsArraysEnds) {
   std::unique_ptr<Table> table;
   ASSERT_TRUE(NewIsolatedTable(TableOptions(), DeviceOptions(), &table).ok());

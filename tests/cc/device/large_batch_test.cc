@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches whose rows together hold more than 2^31 values, where 32-bit arithmetic ends. Wants 14
+// Batches whose rows together hold more than 2^31 values, beyond 32-bit arithmetic. Wants 14
 // GiB of memory, so it is run by hand: bazel test //tests/cc/device:large_batch_test
 #include <algorithm>
 #include <cstdint>

@@ -62,7 +62,7 @@ class Pair {
   std::unique_ptr<Table> on_host_;
 };
 
-// One batch of a pooled find: what it is on the host, and the same on the device.
+// One batch of a pooled find: its result on the host, and the same on the device.
 template <typename T, typename Compute = typename WideRow<T>::Compute>
 class BothFinds {
  public:

@@ -203,7 +203,7 @@ TEST_P(Faults, ABoundOfBytesHolds) {
   EXPECT_TRUE(Names(status, "bytes are kept free for compaction")) << status.message();
   ASSERT_TRUE(oracle.Check().ok());
   EXPECT_GT(oracle.size(), 600u);  // of 1280 that would fit without a reserve
-  // It stays full, and keeps what it has.
+  // It stays full, and keeps its rows.
   EXPECT_EQ(StatusCode::kResourceExhausted, oracle.Put(Range(next, next + 300)).code());
   ASSERT_TRUE(oracle.Check().ok());
   // Every fifth row goes: no file is empty, so the space must be compacted.
@@ -271,7 +271,7 @@ TEST(DiskStore, AFolderThatCannotBeMadeIsAnError) {
   const Status missing = DiskStore::Open(options, &store);
   EXPECT_EQ(StatusCode::kUnavailable, missing.code());
   EXPECT_TRUE(Names(missing, options.path)) << missing.message();
-  options.path = "/proc/self";  // where nobody makes folders
+  options.path = "/proc/self";  // no folders can be made here
   EXPECT_EQ(StatusCode::kUnavailable, DiskStore::Open(options, &store).code());
   FaultyFiles files;
   options = Small(folder, &files, true);

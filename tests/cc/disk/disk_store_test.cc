@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store on disk gives back is what was put, for all verbs, row sizes, types, ways to read.
+// A store on disk returns the rows that were put, for all verbs, row sizes, types, ways to read.
 #include "cc/disk/disk_store.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose a folder is: locks, what a dead process left, children of fork().
+// Ownership of a folder: locks, the remains of a dead process, children of fork().
 #include "cc/disk/folder.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ std::vector<int64_t> Range(int64_t count) {
   return keys;
 }
 
-// Runs `child` in a child of fork() and returns what it returns.
+// Runs `child` in a child of fork() and returns its return value.
 template <typename Child>
 int InChild(const Child& child) {
   const pid_t pid = fork();

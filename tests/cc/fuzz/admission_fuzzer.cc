@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What admission counted, as it stands in files of rows and in checkpoints.
+// The counts of admission, as they stand in files of rows and in checkpoints.
 //
 //     | threshold and size : 8 | numbers : 8 each |
 #include <memory>

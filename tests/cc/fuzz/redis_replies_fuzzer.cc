@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Redis server answers: a table in Redis asks, and a server gives the next bytes, whatever
-// was asked, and closes the connection.
+// Replies of a Redis server: a table in Redis asks, and a server sends the next bytes, whatever the
+// request, and closes the connection.
 //
 //     | whether rows expire : 1 | bytes of an answer : 2 | answer | ...
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cluster of Redis says of its slots: replies of CLUSTER SLOTS, and redirections.
+// Messages of a Redis cluster about its slots: replies of CLUSTER SLOTS, and redirections.
 #include <memory>
 #include <string>
 #include <string_view>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the seeds of a target, each with a flipped bit at every place of some, and its corpus.
 //
-//     replay [FOLDER...]          reads the files in these folders besides
+//     replay [FOLDER...]          also reads the files in these folders
 //     replay --seeds=FOLDER       writes the seeds there instead
 #include <algorithm>
 #include <cstdio>

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kStart = 24, kFrame = 20, kFooter = 24, kCrc = sizeof(uint32_t);
 
-// Puts the right checksums and sums into what looks like a file of rows.
+// Puts the right checksums and sums into bytes that look like a file of rows.
 std::string Repaired(std::string_view bytes) {
   std::string file(bytes);
   if (file.size() < kStart + kCrc) return file;
@@ -82,7 +82,7 @@ uint64_t SumOf(const RowFileHeader& header, const RowBlock& block) {
   return sum + SumOf(block.statistics, block.size * header.statistics_bytes());
 }
 
-// Writes the rows of a file again, and reads what was written.
+// Writes the rows of a file again, and reads them back.
 void WriteAgain(const RowFileReader& reader, Allocator* allocator) {
   RowFileHeader header = reader.header();
   header.has_links = false;

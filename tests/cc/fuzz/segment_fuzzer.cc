@@ -27,7 +27,7 @@ constexpr int64_t kRows = 1000;
 class Files final : public FileSystem {
  public:
   std::string other;    // a page, or nothing
-  std::string written;  // what the page was
+  std::string written;  // the previous content of the page
 
   int Create(const std::string&, bool, std::unique_ptr<File>* file) override {
     *file = std::make_unique<Content>(this);
@@ -67,7 +67,7 @@ class Files final : public FileSystem {
   };
 };
 
-// A store, and what it must give.
+// A store, and the expected content.
 class Rows {
  public:
   Rows() {

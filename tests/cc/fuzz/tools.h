@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the targets share.
+// Helpers for all targets.
 #ifndef TF_EMBED_TESTS_CC_FUZZ_TOOLS_H_
 #define TF_EMBED_TESTS_CC_FUZZ_TOOLS_H_
 
@@ -82,7 +82,7 @@ void Store(T value, size_t offset, std::string* bytes) {
   std::memcpy(bytes->data() + offset, &value, sizeof(value));
 }
 
-// The bytes as numbers; what is left at the end is dropped.
+// The bytes as numbers; incomplete ones at the end are dropped.
 inline std::vector<int64_t> NumbersOf(std::string_view bytes) {
   std::vector<int64_t> numbers(bytes.size() / sizeof(int64_t));
   if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(int64_t));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device of TensorFlow that calls itself a GPU and is the host: a plugin, which TensorFlow loads
-// where TF_PLUGGABLE_DEVICE_LIBRARY_PATH says so. With it, and with TF_EMBED_EMULATE_GPU=1, tables
-// are on "/GPU:0" on any machine: where tensors and ops are placed and copied, and which of their
-// arrays are whose, is what it would be with a GPU. What runs is done when it returns, so streams
-// and events have nothing to say.
+// if TF_PLUGGABLE_DEVICE_LIBRARY_PATH names it. With it, and with TF_EMBED_EMULATE_GPU=1, tables
+// are on "/GPU:0" on any machine. Tensors, ops and their arrays are placed, copied and owned as
+// they would be with a GPU. All work is done when a call returns, so streams and events have nothing
+// to do.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store in host memory gives back is what was put, alone and over a store on disk, whatever
-// the bound on its rows.
+// A store in host memory returns the rows that were put, alone and over a store on disk, for any
+// bound on its rows.
 #include <algorithm>
 #include <memory>
 #include <random>

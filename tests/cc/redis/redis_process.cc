@@ -20,7 +20,7 @@
 namespace tf_embed {
 namespace {
 
-// Beside the program's files, where Bazel puts them.
+// Next to the program's files, as Bazel puts them.
 constexpr char kLibrary[] = "cc/redis/client/libtf_embed_redis.so";
 
 bool Answers(int port) {

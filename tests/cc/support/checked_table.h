@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table and its oracle side by side: each verb runs on both, and what it gives must be the same
+// A table and its oracle side by side: each verb runs on both, and the results must be the same
 // to the last bit, unless the table has trained with powers whose bits are others (TableKind).
 // ExpectSame compares all they hold.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_CHECKED_TABLE_H_
@@ -70,7 +70,7 @@ class CheckedTable {
     const SlotsIn given{&oracle.rule, slots.data()};
     ExpectOk(table->InsertOrAssign(context, batch, weights.data(), with_slots ? given : SlotsIn()));
   }
-  // `exists`: what the caller claims, at random.
+  // `exists`: the caller's claims, at random.
   void Accum(const Batch& batch) {
     const std::vector<T> old_rows = Values(batch), new_rows = Values(batch);
     const auto exists = std::make_unique<bool[]>(batch.places + 1);
@@ -182,7 +182,7 @@ class CheckedTable {
   }
   static void ExpectOk(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
-  // Runs a lookup on both and compares all of the arrays, what lies between the places included.
+  // Runs a lookup on both and compares all of the arrays, the gaps between the places included.
   template <typename Verb>
   void Look(const Batch& batch, Defaults kind, const Verb& verb) {
     const std::vector<T> default_rows = Values(kind == Defaults::kOneForAll ? Batch{0} : batch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the suites of the contract and of policies run on. A program defines which: the everyday
-// tests all that this machine has (contract_tables_on_host.cc), `make cuda-test` what a GPU has
-// (gpu_test.cc).
+// The tables that the suites of the contract and of policies run on. A program defines which: the
+// everyday tests all that this machine has (contract_tables_on_host.cc), `make cuda-test` those of
+// a GPU (gpu_test.cc).
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_CONTRACT_TABLES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_CONTRACT_TABLES_H_
 
@@ -23,7 +23,7 @@ std::vector<TableKind> ContractTables();
 // A table of the last device below.
 TableKind DeviceTables(const DeviceOptions& device);
 
-// A device: its memory, and what takes arrays there.
+// A device: its memory, and a constructor of tables that take arrays there.
 struct DeviceKind {
   const char* name;
   DeviceMemory* memory;

@@ -10,7 +10,7 @@ namespace tf_embed {
 std::vector<TableKind> ContractTables() {
   std::vector<TableKind> kinds = AllTables();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  // Where a sanitizer watches addresses, this table need not.
+  // If a sanitizer watches addresses, this table need not.
   IsolatedMemory::Get()->set_one_in(32);
   const auto create = [](const TableOptions& options) {
     std::unique_ptr<Table> table;

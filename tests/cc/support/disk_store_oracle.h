@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store on disk beside a map that says what it must have (store_oracle.h).
+// A store on disk beside a map of its expected content (store_oracle.h).
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_DISK_STORE_ORACLE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_DISK_STORE_ORACLE_H_
 

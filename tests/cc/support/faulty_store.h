@@ -21,7 +21,7 @@ class FaultyStore final : public BackingStore {
   // Fails the verbs Get and Put after so many more of them; -1: never.
   void FailAfter(int verbs) { verbs_left_ = verbs; }
 
-  // What another thread does before the next Get, or Erase, looks at the rows. Set while no verb
+  // Actions of another thread before the next Get, or Erase, looks at the rows. Set while no verb
   // runs.
   std::function<void()> before_get, before_erase;
 

@@ -92,7 +92,7 @@ void IsolatedMemory::Region::Deallocate(void* memory, size_t bytes) {
   if (--live_blocks_ == 0) Reset();
 }
 
-// Begins anew: the more was ever used, the longer it takes to open and close.
+// Starts over: the more was ever used, the longer it takes to open and close.
 void IsolatedMemory::Region::Reset() {
   const bool open = open_;
   Open(true);

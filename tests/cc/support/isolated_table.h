@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DeviceTable on the host whose memory is apart from the host's, as a GPU's is: outside of
-// launches and copies device memory can't be touched, and within launches what the host got from
-// its allocator can't be. Whoever does ends the process, and the message says on which side. So
+// A DeviceTable on the host whose memory is apart from the host's, as a GPU's is. Device memory
+// can't be touched outside of launches and copies, and memory from the host's allocator can't be
+// touched within launches. A violation ends the process, and the message says on which side. So
 // does a write beyond the end of an array in either memory, when it is freed.
 //
-// What is open changes for the whole process, so only one thread at a time may call verbs.
+// Memory opens for the whole process, so only one thread at a time may call verbs.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_ISOLATED_TABLE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_ISOLATED_TABLE_H_
 
@@ -54,8 +54,8 @@ class IsolatedMemory final : public DeviceMemory {
   Status CopyWithin(const ExecContext& context, const void* from, size_t bytes, void* to) override;
 
  private:
-  // Blocks of powers of two, from a range of addresses of its own. Opening and closing is what
-  // takes time, so blocks are filled and looked at when the region is opened anyhow.
+  // Blocks of powers of two, from a range of addresses of its own. Opening and closing take time,
+  // so blocks are filled and looked at when the region is opened anyhow.
   class Region final : public Allocator {
    public:
     explicit Region(IsolatedMemory* memory);

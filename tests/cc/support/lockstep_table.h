@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A DeviceTable on the host whose tiles have as many lanes as a GPU's. The lanes of a tile take
 // turns, from one call that all lanes make to the next, first in one order and then in the other; a
-// lane that reads what another has not written yet reads something else in one of the two, and a
+// lane that reads a value before another has written it reads a wrong one in one of the two, and a
 // call that some lanes make and others do not ends the test.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_LOCKSTEP_TABLE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_LOCKSTEP_TABLE_H_

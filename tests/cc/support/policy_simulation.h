@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of policies share: a table with a clock, and a simulation of what a bounded one
-// must hold.
+// Helpers for the tests of policies: a table with a clock, and a simulation of the content of a
+// bounded one.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_POLICY_SIMULATION_H_
 
@@ -153,7 +153,7 @@ class Log : public EvictionSink {
   std::map<int64_t, std::vector<uint64_t>> statistics;
 };
 
-// What a bounded table must hold.
+// The expected content of a bounded table.
 class Simulation {
  public:
   struct Row {
@@ -164,11 +164,11 @@ class Simulation {
   // With `eviction_set_bits`, victims are of the eviction sets of those for which they leave.
   Simulation(size_t max_rows, EvictionOrder order, uint32_t eviction_set_bits = 0)
       : max_rows_(max_rows), order_(order), eviction_set_bits_(eviction_set_bits) {}
-  // What a table of the kind must hold.
+  // The expected content of a table of the kind.
   Simulation(const TableKind& kind, size_t max_rows, EvictionOrder order)
       : Simulation(max_rows, order, kind.on_device ? EvictionSetBits(max_rows) : 0) {}
 
-  // A write of a batch; returns how many of its keys were refused. Where it brings scores, one for
+  // A write of a batch; returns how many of its keys were refused. If it brings scores, one for
   // each key, a new row comes only in place of one of no higher score.
   size_t Write(const std::vector<int64_t>& batch, const Moment& now,
                const std::map<int64_t, int64_t>& scores = {}) {
@@ -259,7 +259,7 @@ class Simulation {
   struct Candidates {
     std::vector<int64_t> keys;
     size_t coming = 0;
-    std::vector<std::pair<Rank, int64_t>> not_in_use;  // who may leave for them
+    std::vector<std::pair<Rank, int64_t>> not_in_use;  // which may leave for them
   };
 
   uint64_t EvictionSetOf(int64_t key) const {

@@ -210,7 +210,7 @@ void ReferenceMissedSteps(const Rule& rule, std::vector<C>* weights, std::vector
   }
 }
 
-// One step, where the rule is one of them.
+// One step, if the rule is one of them.
 template <typename C>
 bool ReferenceRowStep(const Rule& rule, const std::vector<C>& g, std::vector<C>* weights,
                       std::vector<C>* slots) {

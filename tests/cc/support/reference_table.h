@@ -244,7 +244,7 @@ class ReferenceTable {
     }
   }
 
-  // Rounds the slots of a row to what the types of their groups hold.
+  // Rounds the slots of a row to the types of their groups.
   void Round(std::vector<Slot>* slots) const {
     auto slot = slots->begin();
     for (uint32_t i = 0; i < rule.num_groups; ++i) {

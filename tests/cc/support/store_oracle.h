@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store of rows beside a map that says what it must have. Rows are made from their key and a
+// A store of rows beside a map of its expected content. Rows are made from their key and a
 // version, so the map keeps versions only.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_STORE_ORACLE_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_STORE_ORACLE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What many threads at once may do to a store of rows below a cache.
+// The verbs that many threads at once may run on a store of rows below a cache.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_STORE_THREADS_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_STORE_THREADS_H_
 
@@ -76,7 +76,7 @@ inline void StoreThreads::ReadAndWrite(BackingStore* store, bool forgets) {
           versions[static_cast<size_t>(keys[i])] = round;
         }
         ASSERT_TRUE(store->Put(ExecContext::Serial(), rows).ok());
-        // What was put is there.
+        // The rows that were put are there.
         // Another thread's Put may make the store forget a shared row, which no cache has here.
         const After after = round % 2 == 0 && !forgets ? After::kShared : After::kCold;
         ASSERT_TRUE(store->Get(ExecContext::Serial(), keys.data(), keys.size(), after, &rows).ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the core share: the tables under test, thread pools, batches, values.
+// Helpers for the tests of the core: the tables under test, thread pools, batches, values.
 #ifndef TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_
 #define TF_EMBED_TESTS_CC_SUPPORT_TEST_TABLES_H_
 
@@ -30,19 +30,19 @@
 
 namespace tf_embed {
 
-// A kind of table. Whoever writes a new one adds a line to AllTables.
+// A kind of table. Add a line to AllTables for a new one.
 struct TableKind {
   const char* name;
   std::function<std::unique_ptr<Table>(const TableOptions& options)> create;
   bool takes_threads = true;  // whether several may call verbs at once
   bool same_powers = true;    // whether x^y has the bits that it has on the host
-  bool on_device = false;     // where victims are chosen by eviction set
+  bool on_device = false;     // then victims are chosen by eviction set
   bool has_tiers = false;     // then few of its rows are in its memory
   bool has_disk = false;      // and some of the others are in files
 };
 
-// In memory, by the loops of each instruction set; under ThreadSanitizer, where all of them copy
-// rows by the same words, of the best one.
+// In memory, by the loops of each instruction set; under ThreadSanitizer, under which all of them
+// copy rows by the same words, of the best one.
 inline std::vector<TableKind> HostTables() {
 #if defined(TF_EMBED_THREAD_SANITIZER)
   const std::vector<InstructionSet> sets = {BestInstructionSet()};

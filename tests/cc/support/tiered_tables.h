@@ -100,7 +100,7 @@ inline Status NewHostOverDisk(const TableOptions& options, StatisticSet statisti
 }
 
 // A table with a cache of `cache_rows` rows of three slots a weight; so without slots there is room
-// for more. `store`: what `*store` points to then, if it is null so far.
+// for more. `store`: set to the store below, if `*store` is null so far.
 inline std::unique_ptr<TieredTable> NewTieredTable(const TableOptions& options, size_t cache_rows,
                                                    FaultyStore** store = nullptr,
                                                    NewCache new_cache = NewHostCache,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table over tiers adds to the contract of all tables: where its rows are, that it trains as
-// a table in memory does, and what becomes of rows when the lower tier fails.
+// The contract of a table over tiers beyond that of all tables: where its rows are, that it trains
+// like a table in memory, and the state of rows when the lower tier fails.
 #include "cc/tiered/tiered_table.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kDim = 3;
 
-// Where the cache is, and what is below it.
+// The place of the cache, and the tier below it.
 struct CacheKind {
   const char* name;
   NewCache new_cache;

@@ -23,7 +23,7 @@ EPOCHS = 4
 
 
 class Killed(BaseException):
-    """What stands for the end of the process."""
+    """Stands for the end of the process."""
 
 
 def compiled() -> keras.Model:

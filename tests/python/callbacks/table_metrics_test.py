@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TableMetrics`: what it finds, writes and puts into logs, and that it changes nothing."""
+"""`TableMetrics`: the metrics that it finds, writes and logs; and it changes nothing."""
 
 from __future__ import annotations
 

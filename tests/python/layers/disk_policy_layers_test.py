@@ -9,13 +9,13 @@ from on_disk import OnDisk
 
 
 class SavePathsTest(OnDisk, policy_layers_test.SavePathsTest):
-    """What is saved."""
+    """The save paths."""
 
     host_bytes = 500  # three rows for each of three shards
 
 
 class LayerTest(OnDisk, policy_layers_test.LayerTest):
-    """What a model does."""
+    """The layer in a model."""
 
     host_bytes = 500
 

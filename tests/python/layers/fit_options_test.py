@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Keras user does around `fit`: options, callbacks, schedules, freezing, mixed precision."""
+"""Options of `fit` and its surroundings: callbacks, schedules, freezing, mixed precision."""
 
 from __future__ import annotations
 

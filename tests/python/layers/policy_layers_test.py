@@ -174,7 +174,7 @@ class SavePathsTest(tf.test.TestCase, parameterized.TestCase):
         for policy in (*damaged, *epochs, [1, 2**62 + 1, 7]):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 other.table.import_(*rows._replace(policy=tf.constant(policy, tf.int64)))
-        for place in (3, 4, 5):  # of what admission has counted
+        for place in (3, 4, 5):  # of the counts of admission
             numbers = rows.policy.numpy()
             numbers[place] = -1 if place != 3 else 1
             if place == 3:

@@ -57,7 +57,7 @@ def recorded(layer: DynamicEmbedding) -> Any:
 
 
 class DatasetTest(tf.test.TestCase, parameterized.TestCase):
-    """What comes out of the dataset."""
+    """The elements of the dataset."""
 
     def elements(self, kind: str) -> tuple[tf.data.Dataset, Any]:
         """A dataset, and the `ids` that it needs."""

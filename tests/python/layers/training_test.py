@@ -19,7 +19,7 @@ from tf_embed.layers import DynamicEmbedding
 
 VOCABULARY = 12
 DIM = 4
-# 12 steps of float32 through a model, where the order of sums differs: see also optimizers_test.
+# 12 steps of float32 through a model with another order of sums: see also optimizers_test.
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
@@ -129,7 +129,7 @@ def data(count: int = 48) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def dense_rows(model: str, optimizer: str, epochs: int = 2) -> tuple[dict[str, np.ndarray], Any]:
-    """What the dense model learns, and its losses."""
+    """The rows that the dense model learns, and its losses."""
     embed = Embeddings(False)
     history = fit(MODELS[model](embed), OPTIMIZERS[optimizer](), epochs, jit_compile=False)
     return embed.rows(), history.history["loss"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""get_weights and set_weights, and what Keras makes of them: rows go along, or it raises."""
+"""get_weights, set_weights, and Keras methods that use them: rows are included, or it raises."""
 
 from __future__ import annotations
 

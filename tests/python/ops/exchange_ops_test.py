@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of the exchange between workers, on one machine: what is packed is what is unpacked."""
+"""The ops of the exchange between workers, on one machine: unpacking inverts packing."""
 
 from __future__ import annotations
 

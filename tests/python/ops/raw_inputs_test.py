@@ -374,7 +374,7 @@ class SavedRowsTest(RefusedTestCase):
 
 
 class BatchesTest(RefusedTestCase):
-    """What ops of many tables take."""
+    """The inputs of ops of many tables."""
 
     def sum_by_key(self, **changes: Any) -> Any:
         arguments = {

@@ -23,7 +23,7 @@ from optimizer_oracle import LazyOracle, Step
 
 import tf_embed
 
-# What is refused, by (way, optimizer, option), "" for any; the first that fits holds.
+# The refused cases, by (way, optimizer, option), "" for any; the first match holds.
 REFUSED = {
     ("", "MultiOptimizer", ""): "can't be trained by MultiOptimizer",
     ("", "Muon, embeddings too", ""): "can't be trained by .*Muon",
@@ -47,7 +47,7 @@ REFUSED = {
     ("", "", "EMA, accumulation"): "`gradient_accumulation_steps` and `use_ema`",
     ("", "", "global_clipnorm, accumulation"): "_accumulation_steps` and `global_clipnorm`",
 }
-# As tables' own: what differs there from the wrapper.
+# Optimizers of the tables' own: the cases that differ from the wrapper.
 OWN = (
     *("SGD", "Adam, amsgrad", "Ftrl", "Adafactor", "Nadam", "Muon", "ScheduleFreeAdamW"),
     *("MultiOptimizer", "a subclass of Adam", "a subclass of Optimizer"),
@@ -73,7 +73,7 @@ LAZY_OPTIONS = {
 
 
 def refusal_of(way: str, kind: str, option: str) -> str | None:
-    """What the sentence must match, if the case is to be refused."""
+    """The pattern of the error if the case is to be refused, or None."""
     for pattern, sentence in REFUSED.items():
         if all(part in ("", own) for part, own in zip(pattern, (way, kind, option), strict=True)):
             return sentence
@@ -207,7 +207,7 @@ class MatrixTest(tf.test.TestCase, parameterized.TestCase):
 
 @keras.saving.register_keras_serializable(package="tf_embed_tests")
 class OneHotEmbedding(keras.layers.Layer):
-    """What a table is, where the vocabulary is small: rows as a dense variable."""
+    """Stands for a table with a small vocabulary: rows as a dense variable."""
 
     def __init__(self, rows: np.ndarray) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
     def test_what_any_micro_step_touches_is_updated_by_the_mean(self, kind, option):
         options, every = LAZY_OPTIONS[option], cases.ACCUMULATION
         steps = oracle.make_steps(every * LAZY_STEPS, everything=False)
-        steps[every - 1] = _without_rows(steps[every - 1], 1)  # where the update is made
+        steps[every - 1] = _without_rows(steps[every - 1], 1)  # the update is made here
         steps[2 * every] = _without_rows(steps[2 * every], 0)
         trained = TrainedTables(
             None, lambda: KINDS[kind](gradient_accumulation_steps=every, **options)

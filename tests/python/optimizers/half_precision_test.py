@@ -2,11 +2,11 @@
 """Rows of float16 and bfloat16: stored narrow, summed and trained in float32.
 
 The oracle of a step is a Keras optimizer on float32 variables that are rounded after each step. A
-table's rows should be these, bit for bit, but for a float32 that lies so near to the middle between
-two narrow numbers that its last bits, where orders of sums differ, decide: about 2^-22 of a number
-against the 2^-11 between middles of float16, so one in a thousand numbers and steps, and by one
-unit in the last place. A step that ends with a pass over all rows writes them once more, and so
-rounds twice.
+table's rows should equal these, bit for bit. The exception is a float32 so near to the middle
+between two narrow numbers that its last bits decide, and these depend on the order of sums. They
+are about 2^-22 of a number, against 2^-11 between middles of float16. So one in a thousand numbers
+and steps differs, by one unit in the last place. A step that ends with a pass over all rows writes
+them once more, and so rounds twice.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class StochasticRoundingTest(tf.test.TestCase, parameterized.TestCase):
         place, steps = 2.0 ** (1 - DIGITS[dtype]), 200
         narrow = self.trained(dtype, steps, -part * place, stochastic=True)
         wide = self.trained("float32", steps, -part * place, stochastic=True)
-        # Each step goes up by a place with the probability `part`, but for float32's rounding.
+        # Each step goes up by a place with the probability `part`, except for float32's rounding.
         sigma = place * np.sqrt(steps * part / narrow.size)
         self.assertNear(narrow.mean(), wide.mean(), 5 * sigma + steps * 2.0**-24)
         self.assertGreater(narrow.mean(), 1 + 0.9 * steps * part * place)

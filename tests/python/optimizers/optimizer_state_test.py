@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an optimizer keeps besides the rows and slots of a table, in every way of saving."""
+"""Optimizer state outside the rows and slots of a table, in every way of saving."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def content(model: keras.Model) -> list[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A model after 3 steps, in files of each kind, and what 4 more make of it."""
+    """A model after 3 steps, in files of each kind, and its state after 4 more."""
 
     keras_file: str
     weights: str

@@ -18,7 +18,7 @@ from tf_embed.layers import DynamicEmbedding
 
 DIM = 5
 STEPS = 20
-# What Keras's float32 and ours differ by after 20 steps: at most 1.5e-6, relatively more near 0.
+# Keras's float32 and ours differ by at most 1.5e-6 after 20 steps, relatively more near 0.
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 
 optimizers = keras.optimizers

@@ -20,7 +20,7 @@ from tf_embed.optimizers import SmartDecayAdam
 
 ROWS, DIM, STEPS = 12, 5, 60
 KEYS = np.array([0, -1, 2**63 - 1, -(2**63), 7, 10**15, -(2**31) - 1, 3, 4, 5, 6, 8], np.int64)
-# What sixty steps of float32 differ by, at most, where Adam rounds each decay and the table powers.
+# The largest difference after sixty steps of float32; Adam rounds each decay, the table powers.
 CLOSE = {"rtol": 2e-5, "atol": 5e-6}
 # The last has moves that grow while v decays.
 OPTIONS: dict[str, dict[str, float]] = {
@@ -117,7 +117,7 @@ class TableTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(("float64", 1e-6), ("float16", 4e-3), ("bfloat16", 4e-2))
     def test_other_value_dtypes(self, dtype, tolerance):
-        # Keras's Adam in float64 rounds what the table does not; narrow rows are rounded each step.
+        # Keras's Adam rounds in float64, unlike the table; narrow rows are rounded each step.
         v, steps = table(dtype), make_steps()
         rows = tf.cast(v.lookup(KEYS), "float64" if dtype == "float64" else "float32").numpy()
         outer = tf_embed.DynamicEmbeddingOptimizer(SmartDecayAdam(0.05))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of DynamicEmbeddingOptimizer may be called with."""
+"""The arguments that the steps of DynamicEmbeddingOptimizer accept."""
 
 from __future__ import annotations
 

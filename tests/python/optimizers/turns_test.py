@@ -21,7 +21,7 @@ PATIENCE = 60  # seconds, of which a turn that is never given back takes all
 
 
 class Counting(keras.optimizers.Optimizer):
-    """SGD that counts each row's steps in a slot. What a step loses is missing in both."""
+    """SGD that counts each row's steps in a slot. A lost update is missing in both."""
 
     def build(self, variables: list[Any]) -> None:
         super().build(variables)
@@ -240,7 +240,7 @@ class FailureTest(tf.test.TestCase, parameterized.TestCase):
             try:
                 step(tf.constant(-1.0))
             except tf.errors.InvalidArgumentError as error:
-                errors.append(error)  # with what its traceback holds
+                errors.append(error)  # with the objects that its traceback holds
         self.assertLen(errors, 2)
         in_threads([lambda: step(tf.constant(1.0))] * 2, 5)
         self.assertAllEqual(v.lookup(KEYS), tf.fill([len(KEYS), DIM], -11.0))

@@ -79,7 +79,7 @@ def layer_of(model: keras.Model) -> DynamicEmbedding:
 
 
 def content(table: Any) -> list[np.ndarray]:
-    """What is in a table, sorted by key."""
+    """The content of a table, sorted by key."""
     rows = table.export()
     order = np.argsort(rows.keys)
     by_row = (rows.keys, rows.values, rows.slots, rows.statistics)

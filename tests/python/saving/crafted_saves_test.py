@@ -161,7 +161,7 @@ class CraftedFilesTest(FilesTestCase):
 
 
 class CraftedArraysTest(FilesTestCase):
-    """What Keras's files and checkpoints have: arrays."""
+    """The arrays of Keras's files and checkpoints."""
 
     def import_with(self, **changes: Any) -> None:
         table = tf_embed.Variable(dim=2, name="v").table

@@ -57,7 +57,7 @@ def trained(way: str = "wrapper", **options: Any) -> keras.Model:
 
 
 def content(model: keras.Model) -> list[np.ndarray]:
-    """What is in the table, sorted by key; the rows as they are, to the last bit."""
+    """The content of the table, sorted by key; the rows as they are, to the last bit."""
     rows = model.layers[0].variable.table.export()
     order = np.argsort(rows.keys)
     by_row = (rows.keys, rows.values, rows.slots, rows.statistics)
@@ -122,7 +122,7 @@ class FilesTest(FileTestCase):
         model, other, path = compiled(), trained(), self.path()
         model.save_weights(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras skips what is not of a built optimizer
+            warnings.simplefilter("ignore")  # Keras skips weights of an optimizer that is not built
             other.load_weights(path)
         self.assertAllEqual(other(IDS), model(IDS))
         self.assertEqual(int(other.layers[0].variable.size()), 0)
@@ -253,7 +253,7 @@ class MismatchTest(FileTestCase):
 
 class DamageTest(FileTestCase):
     def load(self, path: str) -> list[np.ndarray]:
-        """What a model has that reads a file. A model that could not be made has nothing."""
+        """Returns the rows of a model that reads a file, or none if the model could not be made."""
         if path.endswith(".keras"):
             return content(keras.models.load_model(path))
         model = compiled()

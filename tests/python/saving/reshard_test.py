@@ -48,7 +48,7 @@ def train(model: keras.Model, seed: int) -> None:
 
 
 def content_of(model: keras.Model, with_all: bool = True) -> Content:
-    """What belongs to each key: its row; its slots and statistics."""
+    """The content of the table by key: the row, and with `with_all` its slots and statistics."""
     v = table_of(model)
     keys, rows = v.export()
     parts = [rows]

@@ -135,7 +135,7 @@ class CrashTest(FilesTestCase):
             self.assertLen(rows, 200, one)
             self.assertIn(float(rows[0, 0]), one["values"])
             self.assertAllEqual(rows, np.full([200, 4], rows[0, 0]))
-            # The next save clears away what was left.
+            # The next save clears away the remains.
             v.save_to_file_system(os.path.join(folder, str(number)))
             self.assertLen(os.listdir(os.path.join(folder, str(number))), 2)
 

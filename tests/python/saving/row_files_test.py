@@ -53,7 +53,7 @@ def train(v: tf_embed.Variable, optimizer: Any, steps: range) -> None:
 
 class FilesTestCase(tf.test.TestCase, parameterized.TestCase):
     def folder(self, name: str = "save") -> str:
-        """A path in a new folder, where nothing is."""
+        """A path in a new, empty folder."""
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), name)
 
 
@@ -158,7 +158,7 @@ class RoundTripTest(FilesTestCase):
         w.save_to_file_system(folder, file_name_list=["w"])
         w.load_from_file_system(folder)
         self.assertAllEqual(tf.sort(w.export()[0]), [1, 2])
-        del v  # the same variable, made anew
+        del v  # the same variable, re-created
         w.save_to_file_system(folder)
 
     def test_folders_of_variables_that_are_gone_are_not_remembered(self):

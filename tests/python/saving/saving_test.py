@@ -224,7 +224,7 @@ class KerasFileTest(tf.test.TestCase, parameterized.TestCase):
         other = keras.models.load_model(path)
         self.assertEqual(other.layers[0].get_config(), model.layers[0].get_config())
         self.assertIs(type(other.optimizer), type(model.optimizer))
-        ids = np.arange(60).reshape(20, 3)  # ids that nobody has seen too
+        ids = np.arange(60).reshape(20, 3)  # also ids never seen
         self.assertAllEqual(other(ids), model(ids))
         fit(model, 1)
         fit(other, 1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of JSON that say anything at all: read, or called damaged by name.
 
-Most have a right checksum, so that what is in them is looked at.
+Most have a right checksum, so that the reader gets to their content.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def changed(choose: draw.DrawFn, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """What the file of a record has."""
+    """The content of the file of a record."""
     return dict(json.loads(json.dumps(dataclasses.asdict(record))))
 
 
@@ -89,7 +89,7 @@ class CraftedJsonTest(parameterized.TestCase):
             one.mkdir()
 
     def read(self, reader: Any, file: pathlib.Path) -> Any:
-        """What is read; None where it is called damaged."""
+        """Returns the parsed content, or None if it is called damaged."""
         try:
             return reader()
         except tf.errors.DataLossError as error:
@@ -110,7 +110,7 @@ class CraftedJsonTest(parameterized.TestCase):
             checked_json.write(str(folder), name, body)
 
     def check_types(self, found: Any) -> None:
-        """That a record has what its class says."""
+        """Checks that the types of a record are those of its class."""
         checked_json.record(type(found), dataclasses.asdict(found) | nested(found))
         for table in found.tables:
             self.assertIs(type(table.rows), int)

@@ -238,7 +238,7 @@ class LinkedSnapshotsTest(parameterized.TestCase):
         draw = np.random.default_rng(2)
         for path in (links[0], links[-1]):
             whole = path.read_bytes()
-            path.unlink()  # and not what the table has
+            path.unlink()  # the link alone, not the file of the table
             place = int(draw.integers(len(whole)))
             flipped = bytes([whole[place] ^ (1 << int(draw.integers(8)))])
             for damaged in (

@@ -180,7 +180,7 @@ class BlocksTest(StockTest):
 
 
 class RefusedTest(StockTest):
-    """What is refused, and that nothing is left of it."""
+    """The refused exports, and that they leave no files behind."""
 
     def refused(self, model: Any, what: str, kind: type = ValueError, **options: Any):
         folder = self.folder()

@@ -93,7 +93,7 @@ class Pair:
     """A table in memory and one on disk that do the same.
 
     Args:
-        folder: Where rows on disk are.
+        folder: The folder of the rows on disk.
         policy: Of both.
         shards: Of both, because a bound is divided by shards.
     """
@@ -164,7 +164,7 @@ class SideBySideTest(tf.test.TestCase, parameterized.TestCase):
 
     def assert_same_log(self, pair: Pair) -> None:
         def log(v: tf_embed.Variable) -> list[np.ndarray]:
-            """What left, by key: rows that left together are in no order."""
+            """The rows that left, by key: rows that left together are in no order."""
             keys, rows = (part.numpy() for part in v.drain_evicted())
             order = np.argsort(keys, kind="stable")
             return [keys[order], rows[order]]

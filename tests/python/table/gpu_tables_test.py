@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on a GPU: the same rows as on the CPU, to and fro, and what a GPU can't have.
+"""Tables on a GPU: the same rows as on the CPU, to and fro, and the limits of a GPU.
 
 `make test-gpu` runs this, and tests that know nothing of GPUs, with a device that calls itself a
 GPU and is the host; see tests/cc/gpu/fake_gpu_plugin.cc. Elsewhere it wants a GPU and a build for
@@ -132,7 +132,7 @@ class VariableTest(tf.test.TestCase, parameterized.TestCase):
             on_gpu, on_cpu = variables
             self.assertEqual(rows_of(on_gpu).keys(), rows_of(on_cpu).keys())
             self.assertEqual(on_gpu.stats()["held_back"], on_cpu.stats()["held_back"])
-            written = tf.train.Checkpoint(v=on_gpu).write(path)  # with what was counted
+            written = tf.train.Checkpoint(v=on_gpu).write(path)  # with the counts of admission
             tf.train.Checkpoint(v=on_cpu).read(written).assert_consumed()
 
     def test_rows_that_leave_are_logged(self):

@@ -30,7 +30,7 @@ class GpuTiersTest(tf.test.TestCase, parameterized.TestCase):
         return tempfile.mkdtemp(dir=self.get_temp_dir())
 
     def storage(self, tiers: str = "disk", rows: int = 100) -> tf_embed.Storage:
-        """A cache of so many rows over what is named, so that rows go through all."""
+        """A cache of so many rows over the named tiers, so that rows go through all."""
         size = rows * ROW_BYTES
         if tiers == "host":
             return tf_embed.Storage(gpu_bytes=size, gpu_cache=True)

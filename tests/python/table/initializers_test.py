@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The initial rows of keys: their bits, their distributions, and what else may give rows."""
+"""The initial rows of keys: their bits, their distributions, and other sources of rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table policies: each table does, step by step, what the dicts of policy_oracle.py do."""
+"""Table policies: each table equals, step by step, the dicts of policy_oracle.py."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(v.size()), 0)
 
     def test_without_the_client_library_all_other_tables_work(self):
-        # A copy, not links: what TensorFlow deletes of a folder, it deletes behind links too.
+        # A copy, not links: when TensorFlow deletes a folder, it deletes through links too.
         without = shutil.ignore_patterns("libtf_embed_redis.so*", "__pycache__")
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "tf_embed"
         shutil.copytree(PACKAGE, folder, ignore=without)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which shard owns a key, and that nobody can tell from the rows."""
+"""Which shard owns a key, and that rows do not depend on it."""
 
 from __future__ import annotations
 

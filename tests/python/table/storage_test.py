@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Storage`: its arguments; and on a GPU, in which memory rows are and what becomes of the rest.
+"""`Storage`: its arguments; and on a GPU, which memory has the rows and the rest.
 
 The tests of tables on a GPU run as those of gpu_tables_test.py do.
 """

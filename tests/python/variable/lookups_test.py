@@ -2,7 +2,7 @@
 """Lookups wherever TensorFlow and Keras let one stand, against a dense embedding in the same place.
 
 The gradient must be that of the dense embedding, whatever stands around the lookup and wherever the
-tape is. What can't be right is refused: see tapes_test.py.
+tape is. Gradients that can't be right are refused: see tapes_test.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from reference import SEED
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
-WAYS = ("eager", "inside", "outside")  # where the tape is: no function, in it, around it
+WAYS = ("eager", "inside", "outside")  # the place of the tape: no function, in it, around it
 
 
 def loss_and_gradient(embed: Any, place: Callable[[Any, Any], Any], way: str) -> Any:

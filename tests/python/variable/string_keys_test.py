@@ -92,7 +92,7 @@ def as_dict(v: tf_embed.Variable) -> dict[bytes, list[float]]:
 
 
 def nothing(operation: Any) -> None:
-    """What a tf.function may return."""
+    """A valid return value of a tf.function: None."""
 
 
 def as_bytes(string: Any) -> bytes:
@@ -200,7 +200,7 @@ class VerbsTest(tf.test.TestCase, parameterized.TestCase):
                 step=tf.constant(1, tf.int64),
             )
         self.assertEqual(as_dict(v), {})
-        # What follows it in its sequence may have its key.
+        # The next string in its sequence may get its key.
         one, other = colliding(2)
         v.accum([one], [[0.0]], [[1.0]], [True])
         v.upsert([other], [[2.0]])

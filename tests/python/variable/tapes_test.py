@@ -19,7 +19,7 @@ from reference import SEED
 import tf_embed
 from tf_embed.ops import lookup_gradient
 
-# Each takes an embedding and gives what the dense one must give too.
+# Each takes an embedding and returns a value that the dense one must also return.
 
 IN_ORDER = tf.constant([[0, 1, 2], [3, 4, 5]])  # so that the slices are the rows of the matrix
 
@@ -200,10 +200,10 @@ class TapesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(result(Dynamic()), result(Dense()), rtol=1e-5, atol=1e-5)
 
 
-# What can't be right is refused. Each takes an embedding and raises.
+# Gradients that can't be right are refused. Each function takes an embedding and raises.
 
 OURS = "The gradient of a dynamic embedding can't be made a tensor"
-# TensorFlow's words, where slices were added up or left a tf.function.
+# TensorFlow's words, if slices were added up or left a tf.function.
 NO_DENSE_FORM = "num_segments == -1|non-negative but is -1|vectorizing the jacobian"
 # TensorFlow's words for every resource that is no variable, tf.lookup's tables too.
 NO_HANDLE_DATA = "variable without handle data"

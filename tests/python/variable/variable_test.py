@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf_embed.Variable`: what the documentation of its verbs says."""
+"""`tf_embed.Variable`: its verbs do as documented."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 op = getattr(raw, name)
 
                 def call(**arguments: Any) -> Any:
-                    # What is no attribute is given as an array.
+                    # Arguments that are not attributes are passed as arrays.
                     given = {
                         key: one
                         for key, one in arguments.items()

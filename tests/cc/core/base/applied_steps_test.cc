@@ -34,7 +34,7 @@ TEST(AppliedSteps, ForgetsStepsThatAreOver) {
     EXPECT_LE(steps.size(), 8u);
   }
   EXPECT_FALSE(steps.Begin(10, 0));   // it was applied and is over
-  EXPECT_FALSE(steps.Begin(999, 0));  // what others said to be over stays so
+  EXPECT_FALSE(steps.Begin(999, 0));  // steps that others reported as over stay over
   EXPECT_FALSE(steps.Begin(1000, 2000));
   EXPECT_EQ(0u, steps.size());
 }

@@ -23,7 +23,7 @@ TEST(FairSharedMutex, LetsManyInAtOnce) {
 
 TEST(FairSharedMutex, LetsOneInAlone) {
   FairSharedMutex mutex(LockRank::kStrings);
-  int64_t count = 0;  // not atomic: the mutex is what guards it
+  int64_t count = 0;  // not atomic: guarded by the mutex
   std::atomic<int> inside{0};
   InThreads(4, [&](size_t thread) {
     for (int i = 0; i < 2000; ++i) {

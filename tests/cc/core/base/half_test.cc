@@ -11,7 +11,7 @@
 namespace tf_embed {
 namespace {
 
-// What IEEE 754 says of a format with so many fraction bits and this smallest normal exponent: the
+// IEEE 754 rounding to a format with so many fraction bits and this smallest normal exponent: the
 // nearest multiple of the place value, ties to even; infinity from `overflow` on.
 double Rounded(double x, int fraction_bits, int smallest_exponent, double overflow) {
   if (std::isnan(x) || std::isinf(x) || x == 0.0) return x;

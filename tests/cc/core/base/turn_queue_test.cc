@@ -66,7 +66,7 @@ TEST(TurnQueue, LetsARequestGiveTheTurnBackWhileItIsGranted) {
 // Each request is granted once or cancelled once, and only one has the turn.
 TEST(TurnQueue, LetsOneInAtATimeBesideCancellations) {
   TurnQueue queue;
-  int64_t count = 0;  // not atomic: the turn is what guards it
+  int64_t count = 0;  // not atomic: guarded by the turn
   std::atomic<int64_t> cancelled{0};
   InThreads(4, [&](size_t thread) {
     for (int i = 0; i < 2000; ++i) {

@@ -41,7 +41,7 @@ float WeightOf(size_t table, int64_t key, size_t column) {
   return static_cast<float>((static_cast<size_t>(key) * 7 + column * 3 + table) % 11);
 }
 
-// What the owners send back: for each bag the sum of its rows. Counts the keys by table and owner.
+// The owners' replies: for each bag the sum of its rows. Counts the keys by table and owner.
 std::vector<float> Replies(const BagSplit& split, const Batch& batch, bool by_keys) {
   std::vector<float> values;
   size_t at_key = 0, at_bag = 0;
@@ -156,7 +156,7 @@ TEST(BagSplit, AsksInTheWayThatSendsLess) {
 }
 
 // The gradients are those of a linear function: <gradient, Join(values)> = <Gradient(gradient),
-// values>, and likewise for weights.
+// values>, and the same for weights.
 TEST(BagSplit, GradientsAreTheAdjoints) {
   for (const bool mean : {false, true}) {
     const Batch batch(50);

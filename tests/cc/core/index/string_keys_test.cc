@@ -41,7 +41,7 @@ Strings RandomStrings(Random* random, size_t count, size_t pool) {
   return strings;
 }
 
-// A dictionary beside what it should hold.
+// A dictionary and its expected content.
 class CheckedDictionary {
  public:
   explicit CheckedDictionary(StringKeys::HashFunction hash,
@@ -139,7 +139,7 @@ TEST(StringKeys, AgreesWithAMapHoweverStringsCollide) {
       std::shuffle(all.begin(), all.end(), random);
       both.Remove(all);
       both.Check(all);
-      // Nothing is left of the displaced ones either, so all begins anew.
+      // Nothing is left of the displaced ones either, so it equals a new one.
       CheckedDictionary fresh(hash);
       const Strings again = RandomStrings(&random, 100, 150);
       EXPECT_EQ(fresh.Intern(again), both.Intern(again));
@@ -180,7 +180,7 @@ TEST(StringKeys, AHashIsOfTheWholeStringAndItsLength) {
     }
   }
   EXPECT_EQ(strings, hashes.size());
-  // As it is documented, for whoever computes it elsewhere.
+  // As documented, for readers that compute it themselves.
   const uint64_t first = Mix64(Mix64(4 * kGolden64) ^ 0x636261);
   EXPECT_EQ(first, HashString("abc", 0));
 }

@@ -90,7 +90,7 @@ class StripedIndexTest : public testing::Test {
 
   FailingAllocator allocator;
   StripedIndex index;
-  std::map<int64_t, uint32_t> row_ids;  // what the index must hold
+  std::map<int64_t, uint32_t> row_ids;  // the expected content of the index
 };
 
 constexpr uint32_t kPlaces[] = {0, 1, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
@@ -177,7 +177,7 @@ TEST_F(StripedIndexTest, GrowthsOfStripesAreSpreadEvenly) {
   EXPECT_LT(moved_keys, 3 * kKeys);
 }
 
-// All hashes equal but for 24 bits that the index does not look at.
+// All hashes equal except in 24 bits that the index does not look at.
 TEST_F(StripedIndexTest, HoldsThousandsOfKeysOfOnePlace) {
   for (uint32_t place : kPlaces) {
     const size_t stripe = place % 251;

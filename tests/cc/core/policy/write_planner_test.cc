@@ -323,7 +323,7 @@ TEST_F(WritePlannerTest, AnAdmittedKeyWithoutRoomComesOnceThereIsSome) {
   EXPECT_EQ((std::set<int64_t>{2}), Keys());
 }
 
-// Any rows, any batches: who leaves is who a sort of all ranks would name.
+// Any rows, any batches: the victims are those that a sort of all ranks gives.
 TEST_F(WritePlannerTest, TheLowestOfAllLeaveInEveryOrder) {
   for (const EvictionOrder order :
        {EvictionOrder::kLru, EvictionOrder::kLfu, EvictionOrder::kTtl, EvictionOrder::kEpochLru}) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kAll = 0xffffffffu;
 
-// Where a value lies in a format with so many fraction bits and this smallest normal exponent.
+// The neighbours of a value in a format with these fraction bits and smallest normal exponent.
 struct Between {
   Between(double x, int fraction_bits, int smallest_exponent) {
     const int exponent = x == 0.0 ? smallest_exponent : std::max(std::ilogb(x), smallest_exponent);
@@ -172,8 +172,8 @@ TYPED_TEST(StochasticRounding, OverflowsWhereRoundingToNearestDoes) {
   }
 }
 
-// The mean of what a value becomes over many keys, steps, columns, tables and seeds, each by
-// itself, is the value.
+// The mean of the rounded values over many keys, steps, columns, tables and seeds, each by itself,
+// is the value.
 TYPED_TEST(StochasticRounding, MeansAreTheValueOverEachPartOfTheNoise) {
   using Of = RoundingNoise::Of;
   constexpr size_t kCount = 40000;
@@ -255,7 +255,7 @@ TYPED_TEST(StochasticRounding, OfATableIsOfSeedTableStepKeyAndColumnAlone) {
   Random random(1);
   Batch all(KeysFrom(-1500, 3000));
   const std::vector<float> ones(2 * all.size() * kDim, -1.0001f);
-  // What each weight must become, from the definition.
+  // The expected value of each weight, from the definition.
   std::vector<TypeParam> expected;
   for (const int64_t key : all.keys) {
     std::vector<float> row(kDim);
@@ -323,7 +323,7 @@ TYPED_TEST(StochasticRounding, ManySmallStepsAddUp) {
     for (const TypeParam weight : this->Weights(*table, all)) sum += weight.ToFloat();
     return sum / static_cast<double>(all.size() * kDim);
   };
-  // 1 + the step as a float has it, so that what is left is the rounding alone.
+  // 1 + the step as a float has it, so that only the error of the rounding remains.
   const double step = static_cast<double>(1.0f - gradients[0]) - 1.0;
   const double part = step / place;
   const double sigma =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of rules: numbers and names that files and models depend on, and what follows from it.
+// The list of rules: the numbers and names that files and models depend on, and their consequences.
 #include "cc/core/rules/rule_list.h"
 
 #include <map>

@@ -67,7 +67,7 @@ Content ContentOf(const Table& table) {
   return content;
 }
 
-// A verb on a batch that is partly present, with all that it needs but for the table's own memory.
+// A verb on a batch that is partly present. It needs no memory except the table's own.
 struct Verb {
   const char* name;
   bool repeatable;  // twice is as once
@@ -288,7 +288,7 @@ TEST_P(AllocationFailure, DestructionGivesAllMemoryBack) {
   {
     Verbs verbs(20000);
     const auto table = verbs.NewTable(GetParam(), &allocator);
-    const size_t empty = allocator.live_bytes();  // what a table without rows can't give back
+    const size_t empty = allocator.live_bytes();  // memory that an empty table can't give back
     for (const Verb& verb : verbs.All()) ASSERT_TRUE(verb.run(table.get()).ok());
     ASSERT_TRUE(verbs.All()[1].run(table.get()).ok());
     const size_t bytes = allocator.live_bytes() - empty;

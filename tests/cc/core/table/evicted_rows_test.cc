@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sink gets whole rows: what an export of the same rows gave before they left.
+// A sink gets whole rows, equal to an export of the same rows before they left.
 #include <algorithm>
 #include <map>
 #include <numeric>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys get rows by an admission, and who learns of the rows that leave.
+// Which keys get rows by an admission, and which rows that leave are reported.
 #include <map>
 #include <set>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every Table must do: by example, against the oracle, and in random sequences of verbs.
+// The contract of every Table: by example, against the oracle, and in random sequences of verbs.
 #include "tests/cc/support/checked_table.h"
 #include "tests/cc/support/contract_tables.h"
 

@@ -75,7 +75,7 @@ TEST_P(TableGatesTest, WritesOfACallerThatHoldsTheTablesGoThrough) {
 TEST_P(TableGatesTest, AHeldTableKeepsItsRule) {
   const Table* const tables[] = {tables_[0].get()};
   ASSERT_TRUE(tables_[0]->maintenance()->SetRule(FusedSlots(RuleKind::kAdam, 1)).ok());
-  if (tables_[0]->locks().writes == TableLocks::Writes::kAlone) return;  // nobody else is inside
+  if (tables_[0]->locks().writes == TableLocks::Writes::kAlone) return;  // no others are inside
   HeldTables held(HostAllocator());
   ASSERT_TRUE(held.Take(tables, 1, Held::kWriting).ok());
   const float gradient = 1.0f;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory tables take while they grow, and give back.
+// The memory that tables take while they grow, and give back.
 #include <chrono>
 #include <functional>
 #include <future>

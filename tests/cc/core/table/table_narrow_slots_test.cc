@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table must do whose rows hold slots of float16 and bfloat16: all as one that computes with
-// wide slots and rounds them, to the nearest, after each step and each assignment.
+// Tables whose rows hold slots of float16 and bfloat16: they equal one that computes with wide
+// slots and rounds them, to the nearest, after each step and each assignment.
 #include <cmath>
 #include <string>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every Table must do with the slots of its rows, for rules that run outside of it: found and
-// assigned beside the weights, and refused where the table's rule is another by then.
+// The contract of every Table for the slots of its rows, for rules that run outside of it: slots
+// are found and assigned with the weights, and refused if the table has another rule by then.
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots: the rows of one moment, each once, while other verbs run; and what changed since.
+// Snapshots: the rows of one moment, each once, while other verbs run; and the changes since.
 #include <atomic>
 #include <map>
 #include <optional>
@@ -90,7 +90,7 @@ class Snapshot {
 
   const Content& rows() const { return rows_; }
   const std::set<int64_t>& left() const { return left_; }
-  // What a table is that had `base` and got these changes.
+  // The content of a table that had `base` and got these changes.
   Content Over(Content base) const {
     for (const int64_t key : left_) base.erase(key);
     for (const auto& [key, row] : rows_) base[key] = row;
@@ -280,7 +280,7 @@ TEST_P(TableSnapshots, ForgetWhatIsDropped) {
   Snapshot(subject.table.get()).Finish(1);
   Subject::ExpectOk(subject.table->Erase(ExecContext::Serial(), Batch(KeysFrom(0, 3))));
   Snapshot second(subject.table.get(), 1);
-  changes->Drop(1);  // what is under way still has to tell the keys that left
+  changes->Drop(1);  // a running snapshot still has to report the keys that left
   Subject::ExpectOk(subject.table->Erase(ExecContext::Serial(), Batch(KeysFrom(3, 2))));
   second.Finish(2);
   EXPECT_EQ(3u, second.left().size());
