@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrating_from_tfra.md, line by line: what it names is there and runs, or is not there."""
+"""docs/migrating/from_tfra.md, line by line: what it names is there and runs, or is not there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from absl.testing import parameterized
 import tf_embed
 from tf_embed import tfra
 
-DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_tfra.md"
+DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating" / "from_tfra.md"
 
 # What `__all__` of TFRA 0.8.1's dynamic_embedding has, and what it has without saying so there.
 NAMES = """

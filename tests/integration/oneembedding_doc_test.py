@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrating_from_oneembedding.md, line by line: what it names is there and runs, or is not."""
+"""docs/migrating/from_oneembedding.md, line by line: what it names is there and runs, or is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from absl.testing import parameterized
 import tf_embed
 from tf_embed import one_embedding
 
-DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_oneembedding.md"
+DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating" / "from_oneembedding.md"
 
 # What oneflow.one_embedding documents.
 NAMES = """

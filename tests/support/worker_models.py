@@ -2,7 +2,7 @@
 """Models of real data with tables, trained by `fit` or by a custom loop, on any number of workers.
 
 The campaigns of workers train them here: `worker_parity.py`, `worker_chain.py`, `worker_kills.py`.
-The code is what docs/workers.md tells users to write. Without a strategy it runs in one process.
+The code is that of docs/guides/workers.md. Without a strategy it runs in one process.
 """
 
 from __future__ import annotations
