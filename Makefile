@@ -29,6 +29,7 @@ help:
 	@echo 'make faults      calls and allocations that fail, one processor, clocks that jump; a part of make campaigns'
 	@echo 'make parity-workers tables on 1 to 4 workers: the same rows, other numbers of workers, kills'
 	@echo 'make sanitize    the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer'
+	@echo 'make docs        the site, from docs/ and docstrings, into build/docs'
 	@echo 'make lint        ruff, mypy, clang-format'
 	@echo 'make format      ruff and clang-format, rewriting files'
 	@echo 'make bench       tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
@@ -86,6 +87,18 @@ format: $(VENV)/.ready
 	$(call packages,clang-format)
 	$(VENV)/bin/ruff format .
 	clang-format -i $(CC_FILES)
+
+# The site needs no TensorFlow: docstrings are read, not imported.
+$(DOCS_VENV)/.ready: docs/requirements.txt | system
+	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install -q -r docs/requirements.txt
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS_VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@echo 'build/docs/index.html'
 
 # What runs on a GPU without TensorFlow; its variables (NVCC_ARCHS, CUDA_RUN, HKV_DIR) are in that file.
 .PHONY: cuda cuda-benchmark cuda-library cuda-test

@@ -6,6 +6,7 @@ VENV := .venv/tf221
 OLD_TF := 2.16.2
 OLD_VENV := .venv/tf216
 TFRA_VENV := .venv/tfra216
+DOCS_VENV := .venv/docs
 
 # The first Python that TensorFlow $(TF) and $(OLD_TF) both have wheels for, and that can make an
 # environment.

@@ -175,9 +175,9 @@ mutants: test-system library $(VENV)/.ready
 
 .PHONY: tables
 tables: $(VENV)/.ready wheel-tf216
-	$(VENV)/bin/python tests/tables/optimizers.py --write docs/optimizers.md
+	$(VENV)/bin/python tests/tables/optimizers.py --write docs/reference/optimizers.md
 	$(VENV)/bin/python tests/tables/save_paths.py --json build/save_paths/$(TF).json
 	cd build/tf216 && $(CURDIR)/$(OLD_VENV)/bin/python $(CURDIR)/tests/tables/save_paths.py \
 	    --json $(CURDIR)/build/save_paths/$(OLD_TF).json
-	$(VENV)/bin/python tests/tables/save_paths.py --write docs/save_paths.md \
+	$(VENV)/bin/python tests/tables/save_paths.py --write docs/reference/save_paths.md \
 	    --merge build/save_paths/$(TF).json build/save_paths/$(OLD_TF).json

@@ -155,7 +155,7 @@ class ServersTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(int(loaded.variable.size()), 60)
 
     def test_the_documented_program_trains_a_model_that_one_process_loads(self) -> None:
-        text = (ROOT / "docs" / "servers.md").read_text()
+        text = (ROOT / "docs" / "guides" / "servers.md").read_text()
         (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         (self.folder / "train.py").write_text(program)
         with cluster(self.folder, str(self.folder / "train.py")) as made:

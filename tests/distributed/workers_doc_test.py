@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/workers.md and examples/distributed: the code runs as written, the rest parses."""
+"""docs/guides/workers.md and examples/distributed: the code runs as written, the rest parses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from absl.testing import absltest
 from tf_embed.distributed import run
 
 ROOT = pathlib.Path(__file__).parents[2]
-DOC = (ROOT / "docs" / "workers.md").read_text()
+DOC = (ROOT / "docs" / "guides" / "workers.md").read_text()
 EXAMPLES = ROOT / "examples" / "distributed"
 
 # Stand-ins for Slurm's commands: two nodes, whose tasks run one after the other.
@@ -100,8 +100,8 @@ class WorkersDocTest(absltest.TestCase):
             self.assertLen(found["cluster"]["worker"], len(shown["cluster"]["worker"]))
 
     def test_it_links_to_each_example(self):
-        both = DOC + (ROOT / "docs" / "servers.md").read_text()
-        links = re.findall(r"\(\.\./examples/distributed/([^)]*)\)", both)
+        both = DOC + (ROOT / "docs" / "guides" / "servers.md").read_text()
+        links = re.findall(r"\(\.\./\.\./examples/distributed/([^)]*)\)", both)
         self.assertCountEqual(links, [path.name for path in EXAMPLES.iterdir() if path.is_file()])
 
     def test_the_manifest_of_kubernetes_parses(self):

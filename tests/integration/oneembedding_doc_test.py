@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrating_from_oneembedding.md, line by line: its names exist and run, or do not exist."""
+"""docs/migrating/from_oneembedding.md, line by line: its names exist and run, or do not exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from absl.testing import parameterized
 import tf_embed
 from tf_embed import one_embedding
 
-DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_oneembedding.md"
+DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating" / "from_oneembedding.md"
 
 # The names that oneflow.one_embedding documents.
 NAMES = """

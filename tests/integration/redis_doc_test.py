@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/redis.md: its code runs as written, beside a server on another port."""
+"""docs/guides/redis.md: its code runs as written, beside a server on another port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis_servers import RedisProcess
 
 import tf_embed
 
-DOC = (pathlib.Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+DOC = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "redis.md").read_text()
 
 
 class RedisDocTest(tf.test.TestCase):

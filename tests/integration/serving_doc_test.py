@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/serving.md: its code runs as written."""
+"""docs/guides/serving.md: its code runs as written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-DOC = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+DOC = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "serving.md").read_text()
 FOLDER = "/mnt/shared/items"
 
 

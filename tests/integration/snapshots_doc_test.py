@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/snapshots.md: its code runs as written."""
+"""docs/guides/snapshots.md: its code runs as written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import tf_embed
 
-DOC = (pathlib.Path(__file__).parents[2] / "docs" / "snapshots.md").read_text()
+DOC = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "snapshots.md").read_text()
 FOLDER = "/mnt/nvme/snapshots"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/migrating_from_sok.md, line by line: the names it gives exist and run, or do not exist."""
+"""docs/migrating/from_sok.md, line by line: the names it gives exist and run, or do not exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from absl.testing import parameterized
 import tf_embed
 from tf_embed import sok
 
-DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating_from_sok.md"
+DOC = pathlib.Path(__file__).parents[2] / "docs" / "migrating" / "from_sok.md"
 
 # The names that sparse_operation_kit documents, of both versions.
 NAMES = """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/static_export.md: its code runs as written, the second piece without tf_embed."""
+"""docs/guides/static_export.md: its code runs as written, the second piece without tf_embed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stock_process import StockProcess
 import tf_embed
 from tf_embed.static_export import quantization
 
-DOC = (pathlib.Path(__file__).parents[2] / "docs" / "static_export.md").read_text()
+DOC = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "static_export.md").read_text()
 FOLDER = "/srv/models/clicks"
 IDS = np.array([[5, 8, 0], [10**12, 0, 0]])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/tiers.md: its code runs as written, and the names it gives exist."""
+"""docs/guides/tiers.md: its code runs as written, and the names it gives exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reference import SEED
 import tf_embed
 from tf_embed.layers import DynamicEmbedding
 
-DOC = (pathlib.Path(__file__).parents[2] / "docs" / "tiers.md").read_text()
+DOC = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "tiers.md").read_text()
 FOLDER = "/mnt/nvme/tables"
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Keras optimizer times every option, against Keras itself: prints docs/optimizers.md.
+"""Prints docs/reference/optimizers.md: every Keras optimizer and option, against Keras itself.
 
 Each cell is "equal", or the number of the sentence with which the case is refused when the
 optimizer is built. Anything else is WRONG, is said on standard error, and makes the exit status 1.
 
 Example:
-    python tests/tables/optimizers.py --write docs/optimizers.md
+    python tests/tables/optimizers.py --write docs/reference/optimizers.md
     python tests/tables/optimizers.py --kind Nadam --option plain --option clipnorm --way own
 """
 

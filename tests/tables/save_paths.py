@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every save path times the aspects of a model, and damaged files: prints docs/save_paths.md.
+"""Every save path times the aspects of a model, and damaged files: prints docs/reference/save_paths.md.
 
 Each cell is "kept", or why the save path cannot carry the aspect, or the sentence with which it
 raises. Anything else is WRONG, is said on standard error, and makes the exit status 1. A run is of
@@ -7,7 +7,8 @@ the TensorFlow at hand; runs of several are put into one table.
 
 Example:
     python tests/tables/save_paths.py --json build/save_paths/2.21.0.json
-    python tests/tables/save_paths.py --merge build/save_paths/*.json --write docs/save_paths.md
+    python tests/tables/save_paths.py --merge build/save_paths/*.json \
+        --write docs/reference/save_paths.md
     python tests/tables/save_paths.py --path EarlyStopping
 """
 

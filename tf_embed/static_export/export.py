@@ -42,7 +42,7 @@ def export_static(
     TensorFlow, TensorFlow Serving and the C API load it without tf_embed. The rows of all tables
     are in its variables, and keys are in TensorFlow's hash tables. Without `quantize` its answers
     are those of the model in a tf.function, to the last bit. Rows are those of the moment of the
-    call, and can't be trained. See docs/static_export.md.
+    call, and can't be trained. See docs/guides/static_export.md.
 
     A Keras model or layer has one function, `serve`, which calls it with `training=False`. A
     tf.Module has its tf.functions that have an input signature, under their names. The signature

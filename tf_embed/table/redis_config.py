@@ -23,7 +23,7 @@ _STANDALONE, _SENTINEL, _CLUSTER = 2, 1, 0
 class RedisTableConfig(KerasConfig):
     """Where a table in Redis is, as TFRA has it: the path of a JSON file.
 
-    The file is read when a table is made. `docs/migrating_from_tfra.md` says of each of its fields
+    The file is read when a table is made. `docs/migrating/from_tfra.md` says of each of its fields
     what it does here. The rows are not compatible: TFRA's and these are different keys in Redis.
 
     Args:

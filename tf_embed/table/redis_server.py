@@ -37,7 +37,7 @@ class RedisServer(Config):
     writes a row only if nobody has changed it since it was read, and begins again with the rows
     that were changed.
 
-    The server must be Redis 6.2 or newer. `docs/redis.md` says what a table in Redis can't do.
+    The server must be Redis 6.2 or newer. `docs/guides/redis.md` lists the limits of such tables.
 
     Args:
         host: Name or address of the server, or of one server of a cluster.

@@ -2,7 +2,7 @@
 """TensorFlow Recommenders Addons' `dynamic_embedding`, for Keras 3.
 
 Code that says `de = tfra.dynamic_embedding` migrates by one import: `from tf_embed import tfra as
-de`. docs/migrating_from_tfra.md goes through every name.
+de`. docs/migrating/from_tfra.md goes through every name.
 
     Variable, get_variable      tables; forget_variable
     embedding_lookup            and its kin: _unique, _sparse, safe_..._sparse
