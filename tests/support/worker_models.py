@@ -2,7 +2,7 @@
 """Models of real data with tables, trained by `fit` or by a custom loop, on any number of workers.
 
 The campaigns of workers train them here: `worker_parity.py`, `worker_chain.py`, `worker_kills.py`.
-They use the code that docs/guides/workers.md gives users. Without a strategy it runs in one process.
+They use the code of docs/guides/workers.md. Without a strategy it runs in one process.
 """
 
 from __future__ import annotations

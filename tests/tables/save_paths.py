@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every save path times the aspects of a model, and damaged files: prints docs/reference/save_paths.md.
+"""Prints docs/reference/save_paths.md: each save path, the aspects that it keeps, damaged files.
 
 Each cell is "kept", or why the save path cannot carry the aspect, or the sentence with which it
 raises. Anything else is WRONG, is said on standard error, and makes the exit status 1. A run is of
